@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import run_folders
 
-from perfhooks import words
-from perfhooks.comparing import baseline, comparison, costs, sources, written
-from perfhooks.comparing.page import render
-from perfhooks.errors import PerfhooksError
+from perfhooks.analysis.comparison import baseline, comparison, costs, sources
+from perfhooks.core import words
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.report.comparison import written
+from perfhooks.report.comparison.page import render
 
 if TYPE_CHECKING:
     import random
@@ -47,7 +48,7 @@ class Cases:
     def __init__(self, folder: Path) -> None:
         self.path, self._good = folder / "case.json", folder / "good.json"
         (side,) = sources.read([[run_folders.template(folder / "run")]])
-        side.costs.host = {place: costs.Spent(3, *[10**6 * number] * 2) for number, place in enumerate(_places(), 1)}
+        side.costs.host = {place: costs.KeyCost(3, *[10**6 * number] * 2) for number, place in enumerate(_places(), 1)}
         side.costs.counts = {place.operator: 3 for place in side.costs.host}
         self._good.write_bytes(baseline.encode(side))
         self._told = json.loads(self._good.read_bytes())
@@ -88,6 +89,6 @@ def moves(letter: str) -> bool:
     return unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(letter) in turns
 
 
-def _places() -> list[costs.Where]:
+def _places() -> list[costs.CostKey]:
     names = ("aten::mm", "aten::add", "aten::copy_", "Optimizer.step#SGD.step")
-    return [costs.Where(part, operator=name) for part in ("forward", "backward", "optimizer") for name in names]
+    return [costs.CostKey(part, operator=name) for part in ("forward", "backward", "optimizer") for name in names]

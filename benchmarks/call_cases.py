@@ -11,8 +11,8 @@ import torch
 
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.trace.names import operators
-from perfhooks.trying import bench, cut, schemas, timing, trial
-from perfhooks.trying.recorded import Argument, Signature
+from perfhooks.trials import bench, cut, schemas, timing, trial
+from perfhooks.trials.recorded import Argument, Signature
 
 if TYPE_CHECKING:
     import random
@@ -78,7 +78,7 @@ class Cases:
         Raises:
             BoundError: They took more memory or time than they may; any other exception is a fault as well.
         """
-        offered = cut.Cut(tuple(cut.Group(call, 1, 1.0, 1.0) for call in self._calls), (), 1.0)
+        offered = cut.OperatorSelection(tuple(cut.Group(call, 1, 1.0, 1.0) for call in self._calls), (), 1.0)
         options = bench.TrialOptions(
             device=torch.device("cpu"),
             memory=MEMORY_GIB,

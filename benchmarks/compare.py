@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from comparison import Comparison, say, seconds
 
-from perfhooks.comparing.comparison import compare
-from perfhooks.comparing.sources import read
+from perfhooks.analysis.comparison.comparison import compare
+from perfhooks.analysis.comparison.sources import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

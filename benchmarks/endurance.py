@@ -31,12 +31,12 @@ import psutil
 import request_cases
 from planted.endured import EVERY
 
-from perfhooks.errors import PerfhooksError
+from perfhooks.core.errors import PerfhooksError
 from perfhooks.run import layout
 from perfhooks.run.capture import Place
+from perfhooks.run.live import requests
+from perfhooks.run.live.requests import WindowRequest
 from perfhooks.run.reading import read_json
-from perfhooks.watching import requests
-from perfhooks.watching.requests import WindowRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -161,7 +161,7 @@ class Endured:
     def _worker(self, pid: int) -> psutil.Process | None:
         for child in psutil.Process(pid).children():
             with contextlib.suppress(psutil.Error):
-                if "perfhooks.finishing.serving" in " ".join(child.cmdline()):
+                if "perfhooks.report.finishing.serving" in " ".join(child.cmdline()):
                     return child
         return None
 

@@ -10,11 +10,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfhooks import handlers
-from perfhooks.command.actions import flame, show, table_text
-from perfhooks.errors import PerfhooksError, TraceError
-from perfhooks.ranks import merge
-from perfhooks.report import json_values, terminal_tables, window_data
+from perfhooks.analysis.ranks import merge
+from perfhooks.cli.actions import flame, show, table_text
+from perfhooks.core import json_values
+from perfhooks.core.errors import PerfhooksError, TraceError
+from perfhooks.report import handlers
+from perfhooks.report.page import terminal_tables, window_data
 from perfhooks.run.capture import Capture, Place
 from perfhooks.trace import read
 from perfhooks.trace import window as tables
@@ -126,7 +127,7 @@ class Examination:
         """
         import torch
 
-        from perfhooks.trying import cut, inputs, recorded, schemas
+        from perfhooks.trials import cut, inputs, recorded, schemas
 
         try:
             offered = cut.cut(recorded.find(tables.Tables(read(self.path, strides=True))))

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from comparison import Comparison, say
 
-from perfhooks.frontier import RankSteps, aligned, leads
+from perfhooks.analysis.ranks.leads import RankSteps, aligned, leads
 from perfhooks.run import steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from perfhooks.frontier import StageTimes
+    from perfhooks.analysis.ranks.leads import StageTimes
 
 Case = tuple[str, int, str]
 """The stage, the rank and the kind of a planted delay."""
@@ -35,7 +35,7 @@ BUSY = "while True: pass"
 MANY = """
 import json, time, resource
 import numpy as np
-from perfhooks.frontier import StageTimes, leads
+from perfhooks.analysis.ranks.leads import StageTimes, leads
 dice = np.random.default_rng(0)
 times = dice.integers(9_000_000, 11_000_000, (1024, 4, 10_000))
 times[17, 1] += 30_000_000

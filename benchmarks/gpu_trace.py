@@ -49,7 +49,7 @@ PROBE: Final = r"""
 import json, re, sys, time
 import numpy, polars
 from perfhooks import trace as traces
-from perfhooks.report import window_data
+from perfhooks.report.page import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.trace.nesting import device, host
 from perfhooks.trace.tables import device_time

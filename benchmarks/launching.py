@@ -20,7 +20,7 @@ from comparison import Comparison, say
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perfhooks.launching.step_signal import StepSignal
+    from perfhooks.record.launch.step_signal import StepSignal
 
 ROUNDS = 30
 CALLS = 50_000
@@ -81,10 +81,10 @@ def measure() -> list[Comparison]:
 def signals() -> tuple[float, float, float]:
     """Microseconds that a fetch, a backward pass and an update take longer with us."""
     from perfhooks import Profiler
-    from perfhooks.launching.command_line import Request
-    from perfhooks.launching.loaders import listen
-    from perfhooks.launching.step_signal import StepSignal
-    from perfhooks.launching.ways import NEVER, ByLoader
+    from perfhooks.record.launch.command_line import Request
+    from perfhooks.record.launch.loaders import listen
+    from perfhooks.record.launch.step_detectors import NEVER, ByLoader
+    from perfhooks.record.launch.step_signal import StepSignal
 
     say("fetches and updates of perfhooks run")
     signal = StepSignal(Request(), NoTable())  # type: ignore[arg-type]  # as far as it is asked
@@ -109,7 +109,7 @@ def backward_pass(signal: StepSignal) -> float:
     """Microseconds that a backward pass on a host takes longer with us, which torch does nothing for here."""
     from torch import autograd, ones
 
-    from perfhooks.launching import calls
+    from perfhooks.record.launch import calls
 
     calls.listen(lambda: True, signal.hear_backward, lambda *_: None)
     heard, nothing, torchs = vars(autograd)["_engine_run_backward"], lambda *_, **__: None, vars(calls)["_backward"]
@@ -134,7 +134,7 @@ def per_call(call: Callable[[], object]) -> float:
 
 def run_environment() -> dict[str, str]:
     """What `perfhooks run` puts into the environment."""
-    from perfhooks.launching.command_line import environment, request
+    from perfhooks.record.launch.command_line import environment, request
 
     return environment(request(None, (), {}), {"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
 

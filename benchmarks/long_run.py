@@ -15,7 +15,7 @@ import run_folders
 from comparison import Comparison
 
 from perfhooks import testing
-from perfhooks.finishing.finish import finish
+from perfhooks.report.finishing.finish import finish
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.manifest import Manifest
 

@@ -225,7 +225,7 @@ def _commit(tree: Path) -> str:
 
 
 def room_of(file: str) -> str:
-    """``trace`` for ``perfhooks/trace/reader.py``, ``options`` for ``perfhooks/options.py``."""
+    """``trace`` for ``perfhooks/trace/reader.py``, ``options`` for ``perfhooks/core/options.py``."""
     top, *rest = Path(file).with_suffix("").parts
     return rest[0] if rest[0] != "__init__" else top
 

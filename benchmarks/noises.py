@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfhooks.comparing.turns import FEWEST_PAIRS, MOST_PAIRS, share
-from perfhooks.comparing.verdict import StepPair, Variance, of_pairs, verdict
+from perfhooks.analysis.comparison.turns import FEWEST_PAIRS, MOST_PAIRS, share
+from perfhooks.analysis.comparison.verdict import StepPair, Variance, of_pairs, verdict
+from perfhooks.core.statistics import Estimate, Level, level
 from perfhooks.run.steps import is_near
-from perfhooks.statistics import Estimate, Level, level
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -22,7 +22,7 @@ GATHER = """
 import json, sys, time
 began = time.perf_counter()
 from pathlib import Path
-from perfhooks import ranks
+from perfhooks.analysis import ranks
 data = ranks.gather(Path(sys.argv[1]))
 found = ranks.findings(data)
 took = time.perf_counter() - began
@@ -34,7 +34,7 @@ import json, sys, time
 began = time.perf_counter()
 from pathlib import Path
 sys.argv = ["perfhooks", "report", sys.argv[1]]
-from perfhooks.command.app import app
+from perfhooks.cli.app import app
 app(standalone_mode=False)
 took = time.perf_counter() - began
 print(json.dumps([took, int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024]))

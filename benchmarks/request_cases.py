@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 import run_folders
 
 from perfhooks import Schedule
-from perfhooks.errors import PerfhooksError
-from perfhooks.options import MOST_WAITING
-from perfhooks.recording.requested import Requests
+from perfhooks.cli.actions.asking import CaptureOptions, CaptureRequest
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.core.options import MOST_WAITING
+from perfhooks.core.schedule import OnRequest
+from perfhooks.record.loop.requested import Requests
+from perfhooks.record.watch.inbox import RequestInbox
+from perfhooks.record.watch.loops import WatchedLoop
 from perfhooks.run import layout
 from perfhooks.run.folder import Run
+from perfhooks.run.live import requests
 from perfhooks.run.liveness import Process
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import encoded, publish_json
 from perfhooks.run.timeline import Timeline
-from perfhooks.schedule import OnRequest
-from perfhooks.watching import requests
-from perfhooks.watching.asking import Asking, Wish
-from perfhooks.watching.loops import WatchedLoop
-from perfhooks.watching.post import Post
 
 if TYPE_CHECKING:
     import random
@@ -54,7 +54,7 @@ class Cases:
         self._run.mkdir()
         Manifest().write(self._run)
         publish_json(self._run / layout.owner(0), Process.current())
-        self._asking = Asking(self._run, Wish(2))
+        self._asking = CaptureRequest(self._run, CaptureOptions(2))
         self._requests = self._run / layout.REQUESTS
         self.path = folder / "case.json"
         """What is kept of a case: the files in it, by name."""
@@ -63,7 +63,7 @@ class Cases:
         """Write the next ones."""
         shutil.rmtree(self._requests, ignore_errors=True)
         self._requests.mkdir()
-        self._post = Post(Run(self._run))
+        self._post = RequestInbox(Run(self._run))
         kept = {}
         for number in range(dice.choices((1, 2, 5, 40), (60, 25, 13, 2))[0]):
             kind, told = dice.choice(_plain(dice))

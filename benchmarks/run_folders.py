@@ -8,12 +8,14 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from perfhooks import ranks, report, testing
-from perfhooks.command.actions import show
-from perfhooks.comparing import comparison, sources
-from perfhooks.errors import PerfhooksError
-from perfhooks.finishing.leftovers import finish_all
-from perfhooks.ranks import merge
+from perfhooks import testing
+from perfhooks.analysis import ranks
+from perfhooks.analysis.comparison import comparison, sources
+from perfhooks.analysis.ranks import merge
+from perfhooks.cli.actions import show
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.report import page
+from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import publish_json
@@ -111,7 +113,7 @@ def examine(run: Path, dice: random.Random, some: int = SOME) -> str:
     """Make some of what is made of a run folder, in any order; say how much of it worked."""
     uses: tuple[Callable[[], object], ...] = (
         lambda: list(finish_all(run)),
-        lambda: report.write(run),
+        lambda: page.write(run),
         lambda: ranks.gather(run),
         lambda: merge.merge(run, run.with_name("merged.json.gz")),
         lambda: show.tables(str(run), dice.sample(show.TABLES, 2)),

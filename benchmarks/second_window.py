@@ -14,9 +14,9 @@ from comparison import Comparison, say
 from torchvision.models import resnet18
 
 import perfhooks
-from perfhooks import words
-from perfhooks.recording import explaining
-from perfhooks.recording.limits.budget import EXPLAINING_S
+from perfhooks.core import words
+from perfhooks.record.loop import explaining
+from perfhooks.record.loop.limits.budget import EXPLAINING_S
 from perfhooks.run.finished import FinishedRun
 
 if TYPE_CHECKING:

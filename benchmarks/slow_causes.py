@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from comparison import Comparison, say
 
-from perfhooks.watching import slow_steps
+from perfhooks.run.live import slow_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

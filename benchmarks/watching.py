@@ -9,7 +9,7 @@ import time
 from comparison import Comparison, say
 
 import perfhooks
-from perfhooks.watching import watcher
+from perfhooks.record.watch import watcher
 
 SECONDS = 60.0
 SETTLE_S = 3.0

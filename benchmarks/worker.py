@@ -22,8 +22,9 @@ ROUNDS = 5
 PROBE = """
 import io, json, sys, time
 from pathlib import Path
-import perfhooks.report.window_data
-from perfhooks import handlers, trace
+import perfhooks.report.page.window_data
+from perfhooks.report import handlers
+from perfhooks import trace
 from perfhooks.run.capture import Place
 place = Place(Path(sys.argv[1]))
 capture = place.load()
@@ -42,7 +43,7 @@ print(json.dumps(min((finish() for _ in range(int(sys.argv[2]))), key=lambda tak
 
 def measure() -> Iterator[Comparison]:
     """Milliseconds of one core."""
-    from perfhooks.command import demo
+    from perfhooks.cli import demo
 
     with tempfile.TemporaryDirectory() as name:
         say("the demo")

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.findings import faces, finding
+from perfhooks.analysis.findings import faces, finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def options(_: str) -> str:
     """Every option, with its default and what it means."""
-    from perfhooks.options import described
+    from perfhooks.core.options import described
 
     rows = [f"| `{each.name}` | `{each.default!r}` | {_cell(each.meaning)} |" for each in described()]
     return "\n".join(["| option | default | |", "|---|---|---|", *rows])
@@ -52,7 +52,7 @@ def options(_: str) -> str:
 
 def successors(whose: str) -> str:
     """What the options of another profiler are called here."""
-    from perfhooks.successors import SUCCESSORS
+    from perfhooks.core.successors import SUCCESSORS
 
     named = next(options for owner, options in SUCCESSORS.items() if owner.endswith(whose))
     rows = [f"| `{name}` | `{answer}` |" for name, answer in named.items()]
@@ -61,7 +61,7 @@ def successors(whose: str) -> str:
 
 def definitions(section: str) -> str:
     """What every number of the page and the tables means, or those of one section, without its title."""
-    from perfhooks.report.definitions import DEFINITIONS
+    from perfhooks.report.page.definitions import DEFINITIONS
 
     if section:
         return _terms(DEFINITIONS[section])
@@ -70,14 +70,14 @@ def definitions(section: str) -> str:
 
 def rules(_: str) -> str:
     """Every rule: what it means, what to do about it, and how it is told."""
-    from perfhooks.findings import RULES, RUN_RULES
+    from perfhooks.analysis.findings import RULES, RUN_RULES
 
     return "\n\n".join(_rule(rule) for rule in (*RULES, *RUN_RULES))
 
 
 def causes(_: str) -> str:
     """Every cause of a slow step, in the order in which they are tried, and what tells it."""
-    from perfhooks.watching.causes import SEEN_BY
+    from perfhooks.record.watch.causes import SEEN_BY
 
     return "\n".join(
         ["| cause | seen by |", "|---|---|", *(f"| {cause} | {seen} |" for cause, seen in SEEN_BY.items())]

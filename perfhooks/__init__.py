@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.version import __version__ as __version__
+from perfhooks.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from perfhooks import trace
-    from perfhooks.errors import NothingRecordedError, OptionError, PerfhooksError, ScheduleError, TraceError
-    from perfhooks.finishing.share import share
-    from perfhooks.handlers import (
+    from perfhooks.core.errors import NothingRecordedError, OptionError, PerfhooksError, ScheduleError, TraceError
+    from perfhooks.core.options import Options
+    from perfhooks.core.schedule import Phase, Schedule
+    from perfhooks.record.loop.profiler import Profiler
+    from perfhooks.record.loop.trace_handler import on_trace_ready
+    from perfhooks.report.finishing.share import share
+    from perfhooks.report.handlers import (
         Artifact,
         CategoryTable,
         ChromeTrace,
@@ -29,14 +33,10 @@ if TYPE_CHECKING:
         TensorBoard,
         Workers,
     )
-    from perfhooks.options import Options
-    from perfhooks.recording.profiler import Profiler
-    from perfhooks.recording.trace_handler import on_trace_ready
     from perfhooks.run.capture import Capture
-    from perfhooks.schedule import Phase, Schedule
-    from perfhooks.trying.loader_results import LoaderTrial
-    from perfhooks.trying.loader_trial import try_loader
-    from perfhooks.trying.own_calls import CallComparison, compare_calls
+    from perfhooks.trials.loader_results import LoaderTrial
+    from perfhooks.trials.loader_trial import try_loader
+    from perfhooks.trials.own_calls import CallComparison, compare_calls
 
 
 __all__ = [
@@ -77,18 +77,18 @@ __all__ = [
 
 _HOMES = {  # of all that are no handlers
     "run.capture": ("Capture",),
-    "errors": ("NothingRecordedError", "OptionError", "PerfhooksError", "ScheduleError", "TraceError"),
-    "finishing.share": ("share",),
-    "options": ("Options",),
-    "schedule": ("Phase", "Schedule"),
-    "recording.profiler": ("Profiler",),
-    "recording.trace_handler": ("on_trace_ready",),
+    "core.errors": ("NothingRecordedError", "OptionError", "PerfhooksError", "ScheduleError", "TraceError"),
+    "report.finishing.share": ("share",),
+    "core.options": ("Options",),
+    "core.schedule": ("Phase", "Schedule"),
+    "record.loop.profiler": ("Profiler",),
+    "record.loop.trace_handler": ("on_trace_ready",),
     "trace": ("trace",),
-    "trying.loader_results": ("LoaderTrial",),
-    "trying.loader_trial": ("try_loader",),
-    "trying.own_calls": ("CallComparison", "compare_calls"),
+    "trials.loader_results": ("LoaderTrial",),
+    "trials.loader_trial": ("try_loader",),
+    "trials.own_calls": ("CallComparison", "compare_calls"),
 }
-_HOME = dict.fromkeys(__all__, "handlers") | {name: module for module, names in _HOMES.items() for name in names}
+_HOME = dict.fromkeys(__all__, "report.handlers") | {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

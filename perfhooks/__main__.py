@@ -6,6 +6,6 @@ import sys
 if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
     del sys.path[0]
 
-from perfhooks.command.app import main
+from perfhooks.cli.app import main
 
 main()

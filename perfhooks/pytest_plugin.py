@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from perfhooks import testing, words
+from perfhooks import testing
+from perfhooks.core import words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from perfhooks.comparing.comparison import Comparison
+    from perfhooks.analysis.comparison.comparison import Comparison
 
     Path_ = str | os.PathLike[str]
 
@@ -77,7 +78,7 @@ def _paths(given: Path_ | Sequence[Path_]) -> list[Path]:
 
 
 def _save(base: Sequence[Path], runs: Sequence[Path]) -> str:
-    from perfhooks.command.actions import compare
+    from perfhooks.cli.actions import compare
 
     if len(base) > 1 or base[0].is_dir():
         pytest.fail("assert_not_slower: --perfhooks-save writes one file; base is a run")

@@ -11,12 +11,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from perfhooks.errors import PerfhooksError
+from perfhooks.core.errors import PerfhooksError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from perfhooks.comparing.comparison import Comparison
+    from perfhooks.analysis.comparison.comparison import Comparison
 
 Event: TypeAlias = "dict[str, Any]"
 
@@ -164,7 +164,8 @@ def assert_not_slower(
         AssertionError: It is slower; with the verdict and the largest reasons.
         PerfhooksError: There is nothing to judge by: no such run, or too few steps that nobody recorded.
     """
-    from perfhooks.comparing import comparison, sources, written
+    from perfhooks.analysis.comparison import comparison, sources
+    from perfhooks.report.comparison import written
 
     sides = [[each] if isinstance(each, str | os.PathLike) else list(each) for each in (base, new)]
     made = comparison.compare(*sources.read([[Path(run) for run in side] for side in sides]), tolerance=by)

@@ -140,7 +140,7 @@ def launch_framework(frameworks, tmp_path):
 @pytest.fixture
 def even_pace(monkeypatch):
     """A window that nobody planned has steps 12 to 14, however uneven and fast steps are on this machine."""
-    from perfhooks.schedule import settled
+    from perfhooks.core.schedule import settled
 
     monkeypatch.setattr(settled, "_EVEN", 1.0)
     monkeypatch.setattr(settled, "SHORTEST_S", 0.0)

@@ -15,7 +15,7 @@ import torch
 from slow_parts import NAP_S, too_short
 
 import perfhooks
-from perfhooks.watching import watch, watcher
+from perfhooks.record.watch import watch, watcher
 
 STEPS = 100
 said = []

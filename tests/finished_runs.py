@@ -1,6 +1,6 @@
 """Run folders with windows that are finished, as a training and its worker leave them."""
 
-from perfhooks.finishing.finish import finish
+from perfhooks.report.finishing.finish import finish
 from perfhooks.run import layout
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.publishing import publish_json

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from perfhooks.launching.turns import HeldSteps
+from perfhooks.record.launch.turns import HeldSteps
 
 HANDLED = 3
 """The exit code of one whose signal handler raises while it is held."""

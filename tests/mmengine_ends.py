@@ -125,8 +125,8 @@ def main(folder):
     import mmengine_training as tiny
     import torchvision  # noqa: F401 -- it and what mmengine imports when it trains would be imported in each child
 
-    from perfhooks import options
-    from perfhooks.finishing import finish  # noqa: F401 -- and what a window is finished with
+    from perfhooks.core import options
+    from perfhooks.report.finishing import finish  # noqa: F401 -- and what a window is finished with
 
     tiny.trained(folder / "without any hook", train_cfg={"by_epoch": False, "max_iters": 1})
     gc.freeze()  # a child that looks at every object when it ends copies every page

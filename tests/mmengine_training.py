@@ -14,7 +14,7 @@ from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from perfhooks import options
+from perfhooks.core import options
 from perfhooks_mmengine import ProfilerHook
 
 _NUMBERS = itertools.count()

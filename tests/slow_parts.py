@@ -8,9 +8,9 @@ import time
 
 import torch
 
+from perfhooks.record.watch import watcher
+from perfhooks.record.watch.causes import spent
 from perfhooks.run.timeline import clock
-from perfhooks.watching import watcher
-from perfhooks.watching.causes import spent
 
 ENOUGH = 30
 """Looks at a slow step, after which it may end: it lasts as long as the watcher needs on a busy machine."""

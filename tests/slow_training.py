@@ -19,7 +19,7 @@ from slow_parts import NAP_S, read_late, too_short
 from torch.utils.data import DataLoader, Dataset
 
 import perfhooks
-from perfhooks.watching import watcher
+from perfhooks.record.watch import watcher
 
 STEPS = 170
 """Of the first loop; each of the others goes on where the one before it ended."""

@@ -26,7 +26,7 @@ class Terminal:
         env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
         # the session of the child has this terminal, so that Ctrl-C is its signal
         taken = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
-        code = f"{taken}\n{first}\nimport perfhooks.command.app as app; app.main()"
+        code = f"{taken}\n{first}\nimport perfhooks.cli.app as app; app.main()"
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, *words], start_new_session=True, env=env, **streams

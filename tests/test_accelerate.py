@@ -12,7 +12,7 @@ from face_files import TWO_WINDOWS, at_once, calls, capture, parts, run_readme, 
 from torch.utils.data import DataLoader, TensorDataset
 
 import perfhooks
-from perfhooks.options import DEFAULTS
+from perfhooks.core.options import DEFAULTS
 from perfhooks_accelerate import ProfileKwargs
 
 pytestmark = [

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import perfhooks
-from perfhooks import adapting
-from perfhooks.adapting import ModuleNames, OpenLabels, Parts, Stage, Stages, WrappedMethods
-from perfhooks.adapting import parts as adapting_parts
+from perfhooks import adapters as adapting
+from perfhooks.adapters import ModuleNames, OpenLabels, Parts, Stage, Stages, WrappedMethods
+from perfhooks.adapters import parts as adapting_parts
 from perfhooks.run.capture import Capture
 
 ONE = "wait=1 warmup=0 active=1 repeat=1"

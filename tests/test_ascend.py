@@ -15,8 +15,8 @@ import twins
 from npu_twins import Spelling
 
 from perfhooks import trace
-from perfhooks.command import app
-from perfhooks.command.actions import show
+from perfhooks.cli import app
+from perfhooks.cli.actions import show
 from perfhooks.trace import Kind
 from perfhooks.trace.tables import device_time
 from perfhooks.trace.window import Tables

@@ -14,12 +14,13 @@ import pytest
 from rich.console import Console
 
 from perfhooks import testing
-from perfhooks.command import app
-from perfhooks.command.actions import show
-from perfhooks.errors import OptionError, PerfhooksError, TraceError
-from perfhooks.handlers.tensorboard import translate
-from perfhooks.ranks import merge as merging
-from perfhooks.report import terminal_tables, tree
+from perfhooks.analysis import flames
+from perfhooks.analysis.ranks import merge as merging
+from perfhooks.cli import app
+from perfhooks.cli.actions import show
+from perfhooks.core.errors import OptionError, PerfhooksError, TraceError
+from perfhooks.report.handlers.tensorboard import translate
+from perfhooks.report.page import terminal_tables
 from perfhooks.trace import read
 from perfhooks.trace.nesting import host
 from perfhooks.trace.reading import arguments, reader, source
@@ -135,7 +136,7 @@ def test_arguments_that_are_all_wrong_cost_no_more_than_right_ones(tmp_path):
 
 def test_a_deep_flame_graph_shows_its_outermost_frames(tmp_path):
     trace = read(testing.write_trace(tmp_path / "t.json", frames(500)))
-    flame = tree.tree(stacks.summed(trace), nodes=50)
+    flame = flames.tree(stacks.summed(trace), nodes=50)
     assert 40 < len(flame["value"]) <= 50
     assert flame["value"][0] == sum(stacks.folded(trace).values())
     assert flame["names"][flame["frame"][1]] == "a.py(0): f"

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 from perfhooks import Profiler
-from perfhooks.recording import windows
-from perfhooks.recording.ending import in_step, open_ranges
-from perfhooks.recording.limits import budget
-from perfhooks.recording.limits.budget import Limits, StepCalls, WindowBudget
-from perfhooks.recording.limits.call_count import CallCount
-from perfhooks.recording.window import Window
-from perfhooks.schedule.unplanned import FromStartToStop
+from perfhooks.core.schedule.unplanned import FromStartToStop
+from perfhooks.record.loop import windows
+from perfhooks.record.loop.ending import in_step, open_ranges
+from perfhooks.record.loop.limits import budget
+from perfhooks.record.loop.limits.budget import Limits, StepCalls, WindowBudget
+from perfhooks.record.loop.limits.call_count import CallCount
+from perfhooks.record.loop.window import Window
 
 X = torch.ones(4)
 BLOCK = 512
@@ -126,7 +126,7 @@ def test_small_window_corrects_no_costs():
 def test_python_calls_are_bounded_while_a_step_is_longer_than_the_counted_one(monkeypatch):
     own_s = now = 0.0
     monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: (own_s, 0.0))
-    monkeypatch.setattr("perfhooks.recording.limits.budget.time.perf_counter", lambda: now)
+    monkeypatch.setattr("perfhooks.record.loop.limits.budget.time.perf_counter", lambda: now)
     seen = WindowBudget(Limits(), {"with_stack": True})
     seen.counted = StepCalls(1_000, 0.01)
     seen.begin()
@@ -159,7 +159,7 @@ def test_calls_of_other_threads_count_in_the_steps_that_fit(monkeypatch, step_s,
     """They make calls for all of a recorded step, and in each operator that waits for the interpreter."""
     spent, clock = iter([(0.0, 0.0), (0.02, 0.2)]), iter([0.0, 0.2])
     monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: next(spent))
-    monkeypatch.setattr("perfhooks.recording.limits.budget.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("perfhooks.record.loop.limits.budget.time.perf_counter", lambda: next(clock))
     monkeypatch.setattr(budget, "_wait_for_interpreter_s", lambda: wait_s)
     seen = WindowBudget(EXPLAINING, {"with_stack": True})
     seen.begin_count()
@@ -186,7 +186,7 @@ def test_threads_that_keep_the_interpreter_are_noticed():
 
 def test_room_is_predicted_for_steps_after_the_last_measurement(monkeypatch):
     now = 0.0
-    monkeypatch.setattr("perfhooks.recording.limits.budget.time.perf_counter", lambda: now)
+    monkeypatch.setattr("perfhooks.record.loop.limits.budget.time.perf_counter", lambda: now)
     seen = WindowBudget(Limits(size=1000.0), {})
     seen.begin()
     assert seen.has_room
@@ -375,7 +375,7 @@ def test_no_call_for_the_main_thread_is_added_while_one_runs():
     """Python 3.11 would never leave a function that is traced."""
     script = """if True:
         import sys, threading
-        from perfhooks.recording.ending.in_step import in_main_thread
+        from perfhooks.record.loop.ending.in_step import in_main_thread
         ran = []
         def act():
             thread = threading.Thread(target=in_main_thread, args=(lambda: ran.append(2),))

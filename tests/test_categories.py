@@ -9,8 +9,9 @@ import pytest
 import torch
 from twins import TRACES
 
-from perfhooks import handlers, testing
-from perfhooks.report import window_data
+from perfhooks import testing
+from perfhooks.report import handlers
+from perfhooks.report.page import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import PID, annotation, kernel, launch, op
 from perfhooks.trace import Kind, read

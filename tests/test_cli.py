@@ -13,7 +13,7 @@ from many_ranks import ManyRanks
 from typer.testing import CliRunner
 
 from perfhooks import testing
-from perfhooks.command import app
+from perfhooks.cli import app
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_the_doctor_says_that_nothing_can_be_recorded_where_nothing_can(tmp_path
     """While another profiler records; it tries, and does not conclude from versions."""
     import torch
 
-    from perfhooks.command.doctor import examine
+    from perfhooks.cli.doctor import examine
 
     def recorder():
         return next(each for each in examine(tmp_path / "perf") if each.subject == "recorder")
@@ -213,7 +213,7 @@ def test_a_place_that_cannot_be_written_is_an_error_of_one_line(trace, verb, out
 @pytest.mark.process
 def test_only_demo_and_doctor_import_torch(trace):
     code = (
-        "import sys; from perfhooks.command.app import app; from typer.testing import CliRunner;"
+        "import sys; from perfhooks.cli.app import app; from typer.testing import CliRunner;"
         f"print(CliRunner().invoke(app, ['report', {str(trace)!r}]).exit_code, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
@@ -239,8 +239,8 @@ def test_the_doctor_measures_peaks_that_traces_of_this_processor_have_from_then_
 
     kept = tmp_path / "settings/peaks.json"
     monkeypatch.setenv("PERFHOOKS_PEAKS", str(kept))
-    monkeypatch.setattr("perfhooks.command.actions.peaks._LONG_S", 0.0)
-    monkeypatch.setattr("perfhooks.command.actions.peaks._COPIED", {"cpu": 1 << 16})
+    monkeypatch.setattr("perfhooks.cli.actions.peaks._LONG_S", 0.0)
+    monkeypatch.setattr("perfhooks.cli.actions.peaks._COPIED", {"cpu": 1 << 16})
     with Profiler(
         schedule="wait=0 warmup=0 active=1", record_shapes=True, out=tmp_path, run="r", background=False
     ) as prof:

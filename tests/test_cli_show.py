@@ -17,13 +17,13 @@ from rich.console import Console
 from twins import TRACES
 
 from perfhooks import testing
-from perfhooks.command import app
-from perfhooks.command.actions import capture, show, table_text
-from perfhooks.report import terminal_tables
+from perfhooks.cli import app
+from perfhooks.cli.actions import capture, show, table_text
+from perfhooks.cli.actions.asking import RankOutcome
+from perfhooks.report.page import terminal_tables
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.publishing import publish_json
 from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark
-from perfhooks.watching.asking import RankOutcome
 
 EVENTS = [
     *(step_mark(3, 0, 1000), step_mark(4, 1000, 2000)),
@@ -364,7 +364,7 @@ def command(*arguments, **options):
 def test_help_has_examples_and_imports_nothing_heavy():
     assert "perfhooks show trace.json.gz" in command("show", "--help").stdout
     heavy = {"torch", "polars", "numpy", "plotly"}
-    imports = f"import sys, perfhooks.command.verbs; print({heavy!r} & set(sys.modules))"
+    imports = f"import sys, perfhooks.cli.verbs; print({heavy!r} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "set()\n"
 
@@ -393,7 +393,7 @@ def test_stacks_sum_to_the_time_in_which_something_ran(run, tmp_path):
 @pytest.mark.process
 def test_showing_imports_no_torch(trace):
     script = f"import sys; sys.argv = ['perfhooks', 'show', {str(trace)!r}]\n"
-    script += "from perfhooks.command.app import main\ntry:\n    main()\n"
+    script += "from perfhooks.cli.app import main\ntry:\n    main()\n"
     script += "finally:\n    assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -433,7 +433,7 @@ def test_long_texts_are_cut_before_a_time_is_left_out():
 
 
 def test_the_last_run_is_found_by_itself(tmp_path, monkeypatch):
-    from perfhooks.command import targets
+    from perfhooks.cli import targets
 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(targets.PerfhooksError, match="there is no run below this folder"):

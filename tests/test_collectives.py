@@ -13,8 +13,8 @@ from plain_reader import slices
 from twins import TRACES
 
 from perfhooks import testing
-from perfhooks.handlers import collectives as of_rank
-from perfhooks.ranks import collectives as matching
+from perfhooks.analysis.ranks import collectives as matching
+from perfhooks.report.handlers import collectives as of_rank
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, kernel, launch, op, python_frame, slice_event, step_mark
 from perfhooks.trace import Kind, read

@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from perfhooks import OptionError, Profiler, testing
-from perfhooks.command.actions import show
-from perfhooks.finishing.finish import finish
-from perfhooks.options import DEFAULTS, checked
+from perfhooks.cli.actions import show
+from perfhooks.core.options import DEFAULTS, checked
+from perfhooks.report.finishing.finish import finish
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.publishing import publish_json
 from perfhooks.testing import kernel, step_mark

@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import perfhooks.trace
-from perfhooks import labels, testing
-from perfhooks import words as said_in_words
-from perfhooks.command.app import app
-from perfhooks.comparing import (
+from perfhooks import testing
+from perfhooks.analysis.comparison import (
     around,
     baseline,
     comparison,
@@ -27,24 +25,27 @@ from perfhooks.comparing import (
     saved,
     sentences,
     sources,
-    written,
 )
-from perfhooks.comparing.around import Where
-from perfhooks.comparing.matching import Aligned
-from perfhooks.comparing.reason import Contribution, Usual, largest, usual
-from perfhooks.comparing.side import Side, joined
-from perfhooks.comparing.verdict import Ratio
-from perfhooks.errors import PerfhooksError
+from perfhooks.analysis.comparison.around import CostKey
+from perfhooks.analysis.comparison.matching import Aligned
+from perfhooks.analysis.comparison.reason import Contribution, NoiseModel, largest, usual
+from perfhooks.analysis.comparison.side import Side, joined
+from perfhooks.analysis.comparison.verdict import Ratio
+from perfhooks.cli.app import app
+from perfhooks.core import labels
+from perfhooks.core import words as said_in_words
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.core.statistics import level
+from perfhooks.report.comparison import written
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.circumstances import Circumstances, Loader
+from perfhooks.run.live.requests import Loop
+from perfhooks.run.live.status import Status
 from perfhooks.run.liveness import Process
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.steps import Stretch, append_waits
-from perfhooks.statistics import level
 from perfhooks.trace.window import Tables
-from perfhooks.watching.requests import Loop
-from perfhooks.watching.status import Status
 
 
 def measured(folder, events):
@@ -53,7 +54,7 @@ def measured(folder, events):
 
 def spent(calls, nanoseconds):
     """In steps of which one is like the next."""
-    return costs.Spent(calls, nanoseconds, nanoseconds)
+    return costs.KeyCost(calls, nanoseconds, nanoseconds)
 
 
 def steps(median=5.0, count=300, seed=0):
@@ -146,7 +147,7 @@ def test_a_step_without_length_costs_nothing(tmp_path):
     assert (found.steps, found.wall, found.host) == (1, 0, {})
     other = measured(tmp_path, [testing.step_mark(3, 0, 1000), testing.op("aten::mm", 0, 1000)])
     for a, b in ((found, other), (other, found), (found, found)):
-        assert usual(Aligned(a, b)) == Usual()
+        assert usual(Aligned(a, b)) == NoiseModel()
         assert sum(each.difference for each in largest(Aligned(a, b))) == b.wall - a.wall
 
 
@@ -365,7 +366,7 @@ def test_of_many_reasons_the_largest_five_are_said_and_of_a_large_table_nothing_
     sides = []
     for name, price in (("a", 1000), ("b", 3000)):
         host = {
-            Where("other", operator=f"aten::op{place}", call=f"aten::op{place}"): costs.Spent(
+            CostKey("other", operator=f"aten::op{place}", call=f"aten::op{place}"): costs.KeyCost(
                 1, *[price + place * 10] * 2
             )
             for place in range(260)
@@ -920,7 +921,7 @@ def markdown_of(facts_count, notes_count, operators):
     sides = []
     for letter, price in (("a", 1000), ("b", 3000)):
         host = {
-            Where("other", module=f"Net_{place}", operator=f"aten::op{place}"): spent(1, price * place)
+            CostKey("other", module=f"Net_{place}", operator=f"aten::op{place}"): spent(1, price * place)
             for place in range(1, operators + 1)
         }
         found = costs.Costs(steps=1, wall=sum(cost.nanoseconds for cost in host.values()), host=host, frames=True)
@@ -1018,7 +1019,7 @@ def test_a_batch_is_what_the_first_layer_of_the_last_step_takes_and_fetches_are_
 
 def rows_of(times):
     """A side of one step with one operator for each time, in microseconds."""
-    host = {Where("other", operator=f"aten::op{place}"): spent(1, 1000 * us) for place, us in enumerate(times)}
+    host = {CostKey("other", operator=f"aten::op{place}"): spent(1, 1000 * us) for place, us in enumerate(times)}
     return costs.Costs(steps=1, wall=sum(cost.nanoseconds for cost in host.values()), host=host)
 
 
@@ -1081,7 +1082,7 @@ def test_the_middle_of_the_steps_in_which_something_ran_counts_with_their_number
         if number % 2:
             events.append(testing.op("aten::mm", begin + 10, begin + 10_010 + 50_000 * (number == 5)))
     (cost,) = (cost for where, cost in measured(tmp_path, events).host.items() if where.operator == "aten::mm")
-    assert cost == costs.Spent(5, 100_000, 50_000)
+    assert cost == costs.KeyCost(5, 100_000, 50_000)
 
 
 def test_devices_have_middle_steps_too(tmp_path):
@@ -1095,7 +1096,7 @@ def test_devices_have_middle_steps_too(tmp_path):
         ]
         events += [testing.kernel(number + 1, begin + 1000, begin + 1000 + 1000 * us)]
     told = {where.kind: cost for where, cost in measured(tmp_path, events).device.items()}
-    assert told == {"compute": costs.Spent(5, 1_100_000, 500_000), "idle": costs.Spent(0, 3_900_000, 4_500_000)}
+    assert told == {"compute": costs.KeyCost(5, 1_100_000, 500_000), "idle": costs.KeyCost(0, 3_900_000, 4_500_000)}
 
 
 def test_an_operator_that_runs_more_often_in_several_shapes_is_one_reason(tmp_path):

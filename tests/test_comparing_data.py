@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from perfhooks.comparing.timed import TimedRun, paired
-from perfhooks.comparing.verdict import verdict
+from perfhooks.analysis.comparison.timed import TimedRun, paired
+from perfhooks.analysis.comparison.verdict import verdict
 from perfhooks.run.steps import WAITS_HEADER, Counted, Stretch, Waits, append_waits, read_waits
 
 STEPS = 300

@@ -9,7 +9,8 @@ import pytest
 from comparing_runs import make_run, training
 from test_comparing import steps
 
-from perfhooks.comparing import comparison, page, sources
+from perfhooks.analysis.comparison import comparison, sources
+from perfhooks.report.comparison import page
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import perfhooks
-from perfhooks.comparing import comparison, sources
+from perfhooks.analysis.comparison import comparison, sources
 
 pytestmark = pytest.mark.recorder
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfhooks.comparing import comparison, sentences, turns
-from perfhooks.comparing.turns import Block, ProcessPair, judged
-from perfhooks.comparing.verdict import OFTEN, StepPair, of_pairs
-from perfhooks.comparing.verdict import verdict as recorded
-from perfhooks.statistics import level
+from perfhooks.analysis.comparison import comparison, sentences, turns
+from perfhooks.analysis.comparison.turns import Block, ProcessPair, judged
+from perfhooks.analysis.comparison.verdict import OFTEN, StepPair, of_pairs
+from perfhooks.analysis.comparison.verdict import verdict as recorded
+from perfhooks.core.statistics import level
 
 EQUAL, BLOCKS = 100, 30
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfhooks import statistics
-from perfhooks.comparing import sentences, turns
-from perfhooks.comparing.sentences import certainty
-from perfhooks.comparing.verdict import PROCESS_SD, StepPair, of_pairs, verdict
-from perfhooks.errors import OptionError
-from perfhooks.statistics import Estimate, Level, level
+from perfhooks.analysis.comparison import sentences, turns
+from perfhooks.analysis.comparison.sentences import certainty
+from perfhooks.analysis.comparison.verdict import PROCESS_SD, StepPair, of_pairs, verdict
+from perfhooks.core import statistics
+from perfhooks.core.errors import OptionError
+from perfhooks.core.statistics import Estimate, Level, level
 
 PAIRS = 1000
 STEPS = 300

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import perfhooks
-from perfhooks import findings
-from perfhooks.findings import Evidence, compiled
-from perfhooks.report import compiled_rows
+from perfhooks.analysis import findings
+from perfhooks.analysis.findings import Evidence, compiled
+from perfhooks.report.page import compiled_rows
 from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.compilation import Break, Compilation, Graph
 from perfhooks.run.installation import Installation

@@ -7,10 +7,13 @@ import json
 import msgspec
 import pytest
 
-from perfhooks import findings, labels, report, testing
-from perfhooks.command.actions import show
-from perfhooks.report import limits_said, markdown, run_data, window_data
-from perfhooks.report.data import Share
+from perfhooks import testing
+from perfhooks.analysis import findings
+from perfhooks.cli.actions import show
+from perfhooks.core import labels
+from perfhooks.report import page as report
+from perfhooks.report.page import limits_said, markdown, run_data, window_data
+from perfhooks.report.page.data import Share
 from perfhooks.run.capture import Capture
 from perfhooks.trace import counters, read
 from perfhooks.trace.window import Tables

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from perfhooks import Profiler
-from perfhooks.recording.ending import cupti
+from perfhooks.record.loop.ending import cupti
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from test_steps import LOADER, nested
 from twins import TRACES
 
 from perfhooks import testing
-from perfhooks.report import markdown, window_data
-from perfhooks.report.headline import of_window
+from perfhooks.report.page import markdown, window_data
+from perfhooks.report.page.headline import of_window
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, kernel, launch, op, python_frame, slice_event, step_mark
 from perfhooks.trace import read

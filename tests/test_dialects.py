@@ -14,7 +14,7 @@ import twins
 from twins import DIALECTS, TRACES
 
 from perfhooks import testing
-from perfhooks.errors import TraceError
+from perfhooks.core.errors import TraceError
 from perfhooks.trace import read
 from perfhooks.trace.nesting.device import own_times
 from perfhooks.trace.reading import reader

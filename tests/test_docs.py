@@ -10,14 +10,14 @@ from typing import NamedTuple
 import pytest
 import typer.main
 
-from perfhooks import handlers
-from perfhooks.command.actions import show
-from perfhooks.command.app import app
-from perfhooks.findings import RULES, RUN_RULES
-from perfhooks.options import described
-from perfhooks.report.definitions import DEFINITIONS
-from perfhooks.run import slow_causes
-from perfhooks.schedule import Schedule
+from perfhooks.analysis.findings import RULES, RUN_RULES
+from perfhooks.cli.actions import show
+from perfhooks.cli.app import app
+from perfhooks.core.options import described
+from perfhooks.core.schedule import Schedule
+from perfhooks.report import handlers
+from perfhooks.report.page.definitions import DEFINITIONS
+from perfhooks.run.live import slow_causes
 from perfhooks.trace.nesting import starts
 
 ROOT = Path(__file__).parents[1]

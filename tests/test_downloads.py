@@ -11,7 +11,7 @@ import time
 import pytest
 
 import perfhooks.trace
-from perfhooks.errors import PerfhooksError
+from perfhooks.core.errors import PerfhooksError
 from perfhooks.run import remote
 from perfhooks.trace.reading import downloads
 

@@ -13,15 +13,15 @@ import pytest
 import torch
 
 from perfhooks import Profiler
-from perfhooks.finishing.leftovers import finish_all
-from perfhooks.launching import calls, profiling
-from perfhooks.launching.command_line import Request
-from perfhooks.launching.early import STEPS, Early
-from perfhooks.launching.ways import Heard
-from perfhooks.recording import window
-from perfhooks.recording.ending import lifetime
-from perfhooks.recording.window import TorchProfile
-from perfhooks.schedule.unplanned import FromStartToStop
+from perfhooks.core.schedule.unplanned import FromStartToStop
+from perfhooks.record.launch import calls, profiling
+from perfhooks.record.launch.command_line import Request
+from perfhooks.record.launch.early import STEPS, StartupRecorder
+from perfhooks.record.launch.step_detectors import Events
+from perfhooks.record.loop import window
+from perfhooks.record.loop.ending import lifetime
+from perfhooks.record.loop.window import TorchProfile
+from perfhooks.report.finishing.leftovers import finish_all
 
 pytestmark = pytest.mark.process
 
@@ -79,7 +79,7 @@ MATMUL = """
     import torch
 
     torch.set_num_threads(1)
-    early, a = sys.modules["perfhooks.launching.step_signal"].current().early, torch.randn(20, 20)
+    early, a = sys.modules["perfhooks.record.launch.step_signal"].current().early, torch.randn(20, 20)
     recorded = 0
     while not recorded or early.is_recording:
         a @ a
@@ -90,7 +90,7 @@ NUMPY = """
     import torch
     import numpy as np
 
-    early, a = sys.modules["perfhooks.launching.step_signal"].current().early, np.random.rand(200, 200)
+    early, a = sys.modules["perfhooks.record.launch.step_signal"].current().early, np.random.rand(200, 200)
     recorded = 0
     while not recorded or early.is_recording:
         a @ a
@@ -305,8 +305,8 @@ class Program:
     """What is heard of a program, and its first recording."""
 
     def __init__(self):
-        self.heard = Heard()
-        self.early = Early(self.heard, {}, bool)
+        self.heard = Events()
+        self.early = StartupRecorder(self.heard, {}, bool)
 
     def run(self, events):
         """Each letter is an event: fetch, call of module A or B, backward, update, step of a settled way."""

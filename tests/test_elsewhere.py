@@ -18,12 +18,12 @@ from test_loose import RANKS, folder_of
 
 import perfhooks
 from perfhooks import testing
-from perfhooks.command import app
-from perfhooks.command.actions import mirror
-from perfhooks.errors import OptionError, PerfhooksError, TraceError
-from perfhooks.finishing import engines
-from perfhooks.finishing.share import unpacked
-from perfhooks.report.data import read_run
+from perfhooks.cli import app
+from perfhooks.cli.actions import mirror
+from perfhooks.core.errors import OptionError, PerfhooksError, TraceError
+from perfhooks.report.finishing import engines
+from perfhooks.report.finishing.share import unpacked
+from perfhooks.report.page.data import read_run
 from perfhooks.run import remote
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.layout import PAGE_DATA

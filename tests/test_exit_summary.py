@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 import warm
 
-from perfhooks.errors import CommandError
-from perfhooks.finishing.leftovers import finish_all
-from perfhooks.launching import detached, exit_summary, notes
-from perfhooks.launching.command_line import SITE, VARIABLE, command
-from perfhooks.launching.summary_text import Box, box, plain, text_of
-from perfhooks.report.run_summary import RunSummary, SummaryFinding, SummaryPart
+from perfhooks.core.errors import CommandError
+from perfhooks.record.launch import detached, exit_summary, notes
+from perfhooks.record.launch.command_line import SITE, VARIABLE, command
+from perfhooks.record.launch.summary_text import Box, box, plain, text_of
+from perfhooks.report.finishing.leftovers import finish_all
+from perfhooks.report.page.run_summary import RunSummary, SummaryFinding, SummaryPart
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.publishing import draft_of
 
@@ -264,7 +264,7 @@ def test_a_temporary_folder_that_is_not_there_costs_the_command_nothing(tmp_path
         def full(**_):
             raise OSError(28, "No space left on device")
         tempfile.mkdtemp = full
-        from perfhooks.command import app
+        from perfhooks.cli import app
         sys.argv = ["perfhooks", "run", "sh", "-c", "exit 5"]
         app.main()
     """

@@ -12,18 +12,19 @@ import pytest
 import torch
 
 import perfhooks
-from perfhooks import findings, trace
-from perfhooks.command.actions import show, sources
-from perfhooks.findings.finding import Finding
-from perfhooks.recording.limits import explaining
-from perfhooks.report.markdown import of_run
-from perfhooks.report.run_data import StoredFindings
+from perfhooks import trace
+from perfhooks.analysis import findings
+from perfhooks.analysis.findings.finding import Finding
+from perfhooks.cli.actions import show, sources
+from perfhooks.core.schedule import settled
+from perfhooks.record.loop.limits import explaining
+from perfhooks.report.page.markdown import of_run
+from perfhooks.report.page.run_data import StoredFindings
 from perfhooks.run.capture import Place
 from perfhooks.run.circumstances import processor
 from perfhooks.run.finished import FinishedRun
-from perfhooks.schedule import settled
 from perfhooks.trace.limits.datasheets import Peaks
-from perfhooks.trying import recorded
+from perfhooks.trials import recorded
 
 pytestmark = pytest.mark.process
 

@@ -14,7 +14,7 @@ from lightning.fabric.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 import perfhooks
-from perfhooks.options import DEFAULTS
+from perfhooks.core.options import DEFAULTS
 from perfhooks_fabric import ProfilerCallback
 
 pytestmark = [

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from warm import Process
 
-from perfhooks.finishing.leftovers import finish_all
-from perfhooks.recording import wall_clock
+from perfhooks.record.loop import wall_clock
+from perfhooks.report.finishing.leftovers import finish_all
 
 pytestmark = pytest.mark.process
 
@@ -205,12 +205,12 @@ def test_sigterm_with_a_handler_of_the_users(train):
 def test_sigterm_inside_our_own_stop(train):
     """It waits until the window is saved; the naive handler crashes there."""
     slow = """
-    import perfhooks.recording.window
-    real = perfhooks.recording.window.Window.stop_trace
+    import perfhooks.record.loop.window
+    real = perfhooks.record.loop.window.Window.stop_trace
     def stop_trace(self):
         real(self)
         os.kill(os.getpid(), signal.SIGTERM)
-    perfhooks.recording.window.Window.stop_trace = stop_trace
+    perfhooks.record.loop.window.Window.stop_trace = stop_trace
     """
     done = train(textwrap.dedent(slow) + script("pass", 0)).end()
     assert done.code == -signal.SIGTERM
@@ -223,13 +223,13 @@ def test_sigterm_inside_our_own_stop(train):
 def test_ctrl_c_inside_our_own_stop(train, times, kept):
     """It waits until the window is saved; whoever presses it twice does not want to wait."""
     slow = f"""
-    import perfhooks.recording.window
-    real = perfhooks.recording.window.Window.save
+    import perfhooks.record.loop.window
+    real = perfhooks.record.loop.window.Window.save
     def spool(self, path):
         for _ in range({times}):
             os.kill(os.getpid(), signal.SIGINT)
         real(self, path)
-    perfhooks.recording.window.Window.save = spool
+    perfhooks.record.loop.window.Window.save = spool
     """
     done = train(textwrap.dedent(slow) + script("pass", 0)).end()
     assert done.code in (130, -signal.SIGINT)
@@ -276,14 +276,14 @@ def test_a_training_killed_while_it_records_is_reported(train):
 def test_what_nobody_finished_is_finished_by_report_and_only_once(train):
     """The worker is killed with the training, as when a whole node dies."""
     both = """
-    import perfhooks.recording.worker
-    send = perfhooks.recording.worker.Worker.send
+    import perfhooks.record.loop.worker
+    send = perfhooks.record.loop.worker.Worker.send
     def kill_both(self, message):
         if hasattr(message, "folder"):
             os.kill(self.pid, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
         send(self, message)
-    perfhooks.recording.worker.Worker.send = kill_both
+    perfhooks.record.loop.worker.Worker.send = kill_both
     """
     done = train(textwrap.dedent(both) + script("pass", 0)).end()
     command = [sys.executable, "-m", "perfhooks", "report", "runs/r"]
@@ -299,15 +299,15 @@ def test_what_nobody_finished_is_finished_by_report_and_only_once(train):
 def killing_worker(times):
     return textwrap.dedent(
         f"""
-        import perfhooks.recording.worker
-        send, left = perfhooks.recording.worker.Worker.send, [{times}]
+        import perfhooks.record.loop.worker
+        send, left = perfhooks.record.loop.worker.Worker.send, [{times}]
         def kill(self, message):
             if hasattr(message, "folder") and left[0]:
                 left[0] -= 1
                 os.kill(self.pid, signal.SIGKILL)
                 self._process.wait()
             send(self, message)
-        perfhooks.recording.worker.Worker.send = kill
+        perfhooks.record.loop.worker.Worker.send = kill
         """
     )
 
@@ -467,7 +467,7 @@ def test_a_device_that_stops_collecting_is_noted(train):
 def test_a_clock_that_is_set_while_a_window_records_costs_that_window(train):
     """The recorder goes by it, so that steps would take an hour; faked, as a test may not set it."""
     fake = """
-    from perfhooks.recording import wall_clock
+    from perfhooks.record.loop import wall_clock
     real = wall_clock.time.time
     wall_clock.time = type("", (), {"time": lambda: real() + 3600 * (step == 3), "perf_counter": time.perf_counter})
     """

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from twins import TRACES
 
-from perfhooks import findings, testing
-from perfhooks.findings import Evidence, Finding
+from perfhooks import testing
+from perfhooks.analysis import findings
+from perfhooks.analysis.findings import Evidence, Finding
 from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.testing import annotation, kernel, launch, op, step_mark
 from perfhooks.trace import read

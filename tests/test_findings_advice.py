@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import perfhooks
-from perfhooks import findings, testing
+from perfhooks import testing
+from perfhooks.analysis import findings
 from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.testing import annotation, op, step_mark

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from perfhooks import findings, testing, words
-from perfhooks.findings import Evidence
+from perfhooks import testing
+from perfhooks.analysis import findings
+from perfhooks.analysis.findings import Evidence
+from perfhooks.core import words
 from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.testing import PID, annotation, kernel, launch, op, python_frame, slice_event, step_mark

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_findings_truth import WHOLE, found, half_named, loading, trace_of
 
-from perfhooks.findings import faces
+from perfhooks.analysis.findings import faces
 from perfhooks.run.circumstances import Circumstances, Loader, _quota
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +38,7 @@ def test_every_face_is_called_as_its_messages_call_it():
 
 
 def test_every_entry_is_said_by_a_rule_and_every_rule_says_one_that_there_is():
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "perfhooks/findings").glob("*.py"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "perfhooks/analysis/findings").glob("*.py"))
     assert set(re.findall(r'seen\.said\("([^"]+)"', sources)) == faces.SAID.keys()
 
 

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from perfhooks import findings, testing
-from perfhooks.findings.finding import of_unprofiled
-from perfhooks.loading.looks import Looked
-from perfhooks.loading.making import Making
-from perfhooks.report import window_data
+from perfhooks import testing
+from perfhooks.analysis import findings
+from perfhooks.analysis.findings.finding import of_unprofiled
+from perfhooks.report.page import window_data
 from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.circumstances import Circumstances, Loader
+from perfhooks.run.loader.looks import WorkerSamples
+from perfhooks.run.loader.making import WorkerCounts
 from perfhooks.testing import annotation, kernel, launch, op, python_frame, step_mark
 from perfhooks.trace import read
 
@@ -319,7 +320,7 @@ def making(workers, batch_ms, *, processor=1.0, waited=0.0, longest=None, handed
     batch = batch_ms / 1e3
     rare = 0.0 if longest is None else (longest / 1e3) ** 2
     return tuple(
-        Making(
+        WorkerCounts(
             worker=number,
             pid=100 + number,
             batches=100,
@@ -383,7 +384,7 @@ def test_workers_that_wait_for_a_disk_become_more_than_there_are_processors(tmp_
 )
 def test_what_workers_wait_for_is_told_where_it_was_seen_often_enough(tmp_path, disk, waits, count, advice):
     stack = "torch/utils/data/_utils/fetch.py(50): fetch;a.py(3): load"
-    looked = (Looked(0, count, {stack: {"disk": disk, "waits": waits}}),)
+    looked = (WorkerSamples(0, count, {stack: {"disk": disk, "waits": waits}}),)
     assert advice in planned(tmp_path, making(2, 200, processor=0.05), looked=looked).advice
 
 

@@ -9,12 +9,12 @@ from finished_runs import windows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfhooks import report
-from perfhooks.command.actions.show import markdown, tables
-from perfhooks.comparing import sources
-from perfhooks.finishing.adoption import adopted
-from perfhooks.ranks.merge import merge
-from perfhooks.report.data import read_run
+from perfhooks.analysis.comparison import sources
+from perfhooks.analysis.ranks.merge import merge
+from perfhooks.cli.actions.show import markdown, tables
+from perfhooks.report import page as report
+from perfhooks.report.finishing.adoption import adopted
+from perfhooks.report.page.data import read_run
 from perfhooks.run import steps
 from perfhooks.run.timeline import HEADER
 from perfhooks.testing import op, step_mark, write_trace

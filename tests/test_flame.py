@@ -5,9 +5,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from perfhooks.errors import OptionError
-from perfhooks.handlers import Flame
-from perfhooks.report import tree
+from perfhooks.analysis import flames
+from perfhooks.core.errors import OptionError
+from perfhooks.report.handlers import Flame
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, kernel, launch, op, python_frame, step_mark, write_trace
 from perfhooks.trace import read
@@ -101,7 +101,7 @@ def test_a_flame_graph_begins_at_the_users_code_and_loses_no_time(tmp_path):
     events.append(op("aten::add", 600, 700))
     trace = read(write_trace(tmp_path / "t.json", [step_mark(1, 0, 1000), *events]))
     owners = {"fast": "installed", "train.py": "user"}
-    made = tree.tree(stacks.summed(trace), share=0, owners=owners)
+    made = flames.tree(stacks.summed(trace), share=0, owners=owners)
     names = [made["names"][frame] for frame in made["frame"]]
     paths = []
     for parent, name in zip(made["parent"], names, strict=True):

@@ -12,8 +12,8 @@ import pytest
 from twins import DIALECTS, Machine
 
 from perfhooks import testing
-from perfhooks.command import app
-from perfhooks.errors import TraceError
+from perfhooks.cli import app
+from perfhooks.core.errors import TraceError
 from perfhooks.trace import Kind, read
 from perfhooks.trace.tables import checks, steps
 

@@ -3,7 +3,7 @@
 import pytest
 
 import perfhooks
-from perfhooks import frames
+from perfhooks.core import frames
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from perfhooks.frontier import RankSteps, StageTimes, aligned, frontier, leads, said
+from perfhooks.analysis.ranks.leads import RankSteps, StageTimes, aligned, frontier, leads, said
 
 NAMES = ("update", "data", "forward", "backward")
 TIMES = arrays.arrays(

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import warm
 
-from perfhooks import ranks
+from perfhooks.analysis import ranks
+from perfhooks.report.live import View
 from perfhooks.run import layout
-from perfhooks.watching.view import View
 
 pytestmark = [
     pytest.mark.process,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import perfhooks
 from perfhooks import Profiler, testing
-from perfhooks.report import window_data
+from perfhooks.report.page import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import op, python_frame, step_mark
 from perfhooks.trace import functions, read
@@ -162,7 +162,10 @@ def test_functions_of_equal_objects_are_one_row_without_addresses(tmp_path):
 
 def test_frames_of_perfhooks_and_what_they_call_have_no_row(tmp_path):
     """But the program that a stand-in calls has: here a module, below a label, and the backward pass."""
-    stand_in, other = "perfhooks/recording/labelling.py(9): _labelled_call", "perfhooks/recording/course.py(9): _turn"
+    stand_in, other = (
+        "perfhooks/record/loop/labelling.py(9): _labelled_call",
+        "perfhooks/record/loop/course.py(9): _turn",
+    )
     trace = read(
         testing.write_trace(
             tmp_path / "t.json",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import warm
 
-from perfhooks import handlers
-from perfhooks.command.actions import show
+from perfhooks.cli.actions import show
+from perfhooks.report import handlers
 
 pytestmark = [pytest.mark.process, pytest.mark.nightly]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from perfhooks import testing
-from perfhooks.report import window_data
+from perfhooks.report.page import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import PID, annotation, kernel, launch, op, python_frame, step_mark
 from perfhooks.trace import read

@@ -19,7 +19,7 @@ def recorded(tmp_path_factory):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    from perfhooks.recording.profiler import Profiler
+    from perfhooks.record.loop.profiler import Profiler
 
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.LazyLinear(10))
     model = model.cuda()

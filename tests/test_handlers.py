@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 import perfhooks
-from perfhooks import Artifact, Capture, ChromeTrace, OperatorTable, Stacks, StepTable, handlers, testing
-from perfhooks.errors import OptionError
+from perfhooks import Artifact, Capture, ChromeTrace, OperatorTable, Stacks, StepTable, testing
+from perfhooks.core.errors import OptionError
+from perfhooks.report import handlers
 from perfhooks.trace import read
 
 OURS = """

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from perfhooks import Profiler
-from perfhooks.finishing.finish import _cost
-from perfhooks.finishing.leftovers import finish_all
-from perfhooks.guard import logger, speak_up
-from perfhooks.recording.window import Window, _no_words
+from perfhooks.core.guard import logger, speak_up
+from perfhooks.record.loop.window import Window, _no_words
+from perfhooks.report.finishing.finish import _cost
+from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.run import remote
 from perfhooks.run.capture import Capture
 from perfhooks.run.folder import Run
@@ -218,7 +218,7 @@ def test_many_steps_are_written_by_the_worker_and_none_is_lost(monkeypatch):
 
 
 def test_steps_that_a_killed_worker_left_are_written_by_report(monkeypatch):
-    monkeypatch.setattr("perfhooks.recording.worker.Worker.send", lambda self, message: None)
+    monkeypatch.setattr("perfhooks.record.loop.worker.Worker.send", lambda self, message: None)
     with Profiler(schedule="wait=9999 warmup=0 active=1", out="runs", run="r", exit_timeout=0) as prof:
         for _ in range(3000):
             prof.step()
@@ -255,7 +255,7 @@ def test_where_results_are_copied_to_only_the_last_windows_are_kept_too(tmp_path
 
 
 def test_a_full_queue_skips_a_window_and_says_so(caplog, monkeypatch):
-    monkeypatch.setattr("perfhooks.recording.handover.QUEUE", 0)
+    monkeypatch.setattr("perfhooks.record.loop.handover.QUEUE", 0)
     with Profiler(schedule="wait=1 warmup=0 active=1 repeat=1", out="runs", run="r") as prof:
         loop(prof, 3)
     assert "the window at step 1 is skipped" in caplog.text
@@ -390,7 +390,7 @@ def test_a_url_has_the_steps_after_the_last_window_when_the_training_has_ended(r
 
 
 def test_progress_is_shown_on_a_terminal_only(monkeypatch, capsys):
-    from perfhooks.progress import waiting
+    from perfhooks.core.progress import waiting
 
     with waiting() as show:
         show(5.0)
@@ -463,14 +463,14 @@ def test_a_standard_error_that_was_exchanged_and_closed_is_no_failure(monkeypatc
 
 
 def test_only_warnings_stay_in_a_notebook(monkeypatch):
-    class Kept(io.StringIO):
+    class BaselineFile(io.StringIO):
         """What a notebook keeps of standard error."""
 
-    Kept.__module__ = "ipykernel.iostream"
+    BaselineFile.__module__ = "ipykernel.iostream"
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     for name, value in (("handlers", []), ("level", logging.NOTSET), ("propagate", True)):
         monkeypatch.setattr(logger, name, value)
-    monkeypatch.setattr(sys, "stderr", Kept())
+    monkeypatch.setattr(sys, "stderr", BaselineFile())
     speak_up()
     logger.info("one")
     logger.warning("two")

@@ -8,10 +8,11 @@ import msgspec
 import polars as pl
 import pytest
 
-from perfhooks import labels, testing
-from perfhooks.report import window_data
-from perfhooks.report.data import Share
-from perfhooks.report.headline import headline, of_window, summary
+from perfhooks import testing
+from perfhooks.core import labels
+from perfhooks.report.page import window_data
+from perfhooks.report.page.data import Share
+from perfhooks.report.page.headline import headline, of_window, summary
 from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.testing import annotation, kernel, launch, op, step_mark

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from perfhooks.command.app import app
-from perfhooks.comparing import history
-from perfhooks.comparing.change_points import SHORTEST, change_points, fit
-from perfhooks.errors import PerfhooksError
+from perfhooks.analysis.comparison import history
+from perfhooks.analysis.comparison.change_points import SHORTEST, change_points, fit
+from perfhooks.cli.app import app
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.run.live.requests import Loop
+from perfhooks.run.live.status import Status
 from perfhooks.run.liveness import Process
 from perfhooks.run.publishing import publish_json
-from perfhooks.watching.requests import Loop
-from perfhooks.watching.status import Status
 
 
 def run(*words):

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from perfhooks import testing
-from perfhooks.command.app import main
-from perfhooks.errors import PerfhooksError
-from perfhooks.finishing.finish import finish
-from perfhooks.finishing.leftovers import finish_all
-from perfhooks.handlers.permit import Permit
+from perfhooks.cli.app import main
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.report.finishing.finish import finish
+from perfhooks.report.finishing.leftovers import finish_all
+from perfhooks.report.handlers.permit import Permit
 from perfhooks.run import steps
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.folder import Run
@@ -154,10 +154,10 @@ def test_a_package_that_is_installed_may_announce_handlers_that_files_name(run, 
     info = tmp_path / "own-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[perfhooks.handlers]\nmine = own_hostile:Own\n")
+    (info / "entry_points.txt").write_text("[perfhooks.report.handlers]\nmine = own_hostile:Own\n")
     window(run, handlers=[{"type": "mine"}])
     assert finish(Place(run / WINDOW)).artifacts == ("rank0.own.txt",)
-    from perfhooks import handlers
+    from perfhooks.report import handlers
 
     assert handlers.spec(handlers.build("mine")) == {"type": "mine"}
     assert own.exists()
@@ -357,7 +357,7 @@ def test_no_folder_below_a_run_is_a_link(tmp_path, victim, by_descriptor, monkey
 
 
 def test_the_log_of_the_worker_is_no_link(victim):
-    from perfhooks.recording.worker import Worker
+    from perfhooks.record.loop.worker import Worker
 
     log = victim.with_name("rank0.worker.log")
     log.symlink_to(victim)
@@ -522,7 +522,7 @@ def test_text_that_json_cannot_take_is_written_all_the_same(tmp_path):
 
 
 def test_a_process_that_lives_keeps_its_run(tmp_path):
-    from perfhooks.job import Job
+    from perfhooks.core.job import Job
     from perfhooks.run.folder import Run
 
     folder = Run.open(tmp_path, "same", Job(), {}).folder
@@ -614,7 +614,7 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(run, tmp_path):
 
 
 def test_the_timeline_of_a_long_training_is_read_in_parts(tmp_path):
-    from perfhooks.report.run_data import _count, _thinned
+    from perfhooks.report.page.run_data import _count, _thinned
 
     path = tmp_path / "rank0.timeline.csv"
     rows = "".join(f"train,{step},wait,{step / 1000:.6f},\n" for step in range(300_000))
@@ -643,8 +643,8 @@ def test_what_a_baseline_says_cannot_draw_on_a_terminal_with_an_error(run, tmp_p
 
 def test_a_page_shows_the_latest_windows_and_reads_no_other_twice(run, monkeypatch):
     """Of a long run: what was said of a window is known as long as its folder stays as it is."""
-    from perfhooks import ranks
-    from perfhooks.report import run_data
+    from perfhooks.analysis import ranks
+    from perfhooks.report.page import run_data
 
     monkeypatch.setattr("perfhooks.run.finished._WINDOWS", 3)
     facts = json.loads((run / "run.json").read_text())
@@ -658,7 +658,7 @@ def test_a_page_shows_the_latest_windows_and_reads_no_other_twice(run, monkeypat
     assert made["windows_count"] == 6
     read = []
     monkeypatch.setattr(
-        "perfhooks.ranks._told", lambda folder, real=ranks._told: read.append(folder.name) or real(folder)
+        "perfhooks.analysis.ranks._told", lambda folder, real=ranks._told: read.append(folder.name) or real(folder)
     )
     assert run_data.gather(run) == made
     assert read == []

@@ -76,7 +76,7 @@ hidden = [name for name in sys.modules if name.partition(".")[0] == "msgspec"]
 import msgspec, msgspec.json
 print(hidden, msgspec.__spec__.loader.__class__.__name__, sys.modules["msgspec"] is msgspec)
 print(msgspec.json.decode(b"[1]", type=list[int]))
-ours = sys.modules["perfhooks.launching.command_line"].msgspec
+ours = sys.modules["perfhooks.record.launch.command_line"].msgspec
 print(ours is msgspec)
 """
     code, out, said = run(tmp_path, script, NO_TORCH)

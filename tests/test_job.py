@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from perfhooks.job import Job
+from perfhooks.core.job import Job
 from perfhooks.run.job import current_job
 
 NAMES = (

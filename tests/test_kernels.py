@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from plain_reader import WORK, slices
 from twins import TRACES
 
-from perfhooks import KernelTable, OptionError, handlers, testing
+from perfhooks import KernelTable, OptionError, testing
+from perfhooks.report import handlers
 from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, launch, op, python_frame, slice_event
 from perfhooks.trace import read

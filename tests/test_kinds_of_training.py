@@ -53,7 +53,7 @@ def test_patch_of_module_calls_across_the_end_of_a_window():
     code = """if True:
         import torch
         from torch.nn import Module
-        from perfhooks.recording import labelling
+        from perfhooks.record.loop import labelling
 
         before, model = Module.__call__, torch.nn.Linear(2, 2)
         labelling.put("train")

@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, Dataset
 from warm import Process
 
 import perfhooks
-from perfhooks import labels
-from perfhooks.recording import labelling
+from perfhooks.core import labels
+from perfhooks.record.loop import labelling
 from perfhooks.run.capture import Place
 from perfhooks.trace import read
 from perfhooks.trace.kinds import Kind

@@ -12,8 +12,8 @@ from torch.profiler import record_function
 
 import perfhooks
 from perfhooks import OptionError, Profiler, testing
-from perfhooks.command.actions import show
-from perfhooks.report import markdown, window_data
+from perfhooks.cli.actions import show
+from perfhooks.report.page import markdown, window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, op, step_mark
 from perfhooks.trace import labels, operators, read

@@ -23,13 +23,13 @@ import warm
 from finished_runs import windows_of
 from typer.testing import CliRunner
 
-from perfhooks.command import app
-from perfhooks.command.actions import run
-from perfhooks.errors import OptionError
-from perfhooks.launching import detached, exit_summary, notes, startup
-from perfhooks.launching.command_line import VARIABLE
-from perfhooks.launching.summary_text import text_of
-from perfhooks.options import described
+from perfhooks.cli import app
+from perfhooks.cli.actions import run
+from perfhooks.core.errors import OptionError
+from perfhooks.core.options import described
+from perfhooks.record.launch import detached, exit_summary, notes, startup
+from perfhooks.record.launch.command_line import VARIABLE
+from perfhooks.record.launch.summary_text import text_of
 from perfhooks.run import liveness
 from perfhooks.run.publishing import publish_json
 
@@ -537,7 +537,7 @@ def test_run_starts_without_the_modules_of_other_verbs(tmp_path):
     script = tmp_path / "train.py"
     script.touch()
     code = (
-        "import os, sys; from perfhooks.command import app\n"
+        "import os, sys; from perfhooks.cli import app\n"
         "os.execve = lambda *_: print({'typer', 'rich', 'numpy', 'psutil'} & {*sys.modules}) or os._exit(0)\n"
         f"sys.argv = ['perfhooks', 'run', '--out', {str(tmp_path / 'runs')!r}, {str(script)!r}]\n"
         "sys.stdout.reconfigure(line_buffering=True)\n"

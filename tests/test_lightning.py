@@ -14,8 +14,9 @@ from lightning_training import Tiny, batches, capture, events, fit, profiler, re
 from slow_parts import NAP_S, too_short
 
 import perfhooks
-from perfhooks.options import DEFAULTS
-from perfhooks.watching import slow_steps, watcher
+from perfhooks.core.options import DEFAULTS
+from perfhooks.record.watch import watcher
+from perfhooks.run.live import slow_steps
 from perfhooks_lightning import ProfilerCallback, framework
 
 pytestmark = [

@@ -16,8 +16,9 @@ from lightning.pytorch.profilers import PyTorchProfiler
 from lightning_training import Tiny, batches, events, fit, profiler, tables, trainer, windows
 
 import perfhooks
-from perfhooks import Profiler, handlers
-from perfhooks.successors import SUCCESSORS
+from perfhooks import Profiler
+from perfhooks.core.successors import SUCCESSORS
+from perfhooks.report import handlers
 from perfhooks_lightning import ProfilerCallback
 
 pytestmark = [

@@ -18,10 +18,10 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from perfhooks import OptionError, try_loader
-from perfhooks.launching import loader_trials
+from perfhooks.record.launch import loader_trials
 from perfhooks.run.circumstances import Circumstances, Loader
-from perfhooks.trying import loader_trial
-from perfhooks.trying.loader_results import LoaderSetting, LoaderTrial, TriedLoader
+from perfhooks.trials import loader_trial
+from perfhooks.trials.loader_results import LoaderSetting, LoaderTrial, TriedLoader
 
 pytestmark = pytest.mark.process
 
@@ -241,7 +241,7 @@ def test_what_fails_on_our_side_is_told_as_that(tmp_path, monkeypatch, caplog):
     """No training goes on after it, so none is promised."""
     ends = []
     monkeypatch.setattr(loader_trials.os, "_exit", ends.append)
-    monkeypatch.setattr("perfhooks.trying.loader_trial.try_loader", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("perfhooks.trials.loader_trial.try_loader", lambda *_, **__: 1 / 0)
     loader_trials._end_with(
         DataLoader(Sleepy()), SimpleNamespace(trial=str(tmp_path / "trial.json"), trial_ends=time.monotonic() + 1)
     )

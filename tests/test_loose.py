@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from perfhooks import testing
-from perfhooks.command import app
+from perfhooks.cli import app
 from perfhooks.run import loose
 from perfhooks.testing import kernel, launch, op, step_mark
 

@@ -8,11 +8,13 @@ import pytest
 from comparing_runs import make_run, training
 from typer.testing import CliRunner
 
-from perfhooks import handlers, report, testing, trace
-from perfhooks.command.app import app
-from perfhooks.errors import OptionError
-from perfhooks.report import markdown
-from perfhooks.report.run_summary import read_summary
+from perfhooks import testing, trace
+from perfhooks.cli.app import app
+from perfhooks.core.errors import OptionError
+from perfhooks.report import handlers
+from perfhooks.report import page as report
+from perfhooks.report.page import markdown
+from perfhooks.report.page.run_summary import read_summary
 from perfhooks.run.capture import Capture, Place
 
 

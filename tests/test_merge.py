@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from many_ranks import ManyRanks
 
 import perfhooks.trace
-from perfhooks.errors import OptionError, PerfhooksError, TraceError
-from perfhooks.ranks.merge import _DECODE, _later, merge, rank_set
+from perfhooks.analysis.ranks.merge import _DECODE, _later, merge, rank_set
+from perfhooks.core.errors import OptionError, PerfhooksError, TraceError
 from perfhooks.testing import PID, flow, kernel, launch, op, slice_event, step_mark, write_trace
 from perfhooks.trace.tables import operators, steps
 from perfhooks.trace.writing.raw_events import RawEvents
@@ -287,7 +287,7 @@ def test_memory_does_not_grow_with_the_traces(tmp_path):
     path = write_trace(run / WINDOW / "rank0.pt.trace.json.gz", many)
     (run / WINDOW / "rank1.pt.trace.json.gz").write_bytes(path.read_bytes())
     script = (
-        "import resource, sys; from pathlib import Path; from perfhooks.ranks.merge import merge\n"
+        "import resource, sys; from pathlib import Path; from perfhooks.analysis.ranks.merge import merge\n"
         "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
         "import polars; before = used(); merge(Path(sys.argv[1])); print(used() - before)"
     )

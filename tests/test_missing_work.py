@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perfhooks import findings, testing
-from perfhooks.report.headline import of_window, summary
+from perfhooks import testing
+from perfhooks.analysis import findings
+from perfhooks.report.page.headline import of_window, summary
 from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, launch, op, step_mark
 from perfhooks.trace import read

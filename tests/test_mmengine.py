@@ -41,7 +41,7 @@ from mmengine_training import (
     windows,
 )
 
-import perfhooks.options
+import perfhooks.core.options
 from perfhooks import OptionError
 from perfhooks_mmengine import ProfilerHook
 
@@ -517,7 +517,7 @@ def test_tensorboard_has_the_steps_at_their_numbers(tmp_path):
 
 
 def test_a_window_that_is_finished_after_the_training_is_shown_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setitem(perfhooks.options.DEFAULTS, "background", True)
+    monkeypatch.setitem(perfhooks.core.options.DEFAULTS, "background", True)
     hook = ProfilerHook(schedule="wait=12 warmup=1 active=2 repeat=1")
     made = trained(tmp_path, hook, log_level="INFO")
     logging.getLogger("perfhooks").warning("said by another profiler")
@@ -533,7 +533,7 @@ def test_a_window_that_is_finished_after_the_training_is_shown_all_the_same(tmp_
 
 def test_a_log_that_was_closed_is_left_alone(tmp_path, monkeypatch, capfd):
     """Its window is finished when nobody can write into the runner's log any more."""
-    monkeypatch.setitem(perfhooks.options.DEFAULTS, "background", True)
+    monkeypatch.setitem(perfhooks.core.options.DEFAULTS, "background", True)
     hook = ProfilerHook(schedule="wait=12 warmup=1 active=2 repeat=1")
     made = trained(tmp_path, hook, log_level="INFO")
     closed = io.StringIO()

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import perfhooks
-from perfhooks import labels, testing
-from perfhooks.recording import module_order
+from perfhooks import testing
+from perfhooks.core import labels
+from perfhooks.record.loop import module_order
 from perfhooks.trace import Kind, read
 from perfhooks.trace.tables import modules
 
@@ -92,7 +93,7 @@ def test_modules_bear_the_names_of_the_model(tmp_path):
     assert all(said == true for said, true in found)
     names = dict(modules.table(trace).select("path", "qualified_name").iter_rows())
     assert names["Net_0"] is names["MSELoss_0"] is None
-    assert perfhooks.recording.labelling._here.order.seen == {}, "nothing is kept after the window"
+    assert perfhooks.record.loop.labelling._here.order.seen == {}, "nothing is kept after the window"
 
 
 @pytest.mark.recorder

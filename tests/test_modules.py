@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfhooks import Capture, Modules, testing
-from perfhooks.report import run_data, window_data
+from perfhooks.report.page import run_data, window_data
 from perfhooks.trace import Kind, read
 from perfhooks.trace.nesting import host, intervals
 from perfhooks.trace.nesting.slices import nest

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import perfhooks
-from perfhooks import adapting
+from perfhooks import adapters
 
 README = (Path(__file__).parents[1] / "integrations/README.md").read_text(encoding="utf-8")
 WINDOW = "wait=1 warmup=0 active=2 repeat=1"
@@ -84,7 +84,7 @@ def batches(count):
 def rows(callback):
     """The step tables of the training, row by row."""
     (place,) = callback.profilers["train"].folder.glob("train-*")
-    return dict(adapting.step_rows(adapting.Place(place)))
+    return dict(adapters.step_rows(adapters.Place(place)))
 
 
 @pytest.mark.recorder

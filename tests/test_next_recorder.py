@@ -20,8 +20,8 @@ from torch.profiler import ProfilerActivity
 
 import perfhooks
 from perfhooks import Profiler
-from perfhooks.recording import next_recorder
-from perfhooks.recording.like_torch.accepted import check_recording
+from perfhooks.record.loop import next_recorder
+from perfhooks.record.loop.like_torch.accepted import check_recording
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.profiler, "CuspyConfig"), reason="this torch has one recorder")
 

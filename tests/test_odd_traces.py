@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfhooks import labels, testing
-from perfhooks.report.headline import of_window
+from perfhooks import testing
+from perfhooks.core import labels
+from perfhooks.report.page.headline import of_window
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, kernel, launch, op, step_mark
 from perfhooks.trace import Kind, read

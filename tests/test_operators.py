@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfhooks import testing
-from perfhooks.errors import OptionError
+from perfhooks.core.errors import OptionError
 from perfhooks.trace import read
 from perfhooks.trace.names import ranges
 from perfhooks.trace.tables import operators
@@ -346,7 +346,7 @@ def test_operators_of_the_backward_pass_belong_to_the_module_of_the_forward_pass
 
 def test_the_handler_knows_the_groups():
     """It cannot ask the table, which imports polars."""
-    from perfhooks.handlers import tables
+    from perfhooks.report.handlers import tables
 
     assert tables._GROUPS == operators.GROUPS
 

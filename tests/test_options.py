@@ -11,7 +11,7 @@ import torch
 
 import perfhooks
 from perfhooks import Options, Profiler
-from perfhooks.options import DEFAULTS, RECORDING, RecordingOptions, checked, described, with_options
+from perfhooks.core.options import DEFAULTS, RECORDING, RecordingOptions, checked, described, with_options
 
 
 def test_every_option_has_a_type_a_default_and_a_meaning():

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from perfhooks import findings, testing
+from perfhooks import testing
+from perfhooks.analysis import findings
 from perfhooks.run import timeline
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, step_mark

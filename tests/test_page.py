@@ -13,17 +13,19 @@ import pytest
 import warm
 from many_ranks import ManyRanks
 
-from perfhooks import report, words
-from perfhooks.report import page, run_data, svg, tree, window_data
-from perfhooks.report.definitions import DEFINITIONS
+from perfhooks.analysis import flames
+from perfhooks.core import words
+from perfhooks.report import page as report
+from perfhooks.report.page import page, run_data, svg, window_data
+from perfhooks.report.page.definitions import DEFINITIONS
 from perfhooks.run.capture import Capture
 from perfhooks.run.compilation import Break, Compilation, Graph
+from perfhooks.run.live import slow_steps
+from perfhooks.run.live.slow_steps import SlowStep
 from perfhooks.run.timeline import HEADER
 from perfhooks.testing import annotation, kernel, launch, memory, op, python_frame, step_mark, write_trace
 from perfhooks.trace import read
 from perfhooks.trace.tables import stacks
-from perfhooks.watching import slow_steps
-from perfhooks.watching.slow_steps import SlowStep
 
 pytestmark = [
     pytest.mark.browser,
@@ -191,7 +193,7 @@ def test_what_torch_compile_made_is_shown_where_something_was_compiled(chromium,
 
 @pytest.mark.process
 def test_the_page_writes_numbers_as_everything_else_does(chromium, recorded):
-    """The rules stand in `perfhooks.words` and in a script; what both write of 300 numbers is the same."""
+    """The rules stand in `perfhooks.core.words` and in a script; what both write of 300 numbers is the same."""
     chromium.open(recorded / "report.html")
     numbers = [0.0, *(1.37**power * 1e-4 for power in range(-10, 89))]
     for script, ours in (("ms", words.ms), ("percent", words.share), ("bytes", words.size), ("digits", words.number)):
@@ -668,7 +670,7 @@ def test_ranks_that_could_not_be_compared_are_shown_one_by_one(chromium, tmp_pat
     def fail(*_):
         raise ValueError(HOSTILE)
 
-    monkeypatch.setattr("perfhooks.ranks.gather", fail)
+    monkeypatch.setattr("perfhooks.analysis.ranks.gather", fail)
     chromium.open(report.write(ManyRanks(ranks=2, node=1).write(tmp_path / "run")))
     assert_quiet(chromium)
     assert HOSTILE in texts(chromium, "#ranks .doubt")[0]
@@ -687,7 +689,7 @@ def test_a_run_without_a_window_says_so(chromium, tmp_path):
 
 
 def test_the_picture_of_a_flame_graph_zooms(chromium, traces, tmp_path):
-    found = tree.tree(stacks.summed(read(traces / "h100-bert-small.json.gz")))
+    found = flames.tree(stacks.summed(read(traces / "h100-bert-small.json.gz")))
     (tmp_path / "flame.svg").write_text(svg.flame(found, title=HOSTILE), encoding="utf-8")
     chromium.open(tmp_path / "flame.svg", ready="document.querySelector('.frame')")
     assert_quiet(chromium)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfhooks import labels, testing
+from perfhooks import testing
+from perfhooks.core import labels
 from perfhooks.testing import annotation, kernel, launch, op, python_frame, step_mark
 from perfhooks.trace import read
 from perfhooks.trace.names import part_names

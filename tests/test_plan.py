@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from perfhooks.loading.making import Making
-from perfhooks.loading.plan import BatchCost, LoaderPlan, Needs
+from perfhooks.analysis.findings.loader_plan import BatchCost, Demand, LoaderPlan
+from perfhooks.run.loader.making import WorkerCounts
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 200])
@@ -54,22 +54,22 @@ def test_the_rate_is_that_of_workers_who_take_turns_at_processors(workers, proce
 
 def test_a_step_takes_no_less_than_what_it_computes_itself_and_its_batches():
     """Two processors, a step of 50 ms and batches of 50: both share them, and none waits for more than it needs."""
-    needs = Needs(rest_s=0.05, waited_s=0.05, processors=1, own_s=0.05)
+    needs = Demand(rest_s=0.05, waited_s=0.05, processors=1, own_s=0.05)
     assert needs.step_with(BatchCost(processor_s=0.05), 8) == pytest.approx(0.1, rel=0.01)
     assert needs.step_with(BatchCost(processor_s=0.05), 0) == pytest.approx(0.1)
-    roomy = Needs(rest_s=0.05, waited_s=0.05, processors=2, own_s=0.05)
+    roomy = Demand(rest_s=0.05, waited_s=0.05, processors=2, own_s=0.05)
     assert roomy.step_with(BatchCost(processor_s=0.05), 1) == pytest.approx(0.05)
 
 
 def made(workers, batch_s, processor_s, queued_s=0.0):
     told = (10 * batch_s, 10 * batch_s, 10 * processor_s, 10 * batch_s**2, batch_s, 0, 0, None, queued_s)
-    return [Making(number, 1, 10, *told) for number in range(workers)]
+    return [WorkerCounts(number, 1, 10, *told) for number in range(workers)]
 
 
 @pytest.mark.parametrize(("workers", "batch_s"), [(1, 0.08), (1, 0.03), (2, 0.16), (2, 0.07)])
 def test_what_a_batch_costs_agrees_with_what_a_step_takes(workers, batch_s):
     """A window may be of a moment in which workers took longer than usual, or less long: a step takes 40 ms."""
-    needs = Needs(rest_s=0.005, waited_s=0.035, processors=8, own_s=0.005)
+    needs = Demand(rest_s=0.005, waited_s=0.035, processors=8, own_s=0.005)
     plan = LoaderPlan.of(made(workers, batch_s, 0.6 * batch_s), needs)
     assert plan.outlook(workers).step_s == pytest.approx(0.04, rel=0.02)
     assert plan.outlook(2 * workers).step_s == pytest.approx(0.02, rel=0.05)
@@ -77,13 +77,13 @@ def test_what_a_batch_costs_agrees_with_what_a_step_takes(workers, batch_s):
 
 
 def test_workers_that_explain_less_than_half_of_a_wait_are_not_taken_for_slower_than_they_were():
-    needs = Needs(rest_s=0.03, waited_s=0.01, processors=8, own_s=0.005)
+    needs = Demand(rest_s=0.03, waited_s=0.01, processors=8, own_s=0.005)
     plan = LoaderPlan.of(made(1, 0.02, 0.02), needs)
     assert (plan.cost.alone_s, plan.bound) == (pytest.approx(0.02), "hand-over")
 
 
 def test_workers_that_only_hand_over_late_are_said_to_where_more_would_help():
-    needs = Needs(rest_s=0.02, waited_s=0.04, processors=16, own_s=0.005, workers=1)
+    needs = Demand(rest_s=0.02, waited_s=0.04, processors=16, own_s=0.005, workers=1)
     more = LoaderPlan.made(BatchCost(processor_s=0.01, handed_over_s=0.05), needs)
     assert str(more).startswith("Workers spend 83% of their time on handing over. 3 workers would keep up")
     none = LoaderPlan.made(BatchCost(processor_s=0.01, handed_over_s=0.02), needs)
@@ -91,7 +91,7 @@ def test_workers_that_only_hand_over_late_are_said_to_where_more_would_help():
 
 
 def test_workers_of_two_epochs_are_as_many_as_those_of_one():
-    needs = Needs(rest_s=0.005, waited_s=0.035, processors=8, own_s=0.005)
+    needs = Demand(rest_s=0.005, waited_s=0.035, processors=8, own_s=0.005)
     ended, begun = made(2, 0.08, 0.08), made(2, 0.08, 0.08)
     assert LoaderPlan.of([*ended, *begun], needs) == LoaderPlan.of(ended, needs)
     assert BatchCost.of([*ended, *begun], free=2) == BatchCost.of(ended, free=2)
@@ -107,15 +107,15 @@ def test_what_waited_for_a_processor_did_not_wait_for_a_disk():
 
 def test_workers_that_others_keep_from_processors_are_not_told_of_free_ones():
     """Four workers that got one and a half processors of 16, and waited for more, would share them with any other."""
-    crowded = LoaderPlan.of(made(4, 0.1, 0.0375, 0.6), Needs(rest_s=0.01, waited_s=0.015, processors=16))
+    crowded = LoaderPlan.of(made(4, 0.1, 0.0375, 0.6), Demand(rest_s=0.01, waited_s=0.015, processors=16))
     assert not crowded.is_of_more
-    alone = LoaderPlan.of(made(4, 0.1, 0.1), Needs(rest_s=0.01, waited_s=0.015, processors=16))
+    alone = LoaderPlan.of(made(4, 0.1, 0.1), Demand(rest_s=0.01, waited_s=0.015, processors=16))
     assert (alone.advised, alone.bound) == (10, "processors")
 
 
 def test_workers_that_there_are_are_not_said_to_keep_up_while_a_step_waits():
     """One makes a batch in less than a step, and has no processor for it: others want the one that there is."""
-    plan = LoaderPlan.of(made(1, 0.02, 0.008, 0.12), Needs(rest_s=0.01, waited_s=0.011, processors=2, own_s=0.01))
+    plan = LoaderPlan.of(made(1, 0.02, 0.008, 0.12), Demand(rest_s=0.01, waited_s=0.011, processors=2, own_s=0.01))
     assert plan.keep_up == 1
     assert "1 worker would keep up with a processor of its own; no processor is free" in str(plan)
 
@@ -126,7 +126,7 @@ def test_more_than_keep_up_are_never_advised():
         cost = BatchCost(
             processor_s=draw.uniform(0.001, 0.2), waits_s=draw.uniform(0, 0.2), handed_over_s=draw.uniform(0, 0.05)
         )
-        needs = Needs(
+        needs = Demand(
             rest_s=draw.uniform(0.005, 0.2), waited_s=draw.uniform(0, 0.3), processors=draw.randint(1, 16), own_s=0.005
         )
         plan = LoaderPlan.made(cost, needs)
@@ -140,7 +140,7 @@ def test_more_than_keep_up_are_never_advised():
 
 def test_the_table_is_what_the_plan_says():
     """It names what would keep up with more processors, and is empty where workers keep up."""
-    needs = Needs(rest_s=0.01, waited_s=0.03, processors=2, own_s=0.002, workers=1)
+    needs = Demand(rest_s=0.01, waited_s=0.03, processors=2, own_s=0.002, workers=1)
     plan = LoaderPlan.made(BatchCost(processor_s=0.002, waits_s=0.038), needs)
     rows = [dict(zip(plan.rows, values, strict=True)) for values in zip(*plan.rows.values(), strict=True)]
     assert [(row["workers"], row["said"]) for row in rows] == [(1, "now"), (2, ""), (4, "advised")]

@@ -10,9 +10,9 @@ import pytest
 from test_rates import H100, HALF, PRODUCT, US, called
 
 from perfhooks import testing
-from perfhooks.finishing.finish import finish
-from perfhooks.finishing.power import limit_of
-from perfhooks.report import limits_said
+from perfhooks.report.finishing.finish import finish
+from perfhooks.report.finishing.power import limit_of
+from perfhooks.report.page import limits_said
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.circumstances import Circumstances, PowerLimit
 from perfhooks.run.liveness import boot

@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).parents[1] / "perfhooks"
 
 ORDER = """
 import atexit, os, sys
-from perfhooks import process
-from perfhooks.process import Child, End
+from perfhooks.core import process
+from perfhooks.core.process import Child, End
 
 atexit.register(lambda: print("what was registered before"))
 process.at_end(End.PROFILERS, lambda: print("profilers"))
@@ -45,31 +45,36 @@ def test_nobody_else_registers_for_the_end_of_the_process_or_for_forks():
     pattern = re.compile(r"\batexit\.|\bregister_at_fork\b|_register_atexit")
     found = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if pattern.search(path.read_text())}
     # its first handler is called last: it prints the exit summary
-    assert found == {"process.py", "launching/site/sitecustomize.py"}
+    assert found == {"core/process.py", "record/launch/site/sitecustomize.py"}
 
 
 def test_threads_of_ours_are_started_where_the_list_says():
     pattern = re.compile(r"threading\.(?:Thread|Timer)\(|start_new_thread")
     found = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if pattern.search(path.read_text())}
     in_training = {
-        "watching/watcher.py",
-        "launching/startup.py",
-        "recording/ending/in_step.py",
-        "recording/limits/run_opening.py",
-        "launching/step_signal.py",
-        "recording/labelling.py",
-        "recording/ending/signals.py",
+        "record/watch/watcher.py",
+        "record/launch/startup.py",
+        "record/loop/ending/in_step.py",
+        "record/loop/limits/run_opening.py",
+        "record/launch/step_signal.py",
+        "record/loop/labelling.py",
+        "record/loop/ending/signals.py",
     }
     # the worker, a terminal, and the process that samples loader workers
-    elsewhere = {"finishing/serving.py", "command/actions/top.py", "loading/interpreter.py", "loading/layout.py"}
+    elsewhere = {
+        "report/finishing/serving.py",
+        "cli/actions/top.py",
+        "record/workers/interpreter.py",
+        "record/workers/layout.py",
+    }
     assert found == in_training | elsewhere
-    said = (PACKAGE / "process.py").read_text(encoding="utf-8")
-    assert all(path.removesuffix(".py").replace("/", ".") in said for path in in_training)
+    said = (PACKAGE / "core/process.py").read_text(encoding="utf-8")
+    assert all(path.removesuffix(".py").replace("/", ".").removeprefix("record.") in said for path in in_training)
 
 
 def test_an_interpreter_without_forks_is_served_as_well(monkeypatch):
     """Windows has none."""
-    from perfhooks import process
+    from perfhooks.core import process
 
     monkeypatch.delattr(os, "register_at_fork")
     process.around_forks(lambda: None, lambda: None)

@@ -11,8 +11,8 @@ from many_ranks import ManyRanks
 from twins import DIALECTS, Machine
 
 from perfhooks import testing
-from perfhooks.errors import TraceError
-from perfhooks.ranks.merge import merge
+from perfhooks.analysis.ranks.merge import merge
+from perfhooks.core.errors import TraceError
 from perfhooks.trace import read
 
 SEVERAL = r"holds several (processes|recordings); perfhooks reads one process at a time"

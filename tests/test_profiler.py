@@ -22,7 +22,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import perfhooks
-import perfhooks.recording.window
+import perfhooks.record.loop.window
 from perfhooks import Profiler
 from perfhooks.trace import read, stacks
 
@@ -832,14 +832,14 @@ def test_an_error_in_one_step_costs_that_window_only(caplog):
 
 @pytest.mark.recorder
 def test_a_recorder_that_fails_in_the_middle_of_a_window_keeps_what_there_is(monkeypatch, caplog):
-    window_step, left = perfhooks.recording.window.Window.step, [1]
+    window_step, left = perfhooks.record.loop.window.Window.step, [1]
 
     def step(self):
         if self.step_num == 2 and left.pop():
             raise RuntimeError("no luck")
         window_step(self)
 
-    monkeypatch.setattr(perfhooks.recording.window.Window, "step", step, raising=False)
+    monkeypatch.setattr(perfhooks.record.loop.window.Window, "step", step, raising=False)
     seen = []
     with Profiler(schedule=SCHEDULE, on_trace_ready=lambda w: seen.append((w.step_num, w.partial))) as prof:
         loop(prof)

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from perfhooks import progress
+from perfhooks.core import progress
 
 
 class Terminal(io.StringIO):

@@ -9,7 +9,7 @@ import torch  # noqa: F401 -- pytester forgets what the session in it imported, 
 from comparing_runs import make_run, training
 from test_comparing import steps
 
-from perfhooks.comparing import baseline
+from perfhooks.analysis.comparison import baseline
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[1]

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from many_ranks import BEGAN_NS, ManyRanks
 
 import perfhooks.trace
-from perfhooks import ranks
-from perfhooks.errors import PerfhooksError
-from perfhooks.handlers.collectives import CollectiveTable, rows
-from perfhooks.ranks import collectives, files
-from perfhooks.ranks.clocks import align
-from perfhooks.ranks.missing import named
+from perfhooks.analysis import ranks
+from perfhooks.analysis.ranks import collectives, files
+from perfhooks.analysis.ranks.clocks import align
+from perfhooks.analysis.ranks.missing import named
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.core.statistics import beyond_others
+from perfhooks.report.handlers.collectives import CollectiveTable, rows
 from perfhooks.run.capture import Capture, Place
-from perfhooks.statistics import beyond_others
 from perfhooks.testing import kernel, launch, op, step_mark, write_trace
 
 FIRST, SECOND = "train-000010-000012", "train-000110-000112"

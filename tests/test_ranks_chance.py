@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from perfhooks.ranks import findings, steps
-from perfhooks.statistics import beyond_others
+from perfhooks.analysis.ranks import findings, steps
+from perfhooks.core.statistics import beyond_others
 
 pytestmark = pytest.mark.nightly
 

@@ -8,8 +8,8 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from perfhooks.command.app import app
-from perfhooks.ranks.findings import together
+from perfhooks.analysis.ranks.findings import together
+from perfhooks.cli.app import app
 from perfhooks.testing import kernel, launch, op, step_mark, write_trace
 
 MS = 1_000_000
@@ -161,8 +161,8 @@ def test_folder_at_a_url_is_shown_and_summarized(tmp_path):
 
 @pytest.mark.parametrize("queue", [False, True])
 def test_rank_without_its_kernels_has_no_compute_and_no_own_work(tmp_path, queue):
-    from perfhooks.finishing.adoption import adopted
-    from perfhooks.ranks import gather
+    from perfhooks.analysis.ranks import gather
+    from perfhooks.report.finishing.adoption import adopted
 
     folder = write_job(tmp_path / "job", [10, 10, 10, 10], lost=[2], queue=queue)
     with adopted(folder) as run:
@@ -176,8 +176,8 @@ def test_rank_without_its_kernels_has_no_compute_and_no_own_work(tmp_path, queue
 
 def test_rank_that_lost_most_of_its_kernels_is_found_by_the_other_ranks(tmp_path):
     """Its own trace has no sign of it, because the launches were lost as well."""
-    from perfhooks.finishing.adoption import adopted
-    from perfhooks.ranks import gather
+    from perfhooks.analysis.ranks import gather
+    from perfhooks.report.finishing.adoption import adopted
 
     folder = write_job(tmp_path / "job", [10, 10, 10])
     path = folder / "rank1.json"

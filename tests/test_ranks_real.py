@@ -14,9 +14,9 @@ import pytest
 import warm
 from gloo_training import LATE_S
 
-from perfhooks import ranks
-from perfhooks.finishing.leftovers import finish_all
-from perfhooks.ranks.merge import merge
+from perfhooks.analysis import ranks
+from perfhooks.analysis.ranks.merge import merge
+from perfhooks.report.finishing.leftovers import finish_all
 
 pytestmark = pytest.mark.framework
 

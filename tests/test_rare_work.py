@@ -8,8 +8,8 @@ import textwrap
 import numpy as np
 import pytest
 
-from perfhooks import labels
-from perfhooks.findings import rare_work as findings
+from perfhooks.analysis.findings import rare_work as findings
+from perfhooks.core import labels
 from perfhooks.run import rare_work, steps
 from perfhooks.run.rare_work import RareWork
 from perfhooks.run.timeline import Aside, Timeline

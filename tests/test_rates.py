@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from perfhooks import testing
-from perfhooks.command.actions import show
-from perfhooks.report import limits_said, roofline, window_data
+from perfhooks.cli.actions import show
+from perfhooks.report.page import limits_said, roofline, window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, launch, op
 from perfhooks.trace import read

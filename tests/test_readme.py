@@ -13,8 +13,9 @@ import pytest
 import typer.main
 import warm
 
-from perfhooks import Schedule, handlers
-from perfhooks.command.app import app
+from perfhooks import Schedule
+from perfhooks.cli.app import app
+from perfhooks.report import handlers
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from twins import DIALECTS, Machine
 
 from perfhooks import testing
-from perfhooks.handlers import ChromeTrace
+from perfhooks.report.handlers import ChromeTrace
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, kernel, launch, op, python_frame, step_mark
 from perfhooks.trace import Kind, read

@@ -11,12 +11,15 @@ import polars as pl
 import pytest
 from many_ranks import ManyRanks
 
-from perfhooks import handlers, report
-from perfhooks.errors import PerfhooksError
-from perfhooks.loading.plan import BatchCost, LoaderPlan, Needs
-from perfhooks.report import json_values, page, run_data, svg, terminal_tables, tree, window_data
-from perfhooks.report.data import RunData
-from perfhooks.report.definitions import DEFINITIONS
+from perfhooks.analysis import flames
+from perfhooks.analysis.findings.loader_plan import BatchCost, Demand, LoaderPlan
+from perfhooks.core import json_values
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.report import handlers
+from perfhooks.report import page as report
+from perfhooks.report.page import page, run_data, svg, terminal_tables, window_data
+from perfhooks.report.page.data import RunData
+from perfhooks.report.page.definitions import DEFINITIONS
 from perfhooks.run.capture import Capture, Cost, Place
 from perfhooks.run.layout import PAGE_DATA, SHARE
 from perfhooks.run.publishing import publish_json
@@ -121,10 +124,10 @@ def test_every_word_that_a_column_is_explained_by_has_an_explanation():
 
 @pytest.mark.parametrize(("workers", "is_shown"), [(1, True), (8, False)])
 def test_a_plan_of_workers_that_changes_nothing_is_hidden(trace, monkeypatch, workers, is_shown):
-    needs = Needs(rest_s=0.05, waited_s=0.05, processors=16, workers=workers)
+    needs = Demand(rest_s=0.05, waited_s=0.05, processors=16, workers=workers)
     plan = LoaderPlan.made(BatchCost(processor_s=0.1), needs)
     assert plan.is_of_more == is_shown
-    monkeypatch.setattr("perfhooks.findings.data.shown_plan", lambda _: plan)
+    monkeypatch.setattr("perfhooks.analysis.findings.data.shown_plan", lambda _: plan)
     assert ("plan" in window_data.reduce(Capture(), trace)) == is_shown
 
 
@@ -178,7 +181,7 @@ def children(flame):
 def test_a_flame_graph_loses_no_time(traces):
     for by in ("host", "device"):
         summed = stacks.summed(read(traces / "a100-ddp2-train.json.gz"), by)
-        flame = tree.tree(summed)
+        flame = flames.tree(summed)
         assert flame["value"][0] == summed.values.sum()
         assert all(inner <= value for inner, value in zip(children(flame), flame["value"], strict=True))
         assert len(flame["value"]) <= 1500
@@ -187,7 +190,7 @@ def test_a_flame_graph_loses_no_time(traces):
 def test_small_frames_are_summed_into_one_of_their_parent():
     # a;b a;c a;d e
     parents, values = np.array([-1, 0, 0, 0, -1]), np.array([0, 9000, 3, 4, 1])
-    flame = tree.tree(stacks.Summed(list("abcde"), parents, np.arange(5), values))
+    flame = flames.tree(stacks.Summed(list("abcde"), parents, np.arange(5), values))
     names = [flame["names"][frame] for frame in flame["frame"]]
     assert list(zip(names, flame["parent"], flame["value"], strict=True)) == [
         ("all", -1, 9008),
@@ -200,7 +203,7 @@ def test_small_frames_are_summed_into_one_of_their_parent():
 
 @pytest.mark.parametrize(("small", "name"), [(24, "(other)"), (25, "b")])
 def test_a_frame_that_is_as_large_as_the_share_is_shown(small, name):
-    flame = tree.tree(
+    flame = flames.tree(
         stacks.Summed(list("ab"), np.array([-1, -1]), np.arange(2), np.array([100 - small, small])), share=0.25
     )
     assert [flame["names"][frame] for frame in flame["frame"]] == ["all", "a", name]
@@ -209,7 +212,7 @@ def test_a_frame_that_is_as_large_as_the_share_is_shown(small, name):
 def test_a_flame_graph_has_no_more_nodes_than_asked_for():
     names, parents = [f"f{number}" for number in range(1000)], np.repeat([-1, 0], 500)
     parents[500:] = np.arange(500)
-    flame = tree.tree(stacks.Summed(names, parents, np.arange(1000), np.repeat([0, 1], 500)), nodes=50)
+    flame = flames.tree(stacks.Summed(names, parents, np.arange(1000), np.repeat([0, 1], 500)), nodes=50)
     assert len(flame["value"]) <= 50
     assert flame["value"][0] == 500
 
@@ -235,7 +238,7 @@ def test_a_flame_graph_has_no_more_nodes_than_asked_for():
     ],
 )
 def test_frames_are_told_apart_by_their_names(name, kind):
-    assert tree.kind(name) == kind
+    assert flames.kind(name) == kind
 
 
 def test_nothing_in_a_picture_is_markup_but_its_own(tmp_path):
@@ -243,7 +246,7 @@ def test_nothing_in_a_picture_is_markup_but_its_own(tmp_path):
 
     names = [HOSTILE, "\x00]]>", "b"]
     made = svg.flame(
-        tree.tree(stacks.Summed(names, np.array([-1, 0, -1]), np.arange(3), np.array([0, 5, 5]))),
+        flames.tree(stacks.Summed(names, np.array([-1, 0, -1]), np.arange(3), np.array([0, 5, 5]))),
         title=f"a & {HOSTILE}",
     )
     root = ET.fromstring(made)
@@ -259,7 +262,7 @@ def test_a_picture_ends_a_line_or_two_below_its_deepest_frame():
 
     names = [str(depth) for depth in range(30)]
     chain = stacks.Summed(names, np.arange(-1, 29), np.arange(30), np.append(np.zeros(29, int), 5))
-    root = ET.fromstring(svg.flame(tree.tree(chain), title="deep"))
+    root = ET.fromstring(svg.flame(flames.tree(chain), title="deep"))
     frames = [each for each in root.iter("{http://www.w3.org/2000/svg}rect") if each.get("y")]
     lowest = max(float(each.get("y")) + float(each.get("height")) for each in frames)
     assert lowest > 29 * 10
@@ -452,7 +455,7 @@ def test_ranks_that_cannot_be_compared_cost_nothing_else(tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError("no such luck")
 
-    monkeypatch.setattr("perfhooks.ranks.gather", fail)
+    monkeypatch.setattr("perfhooks.analysis.ranks.gather", fail)
     made = run_data.gather(ManyRanks(ranks=2, node=1).write(tmp_path / "run"))
     assert made["ranks_together"] == {"problem": "ValueError: no such luck"}
     assert "findings" not in made

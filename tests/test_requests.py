@@ -23,21 +23,22 @@ from warm import Process as Started
 
 import perfhooks
 from perfhooks import Profiler, Schedule
-from perfhooks.command.app import app
-from perfhooks.recording.requested import Requests
+from perfhooks.cli.actions import asking
+from perfhooks.cli.actions.asking import CaptureOptions, CaptureRequest
+from perfhooks.cli.app import app
+from perfhooks.core.schedule import OnRequest, Phase
+from perfhooks.record.loop.requested import Requests
+from perfhooks.record.watch.inbox import RequestInbox
+from perfhooks.record.watch.loops import Asked, WatchedLoop
 from perfhooks.run import layout
 from perfhooks.run.folder import Run
+from perfhooks.run.live import requests, slow_steps
+from perfhooks.run.live.requests import Loop
+from perfhooks.run.live.status import Status
 from perfhooks.run.liveness import Process
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import OwnFolder, publish_json
 from perfhooks.run.timeline import Timeline
-from perfhooks.schedule import OnRequest, Phase
-from perfhooks.watching import asking, requests, slow_steps
-from perfhooks.watching.asking import Asking, Wish
-from perfhooks.watching.loops import Asked, WatchedLoop
-from perfhooks.watching.post import Post
-from perfhooks.watching.requests import Loop
-from perfhooks.watching.status import Status
 
 MATRIX = torch.ones(8, 8)
 QUIET = {"on_trace_ready": "steps", "keep_results": False}
@@ -227,7 +228,7 @@ def test_the_page_of_a_window_that_was_asked_for_is_opened_where_that_is_wanted(
     opened, page = [], tmp_path / "report.html"
     page.touch()
     monkeypatch.setattr("typer.launch", opened.append)
-    monkeypatch.setattr("perfhooks.command.actions.capture.asked", lambda *_, **__: is_recorded)
+    monkeypatch.setattr("perfhooks.cli.actions.capture.asked", lambda *_, **__: is_recorded)
     for more in ([], ["--open"]):
         done = CliRunner().invoke(app, ["capture", str(tmp_path), *more])
         assert (done.exit_code, done.output) == ((0, f"{page}\n") if is_recorded else (1, ""))
@@ -255,7 +256,7 @@ def test_a_running_loop_is_asked_from_the_command_line_and_by_a_signal(tmp_path)
         folder.mkdir(exist_ok=True)
         half = folder / "00000000000000ff.window.json"
         half.write_text('{"stage": "train", "fir')
-        asking = [Asking(tmp_path / "r", Wish(steps)) for steps in (2, 3)]
+        asking = [CaptureRequest(tmp_path / "r", CaptureOptions(steps)) for steps in (2, 3)]
         threads = [threading.Thread(target=lambda one=one: results.append(one.outcomes(60))) for one in asking]
         for one in threads:
             one.start()
@@ -286,12 +287,12 @@ def test_the_command_exits_with_1_and_says_why_where_no_rank_has_recorded(tmp_pa
     """A job that hears it, and ends before the steps that were chosen."""
     results, heard = [], threading.Event()
 
-    def collect(post, loops, *more, real=Post.collect):
+    def collect(post, loops, *more, real=RequestInbox.collect):
         real(post, loops, *more)
         if any(loop.inbox for loop in loops):
             heard.set()
 
-    monkeypatch.setattr(Post, "collect", collect)
+    monkeypatch.setattr(RequestInbox, "collect", collect)
     with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.02, **QUIET) as prof:
         prof.step()
         command = ["capture", str(tmp_path / "r"), "--timeout", "60"]
@@ -366,7 +367,7 @@ class Job:
         watched = {WatchedLoop(Timeline(loop.stage), loop.stage, 1.0, step=int, wake=int): loop for loop in loops}
         for loop in watched:
             loop.run = run
-        self._ranks[rank] = Post(run), watched
+        self._ranks[rank] = RequestInbox(run), watched
 
     def monotonic(self):
         return self.now
@@ -388,9 +389,9 @@ class Job:
                     loop.answer(asked, "refused", why=f"{loop.stage} {asked.first} {asked.steps}")
                 post.answer(loop)
 
-    def ask(self, wish=Wish(), timeout=600.0):  # noqa: B008 -- frozen
+    def ask(self, wish=CaptureOptions(), timeout=600.0):  # noqa: B008 -- frozen
         """What came of it: by rank, the loop that was asked and its first step, or why nothing did."""
-        outcomes = Asking(self.folder, wish).outcomes(timeout)
+        outcomes = CaptureRequest(self.folder, wish).outcomes(timeout)
         assert not any((self.folder / layout.REQUESTS).glob("*.json")), "a request is taken back"
         return {outcome.rank: outcome.problem for outcome in outcomes}
 
@@ -410,7 +411,7 @@ def test_steps_are_named_that_no_rank_has_come_to_when_it_hears_of_them(job):
     """Ranks look once a second, so it takes up to two: 20 steps of the fast rank. Much more only costs time."""
     job.rank(0, at(500))
     job.rank(1, at(300, median_ms=1000.0))
-    said = job.ask(Wish(4))
+    said = job.ask(CaptureOptions(4))
     (stage, first, steps) = said[0].split()
     assert said[1] == said[0], "the same ones on all ranks"
     assert (stage, steps) == ("train", "4")
@@ -421,9 +422,9 @@ def test_of_several_loops_the_one_that_most_ranks_are_in_is_asked(job):
     for rank in range(3):
         job.rank(rank, at(500, is_running=rank == 2), at(7, "val", is_running=rank != 2))
     assert {said.split()[0] for said in job.ask().values()} == {"val"}
-    assert {said.split()[0] for said in job.ask(Wish(stage="train")).values()} == {"train"}
+    assert {said.split()[0] for said in job.ask(CaptureOptions(stage="train")).values()} == {"train"}
     with pytest.raises(perfhooks.PerfhooksError, match="no loop is called 'test' in this job; there are: train, val"):
-        job.ask(Wish(stage="test"))
+        job.ask(CaptureOptions(stage="test"))
 
 
 def test_only_the_ranks_that_are_wanted_are_asked_and_only_those_that_live(job):
@@ -431,9 +432,9 @@ def test_only_the_ranks_that_are_wanted_are_asked_and_only_those_that_live(job):
     for rank in range(3):
         job.rank(rank, at(500), process=gone if rank == 1 else None)
     assert list(job.ask()) == [0, 2]
-    assert list(job.ask(Wish(ranks=(2,)))) == [2]
+    assert list(job.ask(CaptureOptions(ranks=(2,)))) == [2]
     with pytest.raises(perfhooks.PerfhooksError, match="has ended: a window can be asked for only while it runs"):
-        job.ask(Wish(ranks=(1,)))
+        job.ask(CaptureOptions(ranks=(1,)))
 
 
 def test_a_rank_does_not_hear_of_windows_of_others_nor_of_those_that_were_asked_for_before_it_began(job):
@@ -446,7 +447,7 @@ def test_a_rank_does_not_hear_of_windows_of_others_nor_of_those_that_were_asked_
     window((0,))
     run = Run(job.folder, 0)
     loop = WatchedLoop(Timeline("train"), "train", 1.0, step=int, wake=int)
-    post = Post(run)
+    post = RequestInbox(run)
     for ranks, heard in (((0,), 1), ((1, 2), 1), ((0, 2), 2), (None, 3)):
         window(ranks)
         post.collect([loop], lambda _: at(500))
@@ -475,7 +476,7 @@ def test_where_no_rank_answers_that_is_said_after_a_minute(job):
 
 def test_nobody_waits_longer_than_he_wants_for_a_loop_that_stands_still(job, monkeypatch):
     job.rank(0, at(500))
-    monkeypatch.setattr(Post, "answer", lambda self, loop: None)
+    monkeypatch.setattr(RequestInbox, "answer", lambda self, loop: None)
     began = job.now
     assert job.ask(timeout=30.0) == {0: "it did not see the request in time"}
     assert job.now - began == pytest.approx(30.0, abs=0.5)
@@ -731,7 +732,7 @@ def test_two_ranks_of_different_speed_record_the_same_steps_of_every_request(tmp
     results = []
 
     def make(count):
-        results.extend(Asking(run, Wish(1)).outcomes(300) for _ in range(count))
+        results.extend(CaptureRequest(run, CaptureOptions(1)).outcomes(300) for _ in range(count))
 
     threads = [threading.Thread(target=make, args=(ASKED // 2,)) for _ in range(2)]
     for thread in threads:
@@ -747,6 +748,6 @@ def test_two_ranks_of_different_speed_record_the_same_steps_of_every_request(tmp
     assert_the_fast_rank_waited_for_the_slow_one(run)
     ranks[1].kill()
     ranks[1].wait(60)
-    (outcome,) = Asking(run, Wish(1)).outcomes(60)
+    (outcome,) = CaptureRequest(run, CaptureOptions(1)).outcomes(60)
     assert (outcome.rank, outcome.problem) == (0, "")
     assert list((run / "requests").glob("*")) == []

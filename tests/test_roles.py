@@ -9,13 +9,13 @@ import polars as pl
 import pytest
 from many_ranks import BEGAN_NS, ManyRanks
 
-from perfhooks import ranks
-from perfhooks.comparing.side import RunOrTrace
-from perfhooks.frontier import RankSteps, alike
-from perfhooks.ranks import files, roles
+from perfhooks.analysis import ranks
+from perfhooks.analysis.comparison.side import RunOrTrace
+from perfhooks.analysis.ranks import files, roles
+from perfhooks.analysis.ranks.leads import RankSteps, alike
+from perfhooks.report.live import View
 from perfhooks.run import layout
 from perfhooks.run.timeline import HEADER
-from perfhooks.watching.view import View
 
 
 def table(kinds, steps=3):

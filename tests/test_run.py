@@ -17,12 +17,12 @@ import msgspec
 import psutil
 import pytest
 
-import perfhooks.finishing.finish
+import perfhooks.report.finishing.finish
 import perfhooks.run.folder
-from perfhooks.errors import OptionError, PerfhooksError
-from perfhooks.finishing.finish import finish
-from perfhooks.finishing.leftovers import finish_all
-from perfhooks.job import Job
+from perfhooks.core.errors import OptionError, PerfhooksError
+from perfhooks.core.job import Job
+from perfhooks.report.finishing.finish import finish
+from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.run import remote
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.folder import Run
@@ -372,12 +372,12 @@ def test_a_window_that_is_recorded_again_while_the_first_is_finished_is_the_one_
     run = Run.open(tmp_path, "r", ALONE, {})
     place = left(run, first=2, last=4, reached=5, time=1.0)
 
-    def artifacts(*given, real=perfhooks.finishing.finish._artifacts):
+    def artifacts(*given, real=perfhooks.report.finishing.finish._artifacts):
         monkeypatch.undo()
         left(run, "2c3d", first=2, last=4, reached=5, time=2.0)
         return real(*given)
 
-    monkeypatch.setattr("perfhooks.finishing.finish._artifacts", artifacts)
+    monkeypatch.setattr("perfhooks.report.finishing.finish._artifacts", artifacts)
     finish(place)
     assert (place.load().state, place.load().token) == ("spooled", "2c3d")
     assert [path.name for path in place.folder.glob(".*spool*")] == [place.saved_trace("2c3d").name]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from perfhooks import testing
-from perfhooks.findings.finding import OVERHEAD
-from perfhooks.report import run_data
-from perfhooks.report.run_data import from_trace
-from perfhooks.report.run_summary import RunSummary, read_summary, summarize
+from perfhooks.analysis.findings.finding import OVERHEAD
+from perfhooks.core.statistics import most_common
+from perfhooks.report.page import run_data
+from perfhooks.report.page.run_data import from_trace
+from perfhooks.report.page.run_summary import RunSummary, read_summary, summarize
 from perfhooks.run.capture import Cost
 from perfhooks.run.steps import Steps
-from perfhooks.statistics import most_common
 from perfhooks.testing import annotation, step_mark
 
 MS = 1_000_000
@@ -195,7 +195,7 @@ def test_summary_is_read_from_the_report_without_polars(tmp_path):
     assert read_summary(tmp_path) is None
     (tmp_path / "report.json").write_text('{"format": 1, "summary": {"step_ms": 3.5, "steps": "9 unprofiled steps"}}')
     assert read_summary(tmp_path) == RunSummary(step_ms=3.5, steps="9 unprofiled steps")
-    code = "import sys, perfhooks.report.run_summary; assert 'polars' not in sys.modules and 'torch' not in sys.modules"
+    code = "import sys, perfhooks.report.page.run_summary; assert not {'polars', 'torch'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

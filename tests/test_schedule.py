@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import profiler
 
-from perfhooks.errors import OptionError, ScheduleError
-from perfhooks.schedule import COLUMNS, CallableSchedule, FromStartToStop, Phase, Phases, Planned, Schedule
+from perfhooks.core.errors import OptionError, ScheduleError
+from perfhooks.core.schedule import COLUMNS, CallableSchedule, FromStartToStop, Phase, Phases, Planned, Schedule
 
 SMALL = {
     "wait": st.integers(0, 6),
@@ -446,8 +446,7 @@ def test_the_notebook_form_is_the_drawing_escaped_and_self_contained():
 
 @pytest.mark.process
 def test_schedules_need_no_torch():
-    code = (
-        "import sys, perfhooks.schedule as s; s.Schedule.of('wait=1 warmup=1 active=1'); print('torch' in sys.modules)"
-    )
+    schedule = "perfhooks.core.schedule.Schedule.of('wait=1 warmup=1 active=1')"
+    code = f"import sys, perfhooks.core.schedule; {schedule}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "False\n"

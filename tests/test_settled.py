@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from perfhooks import Profiler, Schedule
+from perfhooks.core.schedule import WhenSettled, is_enough
 from perfhooks.run.capture import Place
-from perfhooks.schedule import WhenSettled, is_enough
 
 S = 1_000_000_000
 

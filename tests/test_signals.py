@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity
 from warm import Process
 
 from perfhooks import Profiler
-from perfhooks.recording.ending import lifetime, signals
+from perfhooks.record.loop.ending import lifetime, signals
 from perfhooks.trace import read
 
 pytestmark = pytest.mark.process
@@ -63,7 +63,7 @@ def test_sigterm_ends_ranks_that_wait_in_a_collective_or_in_c_code_as_fast_as_wi
 
 
 OWN = """
-import os, signal, torch, perfhooks, perfhooks.recording.window as window
+import os, signal, torch, perfhooks, perfhooks.record.loop.window as window
 class Preempted(Exception): pass
 def handler(number, frame):
     raise Preempted(number)

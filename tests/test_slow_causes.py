@@ -12,18 +12,18 @@ import pytest
 import torch
 
 import perfhooks
-from perfhooks.adapting import Parts
-from perfhooks.launching import loaders
-from perfhooks.launching.ways import Heard
+from perfhooks.adapters import Parts
+from perfhooks.core.thread_time import RUNS, CountedThread
+from perfhooks.record.launch import loaders
+from perfhooks.record.launch.step_detectors import Events
+from perfhooks.record.watch import regions
+from perfhooks.record.watch.causes import Explainer, StepFacts
+from perfhooks.record.watch.counters import Counters
+from perfhooks.record.watch.looks import Doing, Folded, Look, Looker, _waits_for
+from perfhooks.record.watch.sampling import Frame
+from perfhooks.record.watch.usual import beyond
 from perfhooks.run.installation import Installation
 from perfhooks.run.timeline import Timeline, clock
-from perfhooks.thread_time import RUNS, CountedThread
-from perfhooks.watching import regions
-from perfhooks.watching.causes import Explainer, StepFacts
-from perfhooks.watching.counters import Counters
-from perfhooks.watching.looks import Doing, Folded, Look, Looker, _waits_for
-from perfhooks.watching.sampling import Frame
-from perfhooks.watching.usual import beyond
 
 MS = 10**6
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel does not tell")
@@ -400,7 +400,7 @@ def test_what_an_evaluation_fetches_is_no_wait_for_data():
 def heard():
     """What is heard of loaders, and what of it is set aside."""
     module = torch.utils.data.dataloader
-    heard, aside = Heard(), []
+    heard, aside = Events(), []
     heard.waiting = SimpleNamespace(
         ask=lambda _: None, arrive=lambda _: None, set_aside=lambda *when: aside.append(when[:2])
     )
@@ -433,7 +433,7 @@ def test_a_pass_over_a_loader_from_which_nothing_is_learned_is_set_aside(heard, 
 def test_each_pass_of_an_iterator_that_is_kept_is_one_also_where_the_loop_has_left_it(heard):
     """As with persistent workers."""
 
-    class Kept(torch.utils.data.DataLoader):
+    class BaselineFile(torch.utils.data.DataLoader):
         kept = None
 
         def _get_iterator(self):
@@ -443,7 +443,7 @@ def test_each_pass_of_an_iterator_that_is_kept_is_one_also_where_the_loop_has_le
             return self.kept
 
     heard, aside = heard
-    heard.updates, loader = 1, Kept(range(4))
+    heard.updates, loader = 1, BaselineFile(range(4))
     iterator = iter(loader)
     next(iterator), next(iterator)
     assert not aside, "it is still there"

@@ -10,17 +10,17 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from perfhooks import report
-from perfhooks.command import app
-from perfhooks.report import run_data, slow_rows, terminal_tables
-from perfhooks.report.data import RunData
-from perfhooks.report.definitions import DEFINITIONS
-from perfhooks.report.markdown import of_run
+from perfhooks.cli import app
+from perfhooks.record.watch.looks import Folded, Look
+from perfhooks.record.watch.sampling import Frame
+from perfhooks.report import page as report
+from perfhooks.report.page import run_data, slow_rows, terminal_tables
+from perfhooks.report.page.data import RunData
+from perfhooks.report.page.definitions import DEFINITIONS
+from perfhooks.report.page.markdown import of_run
+from perfhooks.run.live import slow_steps
+from perfhooks.run.live.slow_steps import SlowStep
 from perfhooks.run.publishing import publish_json
-from perfhooks.watching import slow_steps
-from perfhooks.watching.looks import Folded, Look
-from perfhooks.watching.sampling import Frame
-from perfhooks.watching.slow_steps import SlowStep
 
 HOSTILE = '</script><img src=x onerror="alert(1)">\x1b[31m\u202e'
 

@@ -12,7 +12,7 @@ import torch
 from torch.autograd.profiler_util import EventList
 
 from perfhooks import KernelTable, OperatorTable, OptionError, Profiler, testing
-from perfhooks.command.actions import show
+from perfhooks.cli.actions import show
 from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, launch, memory, op, step_mark
 from perfhooks.trace import functions, kernels, labels, operators, read

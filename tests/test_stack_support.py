@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import perfhooks
-from perfhooks.command import doctor
-from perfhooks.recording import stack_support
-from perfhooks.recording.limits import explaining
-from perfhooks.schedule import settled
+from perfhooks.cli import doctor
+from perfhooks.core.schedule import settled
+from perfhooks.record.loop import stack_support
+from perfhooks.record.loop.limits import explaining
 
 X = torch.ones(8, 8)
 OLD = ((3, 13, 1), (2, 11))

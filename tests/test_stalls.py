@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from comparing_runs import make_run
 
-from perfhooks.comparing import comparison, sentences, sources
-from perfhooks.comparing.timed import stalls
+from perfhooks.analysis.comparison import comparison, sentences, sources
+from perfhooks.analysis.comparison.timed import stalls
 
 
 def steps(every=0, times=2.5, seed=0):

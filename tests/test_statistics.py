@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfhooks.statistics import student
+from perfhooks.core.statistics import student
 
 TABLE = {
     (0.005, 1): 63.6567,

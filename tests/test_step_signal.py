@@ -16,12 +16,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from perfhooks import Profiler
-from perfhooks.launching import calls, exit_summary, loaders, notes, profiling, step_signal
-from perfhooks.launching.command_line import Request
-from perfhooks.launching.startup import is_of_somebody_else
-from perfhooks.launching.step_signal import StepSignal
-from perfhooks.launching.ways import Mode, Round
-from perfhooks.recording.ending import lifetime
+from perfhooks.record.launch import calls, exit_summary, loaders, notes, profiling, step_signal
+from perfhooks.record.launch.command_line import Request
+from perfhooks.record.launch.startup import is_of_somebody_else
+from perfhooks.record.launch.step_detectors import Mode, Round
+from perfhooks.record.launch.step_signal import StepSignal
+from perfhooks.record.loop.ending import lifetime
 
 WHY_NOT = profiling.why_not
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfhooks import labels, testing
+from perfhooks import testing
+from perfhooks.core import labels
 from perfhooks.run.steps import Steps
 from perfhooks.testing import annotation, kernel, launch, memory, op, step_mark
 from perfhooks.trace import read

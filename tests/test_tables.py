@@ -7,9 +7,11 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from perfhooks import findings, handlers, testing
-from perfhooks.command.actions import show
-from perfhooks.report import window_data
+from perfhooks import testing
+from perfhooks.analysis import findings
+from perfhooks.cli.actions import show
+from perfhooks.report import handlers
+from perfhooks.report.page import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import annotation, op, step_mark
 from perfhooks.trace import read

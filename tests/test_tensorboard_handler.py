@@ -10,7 +10,7 @@ import pytest
 from plain_reader import slices
 
 from perfhooks import Capture, OptionError, TensorBoard, testing
-from perfhooks.handlers.tensorboard import translate
+from perfhooks.report.handlers.tensorboard import translate
 from perfhooks.trace import read
 
 data = pytest.importorskip("torch_tb_profiler.profiler.data")

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perfhooks
+from perfhooks.core.schedule import Phase
 from perfhooks.run import steps
 from perfhooks.run.timeline import HEADER, Rows, Timeline
-from perfhooks.schedule import Phase
 
 
 @pytest.mark.slow

@@ -27,23 +27,24 @@ from rich.console import Console
 from terminal import Terminal
 from typer.testing import CliRunner
 
-from perfhooks import ranks
-from perfhooks.command.actions import keys, top
-from perfhooks.command.actions.written import ASCII, line, screen
-from perfhooks.command.app import app
-from perfhooks.errors import PerfhooksError
+from perfhooks.analysis import ranks
+from perfhooks.cli.actions import keys, top
+from perfhooks.cli.actions.written import ASCII, line, screen
+from perfhooks.cli.app import app
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.report import live as view
+from perfhooks.report.live import RankSeen, View, bars, judged, last_minute, times
 from perfhooks.run import layout
 from perfhooks.run.capture import Capture, Place
+from perfhooks.run.live import slow_steps
+from perfhooks.run.live.requests import Loop
+from perfhooks.run.live.slow_steps import SlowStep
+from perfhooks.run.live.status import Status
+from perfhooks.run.live.tail import Tail
 from perfhooks.run.liveness import Process
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.timeline import HEADER, Row
-from perfhooks.watching import slow_steps, view
-from perfhooks.watching.requests import Loop
-from perfhooks.watching.slow_steps import SlowStep
-from perfhooks.watching.status import Status
-from perfhooks.watching.tail import Tail
-from perfhooks.watching.view import RankSeen, View, bars, judged, last_minute, times
 
 ALIVE = Process.current()
 GONE = msgspec.structs.replace(ALIVE, began="before")
@@ -251,7 +252,7 @@ def test_a_tail_reads_no_more_than_the_end(run, monkeypatch):
         file = real(*args)
         return _Counted(file, read)
 
-    monkeypatch.setattr("perfhooks.watching.tail.os.fdopen", spy)
+    monkeypatch.setattr("perfhooks.run.live.tail.os.fdopen", spy)
     tail = Tail(run.path / layout.timeline(0), 1000)
     steps = [row.step for row in tail.read()]
     assert steps == list(range(steps[0], 5000))
@@ -566,7 +567,7 @@ def looks_once(monkeypatch):
     def sleep(_):
         raise AssertionError("it waits for a run that has ended")
 
-    monkeypatch.setattr("perfhooks.command.actions.top.time.sleep", sleep)
+    monkeypatch.setattr("perfhooks.cli.actions.top.time.sleep", sleep)
 
 
 @pytest.mark.usefixtures("looks_once")
@@ -636,7 +637,7 @@ def test_a_terminal_that_was_closed_ends_the_view():
 def test_one_window_is_asked_for_at_a_time_and_what_came_of_it_is_said(run, monkeypatch):
     asked, go_on = [], threading.Event()
 
-    class Asking:
+    class CaptureRequest:
         def __init__(self, folder, wish, tell):
             self.tell = tell
             asked.append((folder, wish.steps))
@@ -646,7 +647,7 @@ def test_one_window_is_asked_for_at_a_time_and_what_came_of_it_is_said(run, monk
             assert go_on.wait(60)
             raise PerfhooksError("nobody answered")
 
-    monkeypatch.setattr("perfhooks.command.actions.top.Asking", Asking)
+    monkeypatch.setattr("perfhooks.cli.actions.top.Asking", CaptureRequest)
     request = top._Request(run.path)
     request.begin()
     request.begin()
@@ -660,7 +661,7 @@ def test_one_window_is_asked_for_at_a_time_and_what_came_of_it_is_said(run, monk
 
 
 def test_where_nobody_would_hear_it_no_window_is_asked_for_and_it_is_said_why(run, monkeypatch):
-    monkeypatch.delattr("perfhooks.command.actions.top.Asking")
+    monkeypatch.delattr("perfhooks.cli.actions.top.Asking")
     request = top._Request(run.path, "the run has ended")
     request.begin()
     assert (request.note, request._thread) == ("the run has ended", None)

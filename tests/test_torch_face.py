@@ -14,8 +14,8 @@ from torch.autograd.profiler import KinetoStepTracker
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from perfhooks import OptionError, Profiler
-from perfhooks.errors import NothingRecordedError
-from perfhooks.recording.like_torch import deprecated
+from perfhooks.core.errors import NothingRecordedError
+from perfhooks.record.loop.like_torch import deprecated
 
 pytestmark = pytest.mark.recorder
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfhooks import testing
-from perfhooks.errors import TraceError
+from perfhooks.core.errors import TraceError
 from perfhooks.testing import kernel, launch, memory, op, write_trace
 from perfhooks.trace import Kind, read
 from perfhooks.trace.kinds import classify

@@ -10,7 +10,7 @@ from test_modules import check_sums
 from test_operators import check_groups
 from twins import TRACES
 
-from perfhooks import labels
+from perfhooks.core import labels
 from perfhooks.trace import Kind, read
 from perfhooks.trace.kinds import HOST
 from perfhooks.trace.nesting import host, idle_threads, intervals

@@ -12,7 +12,7 @@ from transformers import EarlyStoppingCallback, Seq2SeqTrainer, Seq2SeqTrainingA
 from transformers_training import Numbers, Tiny, profiler, trainer
 
 import perfhooks
-from perfhooks.options import DEFAULTS
+from perfhooks.core.options import DEFAULTS
 from perfhooks_transformers import ProfilerCallback
 
 pytestmark = [

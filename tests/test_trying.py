@@ -15,18 +15,18 @@ import trying_models
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfhooks import Profiler, testing
-from perfhooks.errors import OptionError
-from perfhooks.report.data import TRIED_FORMAT, TriedAdvice, TriedFile, read_tried
+from perfhooks.core.errors import OptionError
+from perfhooks.report.page.data import TRIED_FORMAT, TriedAdvice, TriedFile, read_tried
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.run.layout import TRIED
 from perfhooks.run.publishing import publish_json
 from perfhooks.trace import read
 from perfhooks.trace.window import Tables
-from perfhooks.trying import bench, inputs, ready, recorded, safe, schemas, timing, trial, variants, written
-from perfhooks.trying.cut import Cut, Group, cut
-from perfhooks.trying.ready import difference
-from perfhooks.trying.recorded import Argument, Signature, Update
-from perfhooks.trying.variants import BY_NAME, VARIANTS
+from perfhooks.trials import bench, inputs, ready, recorded, safe, schemas, timing, trial, variants, written
+from perfhooks.trials.cut import Group, OperatorSelection, cut
+from perfhooks.trials.ready import difference
+from perfhooks.trials.recorded import Argument, Signature, Update
+from perfhooks.trials.variants import BY_NAME, VARIANTS
 
 pytestmark = pytest.mark.process
 
@@ -73,7 +73,7 @@ def built(name, *arguments):
 def offer(*entries):
     """What a recording would offer: signatures, each with what a call took and how often a step had it."""
     groups = (Group(each, count, count * spent, spent) for each, spent, count in entries)
-    return Cut(tuple(groups), (), 1.0)
+    return OperatorSelection(tuple(groups), (), 1.0)
 
 
 MM = signature("mm", tensor(64, 64), tensor(64, 64))

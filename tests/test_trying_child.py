@@ -14,7 +14,7 @@ import torch
 from test_trying import CPU, MM, nothing, offer, plain, signature, tensor
 
 from perfhooks.run.circumstances import Circumstances
-from perfhooks.trying import bench, trial, variants, written
+from perfhooks.trials import bench, trial, variants, written
 
 pytestmark = pytest.mark.process
 
@@ -125,7 +125,7 @@ def test_a_parent_that_is_killed_leaves_no_child_behind(tmp_path):
     script = """
 import os, sys, time
 from contextlib import contextmanager
-from perfhooks.trying.child import ChildProcess
+from perfhooks.trials.child import ChildProcess
 
 @contextmanager
 def answering():

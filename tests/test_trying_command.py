@@ -13,11 +13,11 @@ from terminal import Terminal
 from test_trying import Costs, Machine
 
 from perfhooks import Profiler, testing
-from perfhooks.command import app
-from perfhooks.command.actions import trying as work
-from perfhooks.report import page, run_data
-from perfhooks.report.data import read_run
-from perfhooks.trying import timing, trial
+from perfhooks.cli import app
+from perfhooks.cli.actions import trying as work
+from perfhooks.report.page import page, run_data
+from perfhooks.report.page.data import read_run
+from perfhooks.trials import timing, trial
 
 pytestmark = pytest.mark.process
 
@@ -153,7 +153,7 @@ def test_shapes_that_no_tensor_has_are_a_line(run, tmp_path, dims, said):
 
 WAITS = """
 import time
-from perfhooks.trying import trial, variants
+from perfhooks.trials import trial, variants
 
 class Waits:
     # does nothing, and of the second operator never ends

@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch import nn
 
-from perfhooks import Profiler, findings, testing
+from perfhooks import Profiler, testing
+from perfhooks.analysis import findings
 from perfhooks.run.capture import Capture
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.trace import read
 from perfhooks.trace.window import Tables
-from perfhooks.trying import bench, recorded, safe, trial, variants
-from perfhooks.trying.cut import cut
+from perfhooks.trials import bench, recorded, safe, trial, variants
+from perfhooks.trials.cut import cut
 
 pytestmark = pytest.mark.process
 

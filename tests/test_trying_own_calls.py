@@ -8,7 +8,7 @@ from test_trying import Machine
 from torch.utils.benchmark import Compare, FuzzedParameter, FuzzedTensor, Fuzzer
 
 import perfhooks
-from perfhooks.errors import OptionError, PerfhooksError
+from perfhooks.core.errors import OptionError, PerfhooksError
 
 pytestmark = pytest.mark.recorder
 

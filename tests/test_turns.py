@@ -23,15 +23,15 @@ import torch
 import warm
 from typer.testing import CliRunner
 
-from perfhooks.command.app import app
-from perfhooks.command.turns import alternation, freezing, program
-from perfhooks.command.turns.program import Program
-from perfhooks.comparing import turns
-from perfhooks.comparing.turns import Block
-from perfhooks.errors import PerfhooksError
-from perfhooks.launching import turns as held_turns
-from perfhooks.launching.command_line import Request, environment
-from perfhooks.launching.turns import HeldSteps, Turn
+from perfhooks.analysis.comparison import turns
+from perfhooks.analysis.comparison.turns import Block
+from perfhooks.cli.app import app
+from perfhooks.cli.turns import alternation, freezing, program
+from perfhooks.cli.turns.program import Program
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.record.launch import turns as held_turns
+from perfhooks.record.launch.command_line import Request, environment
+from perfhooks.record.launch.turns import HeldSteps, Turn
 
 pytestmark = pytest.mark.process
 
@@ -171,9 +171,7 @@ def test_commands_whose_steps_nobody_sees_are_said_once_while_they_run(compare, 
     )
     monkeypatch.setattr(alternation, "_PATIENCE_S", 0.3)
     lines = []
-    monkeypatch.setattr(
-        "perfhooks.command.actions.turns.typer.echo", lambda text, **_: (lines.append(text), said.touch())
-    )
+    monkeypatch.setattr("perfhooks.cli.actions.turns.typer.echo", lambda text, **_: (lines.append(text), said.touch()))
     done = compare("--run", tmp_path / "unseen.py", "--", tmp_path / "unseen.py")
     assert "made no steps that perfhooks can see" in refused(done)
     (line,) = (each for each in lines if each.startswith("perfhooks: "))

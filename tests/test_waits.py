@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfhooks import testing
-from perfhooks.report import window_data
+from perfhooks.report.page import window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, launch, op, python_frame, step_mark
 from perfhooks.trace import read

@@ -24,24 +24,25 @@ from slow_parts import NAP_S, too_short
 
 import perfhooks
 from perfhooks import Profiler
-from perfhooks.recording import profiler as profiler_module
-from perfhooks.recording.ending import lifetime
+from perfhooks.core.schedule import Phase
+from perfhooks.record.loop import profiler as profiler_module
+from perfhooks.record.loop.ending import lifetime
+from perfhooks.record.watch import counters, slow, watch, watcher
+from perfhooks.record.watch.causes import Explainer, Explanation, StepFacts
+from perfhooks.record.watch.counters import Collections, CountedThread, Counters
+from perfhooks.record.watch.looks import Folded, Look
+from perfhooks.record.watch.loops import WatchedLoop
+from perfhooks.record.watch.pace import Pace
+from perfhooks.record.watch.sampling import outwards, stack_of
+from perfhooks.record.watch.slow import SlowSteps, predict
 from perfhooks.run import layout, timeline
 from perfhooks.run.finished import FinishedRun
 from perfhooks.run.folder import Run
 from perfhooks.run.installation import Installation
+from perfhooks.run.live import slow_steps
+from perfhooks.run.live.status import Status
 from perfhooks.run.steps import read_waits
 from perfhooks.run.timeline import Timeline
-from perfhooks.schedule import Phase
-from perfhooks.watching import counters, slow, slow_steps, watch, watcher
-from perfhooks.watching.causes import Explainer, Explanation, StepFacts
-from perfhooks.watching.counters import Collections, CountedThread, Counters
-from perfhooks.watching.looks import Folded, Look
-from perfhooks.watching.loops import WatchedLoop
-from perfhooks.watching.pace import Pace
-from perfhooks.watching.sampling import outwards, stack_of
-from perfhooks.watching.slow import SlowSteps, predict
-from perfhooks.watching.status import Status
 
 MATRIX = torch.ones(8, 8)
 SCRIPT = Path(__file__).parent / "slow_training.py"
@@ -629,7 +630,7 @@ def test_the_first_five_steps_which_start_what_is_started_once_do_not_set_the_pa
 def test_looks_rest_by_what_they_take_and_what_else_the_thread_did_says_nothing():
     """One that takes 0.15 ms rests for 0.2 s, which is 0.075% of a core; a poll is no look."""
     spent = [0.0]
-    thrift = watcher.Thrift(lambda: spent[0])
+    thrift = watcher.SamplingBudget(lambda: spent[0])
     rests = []
     for look in range(100):
         is_poll = look % 10 == 9
@@ -751,7 +752,7 @@ def test_a_run_is_looked_after_unless_watch_says_no(tmp_path, watch):
 def test_the_folder_is_looked_at_as_often_as_poll_says(tmp_path, monkeypatch):
     """Sixty times, which at the usual once a second take longer than this waits."""
     looks = []
-    monkeypatch.setattr(watcher.Post, "collect", lambda *_: looks.append(1))
+    monkeypatch.setattr(watcher.RequestInbox, "collect", lambda *_: looks.append(1))
     with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.01) as prof:
         keep_stepping(prof, lambda: len(looks) >= 60, most_s=50)
 
@@ -821,8 +822,8 @@ def test_three_profilers_share_one_thread_that_ends_with_them_and_stays_out_of_c
 
 ENDS = """
 from perfhooks.run.timeline import Timeline
-from perfhooks.watching import watcher
-from perfhooks.watching.loops import WatchedLoop
+from perfhooks.record.watch import watcher
+from perfhooks.record.watch.loops import WatchedLoop
 
 watcher.attach(WatchedLoop(Timeline("train"), "train", 60.0, step=int, wake=int))
 """
@@ -860,7 +861,7 @@ def test_a_folder_that_is_gone_and_a_tracer_change_nothing(tmp_path, caplog):
 CROWDED = """
 import os, subprocess, sys, threading
 import perfhooks
-from perfhooks.watching.counters import CountedThread
+from perfhooks.record.watch.counters import CountedThread
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 busy = "import os, sys\\nwhile os.getppid() == int(sys.argv[1]): pass"
@@ -957,5 +958,5 @@ def test_threads_of_ours_leave_few_calls_in_a_trace_with_stacks(tmp_path):
     (path,) = (tmp_path / "r").glob("train-*/rank0.pt.trace.json.gz")
     with gzip.open(path) as file:
         calls = [each["name"] for each in json.load(file)["traceEvents"] if each.get("cat") == "python_function"]
-    ours = [name for name in calls if "perfhooks/watching/" in name or "ending/in_step.py" in name]
+    ours = [name for name in calls if "perfhooks/record/watch/" in name or "ending/in_step.py" in name]
     assert len(ours) < 60, ours

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import perfhooks.recording.profiler
-from perfhooks import findings, testing
-from perfhooks.report import tree
+import perfhooks.record.loop.profiler
+from perfhooks import testing
+from perfhooks.analysis import findings, flames
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.installation import Installation
 from perfhooks.testing import annotation, op, python_frame, step_mark
 from perfhooks.trace import Kind, read
-from perfhooks.trace.names import whose
+from perfhooks.trace.names import attribution
 from perfhooks.trace.names.origins import Origin, origin
 from perfhooks.trace.tables import functions, memory
 
@@ -46,7 +46,7 @@ USER = "train.py(12): main"
         ("torchinductor_me/ab/cab.py(9): call", Origin.TORCH),
         ("cache/fi/cfiat2w64ucx3x7ipcvrh4pcf5eyr7vjzocguoprftiaovr7sl3u.py(110): call", Origin.TORCH),
         ("<eval_with_key>.5(7): forward", Origin.TORCH),
-        ("perfhooks/recording/loader.py(3): __next__", Origin.PERFHOOKS),
+        ("perfhooks/record/loop/loader.py(3): __next__", Origin.PERFHOOKS),
         ("perfhooks_lightning/callback.py(3): on_fit_start", Origin.PERFHOOKS),
         ("/opt/venv/lib/python3.11/site-packages/perfhooks/x.py(3): f", Origin.PERFHOOKS),
         ("/home/me/perfhooks/perfhooks/recording/loader.py(3): __next__", Origin.PERFHOOKS),
@@ -66,8 +66,8 @@ def test_what_the_recording_machine_knew_decides():
     assert origin(LIBRARY, known) is Origin.INSTALLED
     assert origin("profile.py(3): main", known) is Origin.USER
     assert origin("perfhooks/x.py(1): f", {"perfhooks": "user"}) is Origin.PERFHOOKS, "installed in editable mode"
-    assert tree.kind(LIBRARY, known) == "library"
-    assert tree.kind(LIBRARY) == "code"
+    assert flames.kind(LIBRARY, known) == "library"
+    assert flames.kind(LIBRARY) == "code"
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def trace_of(tmp_path, events):
     [
         ("<eval_with_key>.3", Origin.NO_SOURCE),
         ("/opt/torch/nn/modules/linear.py", Origin.TORCH),
-        (perfhooks.recording.profiler.__file__, Origin.PERFHOOKS),
+        (perfhooks.record.loop.profiler.__file__, Origin.PERFHOOKS),
         ("/opt/perfhooks_lightning/callback.py", Origin.PERFHOOKS),
         ("site/framework/loops/fetch.py", Origin.INSTALLED),
         ("std/queue.py", Origin.STANDARD),
@@ -144,7 +144,7 @@ def loading():
         begin = 100 * number * MS
         yield step_mark(number, begin, begin + 100 * MS)
         yield python_frame(LIBRARY, begin + 1, begin + 50 * MS)
-        yield python_frame("perfhooks/recording/loader.py(3): __next__", begin + 2, begin + 50 * MS)
+        yield python_frame("perfhooks/record/loop/loader.py(3): __next__", begin + 2, begin + 50 * MS)
         yield annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", begin + 3, begin + 50 * MS)
 
 
@@ -167,8 +167,8 @@ def test_the_lines_of_many_slices_are_those_of_each(tmp_path):
     trace = read(tmp_path / "t.json")
     rows = np.append(trace.rows(Kind.OP, Kind.ANNOTATION), -1)
     owners = (("_pytest", "installed"), ("pluggy", "installed"))
-    texts, place = whose.of_rows(trace, rows, owners)
-    lines = whose.lines(trace, rows, owners)
+    texts, place = attribution.of_rows(trace, rows, owners)
+    lines = attribution.lines(trace, rows, owners)
     assert [texts[each] if each >= 0 else None for each in place.tolist()] == lines
     assert len(set(texts)) == len(texts) > 0
     assert lines[-1] is None
@@ -178,7 +178,7 @@ def test_a_library_alone_is_named_alone_and_perfhooks_never(tmp_path):
     frames = [python_frame(LIBRARY, 0, 100), python_frame("perfhooks/x.py(3): f", 1, 99), op("a", 2, 90)]
     trace = trace_of(tmp_path, [*frames, python_frame("perfhooks/x.py(3): f", 200, 300), op("b", 201, 290)])
     rows = trace.rows(Kind.OP)
-    assert whose.lines(trace, rows, (("framework", "installed"),), otherwise=True) == [LIBRARY, None]
+    assert attribution.lines(trace, rows, (("framework", "installed"),), otherwise=True) == [LIBRARY, None]
 
 
 def test_what_is_alive_at_the_peak_is_the_users(tmp_path):
@@ -202,9 +202,9 @@ def test_frames_in_which_recording_began_have_no_line_as_theirs_is_the_one_that_
     events = [*frames, *later, op("a", 310, 320), op("b", 410, 420), op("c", 1010, 1020)]
     trace = trace_of(tmp_path, events)
     rows = trace.rows(Kind.OP)
-    assert whose.lines(trace, rows) == ["train.py: <module>", "train.py(12): forward", "train.py(94): <module>"]
-    texts, place = whose.of_rows(trace, rows)
-    assert [texts[each] for each in place.tolist()] == whose.lines(trace, rows)
+    assert attribution.lines(trace, rows) == ["train.py: <module>", "train.py(12): forward", "train.py(94): <module>"]
+    texts, place = attribution.of_rows(trace, rows)
+    assert [texts[each] for each in place.tolist()] == attribution.lines(trace, rows)
     known = {row["function"]: row["line"] for row in functions.table(trace).to_dicts()}
     assert (known["wrapper"], known["forward"], known["_start_trace"]) == (None, 12, 423)
     assert known["<module>"] == 94, "the other call has it as its first line"
@@ -226,7 +226,7 @@ def test_where_a_real_script_spends_its_time_at_the_top_level_no_line_is_blamed(
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("r/train-*/*.pt.trace.json.gz")
     trace = read(path)
-    said = [set(whose.lines(trace, trace.named(Kind.OP, names=(name,)))) for name in ("aten::mul", "aten::add")]
+    said = [set(attribution.lines(trace, trace.named(Kind.OP, names=(name,)))) for name in ("aten::mul", "aten::add")]
     assert [{line.rpartition("/")[2] for line in lines} for lines in said] == [
         {"script.py: <module>"},
         {"script.py(3): add"},

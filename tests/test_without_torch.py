@@ -34,13 +34,13 @@ def test_recording_says_which_torch_to_install():
 
 @pytest.mark.parametrize("verb", [["demo"]])
 def test_a_verb_that_needs_torch_says_so_in_one_line(verb):
-    result = done("from perfhooks.command.app import main\nmain()", *verb)
+    result = done("from perfhooks.cli.app import main\nmain()", *verb)
     assert result.returncode == 2
     assert result.stderr == "perfhooks: perfhooks records with PyTorch 2.4 or later: pip install 'torch>=2.4'\n"
 
 
 def test_the_doctor_names_it_as_the_problem(tmp_path):
-    result = done("from perfhooks.command.app import main\nmain()", "doctor", "--out", tmp_path / "perf")
+    result = done("from perfhooks.cli.app import main\nmain()", "doctor", "--out", tmp_path / "perf")
     assert result.returncode == 1
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("problem")]
     assert line.startswith("problem  torch")
@@ -50,5 +50,5 @@ def test_the_doctor_names_it_as_the_problem(tmp_path):
 def test_reading_showing_and_reporting_do_without(tmp_path):
     trace = testing.write_trace(tmp_path / "a.json", [step_mark(1, 0, 1000), op("aten::mm", 10, 500)])
     for verb in (["show", trace], ["report", trace], ["flame", trace], ["schedule", "wait=1 warmup=1 active=1"]):
-        result = done("from perfhooks.command.app import main\nmain()", *verb)
+        result = done("from perfhooks.cli.app import main\nmain()", *verb)
         assert result.returncode == 0, result.stderr

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfhooks import words
+from perfhooks.core import words
 
 TIMES = {
     0.0: "0 ms",

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from perfhooks import Profiler
-from perfhooks.finishing import serving
-from perfhooks.finishing.leftovers import finish_all
-from perfhooks.finishing.messages import FinishWindow, WakeUp, WriteSteps, told
-from perfhooks.recording.tasks import Tasks
-from perfhooks.recording.worker import Worker
+from perfhooks.record.loop.tasks import Tasks
+from perfhooks.record.loop.worker import Worker
+from perfhooks.report.finishing import serving
+from perfhooks.report.finishing.leftovers import finish_all
+from perfhooks.report.finishing.messages import FinishWindow, WakeUp, WriteSteps, told
 from perfhooks.run.capture import Place
 
 pytestmark = pytest.mark.worker
@@ -235,7 +235,7 @@ with os.fdopen(int(sys.argv[2]), "r+b", buffering=0) as channel:
 
 def test_workers_that_die_now_and_then_are_replaced_for_as_long_as_the_training_takes(tmp_path, monkeypatch):
     """Three in a row are the end of it; three in a month, each after windows that were finished, are not."""
-    monkeypatch.setattr("perfhooks.recording.worker._BOOTSTRAP", ANSWERS)
+    monkeypatch.setattr("perfhooks.record.loop.worker._BOOTSTRAP", ANSWERS)
     done = []
     tasks = Tasks(done.append, "raise")
     tasks.open(tmp_path / "worker.log")
@@ -264,7 +264,9 @@ def test_a_worker_sees_no_device_and_gets_nothing_that_was_put_into_the_training
     tools = ("LD_PRELOAD", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "KINETO_USE_DAEMON", "PERFHOOKS_RUN")
     for name in (*devices, *tools, "OMP_NUM_THREADS", "A_KEY_OF_THE_USERS"):
         monkeypatch.setenv(name, "8")
-    monkeypatch.setattr("perfhooks.recording.worker._BOOTSTRAP", "import json, os; print(json.dumps(dict(os.environ)))")
+    monkeypatch.setattr(
+        "perfhooks.record.loop.worker._BOOTSTRAP", "import json, os; print(json.dumps(dict(os.environ)))"
+    )
     made = Worker(tmp_path / "worker.log")
     made.leave(TIMEOUT)
     assert made.exit_code == 0
@@ -286,7 +288,7 @@ def test_where_no_worker_can_be_started_the_training_makes_the_files(tmp_path, m
 def test_windows_that_nobody_finishes_wait_for_report_and_the_next_one_is_recorded(tmp_path, monkeypatch):
     """A worker that dies at once, always: eight windows in the queue were the end of profiling."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("perfhooks.recording.worker._BOOTSTRAP", "import os; os._exit(3)")
+    monkeypatch.setattr("perfhooks.record.loop.worker._BOOTSTRAP", "import os; os._exit(3)")
     with Profiler(schedule="wait=1 warmup=0 active=1 repeat=12", out="runs", run="r", on_trace_ready="steps") as prof:
         for _ in range(24):
             torch.ones(3) + 1
@@ -310,7 +312,7 @@ def test_a_worker_looks_once_a_second_whether_its_training_is_there(monkeypatch)
 def test_a_worker_whose_training_has_ended_ends_too_however_long_a_handler_takes():
     """Also where the training had ended before the worker asked; what it writes after that nobody hears."""
     hanging = (
-        "import sys, threading; from perfhooks.finishing import serving; serving.ORPHAN_TIMEOUT_S = 0; "
+        "import sys, threading; from perfhooks.report.finishing import serving; serving.ORPHAN_TIMEOUT_S = 0; "
         "serving._problem = lambda *_: threading.Event().wait(); "
         "serving.serve(b'', int(sys.argv[1]))"
     )
@@ -350,8 +352,9 @@ def test_inbox_returns_one_message_at_a_time(monkeypatch):
 def test_training_imports_no_trace_reader_before_it_needs_one():
     """Each module that the training does not import saves CPU time at its start."""
     code = (
-        "import sys, perfhooks.recording.profiler\n"
-        "names = ('perfhooks.trace.reading.reader', 'perfhooks.trace.tables', 'perfhooks.finishing.finish', 'polars')\n"
+        "import sys, perfhooks.record.loop.profiler\n"
+        "names = ('perfhooks.trace.reading.reader', 'perfhooks.trace.tables', 'polars')\n"
+        "names += ('perfhooks.report.finishing.finish',)\n"
         "print([name for name in names if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT)

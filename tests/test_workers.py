@@ -20,10 +20,10 @@ from planted_loader import STAGES, Planted
 from torch.utils.data import DataLoader
 
 import perfhooks
-from perfhooks.loading import looks
-from perfhooks.loading.interpreter import Interpreter, ProcessMemory, measured_layout
-from perfhooks.recording.loaders.workers import LoaderWorkers
+from perfhooks.record.loop.loaders.workers import LoaderWorkers
+from perfhooks.record.workers.interpreter import Interpreter, ProcessMemory, measured_layout
 from perfhooks.run.capture import Capture, Place
+from perfhooks.run.loader import looks
 
 if TYPE_CHECKING:
     import threading
@@ -70,12 +70,12 @@ def test_stages_have_their_shares_of_the_time(workers: LoaderWorkers, context: s
 def test_place_names_the_line_with_most_time() -> None:
     below = (("3): f", 9), ("4): f;/lib/python3.12/json/decoder.py(2): decode", 6), ("4): f", 6))
     stacks: dict[str, dict[looks.Part, int]] = {f"fetch.py(2): fetch;a.py({end}": {"waits": ns} for end, ns in below}
-    assert [str(place) for place in looks.places([looks.Looked(0, 3, stacks)])] == ["f (a.py:4)"]
+    assert [str(place) for place in looks.places([looks.WorkerSamples(0, 3, stacks)])] == ["f (a.py:4)"]
 
 
 def test_shares_of_functions_sum_to_100() -> None:
     stacks = ("fetch.py(2): fetch;a.py(3): f", "fetch.py(2): fetch;b.py(4): g")
-    found = looks.rows([looks.Looked(0, 2, {stack: {"waits": 16} for stack in stacks})])
+    found = looks.rows([looks.WorkerSamples(0, 2, {stack: {"waits": 16} for stack in stacks})])
     assert sum(found["percent"]) == pytest.approx(100)
     assert looks.rows([])["percent"] == []
 

@@ -284,7 +284,7 @@ if __name__ == "__main__":
     import torch._inductor.config  # noqa: F401 -- a profiler imports it when it first starts, and sympy: 1.5 s
 
     from perfhooks import Profiler  # noqa: F401
-    from perfhooks.options import DEFAULTS
+    from perfhooks.core.options import DEFAULTS
 
     DEFAULTS["exit_timeout"] = 60.0  # tests look at the files once a training has ended, however busy the machine is
 

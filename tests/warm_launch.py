@@ -8,8 +8,8 @@ Where the environment is that of `perfhooks run` already, it takes the words of 
 import os
 import sys
 
-from perfhooks.command import app
-from perfhooks.launching.command_line import SITE, VARIABLE
+from perfhooks.cli import app
+from perfhooks.record.launch.command_line import SITE, VARIABLE
 
 BEFORE = ("torch.optim.optimizer", "torch.utils.data.dataloader")
 """What torch imports while it is imported."""

@@ -11,15 +11,16 @@ from accelerate import Accelerator
 from typing_extensions import Unpack
 
 import perfhooks
-from perfhooks import Options, adapting
-from perfhooks.adapting import Parts, Stages, guard, labels, logger, with_options
+from perfhooks import Options
+from perfhooks import adapters as adapting
+from perfhooks.adapters import Parts, Stages, guard, labels, logger, with_options
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping, Sequence
 
     from perfhooks import Capture
-    from perfhooks.adapting import HandlerLike, Place, ScheduleLike
+    from perfhooks.adapters import HandlerLike, Place, ScheduleLike
 
 STAGES: Final = ("train", "validate", "test", "predict")
 NOTHING: Final = "on request"

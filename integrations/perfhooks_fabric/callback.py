@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from typing_extensions import Unpack
 
-from perfhooks import OptionError, Options, adapting
-from perfhooks.adapting import Face, Parts, Stage, guard, labels, with_options
+from perfhooks import OptionError, Options
+from perfhooks import adapters as adapting
+from perfhooks.adapters import Face, Parts, Stage, guard, labels, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from perfhooks import Capture, Profiler
-    from perfhooks.adapting import HandlerLike, Place, ScheduleLike
+    from perfhooks.adapters import HandlerLike, Place, ScheduleLike
 
 T = TypeVar("T")
 

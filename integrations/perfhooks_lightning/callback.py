@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from typing_extensions import Unpack
 
-from perfhooks import Options, adapting
-from perfhooks.adapting import Face, Stage, guard, labels, logger, with_options
+from perfhooks import Options
+from perfhooks import adapters as adapting
+from perfhooks.adapters import Face, Stage, guard, labels, logger, with_options
 from perfhooks_lightning import framework, results
 from perfhooks_lightning.regions import parts_of
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
 
     from perfhooks import Capture
-    from perfhooks.adapting import HandlerLike, Place, ScheduleLike
+    from perfhooks.adapters import HandlerLike, Place, ScheduleLike
 else:
     Callback = type("Callback", tuple(module.Callback for module in framework.modules()), {})
 

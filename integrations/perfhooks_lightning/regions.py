@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.adapting import Parts, labels
+from perfhooks.adapters import Parts, labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.adapting import Place, markdown, scalars
+from perfhooks.adapters import Place, markdown, scalars
 from perfhooks_lightning.framework import is_a
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from torch.autograd.profiler_util import EventList
 from torch.profiler import ProfilerActivity
 
 from perfhooks import OptionError
-from perfhooks.adapting import logger
+from perfhooks.adapters import logger
 
 if TYPE_CHECKING:
-    from perfhooks.adapting import HandlerLike
+    from perfhooks.adapters import HandlerLike
 
 OfRunner = Callable[[], Any]
 """Gives the runner, which is known when a training begins."""

@@ -9,8 +9,9 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from typing_extensions import Unpack
 
-from perfhooks import OptionError, Options, adapting
-from perfhooks.adapting import SCHEDULE, Face, Stage, guard, with_options
+from perfhooks import OptionError, Options
+from perfhooks import adapters as adapting
+from perfhooks.adapters import SCHEDULE, Face, Stage, guard, with_options
 from perfhooks_mmengine import builtin, logs
 from perfhooks_mmengine.loops import STAGES, Loops, built
 from perfhooks_mmengine.regions import parts_of
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from perfhooks import Capture
-    from perfhooks.adapting import HandlerLike, Place, ScheduleLike
+    from perfhooks.adapters import HandlerLike, Place, ScheduleLike
 
 _STEPS: Final = "perfhooks"
 """Where a checkpoint keeps the step of each loop, if the iteration does not say it."""

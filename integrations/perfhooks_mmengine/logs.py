@@ -7,13 +7,13 @@ import logging
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.adapting import WrappedMethods, labels, logger, step_rows
+from perfhooks.adapters import WrappedMethods, labels, logger, step_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from perfhooks import Capture
-    from perfhooks.adapting import Place
+    from perfhooks.adapters import Place
 
 FILE: Final = "perfhooks.json"
 """In the visualizer's folder: one line of JSON per recorded step."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.adapting import WrappedMethods, hide_frames
+from perfhooks.adapters import WrappedMethods, hide_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mmengine.model import is_model_wrapper
 
-from perfhooks.adapting import Parts, hide_frames, labels
+from perfhooks.adapters import Parts, hide_frames, labels
 from perfhooks_mmengine.updates import optim_wrappers
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 from typing_extensions import Unpack
 
-from perfhooks import Options, adapting
-from perfhooks.adapting import Face, Parts, WrappedMethods, guard, labels, with_options
+from perfhooks import Options
+from perfhooks import adapters as adapting
+from perfhooks.adapters import Face, Parts, WrappedMethods, guard, labels, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
     from perfhooks import Capture, Profiler
-    from perfhooks.adapting import HandlerLike, Place, ScheduleLike
+    from perfhooks.adapters import HandlerLike, Place, ScheduleLike
 
 STAGES: Final = ("train", "validate", "predict")
 _LOOPS: Final = {"evaluate": "validate", "predict": "predict"}

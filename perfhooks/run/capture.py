@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
-from perfhooks import words
-from perfhooks.errors import PerfhooksError
-from perfhooks.labels import CLOCKS_LOCKED, FOREIGN
+from perfhooks.core import words
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.core.labels import CLOCKS_LOCKED, FOREIGN
 from perfhooks.run import layout, remote
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.run.compilation import Compilation
@@ -123,7 +123,7 @@ class Capture:
     compilation: Compilation = field(default_factory=Compilation)
     """What torch.compile had made in it when the window ended."""
     owners: dict[str, str] = field(default_factory=dict)
-    """Whose the files in the trace are, by the first part of their names; see `perfhooks.trace.names.whose`."""
+    """Whose the files in the trace are, by the first part of their names; see `perfhooks.trace.names.attribution`."""
     own_work: tuple[tuple[float, float], ...] = ()
     """When perfhooks itself kept the recorded thread waiting, begin and end in seconds since 1970."""
     request: str = ""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from perfhooks import words
-from perfhooks.loading.looks import Looked  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
-from perfhooks.loading.making import Making  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
+from perfhooks.core import words
+from perfhooks.run.loader.looks import WorkerSamples  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
+from perfhooks.run.loader.making import WorkerCounts  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 
 BUSY: Final = 0.05
 """From this share of its time on, that the thread which steps waited for a processor is said: on a machine with nothing
@@ -102,9 +102,9 @@ class Circumstances:
     or since the process began."""
     loader: Loader | None = None
     """The DataLoader that most of the steps were fed by."""
-    making: tuple[Making, ...] = ()
+    making: tuple[WorkerCounts, ...] = ()
     """What each of its workers did up to the end of the window, since it was last told; none where nobody saw them."""
-    looked: tuple[Looked, ...] = ()
+    looked: tuple[WorkerSamples, ...] = ()
     """Where each of them was in the window, where stacks were recorded; none where nobody looked."""
     unseen_workers: int = 0
     """How many of them somebody wanted to see, and nobody could."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.errors import PerfhooksError
-from perfhooks.guard import logger
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.core.guard import logger
 from perfhooks.run import layout, steps
 from perfhooks.run.folder import Run, places_of
 from perfhooks.run.layout import Listing

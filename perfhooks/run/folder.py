@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from perfhooks.errors import PerfhooksError
-from perfhooks.guard import logger
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.core.guard import logger
 from perfhooks.run import layout, remote
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.layout import Listing
@@ -26,7 +26,7 @@ from perfhooks.run.reading import is_plain, read_json
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from perfhooks.job import Job
+    from perfhooks.core.job import Job
     from perfhooks.run.manifest import StepsBy
 
 

@@ -13,8 +13,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.frames import is_ours, is_torch
-from perfhooks.process import working_directory
+from perfhooks.core.frames import is_ours, is_torch
+from perfhooks.core.process import working_directory
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.origins import KNOWN, Origin, file_of, first_part, origin
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from perfhooks.job import Job
+from perfhooks.core.job import Job
 from perfhooks.run.liveness import began
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 -- compared with, never bound

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from perfhooks.errors import PerfhooksError
+from perfhooks.core.errors import PerfhooksError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +35,7 @@ MANIFEST_LOCK: Final = ".run.lock"
 """Held by whoever adds to the manifest."""
 
 REQUESTS: Final = "requests"
-"""The folder of what a running job is asked for, and of what it answers; see `perfhooks.watching.requests`."""
+"""The folder of what a running job is asked for, and of what it answers; see `perfhooks.run.live.requests`."""
 
 REQUESTS_LOCK: Final = ".requests.lock"
 """Held while somebody chooses the steps of a request."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
+from perfhooks.core.version import __version__
 from perfhooks.run import revision
 from perfhooks.run.layout import MANIFEST
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.reading import check_format, read_json
-from perfhooks.version import __version__
 
 if TYPE_CHECKING:
-    from perfhooks.job import Job
+    from perfhooks.core.job import Job
 
 FORMAT: Final = 1
 """1: the first."""
@@ -42,7 +42,8 @@ class StepsBy(msgspec.Struct, frozen=True, kw_only=True):
     """What ended a step, in a training that did not say so itself."""
 
     what: str = ""
-    """``loader``, ``optimizer``, ``batches``, ``backward``, ``call`` or ``process``; see `perfhooks.launching.ways`."""
+    """``loader``, ``optimizer``, ``batches``, ``backward``, ``call`` or ``process``; see
+    `perfhooks.record.launch.step_detectors`."""
     fetches: float | None = None
     """Batches that loaders were asked for in a step, the mean; known when the process has ended."""
     updates: float | None = None
@@ -82,7 +83,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     """What was to be recorded."""
     ranks: str | tuple[_Count, ...] | None = None
-    """Which ranks were to record, as `perfhooks.options.said` says it."""
+    """Which ranks were to record, as `perfhooks.core.options.said` says it."""
     steps_by: StepsBy | None = None
     """How ``perfhooks run`` told steps; None where the training or its framework says what a step is."""
     keep_windows: Annotated[int, msgspec.Meta(ge=1)] | None = None

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from perfhooks.process import working_directory
+from perfhooks.core.process import working_directory
 from perfhooks.run.reading import NotPlainError, kind_of, open_plain
 
 if TYPE_CHECKING:

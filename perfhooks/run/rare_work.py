@@ -8,11 +8,11 @@ import math
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from perfhooks import labels
+from perfhooks.core import labels
+from perfhooks.core.words import printable
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import open_plain
 from perfhooks.run.timeline import in_timeline
-from perfhooks.words import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

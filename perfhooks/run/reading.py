@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from perfhooks.errors import PerfhooksError
+from perfhooks.core.errors import PerfhooksError
 
 if TYPE_CHECKING:
     from pathlib import Path

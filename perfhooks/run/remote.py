@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.errors import OptionError, PerfhooksError
+from perfhooks.core.errors import OptionError, PerfhooksError
 from perfhooks.run.publishing import draft_of
 from perfhooks.run.reading import is_plain, said
 

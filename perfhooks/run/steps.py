@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from perfhooks.core.statistics import is_near, most_common
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import open_plain
 from perfhooks.run.timeline import CAPACITY, HEADER, Rows, in_timeline, parsed
-from perfhooks.statistics import is_near, most_common
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from polars import DataFrame
 
-    from perfhooks.statistics import Values
+    from perfhooks.core.statistics import Values
 
     Flags: TypeAlias = NDArray[np.bool_]
     Ints: TypeAlias = NDArray[np.int64]

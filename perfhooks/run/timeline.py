@@ -15,10 +15,10 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks import labels
+from perfhooks.core import labels
+from perfhooks.core.schedule import Phase
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import read_bytes
-from perfhooks.schedule import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

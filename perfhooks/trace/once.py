@@ -14,7 +14,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def once(make: Callable[Concatenate[Trace, P], T]) -> Callable[Concatenate[Trace, P], T]:
+def cached_per_trace(make: Callable[Concatenate[Trace, P], T]) -> Callable[Concatenate[Trace, P], T]:
     """Have a function of a trace, and of what else can be a key, computed once for each; nobody may change its answer.
 
     What is kept lies on the trace itself and goes with it.

@@ -11,7 +11,7 @@ import polars as pl
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import step_kinds
 from perfhooks.trace.nesting import missing_work, step_marks
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 from perfhooks.trace.tables import (
     categories,
     checks,
@@ -69,7 +69,7 @@ class Tables:
     own_work: tuple[tuple[float, float], ...] = ()
     """When perfhooks itself kept the thread of the steps waiting, which is no part of them; in seconds since 1970."""
     owners: Owners = ()
-    """Whose code is whose; see `perfhooks.trace.names.whose`."""
+    """Whose code is whose; see `perfhooks.trace.names.attribution`."""
 
     @property
     def marks(self) -> step_marks.MarkedSteps:
@@ -203,22 +203,22 @@ class Tables:
         return _plain(self.trace, checks.table)
 
 
-@once
+@cached_per_trace
 def _plain(trace: Trace, make: Callable[[Trace], pl.DataFrame]) -> pl.DataFrame:
     return make(trace)
 
 
-@once
+@cached_per_trace
 def _sourced(trace: Trace, make: Callable[..., pl.DataFrame], owners: Owners) -> pl.DataFrame:
     return make(trace, owners=owners)
 
 
-@once
+@cached_per_trace
 def _labels(trace: Trace) -> pl.DataFrame:
     return labels.of_operators(trace, Tables(trace).operators())
 
 
-@once
+@cached_per_trace
 def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
     marks = step_marks.find(trace)
     wall: Ints = marks.end - marks.start
@@ -235,7 +235,7 @@ def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
     return best if best.any() else whole
 
 
-@once
+@cached_per_trace
 def _steps(
     trace: Trace,
     rank: int | None,
@@ -249,6 +249,6 @@ def _steps(
     return every.filter(pl.Series(_counting(trace, first, unfinished), dtype=pl.Boolean))
 
 
-@once
+@cached_per_trace
 def _operators(trace: Trace, by: tuple[str, ...], *, stack_depth: int, all_flops: bool, owners: Owners) -> pl.DataFrame:
     return operators.table(trace, by, stack_depth=stack_depth, all_flops=all_flops, owners=owners)

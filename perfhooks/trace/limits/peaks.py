@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from perfhooks import labels
+from perfhooks.core import labels
+from perfhooks.core.variables import PEAKS
 from perfhooks.trace.limits.datasheets import DATASHEETS, TYPES, Peaks
-from perfhooks.trace.once import once
-from perfhooks.variables import PEAKS
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Trace
@@ -21,7 +21,7 @@ _LARGEST: Final = 1 << 20
 """Bytes of the file of measured peaks."""
 
 
-@once
+@cached_per_trace
 def of_trace(trace: Trace) -> Peaks | None:
     """The peaks of the device of a trace, or of its processor where no device was traced; None where nobody knows.
 

@@ -15,7 +15,7 @@ from perfhooks.trace.names import device_work, operators, tensor_types, work_kin
 from perfhooks.trace.nesting import device, host, missing_work
 from perfhooks.trace.nesting.grouping import distinct, summed
 from perfhooks.trace.nesting.slices import inherited
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.limits.datasheets import Peaks
@@ -67,7 +67,7 @@ class Measured(NamedTuple):
     """For each of `Trace.device_rows` the innermost of these calls that launched it, or -1."""
 
 
-@once
+@cached_per_trace
 def calls(trace: Trace) -> Measured:
     """What a trace shows of that; nothing without recorded shapes."""
     rows = trace.rows(Kind.OP) if "dims" in trace.arguments else np.empty(0, np.int64)
@@ -203,7 +203,7 @@ def _ratio(above: Ints, below: Ints) -> pl.Series:
     return pl.Series(above / np.maximum(below, 1), dtype=pl.Float64).set(pl.Series(~known, dtype=pl.Boolean), None)
 
 
-@once
+@cached_per_trace
 def of_calls(trace: Trace) -> dict[str, Ints]:
     """What `columns` needs, for each of `calls`: sums over any of them that do not hold each other may be taken."""
     found = calls(trace)
@@ -212,7 +212,7 @@ def of_calls(trace: Trace) -> dict[str, Ints]:
     return _sums(trace, found, np.arange(len(found.row)), time, found.kernels)
 
 
-@once
+@cached_per_trace
 def of_work(trace: Trace) -> dict[str, Ints]:
     """The same for each of `Trace.device_rows`, through the operator that launched it.
 

@@ -11,13 +11,13 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.operators import DISPATCHERS
 from perfhooks.trace.nesting import host
 from perfhooks.trace.nesting.slices import inherited
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Flags, Ints, Trace
 
 
-@once
+@cached_per_trace
 def _dispatcher(trace: Trace) -> Ints:
     """Return the innermost dispatcher around each entry of `host.tree`, or -1."""
     tree = host.tree(trace)
@@ -28,7 +28,7 @@ def _dispatcher(trace: Trace) -> Ints:
     return found
 
 
-@once
+@cached_per_trace
 def again(trace: Trace) -> tuple[Ints, Ints]:
     """Return the operators that are called again within themselves, and for each the call around the dispatcher."""
     tree = host.tree(trace)

@@ -13,7 +13,7 @@ from perfhooks.trace.names import operators, ranges, work_kinds
 from perfhooks.trace.nesting import autograd, device, host
 from perfhooks.trace.nesting.grouping import summed
 from perfhooks.trace.nesting.slices import inherited
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Flags, Ints, Trace
@@ -38,7 +38,7 @@ class Computed(NamedTuple):
     """Whether it was computed before, in the forward pass, and is so again for its gradient."""
 
 
-@once
+@cached_per_trace
 def computed(trace: Trace) -> Computed:
     """What the operators of a trace computed, each operation once; nothing without recorded shapes."""
     calls, known = rates.calls(trace), peaks.of_trace(trace)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.errors import OptionError
+from perfhooks.core.errors import OptionError
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Trace
@@ -141,7 +141,7 @@ def texts(communication: str | None) -> list[str]:
     return parts
 
 
-@once
+@cached_per_trace
 def named(trace: Trace) -> Flags:
     """For each of the names of a trace, whether it is that of a kernel that communicates."""
     own = texts(trace.communication)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from perfhooks import labels
+from perfhooks.core import labels
 from perfhooks.trace.names import ranges
 
 _NAMES: Final = {

@@ -8,7 +8,7 @@ from typing import Final
 OURS: Final = re.compile(r"(?:^|/)perfhooks(?:_[a-z]+)?/(?:\w+/)*\w+\.py\(\d+\): ")
 STAND_IN: Final = re.compile(
     r"(?:^|/)perfhooks(?:_[a-z]+/|/adapting/|/launching/(?:calls|loaders|frameworks)\.py|/recording/loader\.py)"
-    r"|(?:^|/)perfhooks/recording/labelling\.py\(\d+\): (?:_labelled_call|labelled|noted)$"
+    r"|(?:^|/)perfhooks/record/loop/labelling\.py\(\d+\): (?:_labelled_call|labelled|noted)$"
 )
 """Frames that stand in for functions of torch or of a framework: they call the user's program."""
 PROGRAM: Final = re.compile(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from perfhooks.labels import STEP_MARK
+from perfhooks.core.labels import STEP_MARK
 
 UPDATE: Final = "Optimizer.step#"
 """An update; the class of the optimizer follows: ``Optimizer.step#AdamW.step``."""

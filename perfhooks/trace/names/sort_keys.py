@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.errors import OptionError
+from perfhooks.core.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from perfhooks import labels
+from perfhooks.core import labels
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import part_names, ranges, work_kinds
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Trace
@@ -26,7 +26,7 @@ _TRAINING_PARTS: Final = (labels.BACKWARD, labels.OPTIMIZER)
 _LAYERS: Final = ("gemms", "convolution", "attention")
 
 
-@once
+@cached_per_trace
 def shown(trace: Trace) -> str:
     """The loop that a trace shows: `TRAIN`, `INFERENCE` or `UNKNOWN`.
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks import labels
-from perfhooks.statistics import OUTLIER, is_near
+from perfhooks.core import labels
+from perfhooks.core.statistics import OUTLIER, is_near
 
 if TYPE_CHECKING:
     import polars as pl

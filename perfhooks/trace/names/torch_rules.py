@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.labels import STEP_MARK
+from perfhooks.core.labels import STEP_MARK
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.model import Numbered, by_number
 from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting import intervals
 from perfhooks.trace.nesting.slices import outermost
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Instants, Ints, Trace
@@ -57,7 +57,7 @@ def named_operator(trace: Trace, rows: Ints) -> Ints:
     return _by_external_id(trace).of(trace.external[rows])
 
 
-@once
+@cached_per_trace
 def _by_external_id(trace: Trace) -> Numbered:
     return by_number(trace.external, trace.rows(Kind.OP, Kind.ANNOTATION))
 
@@ -94,7 +94,7 @@ def homeless_memory(events: Instants, start: Ints, end: Ints) -> Flags:
     return homeless
 
 
-@once
+@cached_per_trace
 def shown_names(trace: Trace) -> tuple[list[str], Ints]:
     """The distinct names of the table, and for each name of the trace its place among them."""
     found: dict[str, int] = {}

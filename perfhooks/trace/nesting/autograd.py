@@ -10,7 +10,7 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.ranges import NODE
 from perfhooks.trace.nesting import host
 from perfhooks.trace.nesting.slices import inherited
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
@@ -28,7 +28,7 @@ class Nodes(NamedTuple):
     """For each entry that is a node, the operator that made it, or -1; entries. -1 for all other entries."""
 
 
-@once
+@cached_per_trace
 def find(trace: Trace) -> Nodes:
     """The nodes of a trace and what made them.
 

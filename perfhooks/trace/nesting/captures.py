@@ -9,14 +9,14 @@ import numpy as np
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import runtime_calls
 from perfhooks.trace.nesting import intervals
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags, Intervals
 
 
-@once
+@cached_per_trace
 def by_thread(trace: Trace) -> dict[int, Intervals]:
     """When each thread captured a graph: from each ``StreamBeginCapture`` to the ``StreamEndCapture`` that follows it.
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from perfhooks.labels import GRAPH_REGIONS, STEP_MARK
+from perfhooks.core.labels import GRAPH_REGIONS, STEP_MARK
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import communication, runtime_calls, torch_rules
 from perfhooks.trace.nesting import captures, host, intervals
 from perfhooks.trace.nesting.slices import inherited, nearest, nest
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints, Trace
@@ -34,7 +34,7 @@ _FEW: Final = 0.1
 slices, which exists already and costs less than nesting that many again."""
 
 
-@once
+@cached_per_trace
 def communicates(trace: Trace) -> Flags:
     """For each of `Trace.device_rows`, whether it is a kernel that communicates: by its arguments, else by its name."""
     rows = trace.device_rows
@@ -44,7 +44,7 @@ def communicates(trace: Trace) -> Flags:
     return is_communication
 
 
-@once
+@cached_per_trace
 def busy(trace: Trace) -> Intervals:
     """When any device worked: the union of the work of all streams of all devices.
 
@@ -58,14 +58,14 @@ def busy(trace: Trace) -> Intervals:
     return intervals.of_slices(trace, work)
 
 
-@once
+@cached_per_trace
 def holders_on_stream(trace: Trace) -> Ints:
     """For each of `Trace.device_rows`, the place of the innermost work of the same stream that holds it, or -1."""
     work = trace.device_rows
     return nest(trace.thread[work], trace.start[work], trace.end[work]).parent
 
 
-@once
+@cached_per_trace
 def own_times(trace: Trace) -> Ints:
     """For each of `Trace.device_rows`, its nanoseconds without the work of the same stream that lies in it.
 
@@ -101,7 +101,7 @@ def devices(trace: Trace, rows: Ints) -> Ints:
     return np.where(said >= 0, said, np.array([*pids, -1], np.int64)[trace.thread[rows]])
 
 
-@once
+@cached_per_trace
 def owners(trace: Trace) -> Ints:
     """For each of `Trace.device_rows`, the operator or label that launched it, or -1.
 
@@ -132,7 +132,7 @@ class Regions(NamedTuple):
     """And whether it has one and is work of the backward pass."""
 
 
-@once
+@cached_per_trace
 def regions(trace: Trace) -> Regions:
     """What parts of CUDA graphs are called, as by ``torch.cuda.graph_annotations.mark_kernels``.
 
@@ -211,7 +211,7 @@ def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
     return holding
 
 
-@once
+@cached_per_trace
 def launch_calls(trace: Trace) -> Ints:
     """The calls that launch kernels or graphs; what is captured into a graph is not launched."""
     rows = trace.chosen(runtime_calls.LAUNCH.search, Kind.RUNTIME)
@@ -229,7 +229,7 @@ def has_launches(trace: Trace) -> bool:
     return not ((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0)).any()
 
 
-@once
+@cached_per_trace
 def recorder_overhead(trace: Trace) -> Ints:
     """Return the overhead records of the recorder: not those of a full queue, nor of kernels that the driver loads."""
 
@@ -239,26 +239,26 @@ def recorder_overhead(trace: Trace) -> Ints:
     return trace.chosen(is_recorder, Kind.OVERHEAD)
 
 
-@once
+@cached_per_trace
 def full_queue(trace: Trace) -> Intervals:
     """Return when launches waited for room in the queue of the device, by the records of the driver."""
     return intervals.of_slices(trace, trace.named(Kind.OVERHEAD, names=(runtime_calls.FULL_QUEUE,)))
 
 
-@once
+@cached_per_trace
 def wait_calls(trace: Trace) -> Ints:
     """The calls in which the host waits for the device."""
     return trace.chosen(runtime_calls.WAIT.search, Kind.RUNTIME)
 
 
-@once
+@cached_per_trace
 def whole_waits(trace: Trace) -> Ints:
     """Those of them that no other one holds: runtimes report a call and the one that it is made of."""
     rows = wait_calls(trace)
     return rows[holders(trace, rows, rows) < 0] if len(rows) else rows
 
 
-@once
+@cached_per_trace
 def before_window(trace: Trace) -> Flags:
     """For each of `Trace.device_rows`, whether it was launched before recording began.
 
@@ -272,7 +272,7 @@ def before_window(trace: Trace) -> Flags:
     return (trace.launches < 0) & (number > 0) & (number < first)
 
 
-@once
+@cached_per_trace
 def launch_times(trace: Trace) -> Ints:
     """When each of `Trace.device_rows` was launched, in nanoseconds; its own start where nobody is known to have.
 
@@ -301,7 +301,7 @@ class DeviceClock(NamedTuple):
     """Work that begins long before its launch though the clocks agree: its time is wrong; places in `device_rows`."""
 
 
-@once
+@cached_per_trace
 def clocks(trace: Trace) -> DeviceClock:
     """Compare the clock of the devices with that of the host, by launches and by the extents of both.
 

@@ -11,7 +11,7 @@ from perfhooks.trace.kinds import HOST
 from perfhooks.trace.names import torch_rules
 from perfhooks.trace.nesting.grouping import distinct as distinct_places
 from perfhooks.trace.nesting.slices import Nesting, inherited, last_begun, nest, still_open
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ _WIDE: Final = 200
 an entry, where one by one an entry takes 0.24 us."""
 
 
-@once
+@cached_per_trace
 def tree(trace: Trace) -> Tree:
     """The tree of a trace."""
     rows = trace.rows(*HOST)
@@ -57,7 +57,7 @@ def tree(trace: Trace) -> Tree:
     return Tree(rows, thread, nest(thread, trace.start[rows], trace.end[rows]), entry)
 
 
-@once
+@cached_per_trace
 def after(trace: Trace) -> Ints:
     """For each entry the first one of its thread that begins when it is over, or where those of its thread end."""
     calls = tree(trace)
@@ -184,7 +184,7 @@ def innermost(trace: Trace, thread: Column, time: Ints) -> Ints:
     return still_open(calls.nesting, begun, time)
 
 
-@once
+@cached_per_trace
 def launchers(trace: Trace) -> Ints:
     """The entry that launched each of `Trace.device_rows`: its call, else the operator it names, or -1."""
     launches = trace.launches

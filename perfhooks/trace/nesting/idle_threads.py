@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks import labels
+from perfhooks.core import labels
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.nesting import host, intervals
 from perfhooks.trace.nesting.slices import inherited
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
@@ -25,11 +25,11 @@ _WAITS: Final = re.compile(
     r"|^<(?:built-in )?(?:method|function) '?(?:acquire|select|poll|sleep|wait|accept|recv|recv_into)\b"
     r"|^<built-in method get of _queue\.SimpleQueue"
     # the watcher of this house, which waits in C since before the recording: torch knows no frame for that
-    r"|(?:^|/)perfhooks/watching/watcher\.py\(\d+\): _live$"
+    r"|(?:^|/)perfhooks/record/watch/watcher\.py\(\d+\): _live$"
 )
 
 
-@once
+@cached_per_trace
 def waiting(trace: Trace) -> Flags:
     """Which entries of `host.tree` are waiting, on threads that are not those of the steps.
 

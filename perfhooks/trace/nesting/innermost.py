@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from perfhooks.trace.nesting import host, intervals
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints, Trace
@@ -24,7 +24,7 @@ class Flat(NamedTuple):
     """Of `host.tree`; -1 where nothing is open."""
 
 
-@once
+@cached_per_trace
 def of_thread(trace: Trace, thread: int) -> Flat:
     """The innermost slice of a thread at any time.
 

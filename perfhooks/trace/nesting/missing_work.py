@@ -10,7 +10,7 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.model import Doubt
 from perfhooks.trace.names import runtime_calls, work_kinds
 from perfhooks.trace.nesting import device, intervals, step_marks
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
@@ -63,7 +63,7 @@ class ShortReplays(NamedTuple):
     """The most kernels that one of them lacks."""
 
 
-@once
+@cached_per_trace
 def unknown(trace: Trace) -> Unknown:
     """Return of which steps the device times are unknown.
 
@@ -98,7 +98,7 @@ def unknown(trace: Trace) -> Unknown:
     return Unknown(work, work | (not clocks.agree), communication)
 
 
-@once
+@cached_per_trace
 def is_sampled(trace: Trace) -> bool:
     """Return whether a recorder kept only some of the operators and launches, by the numbers that the others had.
 
@@ -115,7 +115,7 @@ def is_sampled(trace: Trace) -> bool:
     return len(every) < _KEPT * (int(numbers[-1] - numbers[0]) + 1)
 
 
-@once
+@cached_per_trace
 def lost_launches(trace: Trace) -> Ints:
     """Return the launches whose correlation no work of a device has."""
     calls = device.launch_calls(trace)
@@ -123,7 +123,7 @@ def lost_launches(trace: Trace) -> Ints:
     return calls[~np.isin(trace.correlation[calls], trace.correlation[trace.device_rows])]
 
 
-@once
+@cached_per_trace
 def few_kernels(trace: Trace) -> FewKernels | None:
     """Compare the kernels of each step with those of its neighbours; None if there is nothing to compare.
 
@@ -154,7 +154,7 @@ def _neighbours(counts: Ints) -> Ints:
     return np.minimum(padded[:-2], padded[2:])
 
 
-@once
+@cached_per_trace
 def short_replays(trace: Trace) -> ShortReplays:
     """Return the replays of graphs that lack kernels of another replay of the same graph.
 
@@ -196,7 +196,7 @@ def _occurs(part: Ints, whole: Ints) -> bool:
     return all(entry in following for entry in part.tolist())
 
 
-@once
+@cached_per_trace
 def lacks_computation(trace: Trace) -> bool:
     """Return whether the kernels that computed were not recorded, as if a recorder loses a stream.
 

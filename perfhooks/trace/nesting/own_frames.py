@@ -10,14 +10,14 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.perfhooks_frames import OURS, PROGRAM, STAND_IN
 from perfhooks.trace.nesting import host
 from perfhooks.trace.nesting.slices import inherited
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Trace
     from perfhooks.trace.nesting.intervals import Flags
 
 
-@once
+@cached_per_trace
 def ours(trace: Trace) -> Flags:
     """Return which entries of `host.tree` are frames of perfhooks, or are called by them for their own purpose."""
     tree = host.tree(trace)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from perfhooks import labels
+from perfhooks.core import labels
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import communication, device_work, operators, part_names
 from perfhooks.trace.names.ranges import COMPILED_REGION, LOADER
 from perfhooks.trace.nesting import host, intervals, phases, validations
 from perfhooks.trace.nesting.spans import Spans, from_moments, layered
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,13 +51,13 @@ class _All(NamedTuple):
     marks: _Found
 
 
-@once
+@cached_per_trace
 def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
     """The moments of each part on one thread, disjoint, as long as the thread has slices.
 
     A moment belongs to the first of these that is open, and among several of one kind to the innermost:
 
-    1. a label that somebody wrote: the names of `perfhooks.labels.PARTS`, and those of `part_names`;
+    1. a label that somebody wrote: the names of `perfhooks.core.labels.PARTS`, and those of `part_names`;
     2. a fetch of PyTorch's DataLoader;
     3. what perfhooks labelled by itself while it recorded, torch's own ranges around ``Optimizer.step`` and
        ``zero_grad``, and outside of these labels
@@ -104,7 +104,7 @@ def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
     return layered(layers, labels.PARTS)
 
 
-@once
+@cached_per_trace
 def _all(trace: Trace) -> _All:
     loader = trace.named(Kind.ANNOTATION, Kind.OP, prefix=LOADER)
     marks = trace.named(Kind.ANNOTATION, Kind.OP, prefix=labels.STEP_MARK)

@@ -9,7 +9,7 @@ import numpy as np
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import autograd, host, intervals, slices
 from perfhooks.trace.nesting.slices import inherited, nest
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
@@ -50,7 +50,7 @@ def backward(trace: Trace, thread: int, extent: tuple[int, int], breaks: Ints) -
     return _joined(found, intervals.distinct(breaks, trace.start[_on(trace, thread, _outside(trace))]))
 
 
-@once
+@cached_per_trace
 def _makers(trace: Trace) -> Ints:
     """The outermost operators that made a node, on all threads."""
     nodes = autograd.find(trace)
@@ -58,14 +58,14 @@ def _makers(trace: Trace) -> Ints:
     return host.tree(trace).row[intervals.distinct(outermost_operators(trace)[source[source >= 0]])]
 
 
-@once
+@cached_per_trace
 def _run(trace: Trace) -> Intervals:
     """When nodes run, on any thread."""
     rows = host.tree(trace).row[autograd.find(trace).entry]
     return intervals.of_slices(trace, rows)
 
 
-@once
+@cached_per_trace
 def _outside(trace: Trace) -> Ints:
     """The operators that run in no node."""
     tree = host.tree(trace)
@@ -85,7 +85,7 @@ def outermost(trace: Trace, rows: Ints) -> Ints:
     return found
 
 
-@once
+@cached_per_trace
 def outermost_operators(trace: Trace) -> Ints:
     """For each entry of the tree, the outermost operator that holds it or is it; itself where none does."""
     tree = host.tree(trace)

@@ -10,7 +10,7 @@ from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import operators, ranges, runtime_calls
 from perfhooks.trace.nesting import captures, device, intervals, missing_work, step_marks
 from perfhooks.trace.nesting.grouping import groups
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
@@ -29,7 +29,7 @@ LOADING: Final = "loading kernels"
 CHOOSING: Final = "trying out convolutions"
 
 
-@once
+@cached_per_trace
 def spent(trace: Trace) -> dict[str, Intervals]:
     """Return the moments of a trace that belong to a start, by kind; they may overlap.
 
@@ -101,7 +101,7 @@ def _preparing(trace: Trace) -> Ints:
     return found
 
 
-@once
+@cached_per_trace
 def _launched_kernels(trace: Trace) -> tuple[Ints, Ints, Flags]:
     """Return the calls that launched kernels, ascending, the name of a kernel of each, and if that is its first run."""
     kernels = np.flatnonzero((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks import labels
+from perfhooks.core import labels
 from perfhooks.trace.kinds import DEVICE_WORK, HOST, Kind
 from perfhooks.trace.nesting import autograd, device, host
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
@@ -28,7 +28,7 @@ class MarkedSteps(NamedTuple):
     end: Ints
 
 
-@once
+@cached_per_trace
 def find(trace: Trace) -> MarkedSteps:
     """The steps of a trace: its marks on the host, else one for all of it."""
     marks = trace.named(Kind.ANNOTATION, prefix=labels.STEP_MARK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from perfhooks import labels
+from perfhooks.core import labels
 
 _CALLS: Final = (labels.FORWARD, labels.VALIDATION)
 LOSS: Final = "loss"

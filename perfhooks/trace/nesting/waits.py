@@ -9,7 +9,7 @@ import numpy as np
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import device_work, runtime_calls
 from perfhooks.trace.nesting import device, intervals
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
@@ -29,7 +29,7 @@ class Held(NamedTuple):
     """Until when: the end of the call."""
 
 
-@once
+@cached_per_trace
 def held(trace: Trace) -> Held:
     """The copies in whose calls the host waited for the device.
 

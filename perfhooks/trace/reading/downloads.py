@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from fsspec.callbacks import Callback
 from fsspec.core import url_to_fs
 
-from perfhooks.errors import PerfhooksError
+from perfhooks.core.errors import PerfhooksError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ import shutil
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final
 
-from perfhooks.labels import ESCAPE, unescaped_text
+from perfhooks.core.labels import ESCAPE, unescaped_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

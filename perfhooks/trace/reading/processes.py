@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from perfhooks.errors import TraceError
-from perfhooks.labels import STEP_MARK
+from perfhooks.core.errors import TraceError
+from perfhooks.core.labels import STEP_MARK
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.reading.events import decode_object
 

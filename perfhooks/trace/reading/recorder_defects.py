@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.labels import unescaped
+from perfhooks.core.labels import unescaped
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
-from perfhooks import labels
+from perfhooks.core import labels
 from perfhooks.trace.kinds import Kind
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from perfhooks.errors import OptionError, TraceError
+from perfhooks.core.errors import OptionError, TraceError
+from perfhooks.core.variables import MAX_UNPACKED_MB
 from perfhooks.trace.reading.packing import GZIP_MAGIC
-from perfhooks.variables import MAX_UNPACKED_MB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

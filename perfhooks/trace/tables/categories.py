@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks import labels
+from perfhooks.core import labels
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import part_names, ranges, work_kinds
 from perfhooks.trace.nesting import device, intervals, parts
 from perfhooks.trace.nesting.grouping import groups, summed
 from perfhooks.trace.nesting.slices import inherited, nest
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints, Trace
@@ -110,7 +110,7 @@ def table(trace: Trace) -> pl.DataFrame:
     return shown.with_columns(pl.lit(None, _SCHEMA[name]).alias(name) for name in empty).select(*_SCHEMA)
 
 
-@once
+@cached_per_trace
 def of_work(trace: Trace) -> Column:
     """For each of `Trace.device_rows`, its place in `CATEGORIES`."""
     work, owner = trace.device_rows, device.owners(trace)
@@ -133,7 +133,7 @@ def of_work(trace: Trace) -> Column:
     return category
 
 
-@once
+@cached_per_trace
 def calls(trace: Trace) -> _Calls:
     """The operators of the host with their categories."""
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
@@ -161,7 +161,7 @@ def _updating(trace: Trace, rows: Ints) -> Flags:
     return is_updating
 
 
-@once
+@cached_per_trace
 def _optimizing(trace: Trace) -> list[int]:
     """The threads on which anything is called an optimizer."""
     told = (part_names.of_label, part_names.of_automatic, part_names.of_range)
@@ -172,7 +172,7 @@ def _optimizing(trace: Trace) -> list[int]:
     return threads
 
 
-@once
+@cached_per_trace
 def _of_operators(trace: Trace) -> Column:
     """The category that each name tells if it is an operator's, else `OTHER`."""
     numbers = trace.names_of(Kind.OP)

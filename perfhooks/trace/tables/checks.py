@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks import labels, words
+from perfhooks.core import labels, words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import rates
 from perfhooks.trace.names.messages import word

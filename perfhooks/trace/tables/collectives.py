@@ -13,7 +13,7 @@ from perfhooks.trace.names.messages import Message, messages, operation
 from perfhooks.trace.nesting import device, intervals
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.slices import nest, outermost
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 from perfhooks.trace.tables.step_columns import since_start, step_numbers, where
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def rows(trace: Trace) -> Ints:
     return _sources(trace).row
 
 
-@once
+@cached_per_trace
 def operators(trace: Trace) -> list[str | None]:
     """Return for each row of `table` the name of the operator that launched it.
 
@@ -136,7 +136,7 @@ def operators(trace: Trace) -> list[str | None]:
     return names
 
 
-@once
+@cached_per_trace
 def _sources(trace: Trace) -> _Sources:
     marks, record, label = _marks(trace)
     work = trace.device_rows

@@ -10,7 +10,7 @@ import polars as pl
 
 from perfhooks.trace.nesting import device, step_marks
 from perfhooks.trace.nesting.intervals import MS
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 from perfhooks.trace.tables.step_columns import since_start
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def over_time(trace: Trace, counting: Flags, points: int) -> OverTime:
     )
 
 
-@once
+@cached_per_trace
 def _series(trace: Trace) -> list[_Series]:
     found = trace.counters
     edges = np.searchsorted(found.series, np.arange(len(found.names) + 1))

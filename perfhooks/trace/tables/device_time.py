@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks import labels
+from perfhooks.core import labels
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.model import by_number
 from perfhooks.trace.names import ranges, runtime_calls
@@ -28,7 +28,7 @@ from perfhooks.trace.nesting import (
 from perfhooks.trace.nesting.grouping import summed
 from perfhooks.trace.nesting.slices import nearest
 from perfhooks.trace.nesting.stretches import Stretches
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints, Trace
@@ -132,7 +132,7 @@ def numbers(trace: Trace) -> list[int]:
     return found
 
 
-@once
+@cached_per_trace
 def work(trace: Trace, number: int = ALL) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """The nanoseconds of each step's wall in which a device worked: one row for each mark.
 
@@ -157,7 +157,7 @@ def work(trace: Trace, number: int = ALL) -> np.ndarray[tuple[int, int], np.dtyp
     return np.stack([*found, _within(_busy(trace, number), marks) - _within(taken, marks)], axis=1)
 
 
-@once
+@cached_per_trace
 def span(trace: Trace) -> Span:
     """Split the span of each step's own work, of all devices together, wherever that lies; for the wall see `work`."""
     marks, rows = step_marks.find(trace), trace.device_rows
@@ -182,7 +182,7 @@ def span(trace: Trace) -> Span:
     )
 
 
-@once
+@cached_per_trace
 def idle(trace: Trace, number: int = ALL) -> Idle:
     """Say for each moment of the steps in which no device worked why that was.
 
@@ -228,7 +228,7 @@ def idle(trace: Trace, number: int = ALL) -> Idle:
     )
 
 
-@once
+@cached_per_trace
 def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """The nanoseconds of each step's wall by how many launches had been made whose work had not begun: `QUEUE`.
 
@@ -347,7 +347,7 @@ def _awaited(trace: Trace, work: Ints) -> Ints:
     return np.where((work >= 0) & (waited > previous) & (waited // whole == launched[work] // whole), row[before], -1)
 
 
-@once
+@cached_per_trace
 def _launched(trace: Trace) -> tuple[Ints, Ints]:
     """When each call was made that launched work, and when the first of its work began, not before."""
     known = trace.launches >= 0
@@ -359,7 +359,7 @@ def _launched(trace: Trace) -> tuple[Ints, Ints]:
     return launched, np.maximum(begun[first], launched)
 
 
-@once
+@cached_per_trace
 def _blocked(trace: Trace) -> Ints:
     """Return the launches that waited for room in the queue, by a record of the driver or by their number."""
     launched, begun = (np.sort(each) for each in _launched(trace))
@@ -440,7 +440,7 @@ def _by_thread(trace: Trace, asked: Stretches, thread: Ints) -> Stretches:
     return stretches.joined(*found) if found else asked
 
 
-@once
+@cached_per_trace
 def _marks(trace: Trace) -> tuple[Ints, Ints]:
     """The entries of `host.tree` that are marks of steps, and what each lies in that is none, or -1."""
     tree = host.tree(trace)
@@ -450,7 +450,7 @@ def _marks(trace: Trace) -> tuple[Ints, Ints]:
     return marks, nearest(tree.nesting.parent, marks, is_other)
 
 
-@once
+@cached_per_trace
 def _rows(trace: Trace) -> Column:
     """The slice of each entry of `host.tree`, for a mark of a step what that lies in; -1 for what is none."""
     rows = np.append(host.tree(trace).row, -1).astype(np.int32)
@@ -459,7 +459,7 @@ def _rows(trace: Trace) -> Column:
     return rows
 
 
-@once
+@cached_per_trace
 def _meanings(trace: Trace) -> Column:
     """What each entry of `host.tree` means as a cause where it is the innermost; the last is that of none."""
     tree = host.tree(trace)
@@ -479,7 +479,7 @@ def _meanings(trace: Trace) -> Column:
     return cause
 
 
-@once
+@cached_per_trace
 def _causes(trace: Trace, thread: int) -> Column:
     """The same for a thread: one without steps may be waiting for something to do. Marks mean what they lie in."""
     cause: Column = _meanings(trace).copy()

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import whose
+from perfhooks.trace.names import attribution
 from perfhooks.trace.names.origins import PREFERENCE
 from perfhooks.trace.nesting import host, intervals, missing_work, step_marks
 from perfhooks.trace.nesting.grouping import groups
@@ -49,9 +49,9 @@ def table(trace: Trace, chosen: Flags, *, by_step: bool = False, owners: Owners 
     ``device`` is null where all devices are looked at together: a moment is idle if none works. Where several worked,
     each has rows of its own besides. ``cause`` is one of `device_time.CAUSES`, ``place`` where in its step the time
     lay: before its first work, after its last, or between. ``name`` is what the host was in, or the launch, or the work
-    that did not begin; ``line`` the innermost line of the user there (`perfhooks.trace.names.whose`), null where stacks
-    were not recorded. ``idle_ms`` is the time, which sums to all idle time of these steps, ``percent`` its share of
-    their walls, and ``count`` in how many stretches it came. ``step`` is there by step only.
+    that did not begin; ``line`` the innermost line of the user there (`perfhooks.trace.names.attribution`), null where
+    stacks were not recorded. ``idle_ms`` is the time, which sums to all idle time of these steps, ``percent`` its share
+    of their walls, and ``count`` in how many stretches it came. ``step`` is there by step only.
 
     Args:
         trace: any trace; without work of devices there are no rows.
@@ -99,7 +99,7 @@ def told(trace: Trace, found: device_time.Idle, owners: Owners) -> Spoken:
     asked[lined] = True
     rows = np.flatnonzero(asked[:-1])
     place = np.full(len(trace) + 1, -1, np.int64)
-    lines, place[rows] = whose.at_rows(trace, rows, owners)
+    lines, place[rows] = attribution.at_rows(trace, rows, owners)
     line = place[lined]
     is_named = np.isin(found.cause, _NAMED) | (np.isin(found.cause, _LINED) & (line < 0))
     row = np.where(is_named, found.row, -1)
@@ -149,7 +149,7 @@ def holder(trace: Trace, found: device_time.Idle, owners: Owners = ()) -> tuple[
     tree, marks = host.tree(trace), step_marks.find(trace)
     mine = np.isin(found.cause, DONE) & (found.row >= 0)
     frames = trace.rows(Kind.PYTHON)
-    lines = whose.names_of(trace, (*PREFERENCE[0], *PREFERENCE[1]), owners)
+    lines = attribution.names_of(trace, (*PREFERENCE[0], *PREFERENCE[1]), owners)
     frames = frames[lines[trace.name[frames]]]
     step = step_marks.step_of(marks, trace.start[frames])
     frames = frames[(step >= 0) & (marks.end[step] >= trace.end[frames]) & (trace.thread[frames] == marks.thread[step])]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from perfhooks.labels import AUTOMATIC, PARTS, STEP_MARK
+from perfhooks.core.labels import AUTOMATIC, PARTS, STEP_MARK
 from perfhooks.trace.names import communication, ranges
 from perfhooks.trace.tables import operators
 
@@ -34,12 +34,12 @@ def table(trace: Trace) -> pl.DataFrame:
     """Say what each label cost: ``record_function``, ``prof.region``, and what torch writes of itself, as its steps.
 
     One row for each name, the user's own first, then by time. ``own`` is whether somebody wrote it into their code:
-    not torch, no framework, and no name of `perfhooks.labels.PARTS`, which the table of steps has. ``calls`` is how
-    often it ran; ``total_ms`` its time on the host with all that ran in it, ``mean_ms`` that of one call, ``self_ms``
-    what is left of the total without the labels and operators in it; ``percent`` the total as a share of the time that
-    was recorded, from the first to the last call of the host; ``device_ms`` the device work that was launched in it,
-    null if the trace shows no device. Labels in one another, or side by side on two threads, count each, so shares may
-    sum to more than 100.
+    not torch, no framework, and no name of `perfhooks.core.labels.PARTS`, which the table of steps has. ``calls`` is
+    how often it ran; ``total_ms`` its time on the host with all that ran in it, ``mean_ms`` that of one call,
+    ``self_ms`` what is left of the total without the labels and operators in it; ``percent`` the total as a share of
+    the time that was recorded, from the first to the last call of the host; ``device_ms`` the device work that was
+    launched in it, null if the trace shows no device. Labels in one another, or side by side on two threads, count
+    each, so shares may sum to more than 100.
 
     The times are those of the table of operators: it is the same sum.
 

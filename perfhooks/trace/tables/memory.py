@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names import operators, whose
+from perfhooks.trace.names import attribution, operators
 from perfhooks.trace.names.origins import PREFERENCE
 from perfhooks.trace.nesting import host, intervals, step_marks
 from perfhooks.trace.nesting.slices import nearest
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 from perfhooks.trace.tables.step_columns import where
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def alive_at_peak(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
 
     Args:
         trace: any trace.
-        owners: whose code is whose, see `perfhooks.trace.names.whose`.
+        owners: whose code is whose, see `perfhooks.trace.names.attribution`.
     """
     frames = [pl.DataFrame(schema=_ALIVE)]
     for usage in _usages(trace):
@@ -169,7 +169,7 @@ def alive_at_peak(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-@once
+@cached_per_trace
 def _usages(trace: Trace) -> Sequence[_Usage]:
     """Each device that has memory events; of more than any machine has, those with the most."""
     return list(_each_usage(trace))
@@ -230,9 +230,9 @@ def _sources(trace: Trace, entry: Ints, owners: Owners) -> list[str | None]:
     is_frame, name = trace.kind[tree.row] == Kind.PYTHON, trace.name[tree.row]
     around = []
     for origins in PREFERENCE:
-        wanted = is_frame & whose.names_of(trace, origins, owners)[name]
+        wanted = is_frame & attribution.names_of(trace, origins, owners)[name]
         around.append(np.append(tree.row, -1)[nearest(tree.nesting.parent, entry, wanted)].tolist())
-    return [whose.spoken(trace, *entries) for entries in zip(*around, strict=True)]
+    return [attribution.spoken(trace, *entries) for entries in zip(*around, strict=True)]
 
 
 def _nearest(parent: Ints, entry: Ints, name: Ints, choices: tuple[np.ndarray, ...]) -> list[int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks import labels
+from perfhooks.core import labels
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.limits import rates
 from perfhooks.trace.names import ranges
@@ -15,7 +15,7 @@ from perfhooks.trace.nesting import autograd, device, host
 from perfhooks.trace.nesting.grouping import distinct, summed
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.slices import inherited
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 from perfhooks.trace.tables import categories
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _unwrapped(rows: pl.DataFrame, path: str, cost: float) -> str | None:
     return name.removeprefix(ranges.SHARDED) if name[len(ranges.SHARDED) :][:1].isupper() else name
 
 
-@once
+@cached_per_trace
 def qualified_names(trace: Trace) -> dict[str, str]:
     """What the model calls the modules of a trace that perfhooks recorded: ``Conv2d_3`` is ``layer1.0.conv2``.
 
@@ -193,7 +193,7 @@ def qualified_names(trace: Trace) -> dict[str, str]:
     return found
 
 
-@once
+@cached_per_trace
 def find(trace: Trace) -> ModuleTree:
     """The modules of a trace."""
     tree, nodes = host.tree(trace), autograd.find(trace)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks.errors import OptionError
+from perfhooks.core.errors import OptionError
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.limits import flops, rates, redispatch
-from perfhooks.trace.names import ranges, torch_rules, whose
+from perfhooks.trace.names import attribution, ranges, torch_rules
 from perfhooks.trace.nesting import device, step_marks
 from perfhooks.trace.nesting.grouping import distinct, groups, summed
 from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.slices import Nesting, nest
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 from perfhooks.trace.tables import modules, stacks
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _rates(trace: Trace, host: _Rows, grouped: Groups) -> dict[str, Ints]:
     return {f"{_RATE}{name}": summed(place, values, count) for name, values in rates.of_calls(trace).items()}
 
 
-@once
+@cached_per_trace
 def calls(trace: Trace) -> Calls:
     """The tree of calls on the host, by torch's rules."""
     rows = _shown(trace)
@@ -187,7 +187,7 @@ def device_time(trace: Trace, tree: Calls) -> Ints:
     return summed(call_of[device.owners(trace)], device.own_times(trace), len(tree.row))
 
 
-@once
+@cached_per_trace
 def _host_rows(trace: Trace) -> _Rows:
     tree = calls(trace)
     start, end = trace.start[tree.row], trace.end[tree.row]
@@ -216,7 +216,7 @@ def _counted(tree: Calls) -> Ints:
     return np.flatnonzero(tree.into == np.arange(len(tree.row)))
 
 
-@once
+@cached_per_trace
 def _flops(trace: Trace, *, everything: bool) -> Ints:
     """The floating point operations of each call that counts, or -1."""
     tree = calls(trace)
@@ -235,7 +235,7 @@ def _known_sum(grouped: Groups, values: Ints) -> Ints:
     return np.where(np.bincount(grouped.of[known], minlength=len(total)) > 0, total, -1)
 
 
-@once
+@cached_per_trace
 def _device_rows(trace: Trace) -> _Rows:
     rows = trace.rows(*_DEVICE)
     span = trace.end[rows] - trace.start[rows]
@@ -264,14 +264,14 @@ def _exclusive(trace: Trace, tree: Calls) -> Ints:
     return summed(tree.into[order], _on_own_threads(trace).own, len(order))
 
 
-@once
+@cached_per_trace
 def _on_own_threads(trace: Trace) -> Nesting:
     """How the calls nest, each on its own thread; by slice."""
     rows = _shown(trace)
     return nest(trace.thread[rows], trace.start[rows], trace.end[rows])
 
 
-@once
+@cached_per_trace
 def _shown(trace: Trace) -> Ints:
     """The slices of the host that torch shows."""
     rows = trace.rows(*_HOST)
@@ -322,7 +322,7 @@ def _keys(trace: Trace, by: tuple[str, ...], row: Ints, stack_depth: int, owners
         texts, place = stacks.by_depth(trace, stack_depth)
         keys["stack"] = _key(texts, place[row])
     if "line" in by:
-        texts, place = whose.of_rows(trace, _launched_from(trace, row), owners)
+        texts, place = attribution.of_rows(trace, _launched_from(trace, row), owners)
         keys["line"] = _key(texts, place)
     if "module" in by:
         texts, place = modules.of_slices(trace)
@@ -354,7 +354,7 @@ def _shapes(trace: Trace, rows: Ints) -> _Key:
     return _key([json.dumps(trace.text(text) or []) for text in (used - 1).tolist()], place, absent="[]")
 
 
-@once
+@cached_per_trace
 def _memory_row(trace: Trace) -> dict[str, int]:
     """The row of what was allocated while nothing that is shown ran; empty where that is nothing."""
     rows = _shown(trace)
@@ -365,7 +365,7 @@ def _memory_row(trace: Trace) -> dict[str, int]:
     return {"count": int(homeless.sum()), **dict(zip(_SIZES, (host, host, device, device), strict=True)), "flops": -1}
 
 
-@once
+@cached_per_trace
 def _names(trace: Trace) -> tuple[pl.Series, Ints]:
     """The names that are shown, with that of memory at the end, and for each its place in the order of letters."""
     names = [*torch_rules.shown_names(trace)[0], ranges.MEMORY]

@@ -12,7 +12,7 @@ from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import torch_rules
 from perfhooks.trace.nesting import autograd, device, grouping, host, idle_threads, intervals, own_frames
 from perfhooks.trace.nesting.slices import inherited
-from perfhooks.trace.once import once
+from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,7 +97,7 @@ def _leading(parents: Ints, wanted: Flags) -> Flags:
     return found
 
 
-@once
+@cached_per_trace
 def summed(
     trace: Trace,
     by: Literal["host", "device", "bytes"] = "host",
@@ -220,7 +220,7 @@ class _Named(NamedTuple):
     """Which entries of the tree are left out with their time, as it is that of perfhooks."""
 
 
-@once
+@cached_per_trace
 def _paths(trace: Trace, skip: str | None) -> _Named:
     tree = host.tree(trace)
     shown = [torch_rules.shown_name(name) for name in trace.names]

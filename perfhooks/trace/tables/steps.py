@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from perfhooks import labels
+from perfhooks.core import labels
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import utilisation
 from perfhooks.trace.model import epoch
@@ -54,9 +54,9 @@ def table(
     of the step is missing or has wrong times (`perfhooks.trace.nesting.missing_work.unknown`).
 
     Host, on the step's own thread, without overlap; the parts and ``other_ms`` sum to ``wall_ms``. A moment belongs to
-    the innermost label among `perfhooks.labels.PARTS` that somebody wrote, else to what `perfhooks.trace.nesting.parts`
-    tells: PyTorch's DataLoader, what perfhooks labelled while it recorded, what autograd left in the trace; else to
-    ``other``.
+    the innermost label among `perfhooks.core.labels.PARTS` that somebody wrote, else to what
+    `perfhooks.trace.nesting.parts` tells: PyTorch's DataLoader, what perfhooks labelled while it recorded, what
+    autograd left in the trace; else to ``other``.
 
     Device, over the union of all devices, for work that was launched inside the step, on any thread. Work that was
     launched before recording began (`device.before_window`) belongs to no step; other work whose launch is not in the

@@ -9,7 +9,7 @@ import polars as pl
 
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.model import by_number
-from perfhooks.trace.names import operators, torch_rules, whose
+from perfhooks.trace.names import attribution, operators, torch_rules
 from perfhooks.trace.names.messages import word
 from perfhooks.trace.nesting import device, intervals, waits
 from perfhooks.trace.nesting.intervals import MS
@@ -43,12 +43,12 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     what stands in for it; ``kind`` the tracer's word for it (``Stream Sync``, ``Stream Wait Event``, ...) or ``Blocking
     Copy``. ``host_ms`` is how long the call held the host, of a copy beyond what such a call costs; null for what does
     not hold it. ``device_ms`` is what the tracer reports. ``operator`` is the outermost operator around the call;
-    ``line`` the innermost line of the user around it (see `perfhooks.trace.names.whose.lines`), else of anybody, which
-    takes ``with_stack``; ``bytes`` what a copy that blocks moves.
+    ``line`` the innermost line of the user around it (see `perfhooks.trace.names.attribution.lines`), else of anybody,
+    which takes ``with_stack``; ``bytes`` what a copy that blocks moves.
 
     Args:
         trace: any trace.
-        owners: whose code is whose, see `perfhooks.trace.names.whose`.
+        owners: whose code is whose, see `perfhooks.trace.names.attribution`.
     """
     plain, held = _calls(trace), waits.held(trace)
     calls = np.concatenate([plain, held.call])
@@ -75,7 +75,7 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
         "host_ms": where(np.arange(len(call)) < len(calls), (trace.end[call] - start) * MS),
         "device_ms": where(twin >= 0, (trace.end - trace.start)[twin] * MS),
         "operator": list(map(trace.name_of, operator.tolist())),
-        "line": whose.lines(trace, np.where(operator >= 0, operator, asked), owners, otherwise=True),
+        "line": attribution.lines(trace, np.where(operator >= 0, operator, asked), owners, otherwise=True),
         "bytes": where(size >= 0, size),
     }
     return pl.DataFrame(columns, schema=_SCHEMA, strict=False).sort("start_ms", maintain_order=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.labels import STEP_MARK
+from perfhooks.core.labels import STEP_MARK
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.nesting.missing_work import OVERFLOW
 from perfhooks.trace.nesting.slices import nest, still_open

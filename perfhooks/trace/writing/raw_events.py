@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from perfhooks.errors import TraceError
+from perfhooks.core.errors import TraceError
 from perfhooks.trace.reading.events import MALFORMED, decode_object
 from perfhooks.trace.reading.source import BLOCK, TornArchiveError, blocks, opened
 

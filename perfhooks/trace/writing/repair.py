@@ -8,8 +8,8 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from perfhooks import labels
-from perfhooks.errors import TraceError
+from perfhooks.core import labels
+from perfhooks.core.errors import TraceError
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.reading.arguments import MOVED_END, MOVED_START
 from perfhooks.trace.reading.events import MALFORMED

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from perfhooks.errors import TraceError
+from perfhooks.core.errors import TraceError
 from perfhooks.trace.reading.events import decode_object
 from perfhooks.trace.reading.source import opened
 

@@ -1,0 +1,69 @@
+"""Functions around public methods of somebody else's objects, which leave nothing behind when they are taken off."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from perfhooks.core.guard import hide_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+_NONE: Final = object()
+
+
+class _Wrapped(NamedTuple):
+    owner: Any
+    name: str
+    wrapper: Callable[..., Any]
+    before: Any
+    """What the instance itself had under the name."""
+
+
+class WrappedMethods:
+    """Some methods that are wrapped and unwrapped together; a copy of it has none."""
+
+    def __init__(self) -> None:
+        self._wrapped: dict[tuple[int, str], _Wrapped] = {}
+
+    def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Put ``make(method)`` in place of a method of one object, if it has such a method that is not wrapped yet."""
+        method, key = getattr(owner, name, None), (id(owner), name)
+        if method is None or key in self._wrapped:
+            return
+        wrapped = _Wrapped(owner, name, make(method), vars(owner).get(name, _NONE))
+        setattr(owner, name, wrapped.wrapper)
+        self._wrapped[key] = wrapped
+
+    def wrap_in(self, owner: Any, name: str, around: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Run a method of one object inside a context, a new one for each call."""
+
+        def make(method: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(method)
+            def inside(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    with around():
+                        return method(*args, **kwargs)
+                except BaseException as error:
+                    hide_frames(error)
+                    raise
+
+            return inside
+
+        self.wrap(owner, name, make)
+
+    def unwrap(self) -> None:
+        """Put the methods back; one that somebody has covered since stays, as theirs leads to ours."""
+        for key, (owner, name, wrapper, before) in reversed(list(self._wrapped.items())):
+            if vars(owner).get(name) is not wrapper:
+                continue
+            if before is _NONE:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+            del self._wrapped[key]
+
+    def __reduce__(self) -> tuple[type[WrappedMethods], tuple[()]]:
+        return type(self), ()

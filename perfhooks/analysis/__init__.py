@@ -1,0 +1,1 @@
+"""What recordings show: comparisons, findings, ranks, flame graphs."""

@@ -1,0 +1,117 @@
+"""What to do next about a window: rules over its tables, each with its evidence and what it could gain."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from perfhooks.analysis.findings import (
+    attention,
+    communication,
+    compiled,
+    copies,
+    data,
+    host,
+    kernels,
+    machine,
+    memory,
+    optimizer,
+    products,
+    rare_work,
+    start,
+    unnamed,
+)
+from perfhooks.analysis.findings.evidence import Evidence
+from perfhooks.analysis.findings.explained import explained, where
+from perfhooks.analysis.findings.finding import BOUND, OVERHEAD, Finding, gain, of_rank, ordered, rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from perfhooks.run.capture import Capture
+    from perfhooks.trace import Trace
+
+__all__ = [
+    "BOUND",
+    "OVERHEAD",
+    "RULES",
+    "RUN_RULES",
+    "Evidence",
+    "Finding",
+    "explained",
+    "find",
+    "gain",
+    "look",
+    "of_rank",
+    "ordered",
+    "where",
+]
+
+_logger: Final = logging.getLogger("perfhooks")
+
+RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
+    machine.busy_machine,
+    machine.held_clocks,
+    machine.lowered_clock,
+    machine.shared_device,
+    data.waiting_for_data,
+    copies.only_copies,
+    copies.blocking_copies,
+    copies.held_by_copies,
+    host.launch_preparation,
+    host.host_bound,
+    host.device_pauses,
+    host.synchronisation,
+    compiled.recompilation,
+    compiled.left_uncompiled,
+    compiled.graph_breaks,
+    products.float32_products,
+    products.float64_products,
+    kernels.slow_convolution,
+    kernels.layout_conversions,
+    products.unaligned_products,
+    products.weight_bound_products,
+    attention.written_out_attention,
+    kernels.kernels_below_limit,
+    products.own_products,
+    kernels.fusable_chains,
+    optimizer.optimizer_loop,
+    optimizer.zeroed_gradients,
+    memory.allocator_churn,
+    communication.exposed_communication,
+    communication.small_collectives,
+    communication.data_parallel,
+    machine.profiler_overhead,
+    start.recorded_start,
+    unnamed.unnamed_time,
+)
+"""Every rule about a window; the order decides only between findings of equal gain."""
+RUN_RULES: Final = tuple(rule for rule, _ in rare_work.RUN_RULES)
+"""Every rule about a whole run."""
+
+
+def find(capture: Capture, trace: Trace) -> list[Finding]:
+    """Say what is worth doing about a window, what gains most first; nothing where nothing is wrong.
+
+    A rule that fails costs nothing but itself.
+
+    Args:
+        capture: the facts of the window.
+        trace: what was recorded in it.
+    """
+    return look(Evidence(capture, trace))
+
+
+def look(seen: Evidence) -> list[Finding]:
+    """The same, with what the rules see.
+
+    Args:
+        seen: the window.
+    """
+    found: list[Finding] = []
+    for rule in RULES:
+        try:
+            found += rule(seen)
+        except Exception:
+            _logger.debug("rule %s failed", getattr(rule, "__name__", rule), exc_info=True)
+    return sorted(found, key=lambda finding: rank(vars(finding)))

@@ -1,0 +1,245 @@
+"""Asking a running job for a window: from the call for everybody's place to what became of each rank."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.core.words import count
+from perfhooks.run import layout
+from perfhooks.run.capture import Place
+from perfhooks.run.folder import Run
+from perfhooks.run.live import requests
+from perfhooks.run.live.status import Status
+from perfhooks.run.locking import locked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from perfhooks.run.capture import Capture
+    from perfhooks.run.live.requests import Answer, Here
+
+_CALL_S: Final = 60.0
+"""The longest wait for a first answer to a call: a rank answers within two of its looks at the folder."""
+_REST_S: Final = 3.0
+"""The longest wait for the other ranks once one has answered, besides two looks of the rank that looks most seldom."""
+_UNKNOWN_MS: Final = 100.0
+"""The length of a step that is assumed while no rank knows its own."""
+_HASTE: Final = 2.0
+"""How many times faster steps may become while the request is on its way."""
+_WARMUP: Final = 1
+"""Steps before a window in which its recorder warms up."""
+_NAP_S: Final = 0.1
+"""Between two looks for answers."""
+
+
+class CaptureOptions(NamedTuple):
+    """What is to be recorded."""
+
+    steps: int = 3
+    ranks: tuple[int, ...] | None = None
+    """None is all that record."""
+    stage: str | None = None
+    """None is the one that most ranks are in."""
+    options: Mapping[str, bool] = {}
+
+
+@dataclass
+class RankOutcome:
+    """What became of the request on one rank."""
+
+    rank: int
+    place: Place | None = None
+    """Where its window is."""
+    capture: Capture | None = None
+    """The facts of the window, once it is finished."""
+    problem: str = ""
+    """Why there is none."""
+    note: str = ""
+    """What is not as it was asked for."""
+
+
+@dataclass
+class CaptureRequest:
+    """One request, from whoever makes it.
+
+    Args:
+        run: The run folder.
+        wish: What is to be recorded.
+        tell: Hears, several times a second, what is being waited for.
+    """
+
+    run: Path
+    wish: CaptureOptions
+    tell: Callable[[str], None] = field(default=lambda _: None)
+
+    def __post_init__(self) -> None:
+        self.name = requests.new_id()
+        self._called = 0.0
+        self._owners = Run.existing(self.run).owners()
+
+    def outcomes(self, timeout: float) -> list[RankOutcome]:
+        """Ask, and wait until every rank has recorded and finished its window, or has said why not.
+
+        Args:
+            timeout: How long at most, in seconds, from now on.
+
+        Raises:
+            PerfhooksError: Nobody can be asked, or the folder cannot be written to.
+        """
+        until = time.monotonic() + timeout
+        ranks = self._ranks()
+        try:
+            here = self._call(ranks, min(until, time.monotonic() + _CALL_S))
+            stage = self._stage(here)
+            self._ask(stage, here)
+            return self._wait([rank for rank in ranks if rank in here], until) + [
+                RankOutcome(rank, problem=self._silent(rank)) for rank in ranks if rank not in here
+            ]
+        except OSError as error:
+            raise PerfhooksError(f"{self.run} cannot be written to, so its job cannot be asked ({error})") from error
+        finally:
+            with contextlib.suppress(OSError):
+                requests.take_back(self.run, self.name)
+
+    def _ranks(self) -> list[int]:
+        """Those that are asked: they have recorded into this folder, and nobody knows of their end."""
+        if not self._owners:
+            raise PerfhooksError(f"{self.run}: no process has recorded into it")
+        if self.wish.ranks is not None:
+            strange = sorted(set(self.wish.ranks) - set(self._owners))
+            if strange:
+                known = ", ".join(map(str, self._owners))
+                raise PerfhooksError(f"rank {strange[0]} does not record here; those that do: {known}")
+        wanted = self._owners if self.wish.ranks is None else self.wish.ranks
+        living = [rank for rank in sorted(wanted) if self._owners[rank].is_alive is not False]
+        if not living:
+            raise PerfhooksError(f"the job of {self.run} has ended: a window can be asked for only while it runs")
+        return living
+
+    def _call(self, ranks: Sequence[int], until: float) -> dict[int, Here]:
+        """Where everybody is; whoever has not answered a while after the first is left out."""
+        self._called = time.monotonic()
+        requests.call(self.run, self.name)
+        here: dict[int, Here] = {}
+        while len(here) < len(ranks) and any(map(self._may_live, ranks)) and time.monotonic() < until:
+            heard = requests.heard_here(self.run, self.name)
+            if heard and not here:
+                until = min(until, time.monotonic() + _REST_S + 2 * max(said.poll for said in heard.values()))
+            here = {rank: said for rank, said in heard.items() if rank in ranks}
+            self.tell(f"asking {count(len(ranks), 'rank')} for their step, {len(here)} answered")
+            time.sleep(_NAP_S)
+        if not here:
+            why = "; ".join(dict.fromkeys(self._silent(rank) for rank in ranks))
+            raise PerfhooksError(f"no rank of {self.run} answered: {why}")
+        return here
+
+    def _may_live(self, rank: int) -> bool:
+        return self._owners[rank].is_alive is not False
+
+    def _silent(self, rank: int) -> str:
+        """Why a rank may have said nothing."""
+        if not self._may_live(rank):
+            return "its process has ended"
+        return "it did not answer: its profiler has stopped, was started with watch=False, or cannot write here"
+
+    def _stage(self, here: Mapping[int, Here]) -> str:
+        """The loop that is meant: the one that most ranks are in."""
+        loops = [loop for said in here.values() for loop in said.loops]
+        if self.wish.stage is not None:
+            if self.wish.stage not in {loop.stage for loop in loops}:
+                known = ", ".join(sorted({loop.stage for loop in loops})) or "none"
+                raise PerfhooksError(f"no loop is called {self.wish.stage!r} in this job; there are: {known}")
+            return self.wish.stage
+        if not loops:
+            raise PerfhooksError(f"no loop of {self.run} is being profiled now")
+        running = Counter(loop.stage for loop in loops if loop.is_running)
+        return max((loop.stage for loop in loops), key=lambda stage: (running[stage], stage == "train"))
+
+    def _ask(self, stage: str, here: Mapping[int, Here]) -> None:
+        """Name steps that lie ahead of every rank when it hears of them, and of those that others asked for."""
+        with self._alone():
+            first = self._first(stage, here)
+            for other in requests.outstanding(self.run, stage):
+                if other.first - _WARMUP < first + self.wish.steps and first - _WARMUP < other.first + other.steps:
+                    first = other.first + other.steps + _WARMUP
+            window = requests.WindowRequest(
+                stage=stage, first=first, steps=self.wish.steps, ranks=self.wish.ranks, options=dict(self.wish.options)
+            )
+            requests.ask(self.run, self.name, window)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else asks meanwhile; without locks, ranks move requests that meet."""
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(OSError, TimeoutError):
+                held.enter_context(locked(self.run / layout.REQUESTS_LOCK, timeout=5))
+            yield
+
+    def _first(self, stage: str, here: Mapping[int, Here]) -> int:
+        loops = [loop for said in here.values() for loop in said.loops if loop.stage == stage]
+        medians = [loop.median_ms for loop in loops if loop.median_ms]
+        away_s = time.monotonic() - self._called + 2 * max(said.poll for said in here.values())
+        ahead = math.ceil(_HASTE * away_s * 1e3 / min(medians, default=_UNKNOWN_MS))
+        return max(loop.step for loop in loops) + ahead + _WARMUP + 1
+
+    def _wait(self, ranks: Sequence[int], until: float) -> list[RankOutcome]:
+        """What becomes of each rank that answered the call."""
+        done: dict[int, RankOutcome] = {}
+        while len(done) < len(ranks):
+            answers = requests.heard(self.run, self.name)
+            is_over = time.monotonic() >= until
+            for rank in ranks:
+                outcome = None if rank in done else self._outcome(rank, answers.get(rank), is_over=is_over)
+                if outcome is not None:
+                    done[rank] = outcome
+            self.tell(_progress(ranks, answers, len(done)))
+            if len(done) < len(ranks):
+                time.sleep(_NAP_S)
+        return [done[rank] for rank in sorted(done)]
+
+    def _outcome(self, rank: int, answer: Answer | None, *, is_over: bool) -> RankOutcome | None:
+        """How it ended for a rank; None while there is something to wait for."""
+        if answer is not None and answer.state in ("refused", "ended"):
+            return RankOutcome(rank, problem=answer.why)
+        if answer is not None and (recorded := self._capture(rank, answer)) is not None:
+            return recorded
+        if not self._may_live(rank):
+            return RankOutcome(rank, problem="its process ended before the window was recorded and finished")
+        return RankOutcome(rank, problem=self._why_late(rank, answer)) if is_over else None
+
+    def _why_late(self, rank: int, answer: Answer | None) -> str:
+        if answer is None:
+            return "it did not see the request in time"
+        if answer.state == "recorded":
+            return f"{answer.window} is recorded, but not finished yet: see `perfhooks report`"
+        return f"it has not come to step {answer.first} in time: {self._standstill(rank)}"
+
+    def _capture(self, rank: int, answer: Answer) -> RankOutcome | None:
+        place = Place(layout.below(self.run, answer.window), rank)
+        with contextlib.suppress(OSError, PerfhooksError):
+            capture = place.load()
+            if capture.request == self.name and capture.state == "done":
+                return RankOutcome(rank, place, capture, note=answer.why)
+        return None
+
+    def _standstill(self, rank: int) -> str:
+        status = Status.read(self.run, rank)
+        if status is None or status.loop.is_running:
+            return "its steps are too slow, or stand still"
+        return f"its loop stands between two passes, at step {status.loop.step}"
+
+
+def _progress(ranks: Sequence[int], answers: Mapping[int, Answer], done: int) -> str:
+    firsts = {answer.first: answer.last for answer in answers.values() if answer.first is not None}
+    if not firsts:
+        return f"asking {count(len(ranks), 'rank')}, {len(answers)} answered"
+    steps = ", ".join(f"{first}-{last}" for first, last in sorted(firsts.items()))
+    recorded = sum(answer.state == "recorded" for answer in answers.values())
+    return f"steps {steps}: {recorded} of {count(len(ranks), 'rank')} recorded, {done} finished"

@@ -1,0 +1,104 @@
+"""Two sides, compared and told."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import typer
+
+from perfhooks.analysis.comparison import baseline, sentences
+from perfhooks.analysis.comparison.comparison import compare
+from perfhooks.analysis.comparison.sources import read
+from perfhooks.analysis.comparison.verdict import TOLERANCE, smallest
+from perfhooks.cli.actions import mirror
+from perfhooks.cli.actions.output import write
+from perfhooks.cli.targets import run_in
+from perfhooks.core.errors import OptionError
+from perfhooks.core.progress import working
+from perfhooks.core.words import count, line
+from perfhooks.report.comparison import written
+from perfhooks.report.comparison.opening import data
+from perfhooks.report.comparison.page import render
+from perfhooks.report.finishing.adoption import adopted
+from perfhooks.run import loose
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perfhooks.analysis.comparison.comparison import Comparison
+    from perfhooks.analysis.comparison.side import Side
+
+
+def share(text: str | None, name: str) -> float:
+    """A tolerance as people write it.
+
+    Raises:
+        OptionError: It is none.
+    """
+    if text is None:
+        return TOLERANCE
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise OptionError(f"{name} must be a share from 0 to 1, such as 2% or 0.02; got {text!r}")
+    return value
+
+
+def compared(sides: Sequence[Sequence[str]], stage: str | None, tolerance: float, *, shares: bool) -> Comparison:
+    """Two sides, each of one run or several, held against each other."""
+    with working("comparing"), contextlib.ExitStack() as adoptions:
+        a, b = read([[_run(each, adoptions) for each in side] for side in sides], stage)
+        return compare(a, b, tolerance=tolerance, shares=shares)
+
+
+def _run(target: str, adoptions: contextlib.ExitStack) -> Path:
+    """Return a run, a trace or a baseline; a folder of traces becomes a run as long as the stack is open."""
+    path = mirror.here(target)
+    if not path.is_dir() or run_in(path) is not None or not loose.traces(path):
+        return path
+    return adoptions.enter_context(adopted(path)).folder
+
+
+def save(runs: Sequence[str], stage: str | None, path: Path) -> None:
+    """Keep runs as a baseline."""
+    with working("reading"), contextlib.ExitStack() as adoptions:
+        (side,) = read([[_run(each, adoptions) for each in runs]], stage)
+    _warn(side)
+    if 0 < len(side.levels) < baseline.FEWEST_RUNS:
+        least = sentences.percent(smallest(side.levels))
+        told = f"{count(len(side.levels), 'run')} find no change below {least}: keep {baseline.FEWEST_RUNS} or more"
+        typer.echo(f"perfhooks: {told}", err=True)
+    write(path, baseline.encode(side))
+    typer.echo(path)
+
+
+def _warn(side: Side) -> None:
+    for note in side.notes:
+        typer.echo(line(f"perfhooks: {note}"), err=True)
+
+
+def tell(made: Comparison, form: Literal["text", "markdown", "json"]) -> None:
+    """Write it to standard output."""
+    if form == "json":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(msgspec.json.encode(data(made)) + b"\n")
+        sys.stdout.flush()
+        return
+    typer.echo(written.markdown(made) if form == "markdown" else written.text(made))
+
+
+def page(made: Comparison, out: Path | None, *, show_it: bool) -> None:
+    """Write the page, if it is asked for."""
+    if out is None and not show_it:
+        return
+    path = out or Path("comparison.html")
+    write(path, render(made).encode())
+    typer.echo(path, err=True)
+    if show_it:
+        typer.launch(path.absolute().as_uri())

@@ -1,0 +1,65 @@
+"""The flame graph of any trace, drawn."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import typer
+
+from perfhooks.cli.actions.output import write
+from perfhooks.cli.actions.sources import find, last_window
+from perfhooks.core.progress import working
+from perfhooks.report.handlers import Flame, Stacks
+from perfhooks.run.capture import Capture
+from perfhooks.trace import read
+
+if TYPE_CHECKING:
+    from perfhooks.report.handlers import Handler
+
+Measure = Literal["host", "device", "bytes"]
+Form = Literal["svg", "folded", "speedscope"]
+
+_ENDINGS: Final[dict[Form, str]] = {"svg": "flame.svg", "folded": "stacks.folded", "speedscope": "speedscope.json"}
+_NAMED: Final[dict[Form, str]] = {"folded": ".folded", "speedscope": ".speedscope.json"}
+"""What the name of a file ends in that is no picture."""
+
+
+def flame(target: str | None, out: Path | None, *, by: Measure, form: Form | None) -> None:
+    """Write the flame graph of the last window's lowest rank; without a form, in that of the file's name."""
+    named: Form | None = next((each for each in _NAMED if out and out.name.endswith(_NAMED[each])), None)
+    chosen: Form = form or named or "svg"
+    source = last_window(find(target), need="with_stack")[0]
+    trace = Path(source.path)
+    with working(f"reading {trace}"):
+        content = drawn(trace, by=by, form=chosen)
+    if str(out) == "-":
+        sys.stdout.buffer.write(content)
+        return
+    path = trace.with_name(f"{trace.name.split('.json')[0]}.{_ENDINGS[chosen]}") if out is None else out
+    write(path, content)
+    typer.echo(path)
+
+
+def drawn(path: Path, *, by: Measure, form: Form) -> bytes:
+    """Make the flame graph of a trace.
+
+    Args:
+        path: A Kineto trace.
+        by: What its widths are.
+        form: A picture, folded stacks, or a speedscope profile.
+
+    Returns:
+        The content of the file; empty where there is nothing to draw.
+
+    Raises:
+        TraceError: It is no trace.
+    """
+    handler: Handler = Flame(by=by) if form == "svg" else Stacks(by=(by,), format=form)
+    found = list(handler.artifacts(Capture(stage=path.name), read(path)))
+    content = io.BytesIO()
+    for artifact in found:
+        artifact.write(content)
+    return content.getvalue()

@@ -1,0 +1,25 @@
+"""The runs of a folder, drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import typer
+
+from perfhooks.analysis.comparison import history
+from perfhooks.cli.actions.output import write
+from perfhooks.report.page.page import document
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def tell(folder: Path, form: Literal["text", "json"], out: Path | None) -> None:
+    """Write it to standard output, and to a page if asked to."""
+    histories, left = history.read(folder)
+    told = history.data(histories, left)
+    typer.echo(msgspec.json.encode(told).decode() if form == "json" else history.text(histories, left))
+    if out is not None:
+        write(out, document("perfhooks history", told, {}, ["history.js"]).encode())
+        typer.echo(out, err=True)

@@ -1,0 +1,121 @@
+"""A training's own loader, tried in the place of the training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import polars as pl
+import psutil
+import typer
+
+from perfhooks.cli.actions import sources, table_text
+from perfhooks.core.errors import CommandError, OptionError, PerfhooksError
+from perfhooks.core.progress import working
+from perfhooks.record.launch import command_line
+from perfhooks.report.page.terminal_tables import draw
+from perfhooks.run.reading import read_json
+from perfhooks.trials.loader_results import BRIEF, LoaderTrial
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perfhooks.cli.actions.show import Form
+
+
+_GRACE_S: Final = 5.0
+"""Maximum time after the end of ``--seconds`` for a trial to write its result."""
+
+
+def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
+    """Run a command up to the first loader of its training, and try that.
+
+    Args:
+        command: As `perfhooks run` takes it.
+        seconds: Maximum time in all.
+        ends: The end of that time, by the monotonic clock.
+
+    Raises:
+        OptionError: There is no command, or no time.
+        CommandError: The command ended before it iterated a loader.
+        PerfhooksError: The loader could not be tried.
+    """
+    if not command:
+        raise OptionError("--loader needs a command, such as: perfhooks try --loader -- python train.py --lr 0.1")
+    if not 0 < seconds < float("inf"):
+        raise OptionError(f"seconds must be a number above 0, got {seconds:g}")
+    wanted = command_line.command(command)
+    with tempfile.TemporaryDirectory(prefix="perfhooks-try-") as folder, working("trying the loader"):
+        file = Path(folder, "trial.json")
+        asked = command_line.Request(trial=str(file), trial_ends=ends, here=os.fspath(Path.cwd()))
+        code = _run(wanted, command_line.environment(asked, os.environ), file, ends)
+        if not file.exists():
+            name = wanted[-1] if len(wanted) == 1 else wanted[1]
+            how = f"ended with exit code {code}, before it iterated"
+            if code is None:
+                how = f"did not iterate within {seconds:g} s (--seconds)"
+            raise CommandError(f"{name} {how} a torch.utils.data.DataLoader with gradients on", code or 1)
+        trial = read_json(file, LoaderTrial, "what came of trying a loader")
+    if not any(each.batches for each in trial.tried):
+        raise PerfhooksError(f"the loader cannot be tried: {trial.problem or 'there was no time for a batch'}")
+    return trial
+
+
+def _run(words: Sequence[str], environment: dict[str, str], file: Path, ends: float) -> int | None:
+    """Return the exit code of a program, or None if the time was over first. Its output goes to standard error."""
+    program = psutil.Popen(words, env=environment, stdout=sys.stderr)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the program, which then writes its result
+    try:
+        with contextlib.suppress(psutil.TimeoutExpired):
+            return int(program.wait(max(ends - time.monotonic(), 0)) or 0)
+        with contextlib.suppress(psutil.TimeoutExpired):
+            return int(program.wait(_GRACE_S if file.exists() else 0) or 0)
+        _end(program)
+        return None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end(program: psutil.Process) -> None:
+    """Kill a program and the processes that it started."""
+    processes = [*program.children(recursive=True), program]
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, _GRACE_S)
+
+
+def tell(trial: LoaderTrial, chosen: Form) -> None:
+    """Write the table, then the result; beside CSV the result goes to standard error."""
+    if chosen == "json":
+        sentences = [*trial.sentences(*_step())]
+        typer.echo(msgspec.json.encode({"tried": trial.rows(), "sentences": sentences}).decode())
+        return
+    table = pl.DataFrame(trial.rows(), infer_schema_length=None)
+    if chosen == "csv":
+        sys.stdout.write(table_text.csv_of_three_digits(table))
+        sys.stdout.flush()
+    else:
+        draw({"loader": table.filter(pl.col("batches_per_s").is_not_null()).select(BRIEF)}, limit=0)
+    for line in trial.sentences(*_step()):
+        typer.echo(line, err=chosen == "csv")
+
+
+def _step() -> tuple[float | None, float]:
+    """What a step of the last run below here takes without its wait for data, and that wait, in milliseconds."""
+    try:
+        capture = sources.last_window(sources.find(None))[0].capture
+    except PerfhooksError:
+        return None, 0.0
+    cost = None if capture is None else capture.cost
+    if cost is None or not cost.idle_step_ms or cost.idle_data_ms is None:
+        return None, 0.0
+    waited = min(cost.idle_data_ms, cost.idle_step_ms)
+    return cost.idle_step_ms - waited, waited

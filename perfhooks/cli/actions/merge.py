@@ -1,0 +1,63 @@
+"""The traces of all ranks of a window, put together and told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from perfhooks.analysis.ranks import merge as merging
+from perfhooks.cli.actions import mirror
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.core.progress import counting
+from perfhooks.core.words import printable
+from perfhooks.report.finishing.adoption import adopted
+from perfhooks.run import remote
+from perfhooks.run.finished import FinishedRun
+from perfhooks.run.layout import MANIFEST, MERGED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def merge(said: str | None, out: Path | None, ranks: str | None) -> bool:
+    """Write the merged trace; whether all of the traces are in it."""
+    if said is not None and remote.is_url(said):
+        target, out = _brought(said), out or Path(MERGED)
+    else:
+        target = mirror.here(said)
+    wanted = None if ranks is None else merging.rank_set(ranks)
+    try:
+        with counting("merging rank") as tell:
+            merged = _merge(target, out, wanted, tell)
+    except OSError as error:
+        raise PerfhooksError(f"the merged trace cannot be written: {error}") from error
+    for problem in merged.problems:
+        typer.echo(printable(f"perfhooks: {problem}"), err=True)
+    typer.echo(printable(merged))
+    return not merged.problems
+
+
+def _brought(url: str) -> Path:
+    """A window of a run elsewhere, the last one if none is named, or a folder of traces, with its traces."""
+    if mirror.holds_traces(url):
+        return mirror.here(url, traces=True)
+    target = mirror.here(url)
+    last = FinishedRun(target).last() if (target / MANIFEST).exists() else None
+    window = target if last is None else last.folder
+    mirror.bring(window)
+    return window
+
+
+def _merge(
+    target: Path, out: Path | None, ranks: set[int] | None, tell: Callable[[int, int], object]
+) -> merging.Merged:
+    """Merge a window of ours; else the last traces of the ranks whose traces lie in a folder, or one trace."""
+    if not target.exists() or (target.is_dir() and merging.is_ours(target)):
+        return merging.merge(target, out, ranks=ranks, tell=tell)
+    with adopted(target) as run:
+        path = (target if target.is_dir() else target.parent) / MERGED if out is None else out
+        merged = merging.merge(run.folder, path, ranks=ranks, tell=tell, follow_links=True)
+    return replace(merged, problems=(*run.problems, *merged.problems))

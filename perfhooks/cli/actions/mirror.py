@@ -1,0 +1,266 @@
+"""What a run has elsewhere, at any URL that fsspec opens, brought here as far as a verb needs it.
+
+A mirror is a run folder like any other, less its traces, in the user's own folder for temporary files:
+
+    elsewhere/4c1f2a90b7d3/     of the URLs s3://here/run,s3://there/run
+      have.json                 what there is there, and what of it is here
+      run/run.json ...          the run
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from fsspec.core import url_to_fs
+
+from perfhooks.cli.targets import last_run
+from perfhooks.core import words
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.core.progress import counting
+from perfhooks.run import layout, remote
+from perfhooks.run.publishing import publish_json
+from perfhooks.run.reading import LARGEST, read_json
+from perfhooks.trace.reading.downloads import download
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MIRRORS: Final = "elsewhere"
+_HAVE: Final = "have.json"
+_KEPT_S: Final = 7 * 86_400
+"""Seconds that a mirror stays which nobody looks at."""
+_BATCH: Final = 256
+"""Files that are asked for at once: a store that is far away takes as long for one."""
+_MOST: Final = 1_000_000
+"""Files of a run; ten windows of 10,000 ranks have as many."""
+_STAMPS: Final = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime")
+_PAGES: Final = (layout.PAGE, layout.PAGE_DATA)
+"""Made again of the rest, and large."""
+
+
+class _File(msgspec.Struct, frozen=True):
+    """One file elsewhere."""
+
+    url: str
+    size: int
+    stamp: str
+    """When it was changed, as its file system says it; empty where it does not."""
+    is_here: bool = False
+
+
+def here(target: str | None, *, traces: bool = False) -> Path:
+    """The path of what a user means: the last run below here where nothing was said, and a mirror of what is elsewhere.
+
+    Args:
+        target: A path, or what `mirror` takes.
+        traces: Bring traces as well.
+
+    Raises:
+        PerfhooksError: There is no run, or it cannot be reached.
+    """
+    if target is None:
+        return last_run()
+    if not remote.is_url(target):
+        return Path(target)
+    with counting("bringing file") as tell:
+        return mirror(target, tell, traces=traces)
+
+
+def named(target: str | None) -> str | None:
+    """The same for what reads traces where they are: the URL of one stays."""
+    if target is None or (remote.is_url(target) and is_file(target)):
+        return target
+    return str(here(target, traces=remote.is_url(target) and holds_traces(target)))
+
+
+def is_file(url: str) -> bool:
+    """Whether a URL is that of a trace or a baseline, and not that of a folder: its name says so."""
+    return url.partition("?")[0].endswith((".json", ".json.gz"))
+
+
+def holds_traces(url: str) -> bool:
+    """Whether a URL is that of a folder, and not of a run, of a window of one, or of places that one was written to."""
+    return not is_file(url) and all(_base(each)[0] is None for each in _parts(url))
+
+
+def mirror(target: str, tell: Callable[[int, int], object] | None = None, *, traces: bool = False) -> Path:
+    """What lies elsewhere, brought here as far as it changed since the last time; of a run all but its traces.
+
+    It is kept in the user's folder for temporary files, until nobody has asked for it for a week or `forget` is called.
+
+    Args:
+        target: The URL of a run, of a window of one, of a folder of traces, or of one file; or several URLs with commas
+            between them: the places that the ranks of one run wrote to.
+        tell: Is told how many files are here, and of how many.
+        traces: Bring traces as well.
+
+    Returns:
+        The folder, or the file.
+
+    Raises:
+        PerfhooksError: It cannot be reached, or several places hold several runs.
+    """
+    root = remote.temporary_folder() / _MIRRORS / hashlib.sha256(os.fsencode(target)).hexdigest()[:12]
+    for old in root.parent.glob("*"):
+        if old.stat().st_mtime < time.time() - _KEPT_S:
+            shutil.rmtree(old, ignore_errors=True)
+    parts = _parts(target)
+    bases = {each: (None if is_file(each) else _base(each)[0]) or each for each in parts}
+    folder = root / bases[parts[0]].rstrip("/").rpartition("/")[2]
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(root)
+    wanted = _together([_tree(each) for each in bases.values()])
+    known = _have(root)
+    have = {
+        name: msgspec.structs.replace(file, is_here=_is_same(known.get(name), file) and (folder / name).is_file())
+        for name, file in wanted.items()
+    }
+    for name in [name for name, file in known.items() if file.is_here and name not in have]:
+        (folder / name).unlink(missing_ok=True)
+    is_all = traces or is_file(target)
+    missing = [name for name, file in have.items() if not file.is_here and (is_all or not _is_large(name, file))]
+    _fill(folder, have, missing, tell)
+    return folder / (target.rpartition("/")[2] if is_file(target) else _base(parts[0])[1])
+
+
+def _fill(
+    folder: Path, have: dict[str, _File], missing: list[str], tell: Callable[[int, int], object] | None = None
+) -> None:
+    """Bring some files, and keep what is here by then."""
+    for begin in range(0, len(missing), _BATCH):
+        batch = missing[begin : begin + _BATCH]
+        if tell is not None:
+            tell(begin, len(missing))
+        _get({have[name].url: folder / name for name in batch})
+        have |= {name: msgspec.structs.replace(have[name], is_here=True) for name in batch}
+        publish_json(folder.parent / _HAVE, have)
+    publish_json(folder.parent / _HAVE, have)
+
+
+def bring(window: Path) -> None:
+    """Bring the rest of a window of a mirror: its traces."""
+    have = _have(window.parent.parent)
+    rest = [name for name, file in have.items() if not file.is_here and name.startswith(f"{window.name}/")]
+    _fill(window.parent, have, rest)
+
+
+def url_of(path: Path) -> str | None:
+    """Where a file of a mirror is that was not brought; None where it is no such file."""
+    root = Path(*path.parts[:-3])
+    if root.parent != remote.temporary_folder() / _MIRRORS:
+        return None
+    file = _have(root).get("/".join(path.parts[-2:]))
+    return None if file is None else file.url
+
+
+def forget() -> int:
+    """Delete all mirrors; how many bytes they had."""
+    mirrors = remote.temporary_folder() / _MIRRORS
+    size = sum(path.lstat().st_size for path in mirrors.rglob("*"))
+    shutil.rmtree(mirrors, ignore_errors=True)
+    return size
+
+
+def _parts(target: str) -> list[str]:
+    """The places that one run was written to."""
+    return re.split(r",(?=[\w.+-]+://)", target)
+
+
+@functools.cache
+def _base(url: str) -> tuple[str | None, str]:
+    """The URL of the run that another one is of, or None, and what follows it: the name of a window, or nothing."""
+    above, _, name = url.rstrip("/").rpartition("/")
+    with remote.reaching(url) as (system, path):
+        if system.exists(f"{path}/{layout.MANIFEST}"):
+            return url, ""
+        if layout.steps_of(name) and system.exists(f"{path.rpartition('/')[0]}/{layout.MANIFEST}"):
+            return above, name
+    return None, ""
+
+
+def _tree(url: str) -> dict[str, _File]:
+    """The files at a URL, by their names below it."""
+    with remote.reaching(url) as (system, path):
+        system.invalidate_cache()
+        found = {path: system.info(path)} if is_file(url) else system.find(path, maxdepth=2, detail=True)
+    if not found:
+        raise PerfhooksError(f"{url} is empty, or is not there")
+    if len(found) > _MOST:
+        raise PerfhooksError(f"{url} has {len(found)} files; no run has more than {_MOST}")
+    files = {}
+    for full, info in found.items():
+        name = full.removeprefix(path).lstrip("/") or full.rpartition("/")[2]
+        *window, own = name.split("/")
+        if len(window) > 1 or own in _PAGES or any(part.startswith(".") for part in (*window, own)):
+            continue
+        for part in (*window, own):
+            layout.below(Path(), part)
+        files[name] = _File(system.unstrip_protocol(full), int(info.get("size") or 0), _stamp(info))
+    if layout.MANIFEST not in files and (runs := [name for name in files if name.endswith(f"/{layout.MANIFEST}")]):
+        named = ", ".join(sorted(name.partition("/")[0] for name in runs)[-8:])
+        raise PerfhooksError(f"{url} holds {words.count(len(runs), 'run')} and is none itself, such as {named}")
+    return files
+
+
+def _stamp(info: dict[str, Any]) -> str:
+    """When a file was changed, or which one it is: each file system calls that otherwise."""
+    return next((str(info[key]) for key in _STAMPS if info.get(key)), "")
+
+
+def _is_same(known: _File | None, file: _File) -> bool:
+    """Whether what is here is what is there; where nobody says when it was changed, nobody knows."""
+    is_known = known is not None and known.is_here and file.stamp != ""
+    return is_known and known == msgspec.structs.replace(file, is_here=True)
+
+
+def _is_large(name: str, file: _File) -> bool:
+    """Whether it is a trace, or larger than what is read as a whole."""
+    own = name.rpartition("/")[2]
+    return file.size > LARGEST or own == layout.MERGED or any(kind.ranks([own]) for kind in layout.traces)
+
+
+def _together(trees: list[dict[str, _File]]) -> dict[str, _File]:
+    """The files of one run that was written to several places.
+
+    Raises:
+        PerfhooksError: They hold the same rank twice, so they are several runs.
+    """
+    found: dict[str, _File] = {}
+    for tree in trees:
+        twice = sorted(name for name in tree if name in found and name not in (layout.MANIFEST, layout.TRIED))
+        if twice:
+            raise PerfhooksError(
+                f"{found[twice[0]].url} and {tree[twice[0]].url} are of the same rank: these are two runs, and not two "
+                "places of one"
+            )
+        found = tree | found
+    return found
+
+
+def _get(wanted: dict[str, Path]) -> None:
+    """Copy files, each to its path here."""
+    of_protocol: dict[str, list[str]] = {}
+    for url in wanted:
+        of_protocol.setdefault(url.partition("://")[0], []).append(url)
+    for urls in of_protocol.values():
+        with remote.reaching(urls[0]) as (system, _):
+            for folder in {wanted[url].parent for url in urls}:
+                folder.mkdir(exist_ok=True)
+            paths = [url_to_fs(url)[1] for url in urls]
+            download(system, dict(zip(paths, (wanted[url] for url in urls), strict=True)))
+
+
+def _have(root: Path) -> dict[str, _File]:
+    """What is known of a mirror."""
+    try:
+        return read_json(root / _HAVE, dict[str, _File], "what a mirror has", most=_MOST * 400)
+    except (FileNotFoundError, PerfhooksError):
+        return {}

@@ -1,0 +1,150 @@
+"""Pages of runs and of traces, made and told."""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from perfhooks.analysis.ranks.missing import named
+from perfhooks.cli.actions import mirror
+from perfhooks.cli.actions.output import write
+from perfhooks.core.errors import OptionError, PerfhooksError
+from perfhooks.core.progress import counting, working
+from perfhooks.core.words import printable
+from perfhooks.report import page as report
+from perfhooks.report.finishing.adoption import adopted
+from perfhooks.report.finishing.leftovers import finish_all
+from perfhooks.report.handlers.permit import Permit
+from perfhooks.report.page.page import render
+from perfhooks.report.page.run_data import from_trace
+from perfhooks.run import remote
+from perfhooks.run.layout import MANIFEST, PAGE
+from perfhooks.run.manifest import Manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from perfhooks.report.finishing.leftovers import WindowOutcome
+
+_EACH: Final = 8
+"""Maximum number of ranks of a window that have a line each, because nobody reads a thousand."""
+
+
+def of(
+    target: str | None,
+    out: Path | None,
+    *,
+    communication: str | None,
+    handlers: Sequence[str],
+    upload: str | None,
+    on: str | None,
+) -> tuple[Path | None, bool]:
+    """The page of what a user means, None where it went to standard output; and whether all of it is whole.
+
+    Raises:
+        OptionError: An option is given that is not for it.
+    """
+    is_elsewhere = target is not None and remote.is_url(target)
+    if is_elsewhere and target is not None and mirror.holds_traces(target):
+        return of_folder(target, out or Path(PAGE), communication, on)
+    path = mirror.here(target)
+    is_run = (path / MANIFEST).exists()
+    for said, option, rather in (
+        (communication, "communication", "its training says it"),
+        (None if is_elsewhere else out, "out", "its page lies in it"),
+    ):
+        if is_run and said is not None:
+            raise OptionError(f"--{option} is for traces; of the run {path} {rather}")
+    if on is not None and (is_run or not path.is_dir()):
+        raise OptionError(f"--on is for a folder of traces, which {path} is not")
+    if is_run or not path.exists():
+        return of_run(path, handlers, upload, out)
+    if path.is_dir():
+        return of_folder(path, out or path / PAGE, communication, on)
+    folder = Path() if is_elsewhere else path.parent
+    return of_trace(path, out or folder / f"{path.name.split('.json')[0]}.{PAGE}", communication)
+
+
+def of_run(run: Path, handlers: Sequence[str], url: str | None, out: Path | None) -> tuple[Path | None, bool]:
+    """Finish a run; its page, and whether all of it is whole."""
+    if run.is_dir() and not os.access(run, os.W_OK):
+        made = f"; its page is {run / PAGE}" if (run / PAGE).exists() else ""
+        raise PerfhooksError(f"{run} cannot be written to: copy it to a folder of your own{made}")
+    outcomes = []
+    with working(f"finishing {run}"):
+        for _, window in groupby(
+            finish_all(run, Permit(kinds=tuple(handlers), remote=url)), lambda outcome: outcome.place.folder
+        ):
+            ranks = list(window)
+            outcomes += ranks
+            for line, is_problem in _lines(ranks):
+                typer.echo(printable(line), err=is_problem)
+    if not outcomes:
+        typer.echo(f"{run}: no window was recorded")
+        return None, True
+    with working(f"making the page of {run}"):
+        page = report.write(run, remote=url)
+    elsewhere = Manifest.read(run).remote
+    if elsewhere is not None and url is None:
+        kept = printable(elsewhere)
+        typer.echo(f"the run says that it is kept at {kept}; `--upload {kept}` copies it there", err=True)
+    for line in report.headlines(page):
+        typer.echo(printable(line))
+    if out is not None:
+        write(out, page.read_bytes())
+    return out or page, not any(outcome.problem for outcome in outcomes)
+
+
+def of_folder(folder: Path | str, out: Path, communication: str | None, on: str | None) -> tuple[Path | None, bool]:
+    """The page of all traces in a folder, and whether all of them could be read."""
+    with counting("reading trace") as tell, adopted(folder, communication=communication, on=on, tell=tell) as run:
+        title = folder.resolve().name if isinstance(folder, Path) else folder.rstrip("/").rpartition("/")[2]
+        made = report.write(run.folder, title=title, unread=run.problems)
+        lines, content = report.headlines(made), made.read_bytes()
+    for problem in run.problems:
+        typer.echo(f"perfhooks: {printable(problem)}", err=True)
+    return _put(content, out, lines), not run.problems
+
+
+def of_trace(trace: Path, out: Path, communication: str | None) -> tuple[Path | None, bool]:
+    """The page of one trace."""
+    with working(f"reading {trace}"):
+        content = render(from_trace(trace, communication=communication)).encode()
+    return _put(content, out), True
+
+
+def _put(content: bytes, out: Path, lines: Sequence[str] = ()) -> Path | None:
+    """Write a page where it is to go, after what is said of it; where that is, None for standard output."""
+    if str(out) == "-":
+        sys.stdout.buffer.write(content)
+        return None
+    for line in lines:
+        typer.echo(printable(line))
+    write(out, content)
+    return out
+
+
+def _lines(window: Sequence[WindowOutcome]) -> Iterator[tuple[str, bool]]:
+    """What became of the ranks of a window, those of many that fared alike in one line; and whether it is a problem."""
+    few = len(window) <= _EACH
+    alike: dict[tuple[str, int | None], list[WindowOutcome]] = {}
+    for outcome in window:
+        alike.setdefault((_became(outcome), outcome.place.rank if few else None), []).append(outcome)
+    for (became, _), outcomes in alike.items():
+        ranks = [outcome.place.rank for outcome in outcomes]
+        headline = outcomes[0].capture.line if outcomes[0].capture else ""
+        of_one = f"rank {ranks[0]}: " if headline and len(ranks) > 1 else ""
+        line = f"{window[0].place.folder.name} {named(ranks)}: {became}{': ' if headline else ''}{of_one}{headline}"
+        yield line, bool(outcomes[0].problem)
+
+
+def _became(outcome: WindowOutcome) -> str:
+    if outcome.capture is None:
+        return outcome.problem
+    partial = f", partial ({outcome.capture.partial})" if outcome.capture.partial else ""
+    return f"{'finished now' if outcome.finished_now else 'finished'}{partial}"

@@ -1,0 +1,189 @@
+"""What ``perfhooks run`` does: read its words, check them, and become the command.
+
+Its words are read here without typer, because each training waits for this start. `perfhooks.cli.run` describes the
+same options to typer, which reads ``--help`` and words that are wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import tempfile
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from perfhooks.core.errors import CommandError, OptionError
+from perfhooks.core.guard import write_error
+from perfhooks.core.options import Option, described
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_TYPES: Final = {bool: bool, int: int, float: float, str: str}
+_LISTS: Final = ("activities", "ranks")
+"""Options that are lists: words between commas on the command line, or JSON where words do not say all."""
+_OWN: Final = {"schedule": str, "handler": list, "patience": float}
+"""Options of the command line alone, with their types."""
+
+
+class Parsed(NamedTuple):
+    """The words of ``perfhooks run``."""
+
+    words: Sequence[str]
+    """The command and its own options."""
+    options: Mapping[str, Any]
+    """The options that were given."""
+
+
+def parsed(arguments: Sequence[str]) -> Parsed | None:
+    """Read the words of ``perfhooks run``.
+
+    Args:
+        arguments: Of the whole command line, after its name.
+
+    Returns:
+        The command and the options; None for another verb, for ``--help``, and for words that are wrong.
+    """
+    if list(arguments[:1]) != ["run"]:
+        return None
+    flags, kinds = _flags(), _kinds()
+    rest, options = list(arguments[1:]), dict[str, Any]()
+    while rest and rest[0].startswith("--") and rest[0] != "--":
+        name, has_value, value = rest.pop(0).partition("=")
+        if name in flags and not has_value:
+            options.update(flags[name])
+        elif name in kinds and (has_value or (rest and not rest[0].startswith("-"))):
+            option, kind = kinds[name]
+            value = value if has_value else rest.pop(0)
+            try:
+                options[option] = [*options.get(option, ()), value] if kind is list else kind(value)
+            except ValueError:
+                return None
+        else:
+            return None
+    words = rest[1:] if rest[:1] == ["--"] else rest
+    return Parsed(words, options) if words and (words != rest or rest[0] == "-m" or rest[0][:1] != "-") else None
+
+
+def _flags() -> dict[str, dict[str, bool]]:
+    """Return the options that take no value, as they are written, and what each sets."""
+    switches = [option for option in described() if kind_of(option) is bool]
+    return {_written(option.name): {option.name: True} for option in switches} | {
+        f"--no-{_written(option.name)[2:]}": {option.name: False} for option in switches if option.default is True
+    }
+
+
+def _kinds() -> dict[str, tuple[str, Callable[[str], Any]]]:
+    """Return the options that take a value, as they are written, with their names and types."""
+    valued = {option.name: kind_of(option) for option in described()} | _OWN
+    return {_written(name): (name, kind) for name, kind in valued.items() if kind not in (None, bool)}
+
+
+def _written(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def kind_of(option: Option) -> Any:
+    """Return the type of an option on the command line; None for objects that only Python can make."""
+    if option.name in _LISTS:
+        return str
+    kinds = [option.type, *getattr(option.type, "__args__", ())]
+    literal = isinstance(option.default, str)
+    return next((_TYPES[kind] for kind in kinds if kind in _TYPES), str if literal else None)
+
+
+def start(given: Parsed) -> None:
+    """Become the command.
+
+    Args:
+        given: The command and its options, as `parsed` returns them.
+
+    Raises:
+        PerfhooksError: An option is wrong, or the command cannot be run.
+    """
+    from perfhooks.record.launch import command_line, detached, exit_summary, notes
+
+    options = {name: _read(name, value) for name, value in given.options.items() if name not in _OWN}
+    schedule, handlers, patience = (given.options.get(name) for name in _OWN)
+    wanted = command_line.command(given.words)
+    seconds = command_line.PATIENCE_S if patience is None else patience
+    asked = command_line.request(schedule, handlers or (), options, seconds)
+    reason = exit_summary.known_before(wanted)
+    if reason is not None:
+        write_error(f"perfhooks: nothing may be recorded: {reason}\n")
+    folder = _folder_for_notes()
+    is_watched = bool(folder) and detached.is_possible()
+    asked = msgspec.structs.replace(asked, notes=folder, command=os.getpid(), is_watched=is_watched)
+    if is_watched:
+        detached.start(os.getpid(), folder, wanted)
+    try:
+        os.execve(wanted[0], wanted, command_line.environment(asked, os.environ))  # noqa: S606 -- it is what the user asked for
+    except OSError as error:
+        if folder and not is_watched:
+            notes.delete(folder)
+        code = 127 if isinstance(error, FileNotFoundError) else 126  # the interpreter of a script is not found, either
+        raise CommandError(f"{wanted[0]} cannot be run: {error.strerror}", code) from error
+
+
+def _folder_for_notes() -> str:
+    """Make the folder in which processes of the command leave notes; empty if the disk is full."""
+    try:
+        return tempfile.mkdtemp(prefix="perfhooks-run-")
+    except OSError:  # that costs a part of the exit summary, and not the recording
+        return ""
+
+
+def separated(arguments: Sequence[str]) -> list[str]:
+    """Arguments in which ``-m`` begins the command, as it does for Python: our own options end there.
+
+    Args:
+        arguments: Of the whole command line, after its name.
+    """
+    words = list(arguments)
+    if words[:1] == ["run"] and "-m" in words:
+        place = words.index("-m")
+        ours = itertools.pairwise(words[:place])
+        if "--" not in words[:place] and all(_is_option(before) or _is_option(word) for before, word in ours):
+            words.insert(place, "--")
+    return words
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("--")
+
+
+def _read(name: str, value: Any) -> Any:
+    if name not in _LISTS:
+        return value
+    if name == "activities" and value.lstrip().startswith("["):
+        return written_out(value)
+    parts = [part.strip() for part in value.split(",") if part.strip()]
+    if name == "ranks":
+        return value if value in ("all", "first-of-node") else numbers(parts, value)
+    return parts
+
+
+def written_out(value: str) -> list[Any]:
+    """Activities as a JSON list, in which each may be a mapping."""
+    try:
+        activities: list[Any] = json.loads(value)
+    except ValueError as error:
+        raise OptionError(
+            f"activities must be words such as cpu,cuda or a JSON list, got {value!r} ({error})"
+        ) from None
+    return activities
+
+
+def numbers(parts: Sequence[str], value: str) -> list[int]:
+    """Ranks as people write them, such as ``4-7``, in order; ``value`` is what they wrote in all."""
+    try:
+        return sorted({number for part in parts for number in _span(part)})
+    except ValueError:
+        raise OptionError(f"ranks must be 'all', 'first-of-node' or numbers such as 0,4-7, got {value!r}") from None
+
+
+def _span(part: str) -> range:
+    first, dash, last = part.partition("-")
+    return range(int(first), int(last if dash else first) + 1)

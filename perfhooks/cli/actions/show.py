@@ -1,0 +1,420 @@
+"""Tables that a user asks for, of one trace or of all windows of a run."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import polars as pl
+
+from perfhooks import trace
+from perfhooks.analysis import findings, ranks
+from perfhooks.analysis.findings import data, faces
+from perfhooks.analysis.findings.explained import explained
+from perfhooks.analysis.findings.finding import ordered
+from perfhooks.analysis.findings.loader_plan import COLUMNS
+from perfhooks.analysis.ranks.findings import together
+from perfhooks.analysis.ranks.missing import spans
+from perfhooks.cli.actions import mirror, table_text
+from perfhooks.cli.actions.sources import Source, find, last_window, run_of
+from perfhooks.cli.targets import run_in
+from perfhooks.core import words
+from perfhooks.core.errors import OptionError
+from perfhooks.core.progress import working
+from perfhooks.report.finishing.adoption import adopted
+from perfhooks.report.handlers import collectives
+from perfhooks.report.page import compiled_rows, slow_rows, startup_rows
+from perfhooks.report.page import markdown as in_markdown
+from perfhooks.report.page.run_data import stored_findings
+from perfhooks.report.page.run_summary import read_summary
+from perfhooks.report.page.terminal_tables import NOTHING, draw
+from perfhooks.run import loose, remote
+from perfhooks.run.capture import Capture
+from perfhooks.run.loader import looks
+from perfhooks.trace.kinds import DEVICE_WORK, Kind
+from perfhooks.trace.names import sort_keys, stages
+from perfhooks.trace.window import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from perfhooks.trace import Trace
+
+TABLES: Final = (
+    *("labels", "steps", "operators", "kernels", "categories", "collectives", "copies", "syncs"),
+    *("counters", "idle", "gaps", "functions", "modules", "memory", "stacks"),
+    *("workers", "plan", "compiled", "findings", "checks", "startup", "slow"),
+)
+"""What can be shown."""
+
+OVERVIEW: Final = ("labels", "steps", "operators", "kernels", "checks", "findings")
+"""What is shown if nothing is asked for; on a terminal labels where somebody wrote some."""
+_SORTED: Final = ("operators",)
+"""What is shown if nothing but an order is asked for."""
+
+GROUPS: Final = {
+    "operators": ("shapes", "stack", "line", "module", "step"),
+    "kernels": ("operator",),
+    "idle": ("step",),
+    "counters": ("kernel",),
+    "stacks": ("host", "device", "bytes"),
+}
+"""What a table can be split by; a table of stacks has just one measure."""
+
+_FINDINGS: Final = {
+    "rule": str,
+    "title": str,
+    "gain_ms": float,
+    "gain_percent": float,
+    "is_bound": bool,
+    **dict.fromkeys(("advice", "code", "evidence", "estimate"), str),
+}
+_ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
+"""Tables that `perfhooks.trace.window.Tables` calls otherwise."""
+_SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
+"""What it calls these where they are split."""
+_OF_ALL_WINDOWS: Final = ("steps", "checks")
+_OF_STACKS: Final = ("functions", "modules", "stacks")
+"""Tables of what a window has that explains others, where the last one was recorded without stacks."""
+_BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
+"""What the table of operators takes from there."""
+_OF_RUN: Final = ("startup", "slow")
+"""Tables of a run, and of no window of it."""
+
+Form = Literal["table", "csv", "json"]
+
+
+def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | None = None) -> pl.DataFrame:
+    """One table of one trace.
+
+    Args:
+        trace: any trace.
+        name: one of `TABLES`.
+        by: what to split it by, of `GROUPS`.
+        capture: the facts of its window, if it is one of ours.
+
+    Raises:
+        OptionError: there is no such table, or it cannot be split so.
+    """
+    check(name, by)
+    found = Tables(trace) if capture is None else capture.tables(trace)
+    if name == "operators":
+        return found.operators(by)
+    if name == "idle":
+        return found.idle(by)
+    if name in ("findings", "plan"):
+        return _told(_findings(trace, capture)) if name == "findings" else _plan(trace, capture or Capture())
+    if name in (*_OF_RUN, "compiled", "workers"):  # of a process, and not in its traces
+        return _of_process(name, capture or Capture())
+    if name == "stacks":
+        return _stacks(found, by[0] if by else "host")
+    attribute = _SPLIT[name] if by else _ATTRIBUTES.get(name, name)
+    table: pl.DataFrame = getattr(found, attribute)
+    return table
+
+
+def _findings(trace: Trace, capture: Capture | None) -> list[dict[str, Any]]:
+    # with a last step, whatever it is, no step was cut short
+    found = findings.find(capture or Capture(stage=stages.shown(trace), last=0), trace)
+    return [{name: getattr(each, name) for name in _FINDINGS} for each in found]
+
+
+def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Source]) -> list[dict[str, Any]]:
+    """Findings of a window without stacks, with the lines that one which explains it has for them."""
+    other = last_window(sources, need="with_stack")[0]
+    if not other.explains or other.capture is None or source.has("with_stack"):
+        return rows
+    lines = _findings(trace.read(other.path, communication=other.communication), other.capture)
+    return explained(rows, lines, words.steps(other.capture.first, other.capture.end))
+
+
+def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    told = [{name: row.get(name) for name in _FINDINGS} | {"evidence": "; ".join(row["evidence"])} for row in rows]
+    return pl.DataFrame(told, schema=_FINDINGS)
+
+
+class _FindingsTable:
+    """The table of findings of one window, of all its ranks."""
+
+    def __init__(self, sources: Sequence[Source], run: Path | None, *, is_wanted: bool) -> None:
+        self._sources = sources
+        self._stored = stored_findings(run) if run is not None and is_wanted else None
+        self._of_ranks: dict[int, Sequence[Mapping[str, Any]]] = {}
+        self._steps: dict[int, pl.DataFrame] = {}
+        self._collectives: dict[int, pl.DataFrame] = {}
+
+    def window(self, last: str) -> str:
+        """Return the name of the window: the one that the summary of the run describes, else the last one."""
+        shown = "" if self._stored is None else self._stored.window
+        return shown if shown in {source.window for source in self._sources} else last
+
+    def add(self, source: Source, trace: Trace) -> None:
+        """Add the findings of one rank."""
+        stored = None if self._stored is None else self._stored.of_ranks.get((source.window, source.rank))
+        rows = _explained(_findings(trace, source.capture), source, self._sources) if stored is None else stored
+        self._of_ranks[source.rank] = rows
+        if self._stored is None and source.capture is not None:
+            self._steps[source.rank] = source.capture.tables(trace).steps
+            self._collectives[source.rank] = collectives.rows(source.capture, trace)
+
+    def table(self, window: str) -> pl.DataFrame:
+        """Return the findings of all ranks, and those about slow ranks; equal ones are one row."""
+        of_run: Sequence[Mapping[str, Any]] = [] if self._stored is None else self._stored.of_run
+        if len(self._of_ranks) == 1:
+            return _told(ordered([*of_run, *next(iter(self._of_ranks.values()))]))
+        if len(self._steps) > 1:
+            of_run = ranks.findings(ranks.compare(f"traces {window}", self._steps, self._collectives))
+        rows = together(self._of_ranks, of_run)
+        whose = pl.DataFrame(
+            {"rank": [row["rank"] for row in rows], "ranks": [spans(row["ranks"]) or None for row in rows]},
+            schema={"rank": pl.Int64, "ranks": pl.String},
+        )
+        return pl.concat([whose, _told(rows)], how="horizontal")
+
+
+def _plan(trace: Trace, capture: Capture) -> pl.DataFrame:
+    plan = data.shown_plan(findings.Evidence(capture, trace))
+    return pl.DataFrame(plan.rows if plan is not None else None, schema=COLUMNS)
+
+
+def _of_process(name: str, capture: Capture) -> pl.DataFrame:
+    if name == "workers":
+        return pl.DataFrame(looks.rows(capture.circumstances.looked), schema_overrides={"line": pl.Int64})
+    return compiled_rows.functions(capture.compilation) if name == "compiled" else _of_run(name, None)
+
+
+def _of_run(name: str, run: Path | None) -> pl.DataFrame:
+    """A table of a whole run; that of none has its columns."""
+    return slow_rows.table(run) if name == "slow" else startup_rows.table(run)
+
+
+def _stacks(found: Tables, by: str) -> pl.DataFrame:
+    folded = found.stacks(by)  # type: ignore[arg-type]  # checked against GROUPS
+    values = pl.Series("bytes" if by == "bytes" else "self_ms", list(folded.values()), dtype=pl.Int64)
+    scaled = values if by == "bytes" else values * 1e-6
+    return pl.DataFrame([scaled, pl.Series("stack", list(folded), dtype=pl.String)])
+
+
+def check(name: str, by: Sequence[str] = ()) -> None:
+    """Refuse a table that there is not.
+
+    Raises:
+        OptionError: there is no such table, or it cannot be split so.
+    """
+    if name not in TABLES:
+        close = difflib.get_close_matches(name, TABLES, n=1, cutoff=0.7)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise OptionError(f"table must be one of {', '.join(TABLES)}, got {name!r}{hint}")
+    allowed = GROUPS.get(name, ())
+    for each in by:
+        if each not in allowed:
+            rule = f"must be of {', '.join(allowed)}" if allowed else "is of no use"
+            raise OptionError(f"by {rule} for the table {name!r}, got {each!r}")
+    if name == "stacks" and len(by) > 1:
+        raise OptionError(f"stacks are by one of {', '.join(allowed)}, got {', '.join(by)}")
+
+
+def tables(
+    target: str | None, names: Sequence[str], by: Sequence[str] = (), *, communication: str | None = None
+) -> dict[str, pl.DataFrame]:
+    """The tables that a user asks for, over everything that is meant.
+
+    Steps and checks are those of all windows, what came before the first step and the slow steps those of the run, and
+    the other tables those of the last window; all ranks are in all of them. Lines, modules and shapes are of the window
+    that explains the others, where the last one was recorded without; nothing else is. A column ``window`` says so, and
+    tells windows apart where there are several, and ``rank`` ranks.
+
+    Args:
+        target: see `find`.
+        names: of `TABLES`.
+        by: what to split them by.
+        communication: kernels that communicate, see `perfhooks.trace.read`; None takes what the training said.
+
+    Raises:
+        TraceError: there is no trace, or one cannot be read.
+        OptionError: there is no such table, or it cannot be split so.
+    """
+    for name in names:
+        check(name, by)
+    run, of_windows = run_of(target), [name for name in names if name not in _OF_RUN]
+    # a run without a window may have a table of its own; what is no run is an error, or a trace that has none
+    sources = find(target) if of_windows or run is None else []
+    found: dict[str, list[pl.DataFrame]] = {name: [] for name in of_windows}
+    of_last = {name: last_window(sources, need=_need(name, by))[0].window for name in of_windows}
+    all_findings = _FindingsTable(sources, run, is_wanted="findings" in of_windows)
+    if "findings" in of_windows:
+        of_last["findings"] = all_findings.window(of_last["findings"])
+    others = [source for source in sources if not source.explains] or sources
+    for source in sources:
+        here = [
+            name
+            for name in of_windows
+            if source.window == of_last[name] or (name in _OF_ALL_WINDOWS and source in others)
+        ]
+        if not here:
+            continue
+        with working(f"reading {source.path}"):
+            read = trace.read(source.path, communication=communication or source.communication)
+            for name in here:
+                if name == "findings":
+                    all_findings.add(source, read)
+                else:
+                    found[name].append(_told_apart(compute(read, name, by, source.capture), source, others))
+    if "findings" in of_windows:
+        source = next(source for source in sources if source.window == of_last["findings"])
+        found["findings"] = [_told_apart(all_findings.table(source.window), source, others)]
+    return {name: _joined(found[name]) if name in found else _of_run(name, run) for name in names}
+
+
+def _need(name: str, by: Sequence[str]) -> str | None:
+    """What has to be recorded for a table, that a second window may have."""
+    if name in _OF_STACKS and "device" not in by:
+        return "with_stack"
+    return next((_BEHIND[each] for each in by if each in _BEHIND), None)
+
+
+def _joined(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat(frames, how="diagonal_relaxed")
+
+
+def _told_apart(table: pl.DataFrame, source: Source, others: Sequence[Source]) -> pl.DataFrame:
+    first = []
+    if source.explains or len({each.window for each in others}) > 1:
+        first.append(pl.lit(source.window).alias("window"))
+    if len({each.rank for each in others}) > 1 and "rank" not in table.columns:
+        first.append(pl.lit(source.rank, pl.Int64).alias("rank"))
+    return table.select(*first, pl.all())
+
+
+def markdown(target: str | None, names: Sequence[str] = ()) -> str:
+    """A summary of a run or a trace in at most 2,000 tokens.
+
+    Raises:
+        OptionError: Tables were asked for as well.
+        TraceError: It is neither.
+    """
+    if names:
+        raise OptionError("--format markdown is a summary of the whole; choose --csv or --json for a table")
+    is_folder = target is not None and remote.is_url(target) and mirror.holds_traces(target)
+    path = mirror.here(target, traces=is_folder)
+    if path.is_file():
+        return in_markdown.of_trace(path)
+    traces = [] if run_in(path) is not None else loose.traces(path)
+    if not traces:
+        return in_markdown.of_run(run_in(path) or path)
+    with adopted(path) as run:
+        return in_markdown.of_run(run.folder, [trace.path for trace in traces])
+
+
+def form(*, csv: bool, json: bool) -> Form:
+    """How to write, by what was asked for, else a table on a terminal and CSV in a pipe.
+
+    Raises:
+        OptionError: both were asked for.
+    """
+    if csv and json:
+        raise OptionError("choose one of --csv and --json")
+    return "csv" if csv else "json" if json else "table" if sys.stdout.isatty() else "csv"
+
+
+def show(
+    target: str | None,
+    names: Sequence[str],
+    by: Sequence[str] = (),
+    *,
+    form: Form,
+    limit: int | None = None,
+    communication: str | None = None,
+    sort: str | None = None,
+    all_columns: bool = True,
+) -> None:
+    """Write tables to standard output.
+
+    Args:
+        target: see `find`.
+        names: of `TABLES`; none are an overview (as CSV, the table of steps).
+        by: what to split them by.
+        form: how to write them.
+        limit: how many rows of each; None is what fits a screen, and all in CSV and JSON; 0 is all.
+        communication: see `tables`.
+        sort: what to sort them by, see `perfhooks.trace.names.sort_keys`; None is the order of each.
+        all_columns: Whether CSV has the columns that are empty in all rows.
+
+    Raises:
+        TraceError: there is no trace, or one cannot be read.
+        OptionError: what is asked for cannot be.
+    """
+    chosen = tuple(dict.fromkeys(names)) or (_SORTED if sort else ("steps",) if form == "csv" else OVERVIEW)
+    if form == "csv" and len(chosen) > 1:
+        raise OptionError(f"CSV holds one table, choose one of {', '.join(chosen)}; JSON holds several")
+    if limit is not None and limit < 0:
+        raise OptionError(f"limit must be an integer >= 0, got {limit}")
+    target = mirror.named(target)
+    found = tables(target, chosen, by, communication=communication)
+    if form == "table" and "labels" in found and not names and not found["labels"]["own"].any():
+        del found["labels"]
+    if form == "table" and not sort and "operators" in found:
+        found["operators"] = _by_device(found["operators"])
+    if sort:
+        found = {name: _sorted(name, table, sort) for name, table in found.items()}
+    if form == "table":
+        if not names and (summary := _summary(target)):
+            sys.stdout.write(f"{summary}\n\n")
+        draw(found, limit, nothing=NOTHING | _unrecorded(target, found))
+        return
+    shown = {name: table.head(limit) if limit else table for name, table in found.items()}
+    if form == "csv" and not all_columns:
+        shown = {name: _without_empty_columns(table) for name, table in shown.items()}
+    sys.stdout.flush()
+    for text in _written(shown, form, alone=bool(names)):
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+    sys.stdout.flush()
+
+
+def _summary(target: str | None) -> str:
+    """The step time, its parts and the reason to doubt them, as the report has them; empty for a trace."""
+    run = run_of(target)
+    found = None if run is None else read_summary(run)
+    return "" if found is None else "\n".join(filter(None, [found.line, found.warning]))
+
+
+def _without_empty_columns(table: pl.DataFrame) -> pl.DataFrame:
+    filled = [column.name for column in table if column.null_count() < table.height]
+    return table.select(filled) if table.height else table
+
+
+def _unrecorded(target: str | None, found: Mapping[str, pl.DataFrame]) -> dict[str, str]:
+    """What it means that tables of stacks and of workers are empty: how whoever recorded would have seen them."""
+    empty = [name for name in (*_OF_STACKS, "workers", "plan") if name in found and not found[name].height]
+    if not empty:
+        return {}
+    told = (last_window(find(target), need="with_stack")[0].capture or Capture()).circumstances
+    said = dict.fromkeys(_OF_STACKS, f"none: no stacks were recorded; {faces.stacks(told)} does that")
+    missed = data.unseen(told)
+    return said | (dict.fromkeys(("workers", "plan"), missed) if missed else {})
+
+
+def _by_device(table: pl.DataFrame) -> pl.DataFrame:
+    """Operators and labels by the work that they gave a device, where there was one; its kernels have a table."""
+    if not (table["self_device_ms"].fill_null(0) > 0).any():
+        return table
+    shown = table.filter(~pl.col("kind").is_in([kind.name.lower() for kind in (*DEVICE_WORK, Kind.DEVICE_ANNOTATION)]))
+    return _sorted("operators", shown, "self_device_ms") if shown.height else table
+
+
+def _sorted(name: str, table: pl.DataFrame, sort: str) -> pl.DataFrame:
+    """A table in an order, with the column of the order beside the first: a terminal may not have room for all."""
+    column = sort_keys.check(name, sort, table.columns).partition(" / ")[0]
+    return sort_keys.ordered(name, table, sort).select(*dict.fromkeys((table.columns[0], column, *table.columns)))
+
+
+def _written(found: dict[str, pl.DataFrame], form: Form, *, alone: bool) -> Iterator[str]:
+    """CSV, or a list of rows for the one table that was asked for, else an object of such lists."""
+    if form == "csv":
+        (table,) = found.values()
+        yield from table_text.csv(table)
+        return
+    yield from table_text.json(*found.values()) if alone and len(found) == 1 else table_text.json_object(found)
+    yield "\n"

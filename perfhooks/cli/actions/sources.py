@@ -1,0 +1,149 @@
+"""Which traces a user means, by what was said or by what lies around."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfhooks.cli.actions import mirror
+from perfhooks.cli.targets import last_run, run_in
+from perfhooks.core.errors import PerfhooksError, TraceError
+from perfhooks.core.labels import FOREIGN
+from perfhooks.run import loose
+from perfhooks.run.capture import Capture, Place
+from perfhooks.run.finished import FinishedWindow, in_order
+from perfhooks.run.folder import Run
+from perfhooks.run.layout import MANIFEST, TRACES
+from perfhooks.run.reading import is_plain
+from perfhooks.run.remote import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Source:
+    """One trace to show."""
+
+    path: Path | str
+    window: str = ""
+    """Which of several it is."""
+    capture: Capture | None = None
+    """The facts of its window, if it is one of ours."""
+
+    @property
+    def communication(self) -> str | None:
+        """The kernels that its training said communicate; see `perfhooks.trace.read`."""
+        return None if self.capture is None else self.capture.options.get("communication")
+
+    @property
+    def explains(self) -> bool:
+        """Whether it was recorded only to explain other windows."""
+        return self.capture is not None and self.capture.explains
+
+    def has(self, option: str) -> bool:
+        """Whether something was recorded, as ``with_stack``."""
+        return self.capture is not None and self.capture.options.get(option) is True
+
+    @property
+    def rank(self) -> int:
+        """The rank that recorded it, as far as its folder knows."""
+        return 0 if self.capture is None else self.capture.rank
+
+
+def find(target: str | None) -> list[Source]:
+    """Find the traces that a user means, windows and ranks in order.
+
+    Args:
+        target: a trace or a URL of one, the folder of a run or of a window, a folder that holds runs (the latest is
+            taken), or any folder with traces, see `perfhooks.run.loose.traces`.
+
+    Raises:
+        TraceError: there is none.
+        PerfhooksError: the run folder was written by a newer perfhooks.
+    """
+    path = last_run() if target is None else Path(target)
+    if target is not None and (is_url(target) or path.is_file()):
+        return [Source(target)]
+    if not path.exists():
+        raise TraceError(f"{path} does not exist")
+    run = run_in(path)
+    places = _places(path) if run is None else Run.existing(run).places()
+    found = [source for place in places if (source := _source(place)) is not None]
+    if not places:
+        found = _loose(path)
+    if not found:
+        missing = "its windows kept no trace" if places else f"no run, no window, and {loose.lacking(path)}"
+        raise TraceError(f"{path} has no trace to show: {missing}")
+    return found
+
+
+def run_of(target: str | None) -> Path | None:
+    """The folder of the run that a user means; None where it is none, as where it is a trace.
+
+    Args:
+        target: the folder of a run, of a window, or one that holds runs (the latest is taken).
+
+    Raises:
+        PerfhooksError: it was written by a newer perfhooks, or there is none at all.
+    """
+    path = last_run() if target is None else Path(target)
+    if not path.is_dir():
+        return None
+    run = run_in(path) or (path.parent if (path.parent / MANIFEST).exists() else None)
+    return None if run is None else Run.existing(run).folder
+
+
+def last_window(sources: Sequence[Source], *, need: str | None = None) -> list[Source]:
+    """Those of some traces that are of the window that ended last, the lowest rank first.
+
+    Args:
+        sources: The traces.
+        need: What has to be recorded, ``"with_stack"`` or ``"record_shapes"``: a window that explains others is taken
+            only for that, where the last one was recorded without.
+    """
+    explaining = [source for source in sources if source.explains]
+    last = _ended_last([source for source in sources if not source.explains] or sources)
+    if need is None or not explaining or any(source.has(need) for source in last):
+        return last
+    stage = last[0].capture and last[0].capture.stage
+    return _ended_last([each for each in explaining if each.capture and each.capture.stage == stage] or last)
+
+
+def _ended_last(sources: Sequence[Source]) -> list[Source]:
+    windows: dict[str, dict[Place, Capture]] = {}
+    for source in sources:
+        place = Place(Path(source.window), source.rank)
+        windows.setdefault(source.window, {})[place] = source.capture or Capture()
+    last = in_order(FinishedWindow(Path(name), captures) for name, captures in windows.items())[-1]
+    return [source for source in sources if source.window == last.folder.name]
+
+
+def _loose(folder: Path) -> list[Source]:
+    """Traces that others recorded: those of all ranks together, one without a rank by itself."""
+    windows = loose.windows(loose.traces(folder))
+    found = []
+    for turn, together in enumerate(windows):
+        name = together[0].name if together[0].rank is None else f"{turn + 1} of {len(windows)}"
+        # with a last step, whatever it is, no step was cut short
+        for each in together:
+            capture = None if each.rank is None else Capture(rank=each.rank, stage=FOREIGN, last=0)
+            found.append(Source(each.path, name, capture))
+    return found
+
+
+def _places(window: Path) -> list[Place]:
+    """The ranks of one window."""
+    return [place for place in Run(window.parent).places() if place.folder.name == window.name]
+
+
+def _source(place: Place) -> Source | None:
+    capture = None
+    with contextlib.suppress(PerfhooksError):
+        capture = place.load()
+    path: Path | str | None = place.trace() or next(filter(None, map(mirror.url_of, map(place.artifact, TRACES))), None)
+    if path is None and capture is not None and is_plain(place.saved(capture)):
+        path = place.saved(capture)
+    return None if path is None else Source(path, place.folder.name, capture or Capture(rank=place.rank, stage=FOREIGN))

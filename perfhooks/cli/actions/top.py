@@ -1,0 +1,167 @@
+"""How a job is doing, redrawn while it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from perfhooks.cli.actions import mirror
+from perfhooks.cli.actions.asking import CaptureOptions, CaptureRequest
+from perfhooks.cli.actions.keys import pressed
+from perfhooks.cli.actions.written import ASCII, BLOCKS, line, screen
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.report.live import View
+from perfhooks.run.remote import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from perfhooks.cli.actions.asking import RankOutcome
+    from perfhooks.report.live import Seen
+
+_EACH_S: Final = 1.0
+"""Seconds between two looks."""
+_FORGOTTEN_S: Final = 600.0
+"""A run of another machine has ended when nothing changes for so long: nobody here can ask for its processes."""
+_BRING_S: Final = 10.0
+"""Seconds between two looks at what is elsewhere."""
+_NO_REQUEST: Final = "a run is asked for a window where it runs: nobody looks for requests at a URL"
+_CAPTURE_S: Final = 600.0
+_FAREWELL_S: Final = 5.0
+
+
+def top(target: str | None) -> None:
+    """Show a run until the user quits; in a pipe until it has ended."""
+    view, url = View(mirror.here(target)), target if target is not None and is_url(target) else None
+    look = view.look if url is None else _elsewhere(view, url)
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        _show(look, None if url is None else _NO_REQUEST)
+    else:
+        _print(look)
+
+
+def _elsewhere(view: View, url: str) -> Callable[[], Seen]:
+    """Looks at a mirror, which is brought up to date now and then."""
+    brought = time.monotonic()
+
+    def look() -> Seen:
+        nonlocal brought
+        if time.monotonic() - brought > _BRING_S:
+            mirror.mirror(url)
+            brought = time.monotonic()
+        return view.look()
+
+    return look
+
+
+def _print(look: Callable[[], Seen]) -> None:
+    """Print a line for each change, until the run has ended."""
+    last = ""
+    while True:
+        seen = look()
+        text = line(seen)
+        if text != last:
+            typer.echo(text)
+            sys.stdout.flush()
+            last = text
+        if seen.is_alive is False or (seen.is_alive is None and seen.silent_s > _FORGOTTEN_S):
+            return
+        time.sleep(_EACH_S)
+
+
+def _show(look: Callable[[], Seen], unheard: str | None) -> None:
+    """Draw until somebody quits; the last look stays on the terminal as one line.
+
+    Args:
+        look: Looks.
+        unheard: Why nobody would hear a request; None where somebody does.
+    """
+    console = Console()
+    blocks = ASCII if console.options.ascii_only else BLOCKS
+    seen = look()
+    request = _Request(seen.run, unheard)
+    try:
+        with pressed() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+
+            def draw(seen: Seen) -> None:
+                live.update(screen(seen, request.note, *console.size, blocks), refresh=True)
+
+            draw(seen)
+            while not _is_quit(keys, request.begin, partial(draw, seen)):
+                seen = look()
+                draw(seen)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        request.end()
+    typer.echo(line(seen))
+
+
+def _is_quit(keys: Callable[[float], str], capture: Callable[[], None], draw: Callable[[], None]) -> bool:
+    """Do what is asked for until it is time to look again; whether that is to quit."""
+    until = time.monotonic() + _EACH_S
+    while (left := until - time.monotonic()) > 0:
+        for key in keys(left).lower():
+            if key == "q":
+                return True
+            if key == "c":
+                capture()
+                draw()
+    return False
+
+
+class _Request:
+    """Asks for a window, one at a time, while the view goes on.
+
+    Args:
+        run: The run folder.
+        unheard: Why nobody would hear it; None where somebody does.
+    """
+
+    def __init__(self, run: Path, unheard: str | None = None) -> None:
+        self._run, self._unheard = run, unheard
+        self._thread: threading.Thread | None = None
+        self._is_over = False
+        self.note = ""
+        """How far it has come."""
+
+    def begin(self) -> None:
+        if self._unheard is not None:
+            self.note = self._unheard
+        elif self._thread is None or not self._thread.is_alive():
+            self.note = "asking"
+            self._thread = threading.Thread(target=self._ask, daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """Take back what is not done, so that no file stays for nobody."""
+        self._is_over = True
+        if self._thread is not None:
+            self._thread.join(_FAREWELL_S)
+
+    def _ask(self) -> None:
+        try:
+            outcomes = CaptureRequest(self._run, CaptureOptions(), self._tell).outcomes(_CAPTURE_S)
+            self.note = "; ".join(map(_said, outcomes))
+        except PerfhooksError as error:
+            self.note = str(error)
+
+    def _tell(self, text: str) -> None:
+        if self._is_over:
+            raise PerfhooksError("nobody waits for it any more")
+        self.note = text
+
+
+def _said(outcome: RankOutcome) -> str:
+    if outcome.place is None:
+        return f"rank {outcome.rank}: nothing recorded: {outcome.problem}"
+    return f"rank {outcome.rank}: {outcome.place.folder.name}"

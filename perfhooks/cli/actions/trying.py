@@ -1,0 +1,140 @@
+"""Operators that were recorded, run again."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from perfhooks import trace
+from perfhooks.cli.actions import table_text
+from perfhooks.core.errors import OptionError, PerfhooksError
+from perfhooks.core.progress import remaining, working
+from perfhooks.report import page as report
+from perfhooks.report.page.terminal_tables import draw
+from perfhooks.run.circumstances import Circumstances
+from perfhooks.run.layout import MANIFEST, PAGE
+from perfhooks.trace.names.operators import NAMESPACE
+from perfhooks.trace.window import Tables
+from perfhooks.trials import bench, recorded, safe, trial, variants, written
+from perfhooks.trials.cut import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from perfhooks.cli.actions.show import Form
+    from perfhooks.cli.actions.sources import Source
+    from perfhooks.trials.cut import OperatorSelection
+    from perfhooks.trials.trial import Trial
+
+
+def tried(
+    source: Source,
+    timed: Source,
+    op: Sequence[str],
+    variant: Sequence[str],
+    finding: str | None,
+    *,
+    device: str | None,
+    limit: int,
+    memory: float | None,
+    seconds: float,
+    ends: float,
+) -> Trial:
+    """Try what was asked for with the operators of a window; see the options of ``perfhooks try``.
+
+    Args:
+        source: The window that has the shapes.
+        timed: The one that has the times.
+        op: Names of operators.
+        variant: Names of variants.
+        finding: The rule of one.
+        device: Where to run.
+        limit: How many operators.
+        memory: GiB that may be taken.
+        seconds: Maximum time in all.
+        ends: The end of that time, by the monotonic clock.
+
+    Raises:
+        OptionError: There is no such variant, or finding.
+        PerfhooksError: Nothing of it can be run again.
+    """
+    advice = None if finding is None else variants.advised(finding)
+    variants.chosen(variant)
+    with working(f"reading {source.path}"):
+        calls = recorded.find(*_read(source, timed))
+        offered = cut(calls, wanted(op, advice and advice.operators))
+    if not offered.groups:
+        raise PerfhooksError(_nothing(offered, op or ([finding] if finding else [])))
+    where = safe.device_of(device, on_device=calls.on_device)
+    options = bench.TrialOptions(
+        device=where,
+        variants=tuple(variant or (advice.variants if advice else ())),
+        limit=limit,
+        memory=safe.SHARE * safe.free_bytes(where) / safe.GIB if memory is None else memory,
+        seconds=seconds,
+    )
+    said = Circumstances() if source.capture is None else source.capture.circumstances
+    with remaining("trying") as tell:
+        return trial.run(offered, calls.step_ms, options, said, tell, ends=ends)
+
+
+def _read(source: Source, timed: Source) -> tuple[Any, float | None, Any]:
+    """The tables of a window, what its steps take that nobody records where its run knows, and the tables of its times.
+
+    Args:
+        source: Has the shapes.
+        timed: Has the times; the same window, unless that explains another one.
+    """
+    read = trace.read(source.path, strides=True)
+    if source.capture is None or timed.capture is None:
+        return Tables(read), None, None
+    times = None if timed is source else timed.capture.tables(trace.read(timed.path))
+    return source.capture.tables(read), timed.capture.cost.idle_step_ms, times
+
+
+def wanted(op: Sequence[str] | None, pattern: str | None) -> Callable[[str], object] | None:
+    """Says of a name whether its calls were asked for; None where nothing was."""
+    if op and pattern:
+        raise OptionError("choose one of --op and --finding")
+    if op:
+        names = {name if "::" in name or "#" in name else f"{NAMESPACE}{name}" for name in op}
+        names |= {f"{name}.step" for name in names if "#" in name}  # an update is called by its class in the table
+        return names.__contains__
+    return None if pattern is None else re.compile(pattern).fullmatch
+
+
+def _nothing(offered: OperatorSelection, asked: Sequence[str]) -> str:
+    if offered.left:
+        first = offered.left[0]
+        return f"nothing can be run again: {first.name}: {first.reason}"
+    named = " or ".join(asked)
+    return f"there is no call of {named} in the steps of this recording" if asked else "there are no operators in it"
+
+
+def keep(done: Trial, source: Source) -> None:
+    """Put what was measured of findings into the run, and onto its page."""
+    folder = Path(source.path).parent.parent
+    is_run = source.capture is not None and (folder / MANIFEST).exists()
+    if is_run and written.keep(done, folder) and (folder / PAGE).exists():
+        typer.echo(f"{report.write(folder)} shows it beside what was estimated", err=True)
+
+
+def tell(done: Trial, chosen: Form) -> None:
+    """Write the table, then the result in at most eight lines; beside CSV the result goes to standard error."""
+    if chosen == "json":
+        typer.echo(msgspec.json.encode(written.data(done)).decode())
+        return
+    if chosen == "csv":
+        sys.stdout.write(table_text.csv_of_three_digits(written.table(done)))
+        sys.stdout.flush()
+    else:
+        for line in written.untried(done):
+            typer.echo(line)
+        draw({"tried": written.brief(done)}, limit=0)
+    for line in written.sentences(done):
+        typer.echo(line, err=chosen == "csv")

@@ -1,0 +1,142 @@
+"""Two commands, compared while they take turns."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import typer
+
+from perfhooks.cli.turns import work_folder, written
+from perfhooks.cli.turns.alternation import Alternation, Plan
+from perfhooks.cli.turns.program import Command
+from perfhooks.cli.turns.revision import check_out
+from perfhooks.cli.turns.supervisor import ComparisonEndError, supervise
+from perfhooks.cli.turns.work_folder import WorkFolder
+from perfhooks.core import progress, words
+from perfhooks.core.errors import OptionError, PerfhooksError
+from perfhooks.record.launch import command_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Literal
+
+    from perfhooks.cli.turns.alternation import ComparisonResult
+    from perfhooks.cli.turns.supervisor import Owner
+
+BY_SIGNAL: Final = 128
+"""The exit code of a shell after a signal, less the number of the signal."""
+FAILED: Final = 1
+"""That of a comparison which a command has ended with another exit code than 0."""
+
+
+def outcome(
+    sides: Sequence[tuple[str | None, str]],
+    tolerance: float,
+    form: Literal["text", "markdown", "json"],
+    *,
+    in_turns: bool,
+    steps: int | None,
+    seconds: float | None,
+) -> str:
+    """Run both sides until the verdict is decided, and write what came of it.
+
+    Args:
+        sides: Of each the revision of git, or None for the working tree, and the command.
+        tolerance: What share of difference is none.
+        form: How it is written.
+        in_turns: See `Plan`.
+        steps: See `Plan`.
+        seconds: See `Plan`.
+
+    Raises:
+        typer.Exit: A signal ended the comparison, or a command has failed.
+        PerfhooksError: There is no such command or revision, or a command has no steps to be seen.
+    """
+    for name, most in (("steps", steps), ("seconds", seconds)):
+        if most is not None and not 0 < most < float("inf"):
+            raise OptionError(f"{name} must be more than 0, got {most:g}")
+    work_folder.remove_stale()
+    folder = WorkFolder()
+    work = functools.partial(
+        _compare, sides, folder, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds
+    )
+    try:
+        with progress.line() as status:
+            say = functools.partial(typer.echo, err=True)
+            made = supervise(work, clean=folder.remove, status=status, say=say)
+    except ComparisonEndError as error:
+        raise typer.Exit(BY_SIGNAL + error.number) from None
+    _tell(made, form)
+    if made.interrupted:
+        raise typer.Exit(BY_SIGNAL + made.interrupted)
+    if made.failed is not None:
+        raise typer.Exit(FAILED)
+    return "undecided" if made.judgement is None else made.judgement.verdict.outcome
+
+
+def _compare(
+    sides: Sequence[tuple[str | None, str]],
+    folder: WorkFolder,
+    owner: Owner,
+    *,
+    tolerance: float,
+    in_turns: bool,
+    steps: int | None,
+    seconds: float | None,
+) -> ComparisonResult:
+    """Run both sides in the supervisor."""
+    try:
+        a, b = (_command(name, *side, folder, owner) for name, side in zip("AB", sides, strict=True))
+        plan = Plan(a=a, b=b, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds)
+        made = Alternation(plan=plan, folder=folder.path, owner=owner)
+        try:
+            made.run()
+        except PerfhooksError:
+            for program in made.programs[-2:]:
+                if program.code and not program.is_ended:
+                    for line in written.last_lines(program.result()):
+                        owner.say(line)
+            raise
+        result = made.result()
+        return result if made.interrupted else result._replace(folder=folder.keep_output())
+    finally:
+        owner.end_all()
+        folder.remove()
+
+
+def _command(name: str, revision: str | None, text: str, work: WorkFolder, owner: Owner) -> Command:
+    folder, paths = Path.cwd(), list[Path]()
+    if revision is not None:
+        tree, folder = check_out(revision, name, work, owner)
+        # what is installed as the working tree itself is to come from the revision too
+        paths = [path for path in (tree, tree / "src") if path.is_dir()]
+    try:
+        given = shlex.split(text)
+    except ValueError as error:
+        raise OptionError(f"{text!r} is no command: {error}") from error
+    label = text if revision is None else f"{text}, at {revision}"
+    return Command(name=name, label=label, words=command_line.command(given, folder), folder=folder, paths=paths)
+
+
+def _tell(made: ComparisonResult, form: Literal["text", "markdown", "json"]) -> None:
+    """Write what came of it to standard output, and the last lines of a program that failed."""
+    if made.failed is not None:
+        for line in written.last_lines(made.failed):
+            typer.echo(line, err=True)
+    if form == "json":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(msgspec.json.encode(written.data(made)) + b"\n")
+        sys.stdout.flush()
+        return
+    lines = list(written.lines(made))
+    if form == "markdown":
+        texts = (f"`{command.label}`" for command in (made.plan.a, made.plan.b))
+        typer.echo("### {} → {}\n".format(*map(words.line, texts)))
+        lines = [f"**{words.markdown(lines[0])}**\n", *(f"- {words.markdown(line.strip())}" for line in lines[1:])]
+    for each in lines:
+        typer.echo(each if form == "markdown" else words.line(each))

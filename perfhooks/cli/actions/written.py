@@ -1,0 +1,152 @@
+"""A run as it is seen, in lines: a screen full of them, or one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rich.text import Text
+
+from perfhooks.core import words
+from perfhooks.report.live import bars
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from perfhooks.report.live import RankSeen, Seen
+
+BLOCKS: Final = "▁▂▃▄▅▆▇█"
+ASCII: Final = "_.:-=+*#"
+"""The same where a terminal has no such characters."""
+_WIDTH: Final = 10
+"""Columns of what a line is about."""
+_SLOW: Final = 5
+"""Slow steps that are shown."""
+_NAMED: Final = 3
+"""Windows, or slow ranks, that are named in one line."""
+
+
+def line(seen: Seen) -> str:
+    """All in one line, for a log."""
+    parts = [_where(seen), *_pace(seen)]
+    slow = [rank.rank for rank in seen.ranks if rank.slow]
+    if slow:
+        parts.append(f"{len(slow)} of {len(seen.ranks)} ranks slow ({_some(list(map(str, slow)))})")
+    if seen.slow:
+        rank, last = seen.slow[0]
+        parts.append(f"last slow: step {last.step} of rank {rank} ({last.cause})")
+    parts.append(_windows(seen))
+    return _one_line(", ".join(part for part in parts if part))
+
+
+def screen(seen: Seen, note: str, width: int, height: int, blocks: str = BLOCKS) -> Text:
+    """All that fits on a terminal; text of others is never markup.
+
+    Args:
+        seen: The run.
+        note: What became of the request, if one was made.
+        width: Columns of the terminal.
+        height: Its lines.
+        blocks: The bars of the sparkline, from the lowest to the highest.
+    """
+    above, below = list(_above(seen, width, blocks)), list(_below(seen, note))
+    room = max(1, height - len(above) - len(below) - 1)
+    found = [
+        Text.assemble((f"{name:<{_WIDTH}}", "bold"), (_one_line(text), style))
+        for name, text, style in [*above, *_ranks(seen.ranks, room), *below]
+    ]
+    found = [*found[: height - 1], Text("q quit   c record the next 3 steps", "dim")]
+    for each in found:
+        each.truncate(width, overflow="ellipsis")
+    return Text("\n").join(found)
+
+
+_Line = tuple[str, str, str]
+"""What it is about, what it says, and in which style."""
+
+
+def _above(seen: Seen, width: int, blocks: str) -> Iterator[_Line]:
+    yield "run", f"{seen.run}, {_state(seen)}", ""
+    yield "now", _where(seen), "bold"
+    yield "minute", ", ".join(_pace(seen)) or "no step has been written yet", ""
+    heights = bars(seen.walls, width - _WIDTH)
+    yield "steps", "".join(blocks[round(each * (len(blocks) - 1))] for each in heights), "cyan"
+
+
+def _below(seen: Seen, note: str) -> Iterator[_Line]:
+    for number, (rank, step) in enumerate(seen.slow[:_SLOW]):
+        yield "" if number else "slow", f"rank {rank}: {step}", "yellow"
+    if not seen.slow:
+        yield "slow", "no slow step", ""
+    yield "windows", _windows(seen), ""
+    yield "page", str(seen.page or "none yet"), ""
+    if note:
+        yield "capture", note, "green"
+
+
+def _ranks(ranks: Sequence[RankSeen], room: int) -> Iterator[_Line]:
+    """The slow ones first, as far as there is room."""
+    ordered = sorted(ranks, key=lambda rank: (not rank.slow, rank.rank))
+    shown = ordered if len(ordered) <= room else ordered[: max(0, room - 1)]
+    for number, rank in enumerate(shown):
+        yield "" if number else "ranks", _rank(rank), "red" if rank.slow else ""
+    if len(shown) < len(ordered):
+        slow = sum(bool(rank.slow) for rank in ordered[len(shown) :])
+        more = f", {slow} of them slow" if slow else ""
+        yield "" if shown else "ranks", f"and {len(ordered) - len(shown)} more{more}", ""
+
+
+def _rank(rank: RankSeen) -> str:
+    parts = ["no step yet" if rank.step is None else f"step {rank.step}"]
+    if rank.median_ms is not None:
+        parts.append(f"median {words.ms(rank.median_ms)}")
+    if rank.data_ms is not None:
+        parts.append(f"data {words.ms(rank.data_ms)}")
+    if rank.is_alive is False:
+        parts.append("ended")
+    if rank.slow:
+        parts.append(f"SLOW: {rank.slow}")
+    return f"{rank.rank}: {', '.join(parts)}"
+
+
+def _state(seen: Seen) -> str:
+    if seen.is_alive is None:
+        return f"last change {words.ms(seen.silent_s * 1e3)} ago"
+    return "running" if seen.is_alive else "ended"
+
+
+def _where(seen: Seen) -> str:
+    if seen.step is None:
+        return "no step yet"
+    return f"{seen.stage} step {seen.step}"
+
+
+def _pace(seen: Seen) -> list[str]:
+    took = seen.times
+    if took is None:
+        return []
+    return [
+        *([] if took.rate is None else [f"{took.rate:.3g} steps/s"]),
+        f"median {words.ms(took.median_ms)}",
+        f"p95 {words.ms(took.p95_ms)}",
+        "data unknown" if took.data_share is None else f"data {words.share(took.data_share)}",
+    ]
+
+
+def _windows(seen: Seen) -> str:
+    parts = [f"{words.count(seen.windows, 'window')}"]
+    if seen.is_recording:
+        parts.append("recording")
+    if seen.unfinished:
+        what = "not finished (see `perfhooks report`)" if seen.is_alive is False else "being finished"
+        parts.append(f"{what}: {_some(list(seen.unfinished))}")
+    return ", ".join(parts)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _one_line(text: str) -> str:
+    """What a terminal may have, without an end of line or a tab."""
+    return " ".join(words.printable(text).split())

@@ -1,0 +1,199 @@
+"""``perfhooks compare``: did it get slower, by how much, and through what."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperCommand
+
+from perfhooks.cli.trace_options import MAX_UNPACKED
+from perfhooks.core.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXAMPLES: Final = """Examples:
+
+- `perfhooks compare --run 'train.py' -- 'train.py --fused'`
+- `perfhooks compare --run-at main 'train.py' -- 'train.py' --seconds 60 --fail-if-slower 2%`
+- `perfhooks compare perf/base perf/new`
+- `perfhooks compare base1 base2 base3 -- new1 new2 new3 --fail-if-slower 2%`
+- `perfhooks compare a.pt.trace.json.gz b.pt.trace.json.gz -o difference.html`
+- `perfhooks compare --save base.json perf/base`, then `perfhooks compare base.json perf/new`
+"""
+"""What ``--help`` ends with."""
+
+SLOWER: Final = 3
+"""The exit code where the verdict is what ``--fail-if-slower`` asks about."""
+UNDECIDED: Final = 4
+"""That of ``--fail-if-undecided``."""
+
+
+_BETWEEN: Final = "\0"
+"""Stands for ``--`` between the sides: click takes the first for the end of the options."""
+_SIDES: Final = 2
+_AT: Final = "--run-at"
+_RUNNING: Final = "Commands that take turns"
+
+
+class CLASS(TyperCommand):
+    """A command whose ``--`` stands between two lists, with options on either side of it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line."""
+        return super().parse_args(ctx, [_BETWEEN if each == "--" else each for each in _with_revisions(args)])
+
+
+def _with_revisions(args: Sequence[str]) -> list[str]:
+    """Arguments in which ``--run-at REV CMD`` is a ``--run``, so that the commands of both are in their order."""
+    given = [part for each in args for part in (each.split("=", 1) if each.startswith(f"{_AT}=") else [each])]
+    words = list[str]()
+    while given:
+        word = given.pop(0)
+        if word == _AT and len(given) > 1:
+            word, revision, text = "--run", given.pop(0), given.pop(0)
+            words += [word, f"{revision}{_BETWEEN}{text}"]
+        else:
+            words.append(word)
+    return words
+
+
+class ComparisonForm(str, Enum):
+    """How a comparison is written."""
+
+    text = "text"
+    markdown = "markdown"
+    json = "json"
+
+
+def command(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Two run folders, traces, folders of traces or baselines; or several runs of each side with -- "
+            "between the sides.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run",
+            help="Run this command beside the one after --, in short turns, until it is decided which is slower.",
+            metavar="'COMMAND'",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = None,
+    _run_at: Annotated[
+        tuple[str, str] | None,
+        typer.Option(_AT, help="The same at a revision of git.", metavar="REV 'COMMAND'", rich_help_panel=_RUNNING),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", help="End each command after so many steps.", rich_help_panel=_RUNNING),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", help="End each command after so many seconds of steps.", rich_help_panel=_RUNNING),
+    ] = None,
+    in_turns: Annotated[
+        bool,
+        typer.Option(
+            "--in-turns",
+            help="Run one after the other, where memory or devices do not allow two.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = False,
+    fail_if_slower: Annotated[
+        str | None,
+        typer.Option("--fail-if-slower", help="Exit with 3 if B is slower by more than this, as 2%.", metavar="SHARE"),
+    ] = None,
+    fail_if_undecided: Annotated[
+        bool,
+        typer.Option("--fail-if-undecided", help="Exit with 4 if nobody can say whether one is slower."),
+    ] = False,
+    tolerance: Annotated[
+        str | None, typer.Option("--tolerance", help="What difference is none; 2% if not given.", metavar="SHARE")
+    ] = None,
+    stage: Annotated[
+        str | None, typer.Option("--stage", help="Which loop to compare; train if both have it.", show_default=False)
+    ] = None,
+    shares: Annotated[
+        bool, typer.Option("--shares", help="Compare shares of the step: for runs on different machines.")
+    ] = False,
+    form: Annotated[
+        ComparisonForm, typer.Option("--format", "-f", help="What goes to standard output.")
+    ] = ComparisonForm.text,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write a page with everything side by side.", show_default=False)
+    ] = None,
+    show_it: Annotated[bool, typer.Option("--open", help="Open that page in a browser.")] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", help="Keep the given runs as a baseline, to be compared with later.", metavar="FILE"),
+    ] = None,
+    _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
+) -> None:
+    """Say whether a training became slower, by how much, and through what.
+
+    With --run both commands are run, in turns: the surest way where others use the machine. Of two runs that were
+    recorded: The verdict is about the steps that nobody recorded; the reasons come from the recorded windows.
+    """
+    from perfhooks.cli.actions import compare, turns
+
+    limit = compare.share(fail_if_slower or tolerance, "fail-if-slower" if fail_if_slower else "tolerance")
+    if run:
+        if save or shares or stage or out or show_it:
+            raise OptionError("choose one of --run and what recorded runs have: --save, --shares, --stage, -o, --open")
+        sides = _commands(targets or (), run)
+        outcome = turns.outcome(sides, limit, form.value, in_turns=in_turns, steps=steps, seconds=seconds)
+    elif in_turns or steps is not None or seconds is not None:
+        raise OptionError("--in-turns, --steps and --seconds are about commands: give them by --run 'A' -- 'B'")
+    elif save is not None:
+        compare.save([each for each in targets or () if each != _BETWEEN], stage, save)
+        return
+    else:
+        if shares and (fail_if_slower or fail_if_undecided):
+            raise OptionError("choose one of --shares and --fail-if-...: shares of a step say nothing of its length")
+        made = compare.compared(_sides(targets or ()), stage, limit, shares=shares)
+        compare.tell(made, form.value)
+        compare.page(made, out, show_it=show_it)
+        outcome = "undecided" if made.verdict is None else made.verdict.outcome
+    if fail_if_slower and outcome == "slower":
+        raise typer.Exit(SLOWER)
+    if fail_if_undecided and outcome == "undecided":
+        raise typer.Exit(UNDECIDED)
+
+
+def _commands(targets: Sequence[str], runs: Sequence[str]) -> list[tuple[str | None, str]]:
+    """Of both sides the revision, or None, and the command; A's comes first, with ``--run`` or without."""
+    bare = [each for each in targets if each != _BETWEEN]
+    given = [*bare, *runs] if targets[:1] == bare[:1] and bare else [*runs, *bare]
+    if len(given) != _SIDES or list(targets).count(_BETWEEN) != 1:
+        raise OptionError(
+            "--run takes one command on either side of --, each between quotes: "
+            f"perfhooks compare --run 'train.py' -- 'train.py --fused'; got {len(given)}"
+        )
+    parts = [each.rpartition(_BETWEEN) for each in given]
+    return [(revision or None, text) for revision, _, text in parts]
+
+
+def _sides(targets: Sequence[str]) -> list[list[str]]:
+    """The paths of both sides."""
+    given = list(targets)
+    if _BETWEEN in given:
+        place = given.index(_BETWEEN)
+        sides = [given[:place], given[place + 1 :]]
+    else:
+        sides = [[each] for each in given]
+    if len(sides) != _SIDES or not all(sides) or _BETWEEN in sides[1]:
+        raise OptionError(
+            f"compare takes two runs, or several of each side with -- between the sides; got {len(given)} without it"
+            if _BETWEEN not in given
+            else "compare takes runs on both sides of one --"
+        )
+    return sides

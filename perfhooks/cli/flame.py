@@ -1,0 +1,60 @@
+"""``perfhooks flame``: the flame graph of any trace, in each form that there is."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from perfhooks.cli.trace_options import MAX_UNPACKED
+
+EXAMPLES: Final = "Examples: `perfhooks flame trace.json.gz`, `perfhooks flame trace.json -f folded -o - | sort`"
+"""What ``--help`` ends with."""
+
+
+class Measure(str, Enum):
+    """What the widths of a flame graph are."""
+
+    host = "host"
+    device = "device"
+    bytes = "bytes"
+
+
+class Form(str, Enum):
+    """What a flame graph is written as."""
+
+    svg = "svg"
+    folded = "folded"
+    speedscope = "speedscope"
+
+
+def command(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="A Kineto trace, or the folder of a run or of a window: then its last window's lowest rank; the last "
+            "run below here if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file; - is standard output.")] = None,
+    by: Annotated[Measure, typer.Option("--by", help="Host time, device time, or bytes allocated.")] = Measure.host,
+    form: Annotated[
+        Form | None,
+        typer.Option(
+            "--format",
+            "-f",
+            help="A picture, folded stacks (in nanoseconds or bytes), or speedscope; if not given, what the "
+            "name of --out ends in (.folded, .speedscope.json), else a picture.",
+            show_default=False,
+        ),
+    ] = None,
+    _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
+) -> None:
+    """Draw the flame graph of a trace, or write what other tools draw it from."""
+    from perfhooks.cli.actions import flame
+
+    flame.flame(target, out, by=by.value, form=None if form is None else form.value)

@@ -1,0 +1,38 @@
+"""``perfhooks history``: what a step took in all runs of a command, and where that changed."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+EXAMPLES: Final = "Examples: `perfhooks history perf`; `perfhooks history perf -o history.html`"
+"""What ``--help`` ends with."""
+
+
+class HistoryForm(str, Enum):
+    """How a history is written."""
+
+    text = "text"
+    json = "json"
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="A folder that holds runs.")] = Path("perf"),
+    *,
+    form: Annotated[
+        HistoryForm, typer.Option("--format", "-f", help="What goes to standard output.")
+    ] = HistoryForm.text,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write a page that draws it.", show_default=False)
+    ] = None,
+) -> None:
+    """Draw the steps of all runs of each command, in the order of time, with their commits.
+
+    Says where the step became longer or shorter and stayed so, and the runs around that.
+    """
+    from perfhooks.cli.actions import history
+
+    history.tell(folder, form.value, out)

@@ -1,0 +1,93 @@
+"""``perfhooks run``: any training, not one line of it changed."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+
+import typer
+
+from perfhooks.cli.actions import run
+from perfhooks.core.options import Option, RecordingOptions, described
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXAMPLES: Final = """Examples:
+
+- `perfhooks run train.py --lr 0.1`
+- `perfhooks run -m package.train`
+- `perfhooks run --schedule "skip_first=50 warmup=2 active=3" --with-stack -- torchrun --nproc-per-node 8 train.py`
+
+Options of perfhooks come first; everything from the first other word on is the command and its own options.
+"""
+
+_SCHEDULE: Final = (
+    "Which steps to record, in the words of `perfhooks schedule`; one window, once the pace has settled or after 20 s."
+)
+_HANDLER: Final = "What to make of each window, by its name, once for each; everything that was recorded for."
+_PATIENCE: Final = (
+    "Seconds from the first call of a model or backward pass on in which a fetch or an update is expected: the page of "
+    "a program that makes neither, with what it did first, is then made while it goes on, not at its end. Default: 60."
+)
+_USUAL: Final = {"with_stack", "record_shapes", "profile_memory", "with_flops", "out", "run", "ranks", "max_trace_mb"}
+"""What ``--help`` shows of the options that faces have too; ``--help-all`` shows them all."""
+
+
+def command(
+    words: list[str], schedule: str | None, handler: list[str] | None, patience: float | None, **options: Any
+) -> None:
+    """Profile a training without a change to it: the command runs as if it stood alone, and leaves a run folder.
+
+    A step ends when a DataLoader is asked for a batch and an optimizer has stepped. Inside Lightning, mmengine and
+    transformers their own face is used. Exit code, output and signals are those of the command.
+    """
+    given = {**options, "schedule": schedule, "handler": handler, "patience": patience}
+    run.start(run.Parsed(words, {name: value for name, value in given.items() if value is not None}))
+
+
+def _say_all(context: typer.Context, wanted: bool | None) -> None:
+    if wanted:
+        for parameter in context.command.params:
+            vars(parameter)["hidden"] = False
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+def _parameters() -> Iterator[inspect.Parameter]:
+    """The options of `perfhooks.Options` that can be said in words, and our own, as typer takes them."""
+    words, recorded = typer.Argument(metavar="COMMAND...", show_default=False), get_type_hints(RecordingOptions)
+    yield _parameter("words", list[str], words, inspect.Parameter.empty)
+    yield _parameter("schedule", str | None, typer.Option("--schedule", help=_SCHEDULE, show_default=False), None)
+    yield _parameter("handler", list[str] | None, typer.Option("--handler", help=_HANDLER, show_default=False), None)
+    yield _parameter("patience", float | None, typer.Option("--patience", help=_PATIENCE, show_default=False), None)
+    every = typer.Option(
+        "--help-all", callback=_say_all, is_eager=True, help="Show all options and exit.", show_default=False
+    )
+    yield _parameter("help_all", bool | None, every, None)
+    for option in described():
+        kind = run.kind_of(option)
+        if kind is not None:
+            name = f"--{option.name.replace('_', '-')}"
+            both = f"{name}/--no-{name[2:]}" if option.default is True else name
+            said = typer.Option(
+                both,
+                help=_help(option),
+                show_default=False,
+                hidden=option.name not in _USUAL,
+                rich_help_panel="What to record" if option.name in recorded else None,
+            )
+            yield _parameter(option.name, kind | None, said, None)
+
+
+def _parameter(name: str, kind: Any, said: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, said])
+
+
+def _help(option: Option) -> str:
+    meaning = option.meaning.replace("``", "`")
+    return meaning if option.default in (None, False, True) else f"{meaning} Default: {option.default}."
+
+
+command.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[attr-defined]  # typer asks for it
+command.__annotations__ = {each.name: each.annotation for each in _parameters()}

@@ -1,0 +1,19 @@
+"""``perfhooks schedule``: a schedule, drawn."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from perfhooks.core.schedule import Schedule
+
+EXAMPLES: Final = 'Example: `perfhooks schedule "wait=10 warmup=2 active=3 repeat=2"`'
+"""What ``--help`` ends with."""
+
+
+def command(
+    words: Annotated[list[str], typer.Argument(help='As in "wait=1 warmup=1 active=3".', show_default=False)],
+) -> None:
+    """Draw a schedule: which steps wait, warm up and are recorded."""
+    typer.echo(Schedule.of(" ".join(words)))

@@ -1,0 +1,121 @@
+"""``perfhooks show``: tables of any trace, for people on a terminal and for programs behind a pipe."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Final
+
+import typer
+
+from perfhooks.cli.trace_options import COMMUNICATION, MAX_UNPACKED
+
+EXAMPLES: Final = """Examples:
+
+- `perfhooks show trace.json.gz`
+- `perfhooks show perf/latest --table steps`
+- `perfhooks show trace.json.gz -t operators --by shapes --limit 50`
+- `perfhooks show trace.json.gz -t labels`
+- `perfhooks show trace.json.gz --sort cuda_time_total`
+- `perfhooks show trace.json.gz -t kernels --csv > kernels.csv`
+- `perfhooks show trace.json.gz --json | jq '.steps[].wall_ms'`
+"""
+"""What ``--help`` ends with."""
+
+
+def _tables() -> list[str]:
+    """What a shell completes."""
+    from perfhooks.cli.actions.show import TABLES
+
+    return list(TABLES)
+
+
+class Written(str, Enum):
+    """How to write, where that is said in one word."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    markdown = "markdown"
+
+
+def command(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="A Kineto trace (.json, .json.gz, a URL), or the folder of a run, of a window, or of traces; "
+            "the last run below here if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table",
+            "-t",
+            help="steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; labels: your labels, "
+            "by total time; functions: the Python functions, where stacks were recorded; workers: where those of the "
+            "loader spent their time, where stacks were; plan: how many of them would keep up; categories: the time "
+            "by kind of work; counters: power, clocks and what else was sampled, by step; idle: why devices idled; "
+            "gaps: when they did for longest; compiled: what torch.compile made; findings: what to do about the "
+            "training; checks: what is doubtful about the trace itself; startup: what came before the first step; "
+            "slow: steps that took much longer than others, and why. May be given several times. Without it an "
+            "overview.",
+            show_default=False,
+            autocompletion=_tables,
+        ),
+    ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--by",
+            help="Split operators by shapes, stack, line, module, step; kernels by operator; idle by step; counters by "
+            "kernel; take stacks by device or bytes.",
+            show_default=False,
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            "--sort",
+            help="Sort by a column, the largest first, or by a key of torch's tables: cpu_time_total, cuda_time, "
+            "self_cpu_memory_usage, count and so on. Without --table it is operators that are sorted.",
+            show_default=False,
+        ),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV with all columns; a pipe gets no empty ones.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="JSON: a list of rows, or an object of such lists.")] = False,
+    written: Annotated[
+        Written | None,
+        typer.Option("--format", "-f", help="The same in a word; markdown is a summary of it all.", show_default=False),
+    ] = None,
+    communication: Annotated[str | None, COMMUNICATION] = None,
+    _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", help="So many rows; 0 shows all. All in CSV and JSON.", show_default=False),
+    ] = None,
+) -> None:
+    """Show where the time went in a trace: tables on a terminal, CSV in a pipe.
+
+    Any trace of torch.profiler will do, whoever recorded it. Times are milliseconds.
+    """
+    from perfhooks.cli.actions import show
+
+    if written is Written.markdown:
+        typer.echo(show.markdown(target, table or ()), nl=False)
+        return
+    chosen = show.form(csv=csv or written is Written.csv, json=json or written is Written.json)
+    if written is Written.table:
+        chosen = "table"
+    is_csv_wanted = csv or written is Written.csv
+    show.show(
+        target,
+        table or (),
+        by or (),
+        form=chosen,
+        limit=limit,
+        communication=communication,
+        sort=sort,
+        all_columns=is_csv_wanted,
+    )

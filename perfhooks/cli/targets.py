@@ -1,0 +1,49 @@
+"""Which run a user means, by what was said or by what lies around."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.run.layout import LATEST, MANIFEST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_DEPTH: Final = 5
+"""Folders below the working directory that are looked at: ``lightning_logs/version_3/perf/RUN`` is four deep."""
+_MOST: Final = 20_000
+"""Folders that are looked at in all: a home directory has more, and a person waits."""
+
+
+def last_run() -> Path:
+    """The run that was begun last: ``perf/latest``, else the newest folder below here that is one.
+
+    Raises:
+        PerfhooksError: There is none.
+    """
+    latest = Path("perf", LATEST)
+    if (latest / MANIFEST).exists():
+        return latest
+    found = max(_manifests(), key=lambda each: each.stat().st_mtime, default=None)
+    if found is None:
+        raise PerfhooksError("there is no run below this folder: say which one, such as perf/latest")
+    return found.parent
+
+
+def _manifests() -> Iterator[Path]:
+    for count, (folder, below, files) in enumerate(os.walk(".")):
+        depth = folder.count(os.sep)
+        below[:] = [name for name in below if not name.startswith(".") and depth < _DEPTH]
+        if MANIFEST in files:
+            yield Path(folder, MANIFEST)
+            below.clear()
+        if count > _MOST:
+            return
+
+
+def run_in(folder: Path) -> Path | None:
+    """A folder itself if it is that of a run, or the latest run that it holds."""
+    return next((each for each in (folder, folder / LATEST) if (each / MANIFEST).exists()), None)

@@ -1,0 +1,40 @@
+"""Options of the verbs that read traces."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import typer
+
+from perfhooks.core.errors import OptionError
+from perfhooks.core.variables import MAX_UNPACKED_MB
+
+
+def _allow(megabytes: float | None) -> float | None:
+    """Say it where all that reads traces looks; the processes that a verb starts included."""
+    if megabytes is not None:
+        if not megabytes > 0:
+            raise OptionError(f"max-unpacked-mb must be a number of megabytes above 0, got {megabytes:g}")
+        os.environ[MAX_UNPACKED_MB] = str(megabytes)
+    return megabytes
+
+
+MAX_UNPACKED: Final = typer.Option(
+    "--max-unpacked-mb",
+    metavar="MB",
+    callback=_allow,
+    help=f"How many megabytes a packed trace may unpack to; else {MAX_UNPACKED_MB} in the environment says it, else it "
+    "is 100 times its size, or 268 if that is more.",
+    show_default=False,
+)
+"""The option. A verb's parameter for it has a name that begins with _, as it has no use for the value."""
+
+COMMUNICATION: Final = typer.Option(
+    "--communication",
+    metavar="TEXT",
+    help="Parts of names, as 'mine|other': kernels in whose name one of them is found communicate, beside those of "
+    "NCCL and the other libraries that are known.",
+    show_default=False,
+)
+"""An option of those verbs that read traces of others."""

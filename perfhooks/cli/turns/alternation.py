@@ -1,0 +1,254 @@
+"""Pairs of programs that take turns, one pair after another, until the verdict is decided."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from perfhooks.analysis.comparison.sentences import percent
+from perfhooks.analysis.comparison.turns import FEWEST_PAIRS, LEAST_BLOCKS, MOST_PAIRS, ProcessPair, judged
+from perfhooks.cli.turns.program import Program
+from perfhooks.cli.turns.supervisor import ComparisonEndError
+from perfhooks.core import words
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.record.launch.turns import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perfhooks.analysis.comparison.turns import Judgement
+    from perfhooks.cli.turns.program import Command, ProgramResult
+    from perfhooks.cli.turns.supervisor import Owner
+
+SHORT_S: Final = 0.03
+"""Of a turn, where nothing but the programs' own threads computes: what others do on a machine comes and goes in tenths
+of a second. Of ten pairs of equal small trainings that stepped for three seconds each on a shared machine, the ratios
+varied by 7.1% with turns of 0.2 s on whichever processor each program had, and by 1.4% with these on the same one."""
+LONG_S: Final = 0.2
+"""Where a device or other processes work for them: what is under way there ends with each turn."""
+FEWEST_STEPS: Final = 4
+"""Of a turn, where that makes it no longer than `LONG_S`."""
+LEAD: Final = 4
+"""One step that is not timed comes first for every four that are, as caches are cold: of steps of 1 ms the first took
+1.8 times as long, and the eighth 1.06 times."""
+_PATIENCE_S: Final = 60.0
+"""After so long without a step of any program it is said, once: those whose steps cannot be seen may never end."""
+_TELL_S: Final = 0.5
+"""How often it is said how far it has come."""
+_GROWTH: Final = 4
+"""A turn has at most so many times the steps of the one before: the first steps say little about those that follow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is compared, and how."""
+
+    a: Command
+    b: Command
+    tolerance: float
+    """What share of difference is none."""
+    in_turns: bool = False
+    """Whether the programs of a pair run one after the other."""
+    steps: int | None = None
+    """After how many steps each program is ended; None lets it end by itself."""
+    seconds: float | None = None
+    """And after how many seconds of steps."""
+
+
+class ComparisonResult(NamedTuple):
+    """What is to be said of a comparison."""
+
+    plan: Plan
+    judgement: Judgement | None
+    shortage: str
+    """See `Alternation.shortage`."""
+    programs: Sequence[ProgramResult]
+    failed: ProgramResult | None
+    """A program that ended with an exit code other than 0, which ends the comparison."""
+    interrupted: int = 0
+    """The signal that ended the comparison; 0 for none."""
+    folder: Path | None = None
+    """Where the output of the programs is; None after a signal."""
+
+
+@dataclass(kw_only=True)
+class Alternation:
+    """What was done so far, and what came of it."""
+
+    plan: Plan
+    folder: Path
+    """Where the output of the programs is."""
+    owner: Owner
+    pairs: list[ProcessPair] = field(default_factory=list)
+    """Those that count."""
+    programs: list[Program] = field(default_factory=list)
+    """All that were started, in their order."""
+    failed: Program | None = None
+    """One that ended with an exit code other than 0, which ends all."""
+    interrupted: int = 0
+    """The signal that ended the comparison; 0 for none."""
+
+    judgement: Judgement | None = None
+    """What can be said; None before there is a pair that counts."""
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether more pairs are not needed, or are of no use."""
+        seen = self.judgement
+        return seen is not None and (seen.verdict.outcome != "undecided" or seen.is_hopeless)
+
+    @property
+    def shortage(self) -> str:
+        """What to do if the programs have too few steps to decide; empty if they have enough."""
+        seen = self.judgement
+        if seen is None or seen.verdict.outcome != "undecided" or not seen.is_short:
+            return ""
+        steps = min(program.steps for program in self.programs)
+        if seen.missing_steps == math.inf:
+            return f"{steps} steps are too few, and too uneven: let each command train for much longer"
+        needed = f"{float(f'{steps * seen.missing_steps:.2g}'):,.0f}"
+        return f"{steps} steps are too few, about {needed} would do: let each command train for longer"
+
+    def run(self) -> None:
+        """Have pairs take turns until it is decided.
+
+        Raises:
+            PerfhooksError: A program has no steps, or too few.
+        """
+        try:
+            while len(self.pairs) < MOST_PAIRS and not self._is_over and self.failed is None:
+                self._add_pair()
+        except ComparisonEndError as error:
+            self.interrupted = error.number
+            self._count(self.programs[-2:])
+        finally:
+            self._end(self.programs[-2:])
+
+    def result(self) -> ComparisonResult:
+        """Return what is to be said, as plain data."""
+        results = {program: program.result() for program in self.programs}
+        failed = None if self.failed is None else results[self.failed]
+        programs = list(results.values())
+        return ComparisonResult(self.plan, self.judgement, self.shortage, programs, failed, self.interrupted)
+
+    def _end(self, programs: Sequence[Program]) -> None:
+        for program in programs:
+            program.mark_end()
+        self.owner.end_all([pid for program in programs for pid in program.pids])
+
+    def _add_pair(self) -> None:
+        plan, number = self.plan, len(self.pairs) + 1
+        commands = (plan.a, plan.b) if number % 2 else (plan.b, plan.a)
+        groups = [[command] for command in commands] if plan.in_turns else [commands]
+        made = []
+        for group in groups:
+            programs = [self._start(command, number) for command in group]
+            made += programs
+            self._take_turns(programs)
+            self._finish(programs)
+        pair = self._count(made)
+        if self.failed is None and not pair.counts:
+            few = min(made, key=lambda program: len(program.blocks))
+            left = words.count(min(map(len, pair.counted)), "turn")
+            raise PerfhooksError(
+                f"{few.command.name} made too few steps to compare: its first steps do not count, and after them there "
+                f"was time for {left}, where {LEAST_BLOCKS} are needed; let it train for longer"
+            )
+
+    def _start(self, command: Command, number: int) -> Program:
+        program = Program(command, self.folder, number, self.owner)
+        self.programs.append(program)
+        return program
+
+    def _count(self, programs: Sequence[Program]) -> ProcessPair:
+        """Add a pair, if there are both programs and it counts."""
+        blocks = {program.command.name: program.blocks for program in programs}
+        pair = ProcessPair(a=blocks.get("A", []), b=blocks.get("B", []), is_together=not self.plan.in_turns)
+        if pair.counts:
+            pairs = [*self.pairs, pair]
+            # both at once: who presses Ctrl-C meanwhile counts no pair twice
+            self.judgement, self.pairs = judged(pairs, tolerance=self.plan.tolerance), pairs
+        return pair
+
+    def _take_turns(self, programs: Sequence[Program]) -> None:
+        """Let one go after another, until one of them ends, or is to end."""
+        self.owner.status(self._said("starting"))
+        if not self._have_begun(programs):
+            return
+        told = 0.0
+        while not all(self._is_enough(program) for program in programs):
+            is_short = len(programs) > 1 and all(program.is_alone for program in programs)
+            for program, beside in zip(programs, reversed(programs), strict=True):
+                turn = _turn(program, SHORT_S if is_short else LONG_S)
+                program.let_go(turn, beside if len(programs) > 1 else None)
+                if not program.until_held():
+                    return
+                if len(programs) > 1:
+                    program.stop_children()
+            if time.monotonic() > told + _TELL_S:
+                told = time.monotonic()
+                self.owner.status(self._said(words.count(len(programs[-1].blocks), "turn")))
+
+    def _have_begun(self, programs: Sequence[Program]) -> bool:
+        """Wait until all are held at their first steps; whether they are, or one has ended in its first one.
+
+        Raises:
+            PerfhooksError: One of them has no steps.
+        """
+        silent_until = time.monotonic() + _PATIENCE_S
+        while not all(program.is_held for program in programs):
+            if time.monotonic() > silent_until and not any(program.has_steps for program in programs):
+                silent_until = math.inf
+                names = " and ".join(program.command.name for program in programs)
+                self.owner.say(
+                    f"perfhooks: {_PATIENCE_S:.0f} s after the start, {names} made no step that perfhooks can see; "
+                    "Ctrl-C ends what runs"
+                )
+            for program, beside in zip(programs, reversed(programs), strict=True):
+                program.listen()
+                if (program.is_over or program.has_lost_patience(beside)) and not program.has_steps:
+                    why = program.why_no_steps()
+                    raise PerfhooksError(f"{program.command.name} made no steps that perfhooks can see: {why}")
+                if program.is_over:
+                    return False
+        for program in programs:
+            program.until_held()
+            if len(programs) > 1:
+                program.stop_children()
+        return True
+
+    def _is_enough(self, program: Program) -> bool:
+        enough = (self.plan.steps, program.steps), (self.plan.seconds, program.seconds)
+        return any(most is not None and done >= most for most, done in enough)
+
+    def _finish(self, programs: Sequence[Program]) -> None:
+        """Let them end by themselves, unless they are to end now, or one of them has failed."""
+        is_bounded = self.plan.steps is not None or self.plan.seconds is not None
+        for program in sorted(programs, key=lambda program: not program.is_over):
+            if not is_bounded and self.failed is None and program.wait():
+                self.failed = program
+        self._end(programs)
+        for program in programs:
+            program.close()
+            if program.code and not program.is_ended:
+                self.failed = self.failed or program
+
+    def _said(self, now: str) -> str:
+        seen, far = self.judgement, f"pair {len(self.pairs) + 1} of {FEWEST_PAIRS} to {MOST_PAIRS}, {now}"
+        return f"{far} " if seen is None else f"{far}; so far B {percent(seen.verdict.ratio)} "
+
+
+def _turn(program: Program, length_s: float) -> Turn:
+    """As many steps as take so long, as far as the turn before says.
+
+    Every other turn has one more: what a training does every fifth step would otherwise come at the same place of each.
+    """
+    if not program.blocks:
+        return Turn(1)
+    last = program.blocks[-1]
+    fitting, most = (round(each * 1e9 * last.steps / max(last.wall_ns, 1)) for each in (length_s, LONG_S))
+    steps = max(1, min(max(fitting, min(FEWEST_STEPS, most)), _GROWTH * last.steps)) + len(program.blocks) % 2
+    return Turn(steps, lead=steps // LEAD)

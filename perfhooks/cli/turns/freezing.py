@@ -1,0 +1,101 @@
+"""Pauses what a held program has started, so that its loader workers do not work ahead.
+
+It uses ``ptrace``, not SIGSTOP. The kernel then resumes the processes when the supervisor dies. The training gets no
+SIGCHLD, and a process that the training itself has stopped stays stopped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from perfhooks.cli.turns import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
+"""Requests of ``ptrace`` in Linux' ``ptrace.h``."""
+_ALL_THREADS: Final = 0x40000000
+"""``__WALL`` of Linux' ``wait.h``: wait for threads, too."""
+_LIMIT_S: Final = 0.5
+"""Maximum wait for all threads to pause. A thread that waits for a disk cannot pause before the disk answers."""
+_LOOK_S: Final = 0.0005
+
+
+class Freezer:
+    """The paused threads of one program."""
+
+    def __init__(self) -> None:
+        self._signals: dict[int, int | None] = {}
+        """By thread, the signal that arrived instead of the pause, 0 for none; None before the thread has paused."""
+        self.refusal = ""
+        """Why some processes could not be paused; empty if all could."""
+
+    def freeze(self, pids: Collection[int]) -> None:
+        """Pause everything that some processes have started, but not these processes."""
+        if sys.platform != "linux":
+            self.refusal = "this system has no means for it"
+            return
+        deadline = time.monotonic() + _LIMIT_S
+        seen = set[int]()
+        while time.monotonic() < deadline:
+            running = [process for process in processes.below(pids) if process.state != "T" and not process.is_dead]
+            threads = {thread for process in running for thread in processes.threads(process)} - seen
+            if not threads:
+                return
+            seen |= threads
+            for thread in threads:
+                self._pause(thread)
+            while self._is_incomplete() and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+
+    def thaw(self) -> None:
+        """Resume the paused threads; call it again for threads that pause late."""
+        self._is_incomplete()
+        for thread, number in list(self._signals.items()):
+            if number is not None:
+                _ptrace(_DETACH, thread, number)
+                del self._signals[thread]
+
+    def _pause(self, thread: int) -> None:
+        failure = 0 if thread in self._signals else _ptrace(_SEIZE, thread)
+        if failure:
+            if failure != errno.ESRCH:
+                self.refusal = os.strerror(failure)
+            return
+        self._signals[thread] = None
+        _ptrace(_INTERRUPT, thread)
+
+    def _is_incomplete(self) -> bool:
+        """Update the states of all threads; return whether some have not paused yet."""
+        for thread in list(self._signals):
+            try:
+                changed, status = os.waitpid(thread, _ALL_THREADS | os.WNOHANG)
+            except ChildProcessError:
+                del self._signals[thread]
+                continue
+            if changed and not os.WIFSTOPPED(status):
+                del self._signals[thread]  # it has ended
+            elif changed:
+                is_pause = status >> 16
+                self._signals[thread] = 0 if is_pause else os.WSTOPSIG(status)
+        return None in self._signals.values()
+
+
+def _ptrace(request: int, thread: int, number: int = 0) -> int:
+    """Return the error number; 0 for success."""
+    return ctypes.get_errno() if _library().ptrace(request, thread, None, number) else 0
+
+
+@functools.cache
+def _library() -> Any:
+    library = ctypes.CDLL(None, use_errno=True)
+    library.ptrace.restype = ctypes.c_long
+    library.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    return library

@@ -1,0 +1,338 @@
+"""One of the two programs that take turns: a command, started under ``perfhooks run``'s own way, and its ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import struct
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+
+import msgspec
+
+from perfhooks.analysis.comparison.turns import Block
+from perfhooks.cli.turns.freezing import Freezer
+from perfhooks.cli.turns.supervisor import TICK_S
+from perfhooks.core.errors import OptionError
+from perfhooks.record.launch import command_line, exit_summary, notes
+from perfhooks.record.launch.turns import Turn, TurnEnd
+from perfhooks.run.reading import read_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perfhooks.cli.turns.supervisor import Owner
+
+_STALL_S: Final = 600.0
+"""Maximum time of one block, of all ranks: NCCL's collectives give up after ten minutes, too."""
+_PEER: Final = struct.Struct("3i")
+"""``struct ucred`` of Linux: process, user and group."""
+_LAST_LINES: Final = 10
+_PATIENCE_S: Final = 60.0
+_PATIENCE: Final = 5.0
+"""A program may take so many times as long to its first step as the other one took, and a minute at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One side: what is run, and where."""
+
+    name: str
+    """``A`` or ``B``."""
+    label: str
+    """As it was given, and at which revision."""
+    words: Sequence[str]
+    folder: Path
+    paths: Sequence[Path] = ()
+    """Folders of modules that come before those that are installed."""
+
+
+class ProgramResult(NamedTuple):
+    """What a program has done."""
+
+    command: Command
+    log: str
+    """The name of the file with its output."""
+    code: int | None
+    """Its exit code, less than 0 for a signal; None if it never ended."""
+    is_ended: bool
+    """Whether perfhooks has ended it."""
+    blocks: int
+    notes: Sequence[str]
+    last_lines: Sequence[str]
+
+
+class _Connection(NamedTuple):
+    connection: socket.socket
+    lines: BinaryIO
+
+    @property
+    def pid(self) -> int | None:
+        """The process at the other end; None if the system does not know it."""
+        if not hasattr(socket, "SO_PEERCRED"):
+            return None
+        peer = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        return int(_PEER.unpack(peer)[0])
+
+    def answer(self, turn: Turn) -> None:
+        """Answer a held rank."""
+        with contextlib.suppress(OSError):  # it has ended, as its socket will tell
+            self.connection.sendall(msgspec.json.encode(turn) + b"\n")
+
+
+class Program:
+    """A command that runs. It is held at its first step, and whenever it has made the steps of its turn.
+
+    Args:
+        command: What is run.
+        folder: Where its output goes.
+        number: Of the pair.
+        owner: Starts it.
+    """
+
+    def __init__(self, command: Command, folder: Path, number: int, owner: Owner) -> None:
+        self.command = command
+        self._owner = owner
+        self._freezer = Freezer()
+        self.log = folder / f"{number}-{command.name}.txt"
+        self.blocks: list[Block] = []
+        self.is_ended = False
+        """Whether it was told to end, and did not by itself."""
+        self.notes: list[str] = []
+        self._said = folder / f"{number}-{command.name}"
+        self._said.mkdir()
+        self.is_over = False
+        """Whether it takes no more turns."""
+        self._ranks: dict[int, _Connection] = {}
+        """By their numbers."""
+        self._held: dict[int, TurnEnd] = {}
+        self._turn = Turn(0)
+        self.steps = 0
+        """That it has made in all its turns."""
+        self.seconds = 0.0
+        """How long those took, as far as the timed ones tell."""
+        self._block_began: float | None = None
+        """When its block began; None while it is held, and before its first step."""
+        self._has_begun = False
+        self.began = time.monotonic()
+        self.first_step_s: float | None = None
+        """From its start to its first step."""
+        self._events = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        address = f"{self._said}/turns"
+        try:
+            self._listener.bind(address)
+        except OSError as error:
+            raise OptionError(f"no socket can be made in {folder} ({error}); TMPDIR may name another folder") from error
+        self._listener.listen()
+        self._events.register(self._listener, selectors.EVENT_READ)
+        asked = command_line.Request(notes=str(self._said), turns=address)
+        paths = os.pathsep.join(filter(None, (*map(str, command.paths), os.environ.get("PYTHONPATH"))))
+        with self.log.open("wb") as log:
+            self._process = owner.start(
+                command.words,
+                cwd=command.folder,
+                env=command_line.environment(asked, {**os.environ, "PYTHONPATH": paths}),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    # -- turns -------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether it was held at its first step."""
+        return self.first_step_s is not None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether all its ranks are."""
+        return bool(self._held) and len(self._held) >= max(held.ranks for held in self._held.values())
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing works for any of its ranks but their own threads."""
+        return all(held.is_alone for held in self._held.values())
+
+    @property
+    def processors(self) -> dict[int, int | None]:
+        """On which the thread of the steps ran last, of each rank; none if two ended on the same one."""
+        found = {rank: held.processor for rank, held in self._held.items()}
+        return found if len(set(found.values())) == len(found) else {}
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of its connected ranks."""
+        connected = [rank.pid for rank in self._ranks.values() if rank.connection.fileno() >= 0]
+        return [pid for pid in connected if pid is not None]
+
+    def until_held(self) -> bool:
+        """Wait until it is held; whether it is: otherwise it has ended, or goes on without turns."""
+        while not self.is_over and not self.is_held:
+            self.listen()
+        if self.is_over:
+            return False
+        self._take()
+        return True
+
+    def listen(self) -> None:
+        """Handle the messages of its ranks, for a moment.
+
+        Raises:
+            ComparisonEndError: The comparison is to end.
+        """
+        self._owner.check()
+        for key, _ in self._events.select(TICK_S):
+            if key.fileobj is self._listener:
+                connection, _ = self._listener.accept()
+                connection.settimeout(TICK_S)  # a message is a single packet
+                lines = connection.makefile("rb")
+                self._events.register(connection, selectors.EVENT_READ, _Connection(connection, lines))
+            else:
+                self._hear(key.data)
+        if not self._ranks and self._process.poll() is not None:
+            self.is_over = True
+        if self.is_over or not self.is_held:
+            self._freezer.thaw()
+        self._give_up()
+
+    def stop_children(self) -> None:
+        """Pause what its ranks have started: it must not work ahead while they are held."""
+        if self.is_alone:
+            return
+        self._freezer.freeze(self.pids)
+        if self._freezer.refusal:
+            note = f"child processes of {self.command.name} could not be paused between its blocks"
+            self.notes = list(dict.fromkeys([*self.notes, f"{note}: {self._freezer.refusal}"]))
+
+    def let_go(self, turn: Turn, beside: Program | None = None) -> None:
+        """It is its turn, where that of another program has ended."""
+        processors = {} if beside is None else beside.processors
+        self._held.clear()
+        self._turn = turn
+        self._block_began = time.monotonic()
+        self._freezer.thaw()
+        for number, rank in self._ranks.items():
+            rank.answer(msgspec.structs.replace(turn, processor=processors.get(number)))
+
+    def free(self) -> None:
+        """It takes no more turns, and goes on by itself."""
+        self.is_over = True
+        self._freezer.thaw()
+        for rank in self._ranks.values():
+            rank.answer(Turn(0))
+
+    def close(self) -> None:
+        """Let go of its sockets, after its end."""
+        for key in list(self._events.get_map().values()):
+            if isinstance(key.data, _Connection):
+                self._disconnect(key.data)
+        self._events.close()
+        self._listener.close()
+
+    def _disconnect(self, rank: _Connection) -> None:
+        self._events.unregister(rank.connection)
+        rank.lines.close()
+        rank.connection.close()
+
+    def _take(self) -> None:
+        """The block that has ended; what came before the first turn is none."""
+        ranks = list(self._held.values())
+        if self._has_begun:
+            waited = [held.waited_ns for held in ranks if held.waited_ns is not None]
+            block = Block(
+                steps=min(held.steps for held in ranks),
+                wall_ns=max(held.wall_ns for held in ranks),
+                cpu_ns=sum(held.cpu_ns for held in ranks),
+                busy_ns=sum(held.busy_ns for held in ranks) // len(ranks),
+                waited_ns=sum(waited) // len(ranks) if len(waited) == len(ranks) else None,
+            )
+            self.blocks.append(block)
+            self.steps += self._turn.lead + block.steps
+            self.seconds += block.wall_ns * 1e-9 * (1 + self._turn.lead / max(block.steps, 1))
+        self._has_begun = True
+
+    def _hear(self, rank: _Connection) -> None:
+        """One line of a rank, or its end, which is that of the turns."""
+        try:
+            held = msgspec.json.decode(rank.lines.readline(), type=TurnEnd)
+        except (OSError, msgspec.MsgspecError):
+            self._disconnect(rank)
+            self.is_over |= rank in self._ranks.values()
+            return
+        if self.is_over or self._ranks.setdefault(held.rank, rank) is not rank:
+            rank.answer(Turn(0))
+        if self._ranks.get(held.rank) is rank:
+            self._held[held.rank] = held
+            self.first_step_s = self.first_step_s or time.monotonic() - self.began
+        else:
+            self.notes.append(f"another process of {self.command.name} made steps as well, and was not held")
+
+    def _give_up(self) -> None:
+        """Do not wait for ever for a rank that does not come."""
+        if self.is_over or self.is_held:
+            self._block_began = None
+            return
+        if self._held and self._block_began is None:
+            self._block_began = time.monotonic()
+        if self._block_began is not None and time.monotonic() - self._block_began > _STALL_S:
+            came = len(self._held)
+            ranks = (
+                f"{came} of {max(held.ranks for held in self._held.values())} ranks" if came else "none of the ranks"
+            )
+            self.notes.append(
+                f"{ranks} of {self.command.name} came to the same step within {_STALL_S / 60:.0f} minutes"
+            )
+            self.is_over = True
+
+    def has_lost_patience(self, beside: Program) -> bool:
+        """Whether another program has waited long enough for this one's first step."""
+        if self.has_steps or beside.first_step_s is None:
+            return False
+        patience = max(_PATIENCE_S, _PATIENCE * beside.first_step_s)
+        return time.monotonic() - self.began > beside.first_step_s + patience
+
+    # -- its end -----------------------------------------------------------------------------------------------------
+
+    def wait(self) -> int:
+        """Let it run to its end; its exit code, less than 0 for a signal.
+
+        Raises:
+            ComparisonEndError: The comparison is to end.
+        """
+        self.free()
+        while (code := self._process.poll()) is None:
+            self.listen()
+        return code
+
+    def mark_end(self) -> None:
+        """Let it go, as it is about to be ended, unless it has ended by itself."""
+        self.is_ended |= self._process.poll() is None
+        self.free()
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, less than 0 for a signal; None while it runs."""
+        return self._process.returncode
+
+    def why_no_steps(self) -> str:
+        """Why nothing of it could be held."""
+        if self._process.poll() is None:
+            return f"{time.monotonic() - self.began:.0f} s after its start there was none"
+        return "; ".join(exit_summary.reasons(notes.read(str(self._said)), self.command.words, self.code))
+
+    def last_lines(self) -> list[str]:
+        """What it wrote last."""
+        with contextlib.suppress(OSError):
+            return read_bytes(self.log).decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+        return []
+
+    def result(self) -> ProgramResult:
+        """Return what is to be said of it."""
+        facts = (self.command, self.log.name, self.code, self.is_ended, len(self.blocks), self.notes)
+        return ProgramResult(*facts, self.last_lines())

@@ -1,0 +1,306 @@
+"""The process that owns what a comparison starts, and ends all of it.
+
+    perfhooks compare       prints, and passes signals on
+      └─ supervisor         starts the programs and git, and adopts what they leave behind
+           ├─ program A     with its ranks, loader workers and other children
+           └─ program B
+
+Each of the upper two outlives the other, and then ends every process below itself. Signals raise nothing in either:
+they are noted, and `Owner.check` raises the first one between two steps of the work. So no second signal can interrupt
+the end. Each wait for another process has a time limit, or ends with a signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from multiprocessing import Pipe
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+from perfhooks.cli.turns import processes
+from perfhooks.core.errors import PerfhooksError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from multiprocessing.connection import Connection
+
+Result = TypeVar("Result")
+
+GRACE_S: Final = 7.0
+"""From SIGTERM to SIGKILL: loader workers need 5 s to notice the death of their training. A second signal ends it."""
+TICK_S: Final = 0.1
+"""How often a wait checks for signals and for the death of the other process."""
+_NUMBERS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SET_DEATH_SIGNAL, _SET_ADOPTS, _GET_ADOPTS = 1, 36, 37
+"""``PR_SET_PDEATHSIG``, ``PR_SET_CHILD_SUBREAPER`` and ``PR_GET_CHILD_SUBREAPER`` of Linux' ``prctl.h``."""
+
+
+class ComparisonEndError(Exception):
+    """A signal asks the comparison to end, or perfhooks has died.
+
+    Args:
+        number: The signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Owner:
+    """Starts and ends processes, for the work in the supervisor.
+
+    Args:
+        connection: To perfhooks.
+        parent: The process of perfhooks.
+    """
+
+    def __init__(self, connection: Connection, parent: int) -> None:
+        self._connection = connection
+        self._parent = parent
+        self._signals: list[int] = []
+        self._is_ending = False
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def note(self, number: int, _: object = None) -> None:
+        """Note a signal."""
+        self._signals.append(number)
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether perfhooks has died."""
+        return os.getppid() != self._parent
+
+    def check(self) -> None:
+        """Raise the first signal, once.
+
+        Raises:
+            ComparisonEndError: The work is to end.
+        """
+        if not self._is_ending and (self._signals or self.is_orphan):
+            self._is_ending = True
+            raise ComparisonEndError(self._signals[0] if self._signals else signal.SIGHUP)
+
+    def start(self, words: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
+        """Start a process in a session of its own; the kernel kills it when the supervisor dies."""
+        die = functools.partial(_die_with, os.getpid())
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die,  # noqa: PLW1509 -- the supervisor has one thread
+            **how,
+        )
+        self._started.append(process)
+        return process
+
+    def end_all(self, ranks: Collection[int] = ()) -> None:
+        """End every process below this one.
+
+        Args:
+            ranks: Get SIGTERM, as do the processes that this one has started. Their own children can end by themselves.
+        """
+        for pid in {*ranks, *(process.pid for process in self._started if process.poll() is None)}:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+        _end_children((), lambda: len(self._signals) > 1, self._started)
+        self._started.clear()
+
+    def status(self, text: str) -> None:
+        """Show how far the work is."""
+        self.send("status", text)
+
+    def say(self, text: str) -> None:
+        """Print a line to standard error."""
+        self.send("say", text)
+
+    def send(self, kind: str, value: object) -> None:
+        """Send a message to perfhooks."""
+        with contextlib.suppress(OSError):  # `check` detects the death of perfhooks
+            self._connection.send((kind, value))
+
+
+def supervise(
+    work: Callable[[Owner], Result],
+    *,
+    clean: Callable[[], object],
+    status: Callable[[str], object],
+    say: Callable[[str], object],
+) -> Result:
+    """Do some work in a supervisor.
+
+    Args:
+        work: Is called in the supervisor. Its result is sent here.
+        clean: Removes the files of the work if the supervisor is killed.
+        status: Shows how far the work is.
+        say: Prints a line.
+
+    Raises:
+        ComparisonEndError: A signal ended the work before it had a result.
+        PerfhooksError: By the work, or because the supervisor was killed.
+    """
+    spared = set(processes.children())
+    ours, theirs = Pipe()
+    received: list[int] = []
+    numbers = [number for number in _NUMBERS if signal.getsignal(number) is not signal.SIG_IGN]
+    with _adopting_orphans(), _noting(numbers, received):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+        parent = os.getpid()
+        pid = os.fork()
+        if not pid:
+            ours.close()
+            _run(work, Owner(theirs, parent), numbers)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+        kind: str | None = None
+        try:
+            for kind, value in _messages(ours, pid, received):
+                if kind in ("result", "error"):
+                    break
+                (status if kind == "status" else say)(value)
+        finally:
+            ours.close()
+            _reap(pid, is_wanted=kind in ("result", "error"))
+            _end_children(spared, lambda: len(received) > 1)
+    if kind == "error":
+        raise value
+    if kind != "result":
+        clean()
+        raise PerfhooksError("the supervisor process of the comparison was killed; perfhooks has ended its programs")
+    result: Result = value
+    return result
+
+
+def _messages(connection: Connection, pid: int, received: Sequence[int]) -> Iterator[tuple[str, Any]]:
+    """Yield the messages of the supervisor, until it dies; pass signals on, and kill it if it does not end by them."""
+    passed, deadline = 0, math.inf
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            for number in received[passed:]:
+                os.kill(pid, number)
+                passed, deadline = passed + 1, time.monotonic() + 4 * GRACE_S
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            if connection.poll(TICK_S):
+                yield connection.recv()
+
+
+def _reap(pid: int, *, is_wanted: bool) -> None:
+    """Wait for the end of the supervisor, and enforce it after a time limit."""
+    if not is_wanted:
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + 4 * GRACE_S
+    while not _is_reaped(pid):
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(TICK_S / 10)
+
+
+def _run(work: Callable[[Owner], Any], owner: Owner, numbers: Collection[signal.Signals]) -> NoReturn:
+    """Be the supervisor."""
+    try:
+        os.setsid()  # Ctrl-C is for perfhooks
+        _prctl(_SET_ADOPTS, 1)
+        for number in numbers:
+            signal.signal(number, owner.note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(null, stream)
+        kind, value = "error", None
+        try:
+            kind, value = "result", work(owner)
+        except (PerfhooksError, ComparisonEndError) as error:
+            value = error
+        finally:
+            owner.end_all()
+            owner.send(kind, RuntimeError(traceback.format_exc()) if value is None else value)
+    finally:
+        os._exit(0)
+
+
+def _end_children(
+    spared: Collection[int], is_hurried: Callable[[], bool], started: Sequence[subprocess.Popen[bytes]] = ()
+) -> None:
+    """Wait for the children of this process, and for those that it adopts. Kill the rest after a time limit.
+
+    Only children are killed: while this process has not reaped them, no other process has their numbers.
+
+    Args:
+        spared: Children that stay.
+        is_hurried: Whether to kill them now.
+        started: Reap these.
+    """
+    deadline = time.monotonic() + GRACE_S
+    own = {process.pid for process in started}
+    while True:
+        for process in started:
+            process.poll()
+        children = {pid: is_alive for pid, is_alive in processes.children().items() if pid not in spared}
+        is_late = is_hurried() or time.monotonic() > deadline
+        for pid, is_alive in children.items():
+            if not is_alive and pid not in own:
+                _is_reaped(pid)
+            elif is_alive and is_late:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+        if not any(children.values()) or time.monotonic() > deadline + GRACE_S:
+            break
+        time.sleep(TICK_S / 10)
+    for process in started:
+        process.poll()
+
+
+def _is_reaped(pid: int) -> bool:
+    """Reap a child if it has ended; return whether it is gone."""
+    try:
+        return os.waitpid(pid, os.WNOHANG) != (0, 0)
+    except ChildProcessError:  # SIGCHLD is ignored: the kernel has reaped it
+        return True
+
+
+@contextlib.contextmanager
+def _noting(numbers: Sequence[signal.Signals], received: list[int]) -> Iterator[None]:
+    """Note signals instead of their usual effect."""
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _adopting_orphans() -> Iterator[None]:
+    """Adopt the processes that a dead descendant leaves behind."""
+    before = ctypes.c_int(0)
+    _prctl(_GET_ADOPTS, ctypes.byref(before))
+    _prctl(_SET_ADOPTS, 1)
+    try:
+        yield
+    finally:
+        _prctl(_SET_ADOPTS, before.value)
+
+
+def _prctl(option: int, value: Any) -> None:
+    if sys.platform == "linux":
+        _library().prctl(option, value)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+def _die_with(parent: int) -> None:
+    _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,1 @@
+"""Shared knowledge of all rooms."""

@@ -1,0 +1,166 @@
+"""The process that reports a killed command, and a command that starts no Python.
+
+It is no child of the command. It waits for the end of the command, and prints the runs that no other process has
+printed. It may be late.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import struct
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from perfhooks.core.guard import write_error
+from perfhooks.record.launch import exit_summary, notes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_GET_CHILD_SUBREAPER: Final = 37
+"""``PR_GET_CHILD_SUBREAPER`` in Linux' ``prctl.h``."""
+_INFO: Final = struct.Struct("QQ12i")
+_EXIT, _GET_INFO = 1 << 3, 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
+"""``struct pidfd_info``, whose last number is the status; ``PIDFD_INFO_EXIT`` and ``PIDFD_GET_INFO`` of ``pidfd.h``."""
+_REAPED_MS: Final = 500
+"""Maximum wait for the parent to reap the command, in ms. Most do so at once, some never."""
+_FILES_S: Final = 60.0
+"""Maximum wait for the worker of a killed training, in seconds."""
+_BOOTSTRAP: Final = """\
+import os, select, shutil, sys
+command, descriptor = sys.argv[2:4]
+if int(descriptor) >= 0:
+    end = select.poll()
+    end.register(int(descriptor), select.POLLIN)
+    end.poll()
+try:
+    if int(descriptor) < 0 or not os.path.exists(os.path.join(sys.argv[4], sys.argv[5])):
+        import json
+        sys.path[:] = json.loads(sys.argv[1])
+        from perfhooks.record.launch.detached import report
+        report(sys.argv[2:])
+finally:
+    shutil.rmtree(sys.argv[4], ignore_errors=True)
+"""
+"""A bare Python waits, because it takes a fifth of the memory. It imports perfhooks only if something is to be said."""
+
+
+def is_possible() -> bool:
+    """Return whether a process can wait for this one without being its child.
+
+    Orphans become children of a subreaper, and of the first process of a container. A script that waits for all its
+    children would wait for ours, and ours for the script.
+    """
+    if not hasattr(os, "fork"):
+        return False
+    adopts = ctypes.c_int(0)
+    library = ctypes.CDLL(None)
+    if hasattr(library, "prctl"):
+        library.prctl(_GET_CHILD_SUBREAPER, ctypes.byref(adopts))
+    return os.getpid() != 1 and not adopts.value
+
+
+def start(pid: int, folder: str, words: Sequence[str]) -> None:
+    """Start the process that waits for the end of another one.
+
+    Args:
+        pid: The process that is to become the command.
+        folder: The folder of notes; it is deleted at the end.
+        words: The command.
+    """
+    descriptor = _opened(pid)  # a command that cannot be found has ended before any other process can open it
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        if descriptor is not None:
+            os.close(descriptor)
+        return
+    try:
+        os.setsid()
+        if not os.fork():
+            _become(pid, descriptor, folder, words)
+    finally:
+        os._exit(0)
+
+
+def _become(pid: int, descriptor: int | None, folder: str, words: Sequence[str]) -> None:
+    # the training's own input and output must end when the training does, and so must the other files that it was
+    # given, for example a lock of its shell
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    if descriptor is not None:
+        descriptor = os.dup2(descriptor, 3)
+        os.set_inheritable(descriptor, True)
+    os.closerange(3 if descriptor is None else 4, os.sysconf("SC_OPEN_MAX"))
+    facts = [str(pid), str(-1 if descriptor is None else descriptor), folder, exit_summary.IS_OVER, *words]
+    os.execv(sys.executable, [sys.executable, "-S", "-E", "-c", _BOOTSTRAP, json.dumps(sys.path), *facts])  # noqa: S606 -- our own interpreter
+
+
+def report(facts: Sequence[str]) -> None:
+    """Wait for the end of the command and print the runs that no other process has printed.
+
+    Args:
+        facts: As `_BOOTSTRAP` gets them: process, descriptor, folder of notes, the name of a file, the command.
+    """
+    pid, descriptor, folder, over, *words = facts
+    code = wait(int(pid), int(descriptor) if int(descriptor) >= 0 else None)
+    if Path(folder, over).exists():
+        return
+    known = notes.read(folder)
+    runs = [run for run in notes.runs(known) if notes.claim(folder, run)]
+    if runs:
+        from perfhooks.record.launch.summary_text import text_of, wait_for_reports  # numpy, as in `exit_summary`
+
+        write_error(text_of(runs, wait_for_reports(runs, _FILES_S)))
+    elif not notes.takes_files(folder):
+        write_error(f"perfhooks: what was recorded is unknown: {folder} takes no files, is its disk full?\n")
+    elif not any(note.run for note in known) and exit_summary.known_before(words) is None:
+        for reason in exit_summary.reasons(known, words, code):
+            write_error(f"perfhooks: nothing was recorded: {reason}\n")
+
+
+def _opened(pid: int) -> int | None:
+    """Return a descriptor of a process, which tells of its end also later; None if the system has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux, or an old one
+        return None
+
+
+def wait(pid: int, descriptor: int | None) -> int | None:
+    """Wait for the end of a process.
+
+    Returns:
+        Its exit code, or less than 0 for a signal; None if the system does not tell.
+    """
+    if descriptor is None:
+        import psutil  # see `perfhooks.run.liveness.born_s`
+
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).wait()
+        return None
+    end = select.poll()
+    end.register(descriptor, select.POLLIN)
+    end.poll()
+    code = _exit_code(descriptor)
+    if code is None:
+        end.modify(descriptor, 0)
+        end.poll(_REAPED_MS)
+        code = _exit_code(descriptor)
+    return code
+
+
+def _exit_code(descriptor: int) -> int | None:
+    """Return that of a process that its parent has reaped."""
+    import fcntl  # only on systems that have such descriptors
+
+    with contextlib.suppress(OSError):  # before Linux 6.15
+        mask, *_, status = _INFO.unpack(fcntl.ioctl(descriptor, _GET_INFO, _INFO.pack(_EXIT, *[0] * 13)))
+        return os.waitstatus_to_exitcode(status) if mask & _EXIT else None
+    return None

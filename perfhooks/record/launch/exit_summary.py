@@ -1,0 +1,129 @@
+"""The exit summary of ``perfhooks run``: what was recorded, printed before the command returns.
+
+The training prints it at its own exit, so that its process, signals and exit code stay its own. The first Python of the
+command reports what its children left. `perfhooks.record.launch.detached` reports what remains if a command is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from perfhooks.core import process
+from perfhooks.core.guard import write_error
+from perfhooks.core.options import checked
+from perfhooks.record.launch import notes
+from perfhooks.record.launch.command_line import Request
+from perfhooks.run.reading import read_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perfhooks.core.options import Options
+    from perfhooks.record.launch.notes import Note
+
+_SETS_PATH: Final = re.compile(r"""^[^#]*PYTHONPATH["'\]\s]*[=:](?!=)(?!.*PYTHONPATH)""", re.MULTILINE)
+_LARGEST: Final = 1 << 20
+"""Bytes of a script that are searched."""
+IS_OVER: Final = "summary.printed"
+"""The file that says that the first Python of the command has reported everything."""
+
+
+def at_exit(*, is_command: bool) -> None:
+    """Print the runs of this process, and those of its children that ended without printing them.
+
+    Args:
+        is_command: Whether this process is the command itself, so that no other one reports after it.
+    """
+    asked = Request.current()
+    if asked is None or asked.turns or asked.trial:
+        return
+    try:
+        _print(asked, is_command=is_command)
+    except KeyboardInterrupt:
+        pass  # it is the end of the wait, and of nothing else
+    finally:
+        if is_command and asked.notes:
+            notes.mark(asked.notes, IS_OVER)
+            if not asked.is_watched:
+                notes.delete(asked.notes)
+    process.end_by_ctrl_c()
+
+
+def _print(asked: Request, *, is_command: bool) -> None:
+    with contextlib.suppress(Exception):  # Python flushes again, and chooses the exit code
+        sys.stdout.flush()
+    pid, known, own = os.getpid(), notes.read(asked.notes), notes.own()
+    near = [note for note in known if is_command or pid in (note.pid, note.parent)]
+    runs = [run for run in notes.runs([*own, *near]) if notes.claim(asked.notes, run)]
+    if process.outcome.is_interrupted:
+        pass  # the user does not want to wait, also not for `detached`
+    elif runs:
+        from perfhooks.record.launch.summary_text import text_of, wait_for_reports  # numpy, which few processes need
+
+        others = [run for run in runs if run not in {note.run for note in own}]
+        missing = wait_for_reports(others, checked(cast("Options", asked.options))["exit_timeout"])
+        write_error(text_of(runs, process.outcome.unfinished | missing))
+    elif is_command and not any(note.run for note in [*known, *own]):
+        for reason in reasons(known, sys.orig_argv):
+            write_error(f"perfhooks: nothing was recorded: {reason}\n")
+
+
+# --- why nothing was recorded ---
+
+
+def reasons(known: Sequence[Note], words: Sequence[str], code: int | None = None) -> list[str]:
+    """Return why nothing was recorded, each reason once.
+
+    Args:
+        known: Notes of the command's processes.
+        words: The command.
+        code: Its exit code, or less than 0 for a signal; None if unknown.
+    """
+    sure = [note.why for note in known if note.why]
+    guesses = [note.guess for note in known if note.guess]
+    return list(dict.fromkeys(sure or (_failed(code) if code else guesses or [_why(words)])))
+
+
+def _failed(code: int) -> list[str]:
+    """Name the exit code: the command itself explains its failure."""
+    if code > 0:
+        return [f"the command ended with exit code {code}"]
+    names = {number.value: number.name for number in signal.Signals}
+    return [f"the command was ended by {names.get(-code, f'signal {-code}')}"]
+
+
+def known_before(words: Sequence[str]) -> str | None:
+    """Return why a command may record nothing, as far as its words tell that before it starts."""
+    for word in words[1:]:
+        if not word.startswith("-") or word.startswith("--") or word == "-m":
+            break
+        if set(word[1:]) & set("IES") and "python" in Path(words[0]).name:
+            return f"Python is started with {word}, so it does not read PYTHONPATH and cannot load perfhooks"
+    for word in words[1:]:
+        if _SETS_PATH.search(word) or _SETS_PATH.search(_text(word)):
+            what = "the command" if _SETS_PATH.search(word) else word
+            return f"{what} sets PYTHONPATH, which removes perfhooks from it: PYTHONPATH=...:$PYTHONPATH keeps it"
+    return None
+
+
+def _why(words: Sequence[str]) -> str:
+    return known_before(words) or (
+        "no Python of this command imported torch, or it was one that does not read PYTHONPATH (python -I, -E), "
+        "another interpreter without perfhooks, or on another machine with an environment of its own"
+    )
+
+
+def _text(word: str) -> str:
+    """Return the text of a shell script; nothing if a word names none."""
+    if word.endswith(".py"):
+        return ""
+    try:
+        return read_bytes(Path(word), _LARGEST).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,185 @@
+"""The text of the exit summary: a box on a terminal, the same lines without a box elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+import time
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from perfhooks.core import words
+from perfhooks.core.errors import PerfhooksError
+from perfhooks.core.guard import guard, is_terminal
+from perfhooks.report.page.run_summary import UNITS, RunSummary, SummaryFinding, read_summary
+from perfhooks.run.finished import FinishedRun
+from perfhooks.run.layout import PAGE
+from perfhooks.run.steps import read_in_training
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+_PARTS: Final = 5
+"""Parts of the step on one line of 80 columns."""
+_LINES: Final = (("─", "│", "╭", "╮", "╰", "╯"), ("-", "|", *"++++"))
+"""The lines and corners of the box, and the same in ASCII."""
+
+
+class Box(NamedTuple):
+    """The content of the summary of one run."""
+
+    summary: RunSummary | None
+    line: str
+    """What is known of the last window if there is no report."""
+    where: str
+    """The path of the report, in one sentence."""
+
+
+def wait_for_reports(runs: Collection[str], timeout: float) -> set[str]:
+    """Wait until runs have their report.
+
+    Returns:
+        The runs whose report is missing.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        missing = {run for run in runs if not _has_report(Path(run))}
+        if not missing or time.monotonic() >= deadline:
+            return missing
+        time.sleep(0.05)
+
+
+def _has_report(folder: Path) -> bool:
+    try:
+        run = FinishedRun(folder, brief=True)
+        captures = [window.capture for window in run.recorded]
+        wants_page = any(recipe.get("type") == "page" for capture in captures for recipe in capture.handlers)
+        is_done = not run.is_written and all(capture.state == "done" for capture in captures)
+        return is_done and (not wants_page or read_summary(folder) is not None)
+    except PerfhooksError:
+        return True  # and there is nothing to wait for
+
+
+def text_of(runs: Sequence[str], incomplete: Collection[str] = ()) -> str:
+    """Return the summary of one run, or a line for each of several.
+
+    Args:
+        runs: Folders of runs.
+        incomplete: Those whose report is still being written.
+    """
+    contents = [Box(*_facts(Path(run)), _where(Path(run), is_incomplete=run in incomplete)) for run in runs]
+    if len(contents) > 1:
+        return "".join(f"perfhooks: {one_line(content)}\n" for content in contents)
+    if not is_terminal():
+        return plain(contents[0])
+    width = shutil.get_terminal_size().columns
+    return box(contents[0], min(width, 80), getattr(sys.__stderr__, "encoding", "ascii"))
+
+
+def _where(folder: Path, *, is_incomplete: bool) -> str:
+    page = folder / PAGE
+    if is_incomplete:
+        return f"report is still being written: {page}"
+    return f"report: {page}" if page.exists() else f"files: {folder}"
+
+
+def _facts(folder: Path) -> tuple[RunSummary | None, str]:
+    """Return the summary of the report; without a report, the step time of the timeline, or a line on a window."""
+    summary, line = None, ""
+    with guard(f"reading {folder}"):
+        summary = read_summary(folder)
+        if summary is None:
+            run = FinishedRun(folder, brief=True)
+            last = run.last()
+            line = "" if last is None else last.capture.line or f"{last.name} is recorded"
+            summary = None if line else _of_timeline(run)
+    return summary, line
+
+
+def _of_timeline(run: FinishedRun) -> RunSummary | None:
+    """Return what the training itself has written: the time of its steps, or that only a part of one was recorded."""
+    raw = [path for path, rank in run.run.left_steps() if rank == run.rank]
+    loops = [steps.typical() for steps in read_in_training(run.run.timeline(run.rank), raw).values()]
+    counted = max(loops, key=lambda steps: len(steps.numbers), default=None)
+    told = run.manifest.steps_by
+    unit = UNITS.get("" if told is None else told.what, "step")
+    part = next((each.capture for each in run.recorded if each.capture.is_part), None)
+    if counted is None and part is None:
+        return None
+    profiled = "" if part is None else f"a part of {words.steps(part.first, part.first)}"
+    return RunSummary(unit=unit, step_ms=None if counted is None else counted.median_ms, profiled_steps=profiled)
+
+
+def box(content: Box, width: int, encoding: str) -> str:
+    """Draw the summary on a terminal.
+
+    Args:
+        content: What to print.
+        width: Columns of the box; the path below it has as many as it needs.
+        encoding: The encoding of the terminal.
+    """
+    line, side, *corners = _LINES[0 if _fits("".join(_LINES[0]), encoding) else 1]
+    inner = max(width - 4, 20)
+    title = f" perfhooks {line}"
+    rows = [f"{corners[0]}{line}{title:{line}<{inner + 1}}{corners[1]}"]
+    for label, text in _rows(content):
+        wrapped = textwrap.wrap(text, inner - len(label), break_on_hyphens=False) or [""]
+        for number, part in enumerate(wrapped):
+            cell = (label if not number else " " * len(label)) + part
+            rows.append(f"{side} {cell}{' ' * (inner - _columns(cell))} {side}")
+    rows.append(f"{corners[2]}{line * (inner + 2)}{corners[3]}")
+    return "\n".join([*rows, words.line(content.where), ""])
+
+
+def plain(content: Box) -> str:
+    """Write the summary into a pipe or a log."""
+    first, *rows = [*(f"{label}{text}" for label, text in _rows(content)), words.line(content.where)]
+    return "\n".join([f"perfhooks: {first}", *(f"  {row}" for row in rows), ""])
+
+
+def one_line(content: Box) -> str:
+    """Return the step time, its largest parts and the path."""
+    summary = content.summary
+    texts = [] if summary is None else [summary.step, _parts(summary)]
+    return "; ".join(words.line(text) for text in (*texts, content.line, content.where) if text)
+
+
+def _rows(content: Box) -> list[tuple[str, str]]:
+    """Return the labels and texts of the lines."""
+    summary = content.summary
+    texts = [content.line] if summary is None else [summary.step, content.line]
+    rows = [("", words.line(text)) for text in texts if text]
+    if summary is None:
+        return rows
+    if summary.parts:
+        rows.append(("", _parts(summary)))
+    rows += [(f"{number}. ", _finding(each)) for number, each in enumerate(summary.findings, 1)]
+    if summary.warning and not content.line:
+        rows.append(("warning: ", words.line(summary.warning)))
+    return rows
+
+
+def _parts(summary: RunSummary) -> str:
+    return ", ".join(f"{words.line(part.name)} {words.share(part.share)}" for part in summary.parts[:_PARTS])
+
+
+def _finding(finding: SummaryFinding) -> str:
+    where = f" ({words.line(finding.where)})" if finding.where else ""
+    gain = f": {words.line(finding.gain)}" if finding.gain else ""
+    return f"{words.line(finding.title).rstrip('.')}{where}{gain}"
+
+
+def _fits(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _columns(text: str) -> int:
+    """Return how many columns a terminal needs for a text."""
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))

@@ -1,0 +1,126 @@
+"""What torch's recorder takes: options and metadata, checked before it can trip over them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from perfhooks.core.errors import OptionError
+from perfhooks.core.guard import logger
+from perfhooks.record.loop import next_recorder, stack_support
+from perfhooks.record.loop.window import ProfilerActivity, TorchProfile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The recording options as the installed torch takes them.
+
+    Args:
+        options: What the user gave; activities may be named (``"cpu"``, ``"cuda"``).
+
+    Returns:
+        The options that the installed torch knows; the others are logged, once.
+
+    Raises:
+        OptionError: An option has a value that torch refuses.
+    """
+    known = inspect.signature(TorchProfile.__init__).parameters
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        logger.warning("torch %s has no %s: left out", torch.__version__, ", ".join(f"{name}=" for name in unknown))
+    if options.get("with_stack") and (danger := stack_support.danger()) is not None:
+        logger.warning("with_stack=True: %s", danger)
+    checked = {name: value for name, value in options.items() if name in known}
+    if checked.get("activities") is not None:
+        activities = checked["activities"] = [
+            next_recorder.checked(each) for given in _listed(checked["activities"]) for each in _activities(given)
+        ]
+        named = [name for entry in activities for name in (entry if isinstance(entry, Mapping) else [entry])]
+        if len({*named}) < len(named):
+            raise OptionError(f"activities must name each activity once, got {activities!r}")
+    config = checked.get("experimental_config")
+    if config is not None and not isinstance(config, torch._C._profiler._ExperimentalConfig):  # noqa: SLF001 -- where it is
+        raise OptionError(f"experimental_config must be torch's _ExperimentalConfig, got {config!r}")
+    return checked
+
+
+def legacy_activities(activities: Any, use_cpu: bool | None, use_device: str | None) -> list[str]:
+    """What ``use_cpu`` and ``use_device`` of ``torch.autograd.profiler.profile`` record, in names of activities.
+
+    Raises:
+        OptionError: ``activities`` says it already, or nothing is left to record.
+    """
+    named = [*(["cpu"] if use_cpu is not False else []), *([_LEGACY.get(use_device, use_device)] if use_device else [])]
+    if activities is not None or not named:
+        raise OptionError(
+            f"use_cpu and use_device say what activities= says, at least one; got {use_cpu!r}, {use_device!r} and "
+            f"activities={activities!r}"
+        )
+    return named
+
+
+_LEGACY: Final = {"privateuseone": "privateuse1"}
+
+
+def _listed(activities: Any) -> Iterable[Any]:
+    if isinstance(activities, str | Mapping):
+        return [activities]
+    try:
+        listed = list(activities)
+    except TypeError:
+        raise OptionError(f"activities must be a list, got {activities!r}") from None
+    if not listed:
+        raise OptionError("activities must name at least one activity, got none; leave it out to record all")
+    return listed
+
+
+def _activities(given: Any) -> Iterator[Any]:
+    """torch's activities, from names if need be; since torch 2.12 also as mappings to what of each is recorded."""
+    if isinstance(given, Mapping):
+        for key, value in given.items():
+            config = next_recorder.of_mapping(value) if isinstance(value, Mapping) else value
+            yield _named(key) if config is None else {_named(key): config}
+    elif isinstance(given, str) and ":" in given:
+        name, _, recorder = given.partition(":")
+        config = next_recorder.of_words(recorder)
+        yield _named(name) if config is None else {_named(name): config}
+    else:
+        yield _named(given)
+
+
+def _named(activity: Any) -> ProfilerActivity:
+    if isinstance(activity, ProfilerActivity):
+        return activity
+    names = {name.lower(): value for name, value in ProfilerActivity.__members__.items()}
+    if not isinstance(activity, str) or activity.lower() not in names:
+        raise OptionError(f"activities must be some of {', '.join(sorted(names))}, got {activity!r}")
+    return names[activity.lower()]
+
+
+def metadata_json(value: str) -> str:
+    """A JSON value as Kineto can write it: it turns every backslash into a slash, so nothing may need an escape.
+
+    Raises:
+        OptionError: ``value`` is no JSON, and the trace would be none either.
+    """
+    try:
+        return json.dumps(_without_escapes(json.loads(value)), ensure_ascii=False)
+    except ValueError as error:
+        raise OptionError(f"metadata must be JSON, got {value!r} ({error})") from None
+
+
+def _without_escapes(value: Any) -> Any:
+    if isinstance(value, str):
+        return re.sub(r"[\x00-\x1f\x7f]", " ", value.replace('"', "'").replace("\\", "/"))
+    if isinstance(value, list):
+        return [_without_escapes(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_escapes(key): _without_escapes(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,380 @@
+"""One budget for every recording: bytes of its trace, and seconds that the training waits until the trace is saved.
+
+The budget counts the events that torch's recorder holds. It never reads the memory of the process, because a training
+allocates memory too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import math
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import torch
+
+from perfhooks.core.thread_time import CountedThread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_MB: Final = 20.0
+"""Megabytes of one window's trace, unless the user gives another limit. 20 MB hold 75,000 operators."""
+WAIT_S_PER_MB: Final = 0.1
+"""Longest wait for a trace, so that the default budget never lets a training wait longer than 2 s."""
+FIRST_STEPS_S: Final = 0.5
+"""Training time for the recording of the first steps, in seconds."""
+EXPLAINING_S: Final = 0.02 * 60
+"""Training time for the window with stacks and shapes: 2% of a training's first minute."""
+
+
+class EventCost(NamedTuple):
+    """EventCost of events, or of one event."""
+
+    size: float = 0.0
+    """Bytes of the trace."""
+    record_s: float = 0.0
+    """Seconds that recording adds to the steps."""
+    wait_s: float = 0.0
+    """Seconds that the training waits at the end of the window: stop, save, free."""
+
+    def plus(self, other: EventCost, times: float = 1.0) -> EventCost:
+        """Return the sum with some events of another cost."""
+        return EventCost(*(own + times * more for own, more in zip(self, other, strict=True)))
+
+
+_OPERATOR: Final = EventCost(270, 1.0e-6, 4.5e-6)
+_CALL: Final = EventCost(330, 0.6e-6, 4.5e-6)
+_OPTIONS: Final = {
+    "record_shapes": EventCost(150, 0.6e-6, 6.5e-6),
+    "profile_memory": EventCost(200, 0.3e-6, 4.0e-6),
+}
+"""Measured with torch 2.14 and Python 3.11 on a CPU of 2.5 GHz: an operator, a Python call, and what an option adds to
+each operator. Later windows of a process use the cost of its earlier ones."""
+_CALLS_PER_S: Final = 300_000
+"""Python calls per second of CPU time under torch's tracer, in code that calls modules and operators."""
+_MOST_CALLS_PER_S: Final = 3_000_000
+"""The same for a loop that does nothing else: the fastest that Python can call."""
+_PAUSE_S: Final = 0.001
+"""Pause in which a waiting thread surely gets the interpreter."""
+_WAKE_UP_S: Final = 0.0001
+"""Time in which the system wakes a thread after a pause: Linux delays timers by 50 us."""
+_OPERATORS_PER_S: Final = 150_000
+"""Operators per second, if torch has no counter."""
+_STOP: Final = 0.55
+"""The stop of the recorder as a share of the wait."""
+_SURE_EVENTS: Final = 10_000
+"""Weight of the default costs, in events: fixed costs and unfilled blocks hide the cost of fewer events."""
+
+
+class _Learned:
+    """Corrections from the windows that this process has ended, as factors."""
+
+    def __init__(self) -> None:
+        self.wait = 1.0
+        self.calls = 1.0
+        self.sizes: dict[frozenset[str], float] = {}
+        """By options of the recorder."""
+
+
+_learned = _Learned()
+
+
+class _Counter(NamedTuple):
+    """torch's count of the blocks that hold its events."""
+
+    blocks: ctypes.c_uint64
+    """Blocks of all threads since the process began."""
+    events: int
+    """Events in a block."""
+
+
+@functools.cache
+def _counter() -> _Counter | None:
+    """Return torch's counter, EventBlock in torch/csrc/profiler/collection.h; None if this torch has none."""
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    storage = "5torch8profiler4impl19ThreadLocalSubqueue14TorchOpStorage10EventBlock"
+    for events in (512, 1024):
+        with contextlib.suppress(OSError, ValueError):
+            name = f"_ZZN{storage}INS1_21KinetoObserverContext5EventELm{events}EEC4EvE8counter_"
+            return _Counter(ctypes.c_uint64.in_dll(ctypes.CDLL(str(library)), name), events)
+    return None
+
+
+class Limits(NamedTuple):
+    """Limits of one recording."""
+
+    size: float = math.inf
+    """Bytes of its trace."""
+    wait_s: float = math.inf
+    """Seconds that the training waits at its end."""
+    training_s: float = math.inf
+    """Seconds that it takes from the training: overhead during the steps, and the wait."""
+    name: str = ""
+    """The limits in words, for messages."""
+
+    @classmethod
+    def of_size(cls, mb: float | None) -> Limits:
+        """Return the limits of a window for the value of ``max_trace_mb``."""
+        return cls() if mb is None else cls(1e6 * mb, WAIT_S_PER_MB * mb, name=f"max_trace_mb={mb:g}")
+
+    def share(self, cost: EventCost) -> float:
+        """Return how much of the limits a cost uses; 1 is all."""
+        return max(cost.size / self.size, cost.wait_s / self.wait_s, (cost.record_s + cost.wait_s) / self.training_s)
+
+
+NO_LIMITS: Final = Limits()
+
+
+class StepCalls(NamedTuple):
+    """Python calls of one step before the window."""
+
+    calls: float
+    cpu_s: float
+    """CPU time of the step's thread."""
+    wall_s: float = 0.0
+    others_calls: float = 0.0
+    """Most calls of the other threads."""
+
+
+class _Look(NamedTuple):
+    """A look at the clocks of the recorded thread."""
+
+    steps: int
+    """Steps that had ended."""
+    at: float
+    """Time of the look, by `time.perf_counter`."""
+    own_s: float
+    """CPU time of the thread since the recording began."""
+    spent_s: float
+    """The part of it since the last step ended."""
+
+
+def _wait_for_interpreter_s() -> float:
+    """Measure for how long other threads keep the interpreter after this thread has left it to them.
+
+    With stacks, torch's recorder takes the interpreter in each operator, after the operator has left it.
+    """
+    waits = []
+    for _ in range(3):  # the shortest one: a busy system delays some
+        began = time.perf_counter()
+        time.sleep(_PAUSE_S)
+        waits.append(time.perf_counter() - began - _PAUSE_S)
+    return max(min(waits) - _WAKE_UP_S, 0.0)
+
+
+class WindowBudget:
+    """Measures one recording while it goes on, from any thread.
+
+    Args:
+        limits: Its limits.
+        recording: Options of torch's recorder.
+    """
+
+    def __init__(self, limits: Limits, recording: Mapping[str, object]) -> None:
+        self.limits = limits
+        self.counted: StepCalls | None = None
+        """Python calls of a step before the window, if they were counted."""
+        self._recording = recording
+        recorded = {**recording, "record_shapes": recording.get("record_shapes") or recording.get("with_flops")}
+        self._key = frozenset(option for option in _OPTIONS if recorded.get(option))
+        self._has_stacks = bool(recording.get("with_stack"))
+        self._owner = self._blocks_before = self._steps = 0
+        self._began = self._step_began = 0.0
+        self._threads: dict[int, tuple[CountedThread, int]] = {}
+        """Python's threads, each with its CPU time when it was seen first."""
+        self._held: tuple[float, float] | None = (0.0, 0.0)
+        """Operators and Python calls of a recording that has ended; None while it goes on."""
+        self._look = _Look(0, 0.0, 0.0, 0.0)
+        """The last look at the clocks of the recorded thread."""
+        self._mean_share = 0.0
+        """Share of the limits that a step used, by the last measurement."""
+
+    def begin_count(self) -> None:
+        """The warm-up begins in the calling thread."""
+        self._owner, self._threads, self._began = threading.get_ident(), {}, time.perf_counter()
+        self._cpu_s()
+
+    def end_count(self, calls: float, cpu_s: float, steps: int) -> None:
+        """The warm-up ends.
+
+        Args:
+            calls: Python calls of its thread.
+            cpu_s: CPU time of its thread.
+            steps: Steps of it.
+        """
+        others_calls = self._calls_of_others(self._cpu_s()[1])
+        wall_s = time.perf_counter() - self._began
+        self.counted = StepCalls(calls / steps, cpu_s / steps, wall_s / steps, others_calls / steps)
+
+    def begin(self) -> None:
+        """Recording begins in the calling thread."""
+        self._owner = threading.get_ident()
+        self._began = self._step_began = now = time.perf_counter()
+        self._steps, self._threads, self._look = 0, {}, _Look(0, now, 0.0, 0.0)
+        self._mean_share = 0.0
+        counter = _counter()
+        self._blocks_before = 0 if counter is None else counter.blocks.value
+        if self._has_stacks:
+            self._cpu_s()
+        self._held = None
+
+    def end(self) -> None:
+        """Recording ends now."""
+        self._held = self._events()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the recorder records."""
+        return self._held is None
+
+    def end_step(self) -> None:
+        """A recorded step has ended.
+
+        The recorder records each Python call here, and a busy system may interrupt the training in each system call.
+        """
+        self._steps += 1
+        self._step_began = time.perf_counter()
+
+    @property
+    def events(self) -> int:
+        """Events that the recorder holds."""
+        return round(sum(self._held or self._events()))
+
+    @property
+    def operators(self) -> float:
+        """Operators among them."""
+        return (self._held or self._events())[0]
+
+    @property
+    def cost(self) -> EventCost:
+        """EventCost of the recording if it ends now."""
+        return self._cost_of(*(self._held or self._events()))
+
+    def is_spent(self) -> bool:
+        """Whether the recording must end now."""
+        return self.limits.share(self.cost) >= 1
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more step fits after the current one, by the last measurement, which may be some steps old."""
+        return self._mean_share * (self._steps + 2) < 1
+
+    def measure(self) -> float:
+        """Measure the recording, see `has_room`. Return the used share of the limits; at 1 it must end."""
+        share, steps, now = self.limits.share(self.cost), self._steps, time.perf_counter()
+        if steps:
+            step_s = (self._step_began - self._began) / steps
+            part = min((now - self._step_began) / max(step_s, 1e-9), 1.0)
+            self._mean_share = share / (steps + part)
+        else:
+            self._mean_share = share / 2  # how much of the first step has passed is unknown
+        return share
+
+    def steps_that_fit(self, operators: float, step_s: float) -> float:
+        """Return how many steps fit, by the counted Python calls.
+
+        Args:
+            operators: Operators of a step.
+            step_s: Wall time of a recorded step. Other threads make calls for all of it.
+        """
+        calls, counted = 0.0, self.counted
+        if counted is not None:
+            calls = counted.calls + counted.others_calls * max(step_s / max(counted.wall_s, 1e-9), 1.0)
+        calls += operators * _MOST_CALLS_PER_S * _wait_for_interpreter_s()
+        return 1 / max(self.limits.share(self._cost_of(operators, calls)), 1e-9)
+
+    def most_calls(self) -> float:
+        """Return how many Python calls use up the limits."""
+        return 1 / max(self.limits.share(self._cost_of(0, 1)), 1e-9)
+
+    def learn(self, wait_s: float, size: int | None = None) -> None:
+        """Correct the costs for later windows.
+
+        Args:
+            wait_s: Seconds that the training waited.
+            size: Bytes of the saved trace; None if the recorder was stopped and saved nothing.
+        """
+        operators, calls = self._held or self._events()
+        expected = self.cost
+        sure = self._cost_of(_SURE_EVENTS, 0)
+        share = 1.0 if size is not None else _STOP
+        _learned.wait *= (wait_s + share * sure.wait_s) / (share * (expected.wait_s + sure.wait_s))
+        if size is None:
+            return
+        if self._has_stacks:
+            seen = max(size - self._cost_of(operators, 0).size, 0.0) / _CALL.size
+            _learned.calls *= (seen + _SURE_EVENTS) / (calls + _SURE_EVENTS)
+        else:
+            before = _learned.sizes.get(self._key, 1.0)
+            _learned.sizes[self._key] = before * (size + sure.size) / (expected.size + sure.size)
+
+    def _cost_of(self, operators: float, calls: float) -> EventCost:
+        cost = EventCost().plus(_OPERATOR, operators)
+        for option in self._key:
+            cost = cost.plus(_OPTIONS[option], operators)
+        cost = cost._replace(size=cost.size * _learned.sizes.get(self._key, 1.0)).plus(_CALL, calls)
+        return cost._replace(wait_s=cost.wait_s * _learned.wait)
+
+    def _events(self) -> tuple[float, float]:
+        """Operators and Python calls that the recorder holds, of all threads."""
+        counter = _counter()
+        if counter is None:
+            operators = _OPERATORS_PER_S * (time.perf_counter() - self._began)
+        else:
+            operators = float(counter.blocks.value - self._blocks_before) * counter.events
+        return operators, self._calls(operators) if self._has_stacks else 0.0
+
+    def _calls(self, operators: float) -> float:
+        """Estimate the Python calls: the counted ones of each step, and a rate for other time of the CPU."""
+        own_s, others_s = self._cpu_s()
+        others_calls, counted = self._calls_of_others(others_s), self.counted
+        if counted is None or not counted.cpu_s:
+            return _CALLS_PER_S * _learned.calls * own_s + others_calls
+        # operators take longer under the recorder, and their number is known
+        step_s = counted.cpu_s + operators / (self._steps + 1) * _OPERATOR.record_s
+        spent_s = self._spent_in_step(own_s)
+        in_step = counted.calls * min(spent_s / step_s, 1.0)
+        beyond = _MOST_CALLS_PER_S * max(spent_s - step_s, 0.0)
+        return counted.calls * self._steps + in_step + beyond + others_calls
+
+    def _calls_of_others(self, cpu_s: float) -> float:
+        """Estimate the Python calls of other threads by their CPU time.
+
+        If the training time is limited, they may do nothing but call functions. A window of the user is not cut short
+        for threads that compute in C.
+        """
+        if self.limits.training_s < math.inf:
+            return _MOST_CALLS_PER_S * cpu_s
+        counted = self.counted
+        own = counted.calls / counted.cpu_s if counted is not None and counted.cpu_s else 0.0
+        return max(_CALLS_PER_S * _learned.calls, own) * cpu_s
+
+    def _spent_in_step(self, own_s: float) -> float:
+        """CPU time of the recorded thread since the last step, from its total and the clock."""
+        last, now, steps, began = self._look, time.perf_counter(), self._steps, self._step_began
+        spent_s = max(own_s - last.own_s, 0.0)
+        if steps == last.steps:
+            spent_s += last.spent_s
+        else:  # the step began between two looks
+            spent_s *= min((now - began) / max(now - last.at, 1e-9), 1.0)
+        self._look = _Look(steps, now, own_s, spent_s)  # at once: two threads may look
+        return spent_s
+
+    def _cpu_s(self) -> tuple[float, float]:
+        """CPU time since the beginning: of the recorded thread, and of Python's other threads together."""
+        spent = {}
+        for ident in sys._current_frames():  # threads that are alive: the system reads clocks of no others
+            thread, before = self._threads.get(ident) or (CountedThread(ident, 0), None)
+            now = thread.cpu_ns() or 0
+            if before is None:
+                before = now
+                self._threads[ident] = thread, before
+            spent[ident] = (now - before) * 1e-9
+        own = spent.pop(self._owner, 0.0)
+        return own, sum(spent.values())

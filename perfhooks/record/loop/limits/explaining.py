@@ -1,0 +1,82 @@
+"""A second, short window with stacks and shapes, where the user chose no windows: it explains the first one.
+
+::
+
+    step    12 13 14   | 15                               | 16
+            first      | warms up, and its Python calls   | explained
+            window     | are counted                      |
+
+Times come from the first window, which records operators only. Lines, modules and shapes come from the second. Stacks
+make a step several times as long. So the second window has a budget of its own, and is left out if no step fits it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from perfhooks.core.guard import logger
+from perfhooks.record.loop import stack_support
+from perfhooks.record.loop.limits.budget import EXPLAINING_S, Limits
+from perfhooks.record.watch.loops import Asked
+from perfhooks.run.capture import EXPLAINS
+
+if TYPE_CHECKING:
+    from perfhooks.record.loop.window import Window
+    from perfhooks.record.watch.loops import WatchedLoop
+
+RECORDED: Final = {"with_stack": True, "record_shapes": True}
+LEFT_OUT: Final = (
+    "no second window with stacks and shapes: a step would take more than %s of the training; the options with_stack "
+    "and record_shapes record it"
+)
+
+
+class SecondWindow:
+    """The second window of a loop.
+
+    Args:
+        loop: Gets the request for it.
+        is_wanted: Whether there is to be one.
+    """
+
+    def __init__(self, loop: WatchedLoop, *, is_wanted: bool) -> None:
+        self._loop = loop
+        self._is_wanted = is_wanted
+        self._operators = 0.0
+        """Operators of a step of the first window."""
+        self._step_s = 0.0
+        """Wall time of a step of the first window."""
+
+    def follow(self, steps: int, operators: float, wall_s: float) -> None:
+        """Request the second window, as the first one has been recorded.
+
+        Args:
+            steps: Steps of the first window.
+            operators: Operators in it.
+            wall_s: Time for which it recorded.
+        """
+        if self._is_wanted:
+            self._is_wanted = False
+            if (danger := stack_support.danger()) is not None:
+                logger.info("no second window with stacks and shapes: %s", danger)
+                return
+            self._operators, self._step_s = operators / max(steps, 1), wall_s / max(steps, 1)
+            self._loop.ask(Asked(EXPLAINS, 1, options=RECORDED))
+
+    def leave_out(self) -> None:
+        """Request no second window: it would change what the program sees."""
+        self._is_wanted = False
+
+    def steps_that_fit(self, window: Window) -> int:
+        """Return how many of its steps fit its budget, once its warm-up is over."""
+        window.count_calls()
+        return min(int(window.budget.steps_that_fit(self._operators, self._step_s)), 1)
+
+
+def limits(of_size: Limits) -> Limits:
+    """Return the limits of the second window.
+
+    Args:
+        of_size: Limits of the loop's windows.
+    """
+    return of_size._replace(training_s=EXPLAINING_S, name=f"the budget of {EXPLAINING_S:g} s")

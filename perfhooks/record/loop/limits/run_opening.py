@@ -1,0 +1,53 @@
+"""Open a run folder in another thread, if other threads of the program compete with the training for the interpreter.
+
+Each system call lets another thread take the interpreter, for up to 5 ms. A run folder takes 200 of them.
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from typing import TYPE_CHECKING
+
+from perfhooks.core.guard import guard
+from perfhooks.core.process import THREADS
+from perfhooks.record.watch.sampling import leave_profilers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def has_other_threads() -> bool:
+    """Return whether the program has more Python threads than the calling one."""
+    here = threading.current_thread()
+    return any(thread is not here and not thread.name.startswith(THREADS) for thread in threading.enumerate())
+
+
+class RunOpening:
+    """A call in another thread, and the wait for its end.
+
+    Args:
+        act: The call. If it fails, one line is logged.
+    """
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+        self._is_running = _thread.allocate_lock()
+        self._is_running.acquire()
+        try:
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError:  # no more threads
+            self._run()
+
+    def _run(self) -> None:
+        try:
+            leave_profilers()
+            with guard("opening the run folder"):
+                self._act()
+        finally:
+            self._is_running.release()
+
+    def wait(self) -> None:
+        """Wait until the call has ended."""
+        with self._is_running:
+            pass

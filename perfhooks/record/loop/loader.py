@@ -1,0 +1,83 @@
+"""A loader that tells a profiler when its steps end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from perfhooks.core import labels
+from perfhooks.core.errors import OptionError
+from perfhooks.record.loop.like_torch.labelled_range import LabelledRange
+from perfhooks.run.timeline import clock
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from perfhooks.record.loop.step_clock import StepClock
+
+T = TypeVar("T")
+
+
+class Stepped(Protocol):
+    """A profiler, as far as a loader needs to know."""
+
+    def ensure_started(self) -> None:
+        """Start, if nobody has."""
+
+    def step(self) -> None:
+        """A step has ended."""
+
+    def region(self, name: str) -> AbstractContextManager[Any]:
+        """Label a part of the step."""
+
+
+class SteppingLoader(Generic[T]):
+    """An iterable that steps a profiler after each item, and labels the wait for the next.
+
+    It never ends a window: a ``break`` and an exception look alike from in here. A step that was broken off ends when
+    the next iteration begins.
+    """
+
+    def __init__(self, profiler: Stepped, pulse: StepClock, loader: Iterable[T]) -> None:
+        if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+            raise OptionError(f"steps() needs something to iterate over, got {loader!r}")
+        self._profiler = profiler
+        self._pulse = pulse
+        self._loader = loader
+        self._broken_off = False
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]  # a loader without a length says so itself
+
+    def __iter__(self) -> Iterator[T]:
+        profiler, pulse = self._profiler, self._pulse
+        profiler.ensure_started()
+        if self._broken_off:
+            # the loop was left in the middle of a step, and goes on with another
+            self._broken_off = False
+            profiler.step()
+        arrived, step = pulse.arrive, profiler.step
+        pulse.ask(clock())
+        with profiler.region(labels.DATA):
+            iterator = iter(self._loader)
+        fetch = iterator.__next__
+        while True:
+            # in no variable: a batch lives as long as the loop keeps it, and not until the next one is there
+            try:
+                if pulse.is_recording:
+                    yield _labelled(iterator, arrived)
+                else:
+                    yield (fetch(), arrived(clock()))[0]
+            except StopIteration:
+                return
+            except GeneratorExit:
+                self._broken_off = True
+                raise
+            step()
+
+
+def _labelled(iterator: Iterator[T], arrived: Callable[[int], object]) -> T:
+    with LabelledRange(labels.DATA):
+        item = next(iterator)  # as it is now: its class has a stand-in while a window records
+    arrived(clock())
+    return item

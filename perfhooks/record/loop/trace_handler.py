@@ -1,0 +1,92 @@
+"""Our handlers for somebody's plain ``torch.profiler.profile``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from perfhooks.core.errors import OptionError
+from perfhooks.core.guard import guard, speak_up
+from perfhooks.core.labels import DEVICE_STOPPED
+from perfhooks.core.schedule import Planned
+from perfhooks.record.loop.handover import Handover
+from perfhooks.record.loop.window import Recorded
+from perfhooks.report.handlers import Handler
+from perfhooks.run.folder import Run
+from perfhooks.run.job import current_job
+from perfhooks.run.remote import check_out
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def on_trace_ready(
+    *wanted: str | Mapping[str, Any] | Handler,
+    out: str | os.PathLike[str] = "perf",
+    run: str | None = None,
+    stage: str = "train",
+) -> Callable[[Any], None]:
+    """Make a trace handler for a plain ``torch.profiler.profile``.
+
+    Args:
+        *wanted: Handlers by name, as mappings or as objects; none makes everything that was recorded for.
+        out: The folder that holds runs.
+        run: Name of the run; None takes the launcher's identity, else the time and the process.
+        stage: What the loop is called in file names and tables.
+
+    Returns:
+        What to give as ``on_trace_ready``. The trace is saved by it, so that the profile's own ``export_chrome_trace``
+        says that it has been; ``perfhooks.Profiler`` has no such limit.
+
+    Raises:
+        OptionError: Something wanted is no handler of ours, or ``out`` cannot be written.
+    """
+    for one in wanted:
+        if callable(one) or not isinstance(one, str | Mapping | Handler):
+            raise OptionError(f"on_trace_ready() takes handlers that need only files, got {one!r}")
+    check_out(out)
+    speak_up()
+    runs: list[Run] = []
+    handovers: list[Handover] = []
+
+    def handle(profile: Any) -> None:
+        with guard("handling the trace"):
+            if not runs:
+                runs.append(Run.open(out, run, current_job(), {}))
+                handovers.append(Handover(list(wanted) or None, _options(profile), stage=stage))
+                handovers[0].open(runs[0])
+            handovers[0].take(_Foreign(profile), release=None)
+
+    return handle
+
+
+def _options(profile: Any) -> dict[str, bool]:
+    return {name: bool(getattr(profile, name, False)) for name in ("record_shapes", "profile_memory", "with_stack")}
+
+
+class _Foreign(Recorded):
+    """A plain profile in the moment in which its trace is ready."""
+
+    def __init__(self, profile: Any) -> None:
+        self._profile = profile
+        self.ready = True
+        ended = profile.step_num
+        # torch counts on before it calls the handler, except at the end of the `with`
+        whole = ended > 0 and _action(profile, ended - 1) == "RECORD_AND_SAVE"
+        self.reached = ended
+        self.partial = None if whole or not profile.record_steps else "stopped before its last step"
+        stopped = profile.current_action.name == "DEVICE_STOPPED"
+        self.notes = [DEVICE_STOPPED] if stopped else []
+        last = ended - 1 if whole else ended
+        self.first = last
+        while self.first > 0 and _action(profile, self.first - 1) == "RECORD":
+            self.first -= 1
+        self.planned = Planned(self.first, self.first, last) if whole else None
+
+    def save(self, path: Path) -> None:
+        self._profile.export_chrome_trace(os.fspath(path))
+
+
+def _action(profile: Any, step: int) -> str:
+    return str(profile.schedule(step).name)

@@ -1,0 +1,341 @@
+"""The windows of one profiler: how each is made, and what becomes of it; when they are due is decided elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from perfhooks.core import words
+from perfhooks.core.guard import guard, logger
+from perfhooks.core.schedule import Phase, is_enough
+from perfhooks.record.loop import labelling, stack_support
+from perfhooks.record.loop.ending import lifetime, open_ranges
+from perfhooks.record.loop.limits import explaining
+from perfhooks.record.loop.limits.budget import EXPLAINING_S, Limits
+from perfhooks.record.loop.limits.explaining import SecondWindow
+from perfhooks.record.loop.loaders.workers import LoaderWorkers
+from perfhooks.record.loop.window import (
+    LostStacksError,
+    Window,
+    is_spare_recording,
+    make_room,
+    recorder_busy,
+    recorder_owner,
+    spares,
+)
+from perfhooks.run.capture import EXPLAINS
+from perfhooks.run.job import current_job
+from perfhooks.run.timeline import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from perfhooks.core.options import Options
+    from perfhooks.core.schedule import Phases, Planned
+    from perfhooks.record.loop.handover import Handover
+    from perfhooks.record.loop.membership import Membership
+    from perfhooks.record.loop.requested import RequestedWindow, Requests
+
+STOPPED: Final = "stopped before its last step"
+LONG_WAIT_S: Final = 2.0
+"""Shortest wait that is announced, in seconds. The default budget allows no longer one."""
+
+
+class Windows:
+    """Makes the windows of one loop, one at a time, and hands over what they recorded.
+
+    Args:
+        options: The profiler's.
+        requests: The schedule, and what else was asked for.
+        recording: What torch's recorder takes, for all of them.
+        membership: Knows whether files are wanted.
+        handover: Takes what was recorded.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        requests: Requests,
+        *,
+        recording: Mapping[str, Any],
+        membership: Membership,
+        handover: Handover,
+    ) -> None:
+        self._options = options
+        self.recording = dict(recording)
+        """What torch's recorder takes, for each window to come."""
+        self.metadata: dict[str, str] = {}
+        """JSON values for every trace to come, by name."""
+        self.membership = membership
+        self._requests = requests
+        self.handover = handover
+        self.current: Window | None = None
+        """The one that is open."""
+        self.last: Window | None = None
+        """The last one that was recorded, as long as it can be asked."""
+        self.second = SecondWindow(
+            requests.loop,
+            is_wanted=options["explain"] and requests.is_unplanned and not recording and handover.makes_everything,
+        )
+        self.end_in_step: Callable[[], object] | None = None
+        """Ends the open window inside a step; None if it ends between steps only."""
+        self.workers = LoaderWorkers()
+        """Those of the loaders that it reads."""
+        self._step_starts: list[int] = []
+        """Start of each recorded step of the open window, in nanoseconds of the loop's clock."""
+        self._may_shorten = False
+        """Whether the open window ends once it has enough. The ranks of a job must not differ."""
+        self.is_dropping = False
+        """Whether windows are left without files, because their steps were none."""
+        self._ended_at = -1
+        """The step at whose beginning the last window ended."""
+        self.started_at = ""
+        """Line of the program that started the loop."""
+        self.begun = self.skipped = 0
+        """How many windows were begun, and how many that were due were not."""
+
+    @property
+    def is_explaining(self) -> bool:
+        """Whether the one that is open is there for its stacks and shapes alone."""
+        return self.current is not None and _explains(self.current)
+
+    def open(self, step: int) -> None:
+        """Begin the window that is due at a step, or say why that cannot be."""
+        request = self._requests.opening(step)
+        why = self._why_not(step)
+        if why is not None:
+            self.skipped += 1
+            logger.warning("%s", why)
+            if request is not None:
+                self._requests.refuse(request, why)
+            return
+        self._begin(self._scheduled(step) if request is None else self._requested(request, step))
+        self.begun += 1
+
+    def _why_not(self, step: int) -> str | None:
+        """Why no window can begin now."""
+        is_same_step = is_spare_recording() or self._ended_at == step
+        make_room()
+        if recorder_busy() or is_spare_recording():
+            where = recorder_owner()
+            owner = f", which {where} started and which is still open; call its stop()" if where else ""
+            return f"another profiler is recording{owner}: the window at step {step} is left to it"
+        begins_now = self._requests.phase(step) is Phase.ACTIVE
+        if open_ranges.is_any_open(is_same_step=is_same_step and begins_now):
+            return (
+                f"a range that an earlier window recorded is still open, and its end would crash torch's recorder: the "
+                f"window at step {step} is skipped"
+            )
+        if self.handover.is_full:
+            return f"too many windows wait for their files: the window at step {step} is skipped"
+        return None
+
+    def _scheduled(self, step: int) -> Window:
+        """The window of the schedule that begins at a step."""
+        phases = self._requests.base
+        if self._options["acc_events"] and self.last is not None:
+            window = self.last
+            window.arm(step, phases)
+            window.request = None
+        else:
+            marks_steps = self.membership.writes or not self._requests.is_until_stop
+            window = self._window(step, phases, {}, marks_steps=marks_steps)
+        return window
+
+    def _requested(self, request: RequestedWindow, step: int) -> Window:
+        if request.asked.options.get("with_stack") and (danger := stack_support.danger()) is not None:
+            logger.warning("with_stack was requested: %s", danger)
+        is_explaining = request.asked.by == EXPLAINS
+        window = self._window(step, request.phases, request.asked.options, is_explaining=is_explaining)
+        window.request = request
+        window.notes += [request.note] if request.note else []
+        return window
+
+    def _window(
+        self,
+        first: int,
+        phases: Phases,
+        more: Mapping[str, bool],
+        *,
+        marks_steps: bool = True,
+        is_explaining: bool = False,
+    ) -> Window:
+        has_files = self.membership.writes or not self._requests.is_until_stop
+        limits = Limits.of_size(self._options["max_trace_mb"]) if has_files else Limits()
+        return Window(
+            first=first,
+            phases=phases,
+            on_trace_ready=self._ready,
+            recording={**self.recording, **more},
+            marks_steps=marks_steps,
+            limits=explaining.limits(limits) if is_explaining else limits,
+            end_in_step=self.end_in_step,
+        )
+
+    def _begin(self, window: Window) -> None:
+        """Start the recorder last: what is done after that is part of the first step."""
+        for key, value in self.metadata.items():
+            window.preset_metadata_json(key, value)
+        window.started_at = self.started_at
+        self._step_starts = []
+        is_unplanned = self._requests.is_unplanned and window.request is None
+        self._may_shorten = is_unplanned and current_job().world_size == 1
+        self.handover.warm_up()
+        self.handover.enter(window)
+        lifetime.watch(window)
+        self.workers.prepare()
+        try:
+            window.start()
+        except BaseException:
+            self._leave(window)
+            raise
+        self.current = window
+
+    def is_over(self, window: Window, step: int) -> bool:
+        """Whether a window ends before a step: as planned, because it has enough, or because its budget is spent."""
+        planned = window.planned
+        if planned is None:
+            return window.budget.is_spent()
+        if step == planned.active and _explains(window):
+            self._cut(window, planned, planned.active + self.second.steps_that_fit(window))
+        elif planned.active < step <= planned.last and not window.has_room_for_step():
+            self._cut(window, planned, step)
+        elif planned.active <= step <= planned.last and self._has_enough(window):
+            window.planned = planned._replace(last=step - 1)
+            self._requests.shorten(window.planned)
+        if step == planned.active + 1:
+            self._release_spares()
+        return window.planned is not None and step > window.planned.last
+
+    def _has_enough(self, window: Window) -> bool:
+        """Whether an unplanned window needs no further steps."""
+        if not self._may_shorten:
+            return False
+        self._step_starts.append(clock())
+        walls = [end - start for start, end in pairwise(self._step_starts)]
+        return is_enough(walls, window.budget.operators)
+
+    def _release_spares(self) -> None:
+        """Free the first steps of the program: a window has recorded a step, so no report needs them."""
+        for spare in spares():
+            with lifetime.busy():
+                spare.release()
+                lifetime.unwatch(spare)
+
+    def _cut(self, window: Window, planned: Planned, end: int) -> None:
+        """Let a window end before a step."""
+        if end > planned.last:
+            return
+        window.shortened += planned.last - end + 1
+        window.planned = planned._replace(last=end - 1)
+        if end == planned.active:
+            logger.info(explaining.LEFT_OUT, words.ms(1e3 * EXPLAINING_S))
+        elif not (self._requests.is_unplanned or _explains(window)):
+            steps, limit = words.steps(planned.active, end - 1), window.budget.limits.name
+            logger.warning("the window ends after %s: one more step would exceed %s", steps, limit)
+
+    def _leave(self, window: Window) -> None:
+        lifetime.unwatch(window)
+        self.handover.enter(None)
+
+    def adopt(self, window: Window) -> None:
+        """Hand over a window that was recorded before this loop began, as none of its own was.
+
+        Args:
+            window: It has ended.
+        """
+        self.begun += 1
+        self.handover.open(self.handover.run)  # the loop may have ended, and let its worker go
+        self._ready(window)
+
+    def label(self) -> None:
+        """Have the parts of the step labelled that nobody labels; done at every recorded step."""
+        if self._options["labels"] and self.membership.writes:
+            labelling.put(self._options["stage"], read=self.workers.watch)
+
+    def close(self, reached: int, partial: str | None) -> None:
+        """End the window that is open, if one is.
+
+        Args:
+            reached: The step during which, or before which, recording ends.
+            partial: Why, if not because the window is whole.
+        """
+        window, self.current = self.current, None
+        if window is None:
+            return
+        self._ended_at = reached
+        labelling.take_back()
+        labelling.describe(window)
+        window.loader = labelling.loader()
+        self.workers.end(labelling.iterators())
+        is_warming_up = self._requests.phase(window.step_num) is Phase.WARMUP
+        self._announce(window)
+        try:
+            window.close(reached, partial)
+        except LostStacksError:
+            # the windows to come are recorded without them, and say so
+            self.recording["with_stack"] = self.handover.recorded["with_stack"] = False
+            raise
+        finally:
+            self._leave(window)
+        if partial is not None and not self.is_dropping:
+            what = "the window ended early,"
+            if is_warming_up:
+                what = "a window is left out: it ended during its warm-up,"
+            level = logging.INFO if partial == STOPPED and not is_warming_up else logging.WARNING
+            if _explains(window) or self.handover.is_summed_up:  # no user waits for it; the summary has a warning
+                level = logging.DEBUG
+            logger.log(level, "%s at step %d (%s)", what, reached, partial)
+
+    def _announce(self, window: Window) -> None:
+        """Log the wait for a trace if it is long."""
+        wait_s = window.budget.cost.wait_s
+        if wait_s >= LONG_WAIT_S:
+            events, wait = words.count(window.budget.events, "event"), words.ms(1e3 * wait_s)
+            logger.info("the recorder holds %s; the training waits about %s until the trace is saved", events, wait)
+
+    def _ready(self, window: Window) -> None:
+        """Called by torch when a window has been recorded."""
+        requests = self._requests
+        # a loop that ends with the step before a window leaves one that never saw a step
+        is_empty = window.partial == STOPPED and window.reached == window.first != requests.began
+        is_dull = self._options["keep"] == "slow" and window.request is None and requests.loop.was_dull(window.first)
+        is_aside = (is_empty or _explains(window)) and self.last is not None
+        keep = self._options["keep_results"] and not is_aside
+        if not is_empty and window.give_way is None:
+            self._release_spares()
+        self.handover.keep_time(requests.loop)
+        window.making, window.looked = self.workers.sums()
+        if self.workers.is_wanted and window.loader is not None and not window.making:
+            window.unseen_workers = window.loader.num_workers or 0
+        is_kept = not (is_empty or is_dull or self.is_dropping)
+        size = self.handover.take(window, write=is_kept, release=None if keep else window.release)
+        window.budget.learn(self.handover.waited_s, size)
+        if window.request is not None:
+            place = None if size is None else self.handover.place_of(window)
+            folder = None if place is None else place.folder.name
+            requests.recorded(window.request, folder, window.first, max(window.first, window.reached - 1), window.notes)
+        elif labelling.has_function_mode():
+            self.second.leave_out()
+        elif size is not None and window.partial is None and window.give_way is None and self.handover.is_loud:
+            recorded_s = window.ended - window.began
+            self.second.follow(window.reached - window.first, window.budget.operators, recorded_s)
+        if keep:
+            if self.last is not None and self.last is not window:
+                self.last.release()
+            self.last = window
+
+    def abandon(self) -> None:
+        """This process is a forked child: everything is its parent's."""
+        labelling.take_back()
+        if self.current is not None:
+            with guard("leaving the window to the parent"):
+                self.current.leave_to_parent()
+        self.current = self.last = None
+        self.workers.abandon()
+        self.handover.abandon()
+
+
+def _explains(window: Window) -> bool:
+    return window.request is not None and window.request.asked.by == EXPLAINS

@@ -1,0 +1,166 @@
+"""The worker's main loop: it finishes what the training tells it to, one thing after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+import polars  # noqa: F401, ICN001 -- where there is no room for it, the worker ends here, and goes on with no half of it
+
+from perfhooks.core.guard import cause_of
+from perfhooks.report import page
+from perfhooks.report.finishing.finish import finish, measure_again, write_page
+from perfhooks.report.finishing.leftovers import write_steps
+from perfhooks.report.finishing.messages import (
+    FinishWindow,
+    Task,
+    TaskResult,
+    TurnPage,
+    WakeUp,
+    WriteSteps,
+    message_of,
+    told,
+)
+from perfhooks.run.folder import Run
+from perfhooks.run.layout import PAGE
+
+if TYPE_CHECKING:
+    from perfhooks.report.handlers.permit import Permit
+
+ORPHAN_TIMEOUT_S: Final = 900
+"""How long a worker whose training process is gone may go on, in seconds."""
+
+_logger: Final = logging.getLogger("perfhooks")
+
+
+def serve(unread: bytes, training: int) -> None:
+    """Do each task that standard input names, answer it on standard output, and end with the input.
+
+    The report is written when no task waits: one report serves all windows that are finished by then.
+
+    Args:
+        unread: Input that was read before the imports.
+        training: The process that began this one; it may have ended since.
+    """
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what a handler prints belongs in the log
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    threading.Thread(target=_mind, args=(training,), daemon=True).start()
+    inbox, reports, results = Inbox(unread), Reports(), list[TaskResult]()
+
+    def catch_up() -> None:
+        reports.write()
+        for result in results:
+            _answer(answers, result)
+        results.clear()
+
+    _logger.info("imports: %.3f s of CPU", time.process_time())
+    while line := inbox.read():
+        message = message_of(line)
+        if not isinstance(message, WakeUp):
+            results.append(TaskResult(message.task, _problem(message, reports)))
+        if inbox.is_empty:
+            catch_up()
+    catch_up()
+    reports.upload_rest()
+    _logger.info("all: %.3f s of CPU", time.process_time())
+
+
+class Inbox:
+    """Messages of the training on standard input, one JSON object a line.
+
+    Args:
+        unread: Input that was read already.
+    """
+
+    def __init__(self, unread: bytes) -> None:
+        self._unread = unread
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message waits."""
+        return b"\n" not in self._unread and not select.select([0], [], [], 0)[0]
+
+    def read(self) -> bytes:
+        """Wait for the next message; it is empty at the end of the input."""
+        while b"\n" not in self._unread:
+            try:
+                chunk = os.read(0, 1 << 16)
+            except ConnectionResetError:  # the training has ended without reading all answers
+                chunk = b""
+            if not chunk:
+                return b""
+            self._unread += chunk
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+
+class Reports:
+    """Reports of runs that have to be written."""
+
+    def __init__(self) -> None:
+        self._due: dict[Run, Permit] = {}
+        self._remote: dict[Run, str] = {}
+
+    def add(self, task: FinishWindow | TurnPage) -> None:
+        """Note that a window of a run is finished, or that its steps are written."""
+        run = Run.of(task.place)
+        if page.is_due(task.place):
+            self._due[run] = task.permit
+        if task.permit.remote is not None:
+            self._remote[run] = task.permit.remote
+
+    def write(self) -> None:
+        """Write the reports that are due."""
+        for run, permit in self._due.items():
+            began = time.process_time()
+            write_page(run, permit)
+            _logger.info("%s: %.3f s of CPU", run.folder / PAGE, time.process_time() - began)
+        self._due.clear()
+
+    def upload_rest(self) -> None:
+        """Upload the files that belong to no window: they have the steps after the last window by now."""
+        for run, url in self._remote.items():
+            try:
+                run.upload_own(url)
+            except Exception:
+                _logger.exception("%s is not up to date", url)
+
+
+def _problem(message: Task, reports: Reports) -> str | None:
+    """Do a task; return the reason if that fails."""
+    began = time.process_time()
+    try:
+        if isinstance(message, WriteSteps):
+            write_steps(Path(message.steps), Path(message.timeline))
+        else:
+            if isinstance(message, FinishWindow):
+                finish(message.place, message.permit, write_report=False)
+            else:
+                measure_again(message.place)
+            reports.add(message)
+    except Exception as error:  # the next one must be served all the same
+        _logger.exception("%s", message.task)
+        return cause_of(error)
+    _logger.info("%s: %.3f s of CPU", message.task, time.process_time() - began)
+    return None
+
+
+def _mind(parent: int) -> None:
+    """A handler that hangs must not leave a process behind for ever."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    time.sleep(ORPHAN_TIMEOUT_S)
+    os._exit(1)
+
+
+def _answer(answers: IO[bytes], answer: TaskResult) -> None:
+    with contextlib.suppress(OSError):  # the training may be gone; its windows are finished all the same
+        answers.write(told(answer))

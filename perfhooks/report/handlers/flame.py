@@ -1,0 +1,54 @@
+"""A flame graph of one window, as a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Literal
+
+from perfhooks.core.errors import OptionError
+from perfhooks.report.handlers.artifact import Artifact
+from perfhooks.report.handlers.stacks import MEASURES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from perfhooks.run.capture import Capture
+    from perfhooks.trace import Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flame:
+    """A flame graph that any browser opens: ``rank0.flame.svg``; ``with_stack`` records the lines of Python in it."""
+
+    by: Literal["host", "device", "bytes"] = "host"
+    """What its widths are: ``"host"`` or ``"device"`` time, or ``"bytes"`` allocated."""
+    share: float = 0.001
+    """What is a smaller part of the whole than this is drawn as one frame ``(other)``."""
+
+    def __post_init__(self) -> None:
+        if self.by not in MEASURES:
+            raise OptionError(f"by must be one of {', '.join(MEASURES)}, got {self.by!r}")
+        if not isinstance(self.share, float | int) or not 0 <= self.share < 1:
+            raise OptionError(f"share must be a number from 0 to below 1, got {self.share!r}")
+
+    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """One file, or none where there is nothing to draw."""
+        from perfhooks.analysis import flames
+        from perfhooks.report.page import svg
+
+        found = flames.tree(
+            capture.tables(trace).calls(self.by),
+            share=self.share,
+            nodes=5000,
+            leaves="kernel" if self.by == "device" else "",
+            owners=capture.owners,
+        )
+        if not found["value"][0]:
+            return
+        last = capture.end
+        title = f"{capture.stage}, steps {capture.first} to {last}, rank {capture.rank}: {svg.MEASURES[self.by]}"
+
+        def write(file: IO[bytes]) -> None:
+            file.write(svg.flame(found, title=title, unit="bytes" if self.by == "bytes" else "nanoseconds").encode())
+
+        yield Artifact("flame.svg" if self.by == "host" else f"flame.{self.by}.svg", write)

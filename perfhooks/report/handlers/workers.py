@@ -1,0 +1,48 @@
+"""Where the workers of the loader were, of one window."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from perfhooks.report.handlers.artifact import Artifact
+from perfhooks.run.loader import looks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from perfhooks.run.capture import Capture
+    from perfhooks.trace import Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """Where the workers of the loader spent their time: ``rank0.workers.csv``, and ``rank0.workers.folded``, stacks.
+
+    It needs ``workers``. There are no files if no worker was sampled.
+    """
+
+    def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """Two files."""
+        del trace  # it is of another process
+        looked = capture.circumstances.looked
+        if looked:
+            yield Artifact("workers.csv", functools.partial(_write, looks.rows(looked)))
+            yield Artifact("workers.folded", functools.partial(_write_stacks, looks.folded(looked)))
+
+
+def _write(rows: Mapping[str, list[Any]], file: IO[bytes]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows)
+    for row in zip(*rows.values(), strict=True):
+        writer.writerow(f"{value:.6f}" if isinstance(value, float) else value for value in row)
+    file.write(text.getvalue().encode())
+
+
+def _write_stacks(stacks: Mapping[str, int], file: IO[bytes]) -> None:
+    for stack, value in stacks.items():
+        file.write(f"{stack} {value}\n".encode())

@@ -1,0 +1,82 @@
+"""What torch.compile had made in the process of a window, as tables: functions, and lines where graphs broke."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from perfhooks.analysis.findings import compiled
+from perfhooks.core import json_values
+
+if TYPE_CHECKING:
+    from perfhooks.analysis.findings import Evidence
+    from perfhooks.run.compilation import Compilation
+
+_SCHEMA: Final = {
+    "function": pl.String,
+    "graphs": pl.Int64,
+    "recorded": pl.Int64,
+    "operators": pl.Int64,
+    **dict.fromkeys(("seconds", "tracing_s", "backend_s", "inductor_s"), pl.Float64),
+    "reason": pl.String,
+    "failed": pl.String,
+}
+_BREAKS: Final = {"line": pl.String, "within": pl.String, "reason": pl.String, "count": pl.Int64}
+
+
+def functions(compilation: Compilation) -> pl.DataFrame:
+    """The functions that were compiled, what took longest first; of more than 64 compilations torch knows the last 64.
+
+    Columns: ``function``, where it begins, or goes on after a break; ``graphs``, how many were made of it;
+    ``recorded``, how many of them in the window; ``operators`` of the last graph; ``seconds`` of compiling, forward and
+    backward, and its parts ``tracing_s`` (what TorchDynamo does), ``backend_s`` (AOTAutograd, and whatever the backend
+    does besides) and ``inductor_s`` (kernels); ``reason``, the guard that failed last, so that it was compiled again;
+    ``failed``, why it now runs uncompiled.
+    """
+    rows = [
+        {
+            "function": graph.function or graph.id,
+            "graphs": int(not graph.failed),
+            "recorded": int(graph.is_recorded and not graph.failed),
+            "operators": graph.operators,
+            "seconds": graph.seconds,
+            "tracing_s": graph.seconds - graph.backend_s,
+            "backend_s": graph.backend_s - graph.inductor_s,
+            "inductor_s": graph.inductor_s,
+            "reason": graph.reason or None,
+            "failed": graph.failed or None,
+        }
+        for graph in compilation.graphs
+    ]
+    last = (pl.col(name).drop_nulls().last() for name in ("operators", "reason", "failed"))
+    whole = (pl.col(name).sum() for name in ("graphs", "recorded", "seconds", "tracing_s", "backend_s", "inductor_s"))
+    table = pl.DataFrame(rows, schema=_SCHEMA).group_by("function", maintain_order=True).agg(*whole, *last)
+    return table.select(*_SCHEMA).sort("seconds", descending=True, maintain_order=True)
+
+
+def breaks(compilation: Compilation) -> pl.DataFrame:
+    """The lines at which graphs broke, the last one met first, with the user's own line around each and the reason."""
+    rows = [{name: getattr(each, name) or None for name in _BREAKS} for each in compilation.breaks]
+    return pl.DataFrame(rows, schema=_BREAKS)
+
+
+def of_window(seen: Evidence) -> dict[str, Any]:
+    """What the page shows of it; nothing where nothing was compiled and none of it ran.
+
+    ``inside_ms`` is how long compiled code runs in a step, on the host, and ``device_ms`` the work of devices that it
+    launches; None without devices.
+    """
+    compilation = seen.capture.compilation
+    inside_ms = compiled.inside_ms(seen)
+    if not compilation and not inside_ms:
+        return {}
+    has_device = seen.trace.is_device_traced
+    return {
+        "functions": json_values.columns(functions(compilation)),
+        "breaks": json_values.columns(breaks(compilation)),
+        "inside_ms": inside_ms,
+        "step_ms": seen.mean("wall_ms"),
+        "device_ms": seen.device_ms(seen.launched_by(compiled.inside(seen))) if has_device else None,
+        "busy_ms": seen.mean("busy_ms") if has_device else None,
+    }

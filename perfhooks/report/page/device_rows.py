@@ -1,0 +1,70 @@
+"""What the page shows of the device's time: each step's, that of a usual step by cause, and how much was queued."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from perfhooks.core import json_values
+from perfhooks.trace.nesting import device, missing_work
+from perfhooks.trace.nesting.grouping import summed
+from perfhooks.trace.nesting.intervals import MS
+from perfhooks.trace.tables import device_time, idle
+
+if TYPE_CHECKING:
+    from perfhooks.trace.window import Tables
+
+_ROWS: Final = 60
+_STEPS: Final = 240
+_PARTS: Final = ("compute", "exposed communication", "exposed copies", "exposed memsets", "other steps' work")
+"""What work of a step is called, in the order of `device_time.work`."""
+
+
+def of_window(tables: Tables) -> dict[str, Any]:
+    """What a window says of its devices, all of them together; nothing where none was seen.
+
+    ``steps`` splits the wall of each step that counts, ``parts`` that of a usual one, in milliseconds: work by class,
+    work of other steps, idle time by cause, most of it first. ``idle`` are the rows of the table of idle time that take
+    most of a usual step, ``queue`` the shares of its time by how much was launched and had not begun.
+
+    Args:
+        tables: those of the window.
+    """
+    trace = tables.trace
+    if not tables.is_device_known:
+        return {}
+    work, marks = device_time.work(trace), tables.marks
+    wall, chosen = marks.end - marks.start, tables.usual
+    known = ~missing_work.unknown(trace).wall
+    compute, comm, copy, sets, other = work.T
+    columns = {
+        "step": marks.number,
+        "compute_ms": compute * MS,
+        "exposed_comm_ms": comm * MS,
+        "exposed_copy_ms": (copy + sets) * MS,
+        "other_work_ms": other * MS,
+        "idle_ms": (wall - work.sum(axis=1)) * MS,
+    }
+    count = int(chosen.sum())
+    found = idle.of_steps(trace, chosen)
+    causes = summed(found.cause, found.length, len(device_time.CAUSES))
+    order = np.argsort(-causes, kind="stable")
+    order = order[causes[order] > 0]
+    parts = {
+        "part": [*_PARTS, *(device_time.CAUSES[cause] for cause in order.tolist())],
+        "kind": [*device.CLASSES, "other", *["idle"] * len(order)],
+        "ms": [*(work[chosen].sum(axis=0) * MS / count).tolist(), *(causes[order] * MS / count).tolist()],
+    }
+    table = idle.table(trace, chosen, owners=tables.owners)
+    table = table.with_columns(pl.col("idle_ms") / count)
+    if table["device"].null_count() == table.height:
+        table = table.drop("device")
+    queue = device_time.queue(trace)[chosen].sum(axis=0) / max(int(wall[chosen].sum()), 1)
+    return {
+        "steps": json_values.columns(pl.DataFrame(columns).filter(pl.Series(tables.counting & known)), _STEPS),
+        "parts": json_values.columns(pl.DataFrame(parts).filter(pl.col("ms") > 0)),
+        "idle": json_values.columns(table, _ROWS),
+        "queue": dict(zip(device_time.QUEUE, map(json_values.number, queue.tolist()), strict=True)),
+    }

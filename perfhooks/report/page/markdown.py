@@ -1,0 +1,308 @@
+"""A run, or a trace, in one page of markdown: for people who read it, and for programs that read words."""
+
+from __future__ import annotations
+
+from html import escape
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from perfhooks.analysis.findings.finding import gain, of_rank, ordered
+from perfhooks.core import labels, words
+from perfhooks.report.page.run_data import from_trace, gather
+from perfhooks.report.page.run_summary import RunSummary
+from perfhooks.run.layout import PAGE, artifact, timeline
+from perfhooks.trace.names import work_kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+MOST: Final = 4500
+"""Characters: tables have about three a token, and paths less than two and a half, so it stays below 2,000 tokens."""
+
+_PARTS: Final = ("data", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
+_DEVICE: Final = {
+    "device_busy": "busy",
+    "compute": "compute",
+    "exposed_comm": "exposed communication",
+    "exposed_copy": "exposed copies",
+    "device_idle": "idle",
+}
+_FINDINGS: Final = 5
+_WORTH_NAMING: Final = 0.05
+"""Of the step: a cause of idle time that takes so much."""
+_OPERATORS: Final = 8
+_LABELS: Final = 8
+_DOUBTS: Final = 6
+_LINE: Final = 260
+_KERNELS: Final = 8
+_KERNEL: Final = 90
+"""Letters of the name of a kernel."""
+_MOST_OF_IT: Final = 0.5
+"""Of the device's time: operators that launched less say little of it, as where graphs are replayed."""
+_NOT_OPERATORS: Final = ("kernel", "copy", "set", "device_annotation", "runtime", "overhead")
+
+
+class Text(str):
+    """Text that a notebook shows as it is, or drawn where it is markdown; everywhere else a string."""
+
+    __slots__ = ("_is_markdown",)
+    _is_markdown: bool
+
+    @classmethod
+    def of(cls, text: str, *, is_markdown: bool = False) -> Text:
+        """Make it of a string."""
+        made = cls(text)
+        made._is_markdown = is_markdown
+        return made
+
+    def _repr_html_(self) -> str | None:
+        return None if self._is_markdown else f"<pre>{escape(self)}</pre>"
+
+    def _repr_markdown_(self) -> str | None:
+        return str(self) if self._is_markdown else None
+
+
+def of_run(folder: Path, files: Sequence[str] | None = None) -> str:
+    """What a run was, where its step goes and what to do about it: its last window, lowest rank.
+
+    Args:
+        folder: A run folder.
+        files: Files to read further; None lists those of the run.
+
+    Returns:
+        Markdown of at most `MOST` characters.
+
+    Raises:
+        PerfhooksError: It is no run folder.
+    """
+    data = _plain(gather(folder))
+    return _written(data, _files(folder, data["windows"]) if files is None else list(files))
+
+
+def of_trace(path: Path) -> str:
+    """The same of a trace, whoever recorded it.
+
+    Args:
+        path: A Kineto trace.
+
+    Raises:
+        TraceError: It is none.
+    """
+    return _written(_plain(from_trace(path)), [str(path)])
+
+
+def _plain(data: Any) -> dict[str, Any]:
+    """The page's data as it stands in ``report.json``."""
+    return msgspec.json.decode(msgspec.json.encode(data), type=dict[str, Any])
+
+
+def _files(folder: Path, windows: list[dict[str, Any]]) -> list[str]:
+    """What there is to be read further: of the last window, those of its lowest rank."""
+    rank = windows[-1]["ranks"][0]["rank"] if windows else 0
+    of_last = sorted((folder / windows[-1]["name"]).glob(artifact(rank, "*"))) if windows else []
+    found = [folder / PAGE, folder / timeline(rank), *of_last]
+    return [str(path) for path in found if path.exists()]
+
+
+def _written(data: Mapping[str, Any], files: list[str]) -> str:
+    """Section by section, as far as there is room: what matters most comes first."""
+    summary = msgspec.convert(data["summary"], RunSummary)
+    windows = data.get("windows") or []
+    window: Mapping[str, Any] = next((window for window in windows if window["name"] == summary.window), {})
+    details: dict[str, Any] = next(iter(window.get("details", {}).values()), {})
+    rank: dict[str, Any] = next(iter(window.get("ranks", ())), {})
+    sections = [
+        _head(data, summary, window, details, rank),
+        _labels(details),
+        _steps(summary, details),
+        _slow(data.get("slow")),
+        _findings(ordered([*data.get("findings", ()), *of_rank(window)])),
+        _kernels(details),
+        _operators(details),
+        _doubts(details, rank),
+        _titled("Files", (f"- {words.markdown(path)}" for path in files)),
+    ]
+    text = ""
+    for section in sections:
+        for line in map(_short, section):
+            if len(text) + len(line) < MOST:
+                text += f"{line}\n"
+    return text
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _LINE else f"{line[: _LINE - 2]} …"
+
+
+def _titled(title: str, lines: Iterable[str]) -> Iterator[str]:
+    found = list(lines)
+    if found:
+        yield from ("", f"## {title}", *found)
+
+
+def _head(
+    data: Mapping[str, Any],
+    summary: RunSummary,
+    window: Mapping[str, Any],
+    details: Mapping[str, Any],
+    rank: Mapping[str, Any],
+) -> Iterator[str]:
+    run, subject = data.get("run", {}), details.get("subject", {})
+    yield f"# {words.markdown(data.get('title', ''))}"
+    versions = {**run.get("versions", {}), **rank.get("versions", {})}
+    told = {
+        "model": subject.get("model"),
+        "stage": details.get("stage"),
+        "device": subject.get("device"),
+        "ranks": run.get("world_size") or subject.get("world_size"),
+        "torch": versions.get("torch"),
+        "host": run.get("host"),
+        "started": run.get("started"),
+        "command": " ".join(run.get("command", ())),
+        "window": window.get("name"),
+        "recorded": ", ".join(name for name, value in rank.get("options", {}).items() if value is True),
+    }
+    yield from (f"- {name}: {words.markdown(value)}" for name, value in told.items() if value)
+    if rank.get("partial"):
+        yield f"- partial: {words.markdown(rank['partial'])}"
+    if summary.warning:
+        yield f"- {words.markdown(summary.warning)}"
+    if not details:
+        yield "- no window was finished" if not window else "- the details of this window are in its files"
+
+
+def _labels(details: Mapping[str, Any]) -> Iterator[str]:
+    """The labels that somebody wrote of their own, most time first."""
+    rows = [row for row in _rows(details.get("labels", {})) if row["own"]][:_LABELS]
+    lines = [
+        f"| {words.markdown(row['name'])} | {row['calls']} | {row['total_ms']:.4g} | {row['mean_ms']:.4g} "
+        f"| {row['self_ms']:.4g} | {words.share(row['percent'] / 100)} |"
+        for row in rows
+    ]
+    header = ["| label | calls | total ms | mean ms | self ms | share |", "|---|---:|---:|---:|---:|---:|"]
+    yield from _titled("Your labels", [*header, *lines] if lines else [])
+
+
+def _rows(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+
+
+def _steps(summary: RunSummary, details: Mapping[str, Any]) -> Iterator[str]:
+    """The summary, then the parts of the profiled steps in milliseconds."""
+    steps = details.get("steps", {})
+    usual = steps.get("usual", {})
+    wall = usual.get("wall_ms")
+    if not summary.line:
+        return
+    yield from _titled("Where the step goes", [f"{words.markdown(summary.line)}."])
+    if not wall:
+        return
+    yield from (
+        "",
+        f"Profiled {summary.profiled_steps}:",
+        "",
+        "| part | ms | share |",
+        "|---|---:|---:|",
+    )
+    for name in (*_PARTS, *_DEVICE):
+        value = usual.get(f"{name}_ms")
+        if value:
+            where = f"device {_DEVICE[name]}" if name in _DEVICE else name
+            yield f"| {where} | {value:.4g} | {words.share(value / wall)} |"
+    causes = [] if steps.get("others") else _rows(details.get("device", {}).get("parts", {}))
+    for row in causes:
+        if row["kind"] == "idle" and row["ms"] >= _WORTH_NAMING * wall:
+            yield f"| device idle: {words.markdown(row['part'])} | {row['ms']:.4g} | {words.share(row['ms'] / wall)} |"
+
+
+def _slow(slow: Mapping[str, Any] | None) -> Iterator[str]:
+    """How many steps took much longer than others, and why; the longest."""
+    if not slow:
+        return
+    of = f"{slow['count']:,} of {slow['steps']:,}" if slow.get("steps") else f"{slow['count']:,}"
+    causes = ", ".join(f"{cause} {count:,}" for cause, count in slow["causes"].items())
+    said = f"{of} steps took far longer than the others, {words.ms(slow['wall_ms'])} in all: {causes}."
+    longest = {name: values[0] for name, values in slow["rows"].items()}
+    line = f", {longest['line']}" if longest.get("line") else ""
+    most = f"The longest: step {longest['step']}, {words.ms(longest['wall_ms'])}, {longest['cause']}{line}."
+    yield from _titled("Slow steps", map(words.markdown, (said, most)))
+
+
+def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
+    def lines() -> Iterator[str]:
+        for row in [row for row in rows if not row.get("doubts_others")][:_FINDINGS]:
+            text = gain(row)
+            yield f"- **{words.markdown(row['title'])}**{f' Gain: {text} of a step.' if text else ''}"
+            yield from (f"  - {words.markdown(evidence)}" for evidence in row.get("evidence", ())[:2])
+            if row.get("advice"):
+                yield f"  - do: {words.markdown(row['advice'])}"
+
+    yield from _titled("What to do", lines())
+
+
+def _kernels(details: Mapping[str, Any]) -> Iterator[str]:
+    """What took most of the device's time, where operators did not launch most of it."""
+    kernels = details.get("kernels", {})
+    spent = sum(kernels.get("classes", {}).get("total_ms", ()))
+    launched = sum(row.get("self_device_ms") or 0 for row in _of_operators(details))
+    if not spent or launched >= _MOST_OF_IT * spent:
+        return
+    said = f"Operators launched {words.share(launched / spent)} of the device's {words.ms(spent / _count(details))}."
+    header = ["| kernel | kind | calls | device ms |", "|---|---|---:|---:|"]
+    lines = [
+        f"| {_cut(row['name'])} | {_kind(row)} | {row['count'] / _count(details):.4g} "
+        f"| {row['total_ms'] / _count(details):.3g} |"
+        for row in _rows(kernels["rows"])[:_KERNELS]
+    ]
+    yield from _titled("Largest kernels, of one step", [said, "", *header, *lines])
+
+
+def _kind(row: Mapping[str, Any]) -> str:
+    """What kind of work it is, told of what computes by its name."""
+    kind = {"compute": work_kinds.of_kernel(row["name"]), "copy": "copies", "set": "copies"}
+    return str(kind.get(row["class"], row["class"]))
+
+
+def _cut(name: str) -> str:
+    return words.markdown(name if len(name) <= _KERNEL else f"{name[:_KERNEL]} …")
+
+
+def _count(details: Mapping[str, Any]) -> int:
+    return details.get("steps", {}).get("count") or 1
+
+
+def _of_operators(details: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        row
+        for row in _rows(details.get("operators", {}).get("name", {}))
+        if row.get("kind") not in _NOT_OPERATORS and labels.STEP_MARK[:-1] not in row["name"]
+    ]
+
+
+def _operators(details: Mapping[str, Any]) -> Iterator[str]:
+    count, rows = _count(details), _of_operators(details)
+    has_device = any(row.get("self_device_ms") for row in rows)
+    key = "self_device_ms" if has_device else "self_cpu_ms"
+    rows.sort(key=lambda row: -(row.get(key) or 0))
+    if not rows:
+        return
+    said = [line for sentence in details.get("limits", ()) for line in (words.markdown(sentence), "")]
+    yield from _titled(
+        "Largest operators, of one step", [*said, "| operator | calls | self host ms | self device ms |"]
+    )
+    yield "|---|---:|---:|---:|"
+    for row in islice(rows, _OPERATORS):
+        host, device = ((row.get(name) or 0) / count for name in ("self_cpu_ms", "self_device_ms"))
+        device_ms = f"{device:.3g}" if has_device else ""
+        yield f"| {words.markdown(row['name'])} | {row['count'] / count:.4g} | {host:.3g} | {device_ms} |"
+
+
+def _doubts(details: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
+    checks = details.get("checks", {}).get("rows", {})
+    told = zip(checks.get("severity", ()), checks.get("text", ()), strict=True)
+    lines = [f"{severity}: {text}" for severity, text in told]
+    notes = [note for note in rank.get("notes", ()) if not any(note in line for line in lines)]
+    yield from _titled("Doubts", (f"- {words.markdown(line)}" for line in [*lines, *notes][:_DOUBTS]))

@@ -1,0 +1,238 @@
+"""The summary of a run: the facts that every output prints, computed once when the report is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from perfhooks.core import words
+from perfhooks.run.layout import PAGE_DATA
+from perfhooks.run.reading import read_json
+from perfhooks.run.timeline import in_timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from perfhooks.run.steps import Counted, Steps
+
+_FINDINGS: Final = 3
+"""Findings on the first screen."""
+UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
+"""Noun for a step, by the event that ends it (`perfhooks.run.manifest.StepsBy`). The default is ``step``."""
+_PHRASES: Final = {"data": "waiting for data", "checkpoint": "checkpointing", "other": "other code"}
+"""Parts whose name in a sentence differs from their name in a table."""
+_PARTS: Final = (
+    *("data", "transfer", "forward", "backward", "optimizer", "validation"),
+    *("checkpoint", "communication", "other"),
+)
+_RARE: Final = ("validation", "checkpoint")
+_LEAST_SHARE: Final = 0.01
+"""Parts below one percent are left out."""
+
+
+class _Strict(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Unknown values are omitted; unknown fields are rejected."""
+
+
+class SummaryPart(_Strict):
+    """One part of the step."""
+
+    name: str
+    share: float
+    """Share of the step, from 0 to 1."""
+
+
+class SummaryFinding(_Strict):
+    """One finding, as short as the first screen needs it."""
+
+    title: str
+    gain_ms: float | None = None
+    """Estimated gain per step; None if unknown."""
+    gain: str = ""
+    """The gain in words: ``about 12 ms, 9%``, or ``at most`` if it is an upper bound."""
+    where: str = ""
+    """The first line of source of its evidence: ``train.py:20``."""
+
+
+class RunSummary(_Strict):
+    """The facts of a run for the first screen."""
+
+    unit: str = "step"
+    """Noun for a step: ``step``, ``batch``, ``call``, ``backward pass``; ``recording`` if there are no steps."""
+    step_ms: float | None = None
+    """Median unprofiled step of the most common kind; None if unknown."""
+    steps: str = ""
+    """Steps of `step_ms`: ``89 unprofiled steps``, ``profiled steps 3-5``."""
+    is_profiled: bool = False
+    """Whether `step_ms` is the time of profiled steps, because there are no others."""
+    profiled_ms: float | None = None
+    """Mean of the profiled steps that the parts describe."""
+    profiled_steps: str = ""
+    """Which steps were profiled: ``steps 3-5``, or ``a part of step 0``."""
+    parts: list[SummaryPart] = []
+    """Largest first; they sum to the step, without what is below one percent."""
+    findings: list[SummaryFinding] = []
+    """At most three, in the order of the report."""
+    window: str = ""
+    """Name of the window that the parts and findings are from."""
+    warning: str | None = None
+    """The most important reason to doubt these numbers, in one sentence."""
+
+    @property
+    def line(self) -> str:
+        """The step time and the largest parts in words: ``step 277 ms, 44% backward, 31% forward``."""
+        return ", ".join(filter(None, [self.step, *(f"{words.share(part.share)} {part.name}" for part in self.parts)]))
+
+    @property
+    def step(self) -> str:
+        """The step time in words: ``step 277 ms (profiled steps 3-5: 441 ms)``."""
+        if self.step_ms is None:
+            return f"{self.profiled_steps} was recorded" if self.profiled_steps.startswith("a part") else ""
+        if self.is_profiled:
+            return f"{self.unit} {words.ms(self.step_ms)} ({self.steps})"
+        profiled = f"profiled {self.profiled_steps}: {words.ms(self.profiled_ms)}" if self.profiled_ms else ""
+        return f"{self.unit} {words.ms(self.step_ms)}" + (f" ({profiled})" if profiled else "")
+
+
+class _Stored(msgspec.Struct):
+    """The part of ``report.json`` that holds the summary."""
+
+    summary: RunSummary | None = None
+
+
+def read_summary(folder: Path) -> RunSummary | None:
+    """Read the summary of a run from its ``report.json``.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        None if there is no report yet, or an older perfhooks wrote it.
+
+    Raises:
+        PerfhooksError: The file is broken.
+    """
+    try:
+        return read_json(folder / PAGE_DATA, _Stored, "the data of a report").summary
+    except FileNotFoundError:
+        return None
+
+
+def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary:
+    """Compute the summary of a run.
+
+    Args:
+        data: The data of the report, as `perfhooks.report.page.run_data` gathers it.
+        steps: The timeline of the lowest rank, by loop.
+    """
+    from perfhooks.analysis import findings
+
+    windows = data.get("windows") or []
+    loop = _main_loop(windows, steps)
+    window = _shown(windows, loop)
+    share: Mapping[str, Any] = next(iter(window.get("details", {}).values()), {})
+    rank: Mapping[str, Any] = next(iter(window.get("ranks", ())), {})
+    summary = RunSummary(
+        window=window.get("name", ""),
+        unit=UNITS.get((data.get("run", {}).get("steps_by") or {}).get("what", ""), "step"),
+    )
+    counted = steps[loop].typical() if loop in steps else None
+    if counted is not None and counted.median_ms is not None:
+        summary.step_ms = counted.median_ms
+        many = f"unprofiled {summary.unit}{'es' if summary.unit.endswith(('ch', 'ss')) else 's'}"
+        summary.steps = words.count(len(counted.all_ms), f"unprofiled {summary.unit}", many)
+    _add_profiled(summary, window, share)
+    summary.parts = _parts(summary, share.get("steps", {}).get("usual", {}), counted, findings.BOUND)
+    rows = findings.ordered([*data.get("findings", ()), *findings.of_rank(window)])
+    summary.findings = [
+        SummaryFinding(
+            title=row["title"],
+            gain_ms=row.get("gain_ms"),
+            gain=findings.gain(row),
+            where=findings.where(row["evidence"]),
+        )
+        for row in rows
+        if not row.get("doubts_others") and row.get("rule") != findings.OVERHEAD
+    ][:_FINDINGS]
+    summary.warning = next(_warnings(summary, share, rank, rows), None)
+    return summary
+
+
+def _main_loop(windows: Sequence[Mapping[str, Any]], steps: Mapping[str, Steps]) -> str:
+    """The loop that took most time, of those with a window."""
+    known = [in_timeline(window["stage"]) for window in windows]
+    loops = [loop for loop in known if loop in steps] or list(steps)
+    return max(loops, key=lambda loop: float(steps[loop].wall_ms.sum()), default=known[-1] if known else "")
+
+
+def _shown(windows: Sequence[Mapping[str, Any]], loop: str) -> Mapping[str, Any]:
+    """The last window of a loop, with details if any window of it has them."""
+    own = [window for window in windows if in_timeline(window["stage"]) == loop]
+    candidates = own or windows
+    detailed = (window for window in reversed(candidates) if window.get("details"))
+    return next(detailed, candidates[-1] if candidates else {})
+
+
+def _add_profiled(summary: RunSummary, window: Mapping[str, Any], share: Mapping[str, Any]) -> None:
+    """Add what the profiled steps took; the recorded part of a step is no step time."""
+    table = share.get("steps", {})
+    wall, first, last = table.get("usual", {}).get("wall_ms"), window.get("first"), window.get("last")
+    summary.profiled_steps = "" if first is None or last is None else words.steps(first, last)
+    if table.get("is_part"):
+        of = "the program" if first is None else summary.profiled_steps
+        summary.profiled_steps = f"a part of {of}"
+        return
+    is_without_steps = table.get("without_steps") or first is None
+    if is_without_steps and summary.step_ms is not None:
+        summary.profiled_steps = ""  # its one row is no step
+        return
+    if is_without_steps:
+        summary.unit, summary.profiled_steps = "recording", "from start to stop"
+    summary.profiled_ms = wall
+    if summary.step_ms is None and wall:
+        summary.step_ms, summary.is_profiled = wall, True
+        summary.steps = summary.profiled_steps if is_without_steps else f"profiled {summary.profiled_steps}"
+
+
+def _parts(summary: RunSummary, usual: Mapping[str, Any], counted: Counted | None, bound: float) -> list[SummaryPart]:
+    """Return the shares of the unprofiled step if its wait for data was measured, else of the profiled step.
+
+    Recording adds time to the work of the host, not to the wait for data. So the other parts fill the remainder in
+    proportion to their profiled times. If the device decides how long a step takes, its share is the only part.
+    """
+    wall = usual.get("wall_ms")
+    busy = usual.get("busy_share") or 0.0
+    if busy >= bound:  # the parts of the host are mostly waiting
+        return [SummaryPart(name="device busy", share=busy)]
+    spent = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in _PARTS}
+    if not wall or not any(spent.values()):
+        return []
+    rare = sum(spent[part] for part in _RARE)
+    if summary.step_ms and not summary.is_profiled and abs(wall - rare - summary.step_ms) < abs(wall - summary.step_ms):
+        spent |= dict.fromkeys(_RARE, 0.0)  # the profiled steps have work that typical steps have not
+    waiting = None if counted is None or summary.is_profiled else counted.waiting
+    work = sum(value for part, value in spent.items() if part != "data")
+    if waiting is not None and work:
+        shares = {part: (1 - waiting) * value / work for part, value in spent.items()} | {"data": waiting}
+    else:
+        whole = sum(spent.values())
+        shares = {part: value / whole for part, value in spent.items()}
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    return [SummaryPart(name=_PHRASES.get(part, part), share=share) for part, share in ranked if share >= _LEAST_SHARE]
+
+
+def _warnings(
+    summary: RunSummary, share: Mapping[str, Any], rank: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Reasons to doubt the numbers, the most important first."""
+    yield from (row["title"] for row in rows if row.get("doubts_others"))
+    if summary.step_ms is None:
+        yield "No whole step was measured, so the step time is unknown."
+    if summary.is_profiled and summary.steps == "profiled step 0":
+        yield "Only the first step was measured. It includes work that is done once."
+    if share.get("steps", {}).get("no_device_data"):
+        yield "The work of the device was not recorded."
+    if rank.get("partial"):
+        yield f"The window is not complete: {rank['partial']}"

@@ -1,0 +1,319 @@
+"""One window of one rank as data: what the page needs of a trace, as plain JSON of some tens of kilobytes."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import polars as pl
+
+from perfhooks.analysis import findings
+from perfhooks.analysis import flames as tree
+from perfhooks.analysis.findings import data, faces
+from perfhooks.analysis.findings.loader_plan import COLUMNS
+from perfhooks.core import json_values
+from perfhooks.core.labels import STEP_MARK
+from perfhooks.report.page import compiled_rows, device_rows, limits_said, operator_rows, roofline
+from perfhooks.report.page.data import SHARE_FORMAT
+from perfhooks.report.page.headline import is_device_missing, known_steps, of_window, other_kinds, summary
+from perfhooks.run.loader import looks
+from perfhooks.trace.kinds import Kind, classify
+from perfhooks.trace.limits import rates
+from perfhooks.trace.names import part_names, step_kinds
+from perfhooks.trace.tables import counters, memory, modules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perfhooks.run.capture import Capture
+    from perfhooks.trace import Trace
+
+_ROWS: Final = 80
+_STEPS: Final = 240
+_SAMPLES: Final = 360
+"""Points of memory over time, for each device."""
+_POINTS: Final = 200
+"""The same of each counter."""
+_LANES: Final = 12
+"""Counters that are drawn."""
+_RATES: Final = tuple(rates.COLUMNS)
+"""Each is some kilobytes of the page in a long table: only operators and kernels have them there."""
+_ON_DEVICE: Final = ("kernel", "copy", "set", "device_annotation")
+
+_log = logging.getLogger("perfhooks")
+
+
+def reduce(capture: Capture, trace: Trace) -> dict[str, Any]:
+    """Reduce one window of one rank to what the page shows of it.
+
+    A part that fails is left out and named under ``problems``; it costs no other part.
+
+    Args:
+        capture: The facts of the window.
+        trace: Its trace.
+
+    Returns:
+        Plain data in the form of `perfhooks.report.page.data.Share`; tables are columns, as `json_values.columns` makes
+        them. What the trace does not show is absent.
+    """
+    made: dict[str, Any] = {"format": SHARE_FORMAT, "rank": capture.rank, "stage": capture.stage, "events": len(trace)}
+    problems = []
+    for name, part in _PARTS.items():
+        try:
+            made |= {name: value} if (value := part(capture, trace)) else {}
+        except Exception as error:  # noqa: BLE001 -- the page is worth having without any one part
+            problems.append(f"{name}: {type(error).__name__}: {error}")
+            _log.debug("the page lacks %s", name, exc_info=True)
+    return made | ({"problems": problems} if problems else {})
+
+
+def _subject(capture: Capture, trace: Trace) -> dict[str, Any]:
+    """What was profiled, as far as the trace knows."""
+    devices = trace.metadata.get("deviceProperties")
+    has_frames = any(classify(category) == Kind.PYTHON for category in trace.categories)
+    names = [each.get("name") for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
+    return json_values.facts(
+        {
+            "model": modules.model(trace, capture.tables(trace).modules),
+            "device": next((json_values.text(str(name)) for name in names if name), None),
+            "device_traced": trace.is_device_traced,
+            "world_size": _world_size(trace.metadata.get("distributedInfo")),
+            "python_frames": has_frames,
+            "stacks_by": None if has_frames else faces.stacks(capture.circumstances),
+        }
+    )
+
+
+def _world_size(job: object) -> int | None:
+    size = job.get("world_size") if isinstance(job, dict) else None
+    return size if type(size) is int and 0 < size < 2**31 else None
+
+
+def _steps(capture: Capture, trace: Trace) -> dict[str, Any]:
+    table = capture.tables(trace).steps
+    usual = known_steps(table.filter(pl.Series(step_kinds.usual(table), dtype=pl.Boolean)))
+    return {
+        "rows": json_values.columns(table.drop("rank", "stage"), _STEPS),
+        "count": table.height,
+        "mean": {name: json_values.number(value) for name, value in summary(table).items()},
+        "median_ms": json_values.number(table["wall_ms"].median()),
+        "kinds": step_kinds.kinds(table)[:_STEPS],
+        "usual": {name: json_values.number(value) for name, value in summary(usual).items()},
+        "others": other_kinds(table),
+        "headline": of_window(capture, trace),
+        **({"without_steps": True} if capture.is_without_steps else {}),
+        **({"is_part": True} if capture.is_part else {}),
+        **({"no_device_data": True} if is_device_missing(trace) else {}),
+    }
+
+
+def _operators(capture: Capture, trace: Trace) -> dict[str, json_values.Columns]:
+    groups: dict[str, tuple[str, ...]] = {"name": ()}
+    groups |= {"shapes": ("shapes",)} if "dims" in trace.arguments else {}
+    groups |= {"step": ("step",)}
+    tables = {name: _costliest(capture.tables(trace).operators(by)) for name, by in groups.items()}
+    return {
+        name: json_values.columns(table.drop(*_RATES) if name == "step" else _rated(table))
+        for name, table in tables.items()
+    }
+
+
+def _rated(table: pl.DataFrame) -> pl.DataFrame:
+    """How fast rows were, in three digits; what of it the page shows."""
+    numbers = pl.col("tflops_per_s", "gb_per_s", "limit_percent").round_sig_figs(3)
+    return table.with_columns(numbers).drop("flops_per_byte")
+
+
+def _costliest(table: pl.DataFrame) -> pl.DataFrame:
+    """The rows that cost most, on the host or on devices; work of devices by itself has a table of its own."""
+    ours = _on_host(table)
+    return _readable(pl.concat([ours.head(_ROWS), _by_device(ours)]).unique(maintain_order=True))
+
+
+def _on_host(table: pl.DataFrame) -> pl.DataFrame:
+    """The rows without work of devices and without the marks of steps."""
+    return table.filter(~pl.col("kind").is_in(_ON_DEVICE) & ~pl.col("name").str.starts_with(STEP_MARK[:-1]))
+
+
+def _readable(table: pl.DataFrame) -> pl.DataFrame:
+    """The same rows with names of labels as a reader knows them."""
+    names = [name and part_names.readable(name) for name in table["name"]]
+    return table.with_columns(pl.Series("name", names, dtype=pl.String))
+
+
+def _by_device(table: pl.DataFrame) -> pl.DataFrame:
+    """The operators that give devices most work."""
+    return table.sort("self_device_ms", descending=True, nulls_last=True).head(_ROWS // 2)
+
+
+def _behind_operators(capture: Capture, trace: Trace) -> json_values.Columns:
+    tables = capture.tables(trace)
+    ours = _on_host(tables.operators())
+    shown = pl.concat([ours.head(_ROWS // 2), _by_device(ours)]).unique("name", maintain_order=True)
+    return operator_rows.behind(tables, shown["name"].to_list(), has_shapes="dims" in trace.arguments)
+
+
+def _labels(capture: Capture, trace: Trace) -> json_values.Columns:
+    """The labels, where somebody wrote some of their own."""
+    table = capture.tables(trace).labels
+    return json_values.columns(_readable(table), _ROWS) if table["own"].any() else {}
+
+
+def _functions(capture: Capture, trace: Trace) -> dict[str, Any]:
+    table = capture.tables(trace).functions
+    if not table.height:
+        return {}
+    # both who spent it and who called them
+    costly = pl.concat([table.head(_ROWS), table.sort("total_ms", descending=True).head(_ROWS // 2)])
+    return {"rows": json_values.columns(costly.unique(maintain_order=True)), "count": table.height}
+
+
+def _workers(capture: Capture, trace: Trace) -> json_values.Columns:
+    del trace  # they are other processes
+    looked = capture.circumstances.looked
+    return json_values.columns(pl.DataFrame(looks.rows(looked)), _ROWS // 2) if looked else {}
+
+
+def _plan(capture: Capture, trace: Trace) -> dict[str, Any]:
+    plan = data.shown_plan(findings.Evidence(capture, trace))
+    if plan is None or not (plan.is_of_more or plan.ahead):
+        return {}
+    return {"said": str(plan), "rows": json_values.columns(pl.DataFrame(plan.rows, schema=COLUMNS))}
+
+
+def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:
+    table = capture.tables(trace).kernels
+    if not table.height:
+        return {}
+    shares = table.group_by("class").agg(pl.col("total_ms", "count").sum()).sort("total_ms", descending=True)
+    rows = json_values.columns(_rated(table.head(_ROWS)))
+    return {"rows": rows, "count": table.height, "classes": json_values.columns(shares)}
+
+
+def _modules(capture: Capture, trace: Trace) -> dict[str, Any]:
+    table = capture.tables(trace).modules
+    if not table.height:
+        return {}
+    cost = pl.sum_horizontal(pl.col("^(forward|backward)(_device)?_ms$"))
+    # the tree, cut where it becomes small: what is above a costly module is costlier
+    least = table.select(cost.top_k(min(3 * _ROWS, table.height)).min()).item()
+    return {
+        "rows": json_values.columns(table.filter(cost >= least).drop("path", *_RATES), 4 * _ROWS),
+        "count": table.height,
+    }
+
+
+def _memory(capture: Capture, trace: Trace) -> dict[str, Any]:
+    if not len(trace.instants.time):
+        return {}
+    levels = memory.thinned(capture.tables(trace).memory, _SAMPLES)
+    return {
+        "over_time": {
+            str(device): json_values.columns(rows.drop("device"))
+            for (device,), rows in levels.group_by("device", maintain_order=True)
+        },
+        "peak": json_values.columns(capture.tables(trace).memory_peak),
+        "alive": json_values.columns(capture.tables(trace).alive_at_peak, _ROWS),
+    }
+
+
+def _counters(capture: Capture, trace: Trace) -> dict[str, Any]:
+    found = counters.over_time(trace, capture.tables(trace).counting, _POINTS)
+    if not found.lanes:
+        return {}
+    lanes = [
+        {
+            "counter": json_values.text(lane.counter),
+            "device": lane.device,
+            "mean": [*map(json_values.number, lane.mean)],
+        }
+        for lane in found.lanes[:_LANES]
+    ]
+    times = {name: [*map(json_values.number, getattr(found, name))] for name in ("begin_ms", "end_ms")}
+    return {"parts": {"step": found.step, **times}, "lanes": lanes, "count": len(found.lanes)}
+
+
+def _collectives(capture: Capture, trace: Trace) -> json_values.Columns:
+    table = capture.tables(trace).collectives
+    keys = ("operation", "backend", "group_description", "group_size", "dtype")
+    return json_values.columns(
+        table.group_by(*keys, maintain_order=True)
+        .agg(
+            pl.len().alias("count"),
+            pl.col("duration_ms").sum().alias("total_ms"),
+            _known(pl.col("exposed_ms")),
+            _known(pl.col("bytes")),
+            pl.col("bytes").median().alias("median_bytes"),
+            pl.col("bus_gb_per_s").median(),
+        )
+        .sort("total_ms", descending=True),
+        _ROWS,
+    )
+
+
+def _copies(capture: Capture, trace: Trace) -> json_values.Columns:
+    table = capture.tables(trace).copies
+    keys = ("kind", "source", "target", "blocking", "operator")
+    return json_values.columns(
+        table.group_by(*keys, maintain_order=True)
+        .agg(
+            pl.len().alias("count"),
+            pl.col("duration_ms").sum().alias("total_ms"),
+            _known(pl.col("bytes")),
+            (pl.col("bytes").sum() / pl.col("duration_ms").sum() / 1e6).alias("gb_per_s"),
+            _known(pl.col("host_ms")),
+        )
+        .sort("total_ms", descending=True),
+        _ROWS // 2,
+    )
+
+
+def _synchronisations(capture: Capture, trace: Trace) -> json_values.Columns:
+    table = capture.tables(trace).synchronisations
+    return json_values.columns(
+        table.group_by("call", "operator", "line", maintain_order=True)
+        .agg(pl.len().alias("count"), _known(pl.col("host_ms")), _known(pl.col("bytes")))
+        .sort("host_ms", descending=True, nulls_last=True),
+        _ROWS // 2,
+    )
+
+
+def _known(column: pl.Expr) -> pl.Expr:
+    """The sum of what is known, null if nothing is."""
+    return pl.when(column.count() > 0).then(column.sum())
+
+
+def _findings(capture: Capture, trace: Trace) -> dict[str, Any]:
+    seen = findings.Evidence(capture, trace)
+    rows = msgspec.json.decode(msgspec.json.encode(findings.look(seen)))
+    return {"rows": rows, "accounted": json_values.number(seen.accounted), "step_ms": json_values.number(seen.step_ms)}
+
+
+_PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
+    "subject": _subject,
+    "steps": _steps,
+    "findings": _findings,
+    "compiled": lambda capture, trace: compiled_rows.of_window(findings.Evidence(capture, trace)),
+    "labels": _labels,
+    "operators": _operators,
+    "behind_operators": _behind_operators,
+    "limits": limits_said.sentences,
+    "roofline": roofline.of_window,
+    "kernels": _kernels,
+    "categories": lambda capture, trace: json_values.columns(capture.tables(trace).categories),
+    "flames": tree.flames,
+    "functions": _functions,
+    "workers": _workers,
+    "unseen_workers": lambda capture, _: data.unseen(capture.circumstances),
+    "plan": _plan,
+    "modules": _modules,
+    "memory": _memory,
+    "counters": _counters,
+    "collectives": _collectives,
+    "copies": _copies,
+    "synchronisations": _synchronisations,
+    "device": lambda capture, trace: device_rows.of_window(capture.tables(trace)),
+    "gaps": lambda capture, trace: json_values.columns(_readable(capture.tables(trace).gaps)),
+    "checks": lambda capture, trace: {"rows": json_values.columns(capture.tables(trace).checks, _ROWS)},
+}

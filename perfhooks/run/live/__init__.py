@@ -1,0 +1,1 @@
+"""Files that a running training writes and reads."""

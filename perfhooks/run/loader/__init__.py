@@ -1,0 +1,1 @@
+"""Facts about the workers of a loader."""

@@ -1,0 +1,115 @@
+"""Where the workers of a loader were in a window, of the looks at their stacks."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from perfhooks.core.frames import FETCHES_BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Part = Literal["waits", "disk", "computes", "queued", "collate", "hand_over", "idle"]
+PARTS: Final[dict[Part, str]] = {
+    "waits": "waits for a network, a lock, or sleeps",
+    "disk": "waits for a disk or a network file system",
+    "computes": "computes",
+    "queued": "waits for a free CPU",
+    "collate": "collates samples into a batch",
+    "hand_over": "passes batches to the training",
+    "idle": "is idle: its prefetch queue is full",
+}
+"""What a worker does, each nanosecond in one of them."""
+
+_ALONE: Final = ("hand_over", "idle")
+"""Parts that are not the dataset's."""
+_LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3(?:\.\d+)?/|^<|\.zip/")
+"""Files that are not the user's own."""
+_FRAME: Final = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)")
+
+
+class WorkerSamples(msgspec.Struct, frozen=True):
+    """Where one worker was in a window."""
+
+    worker: int
+    looks: int
+    """Number of samples."""
+    stacks: dict[str, dict[Part, int]]
+    """Nanoseconds of each part, by stack: ``outer;inner``, frames as ``file.py(12): function``."""
+
+
+class WorkerPlace(msgspec.Struct):
+    """A function in which workers spent time."""
+
+    function: str
+    file: str
+    line: int
+    """The one of it that took most."""
+    parts: dict[Part, int]
+    """Nanoseconds of all workers."""
+
+    @property
+    def total(self) -> int:
+        """Nanoseconds."""
+        return sum(self.parts.values())
+
+    def __str__(self) -> str:
+        """For people: ``decode (data.py:41)``."""
+        return f"{self.function} ({self.file.rpartition('/')[2]}:{self.line})" if self.line else self.function
+
+
+def places(looked: Iterable[WorkerSamples]) -> list[WorkerPlace]:
+    """The user's own functions in which workers spent their time, with all that these called; most time first.
+
+    Where no code of the user's is on a stack, its innermost function stands for itself; what a worker does outside of
+    its datasets is one place each. Together they are the workers' time, to the nanosecond.
+    """
+    lines: dict[tuple[str, str], dict[int, int]] = {}
+    found: dict[tuple[str, str], dict[Part, int]] = {}
+    for each in looked:
+        for stack, parts in each.stacks.items():
+            for part, value in parts.items():
+                function, file, line = (f"({part})", "", 0) if part in _ALONE else _place(stack)
+                of = found.setdefault((function, file), {})
+                of[part] = of.get(part, 0) + value
+                at = lines.setdefault((function, file), {})
+                at[line] = at.get(line, 0) + value
+    rows = [WorkerPlace(*key, max(lines[key], key=lines[key].__getitem__), parts) for key, parts in found.items()]
+    return sorted(rows, key=lambda row: -row.total)
+
+
+def _place(stack: str) -> tuple[str, str, int]:
+    """The innermost function of the user's on a stack, its file and its line; else the innermost of all."""
+    frames = stack.split(";")
+    inside = next((place for place, frame in enumerate(frames) if FETCHES_BATCH.search(frame)), -1)
+    own = [frame for frame in frames[inside + 1 :] if not _LIBRARY.search(frame)]
+    matched = _FRAME.fullmatch((own or frames)[-1])
+    return (matched["function"], matched["file"], int(matched["line"])) if matched else (stack, "", 0)
+
+
+def folded(looked: Iterable[WorkerSamples]) -> dict[str, int]:
+    """The stacks of all workers, with what they did there as leaf, and nanoseconds; most first."""
+    found: dict[str, int] = {}
+    for each in looked:
+        for stack, parts in each.stacks.items():
+            for part, value in parts.items():
+                if value:
+                    found[f"{stack};({part})"] = found.get(f"{stack};({part})", 0) + value
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def rows(looked: Iterable[WorkerSamples]) -> dict[str, list[Any]]:
+    """The table of `places`, as columns: the function, its file and line, milliseconds and percent, then each part."""
+    found = places(looked)
+    whole = sum(place.total for place in found) or 1
+    columns: dict[str, list[Any]] = {
+        "function": [place.function for place in found],
+        "file": [place.file for place in found],
+        "line": [place.line or None for place in found],
+        "total_ms": [place.total * 1e-6 for place in found],
+        "percent": [100 * place.total / whole for place in found],
+    }
+    return columns | {f"{part}_ms": [place.parts.get(part, 0) * 1e-6 for place in found] for part in PARTS}
