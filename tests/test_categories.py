@@ -255,7 +255,7 @@ def test_what_real_models_are_made_of(recordings):
 
 
 def test_the_page_has_a_colour_for_every_kind_in_the_light_and_in_the_dark():
-    style = (Path(categories.__file__).parents[2] / "report/templates/page.css").read_text("utf-8")
+    style = (Path(categories.__file__).parents[2] / "report/page/templates/page.css").read_text("utf-8")
     assert {kind: f"--work-{kind}: light-dark(#" in style for kind in categories.CATEGORIES} == dict.fromkeys(
         categories.CATEGORIES, True
     )

@@ -647,7 +647,7 @@ def test_one_window_is_asked_for_at_a_time_and_what_came_of_it_is_said(run, monk
             assert go_on.wait(60)
             raise PerfhooksError("nobody answered")
 
-    monkeypatch.setattr("perfhooks.cli.actions.top.Asking", CaptureRequest)
+    monkeypatch.setattr("perfhooks.cli.actions.top.CaptureRequest", CaptureRequest)
     request = top._Request(run.path)
     request.begin()
     request.begin()
@@ -661,7 +661,7 @@ def test_one_window_is_asked_for_at_a_time_and_what_came_of_it_is_said(run, monk
 
 
 def test_where_nobody_would_hear_it_no_window_is_asked_for_and_it_is_said_why(run, monkeypatch):
-    monkeypatch.delattr("perfhooks.cli.actions.top.Asking")
+    monkeypatch.delattr("perfhooks.cli.actions.top.CaptureRequest")
     request = top._Request(run.path, "the run has ended")
     request.begin()
     assert (request.note, request._thread) == ("the run has ended", None)
