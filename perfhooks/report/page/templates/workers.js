@@ -15,8 +15,8 @@ function planSection(details) {
           caption: "How many workers",
           columns: [
             { key: "workers", label: "Workers", kind: "count" },
-            { key: "batches_per_s", label: "Supply, batches/s", kind: "number", title: of("they make") },
-            { key: "of_step_percent", label: "Of the demand, %", kind: "percent", bar: true, title: of("eats") },
+            { key: "batches_per_s", label: "Supply, batches/s", kind: "number", title: of("supply") },
+            { key: "of_step_percent", label: "Of the demand, %", kind: "percent", bar: true, title: of("of the demand") },
             { key: "waits_percent", label: "Step waits, %", kind: "percent", title: of("waits") },
             { key: "step_ms", label: "Step, ms", kind: "ms", title: of("step") },
             { key: "said", word: true, label: "", kind: "text" },
