@@ -146,9 +146,9 @@ def test_the_fewest_workers_that_give_as_much_as_any_are_named():
     rows = tried(0, 20, own=True), tried(1, 20, processors=1), tried(2, 40, processors=2), tried(4, 41, verdict="same")
     text = str(LoaderTrial(name="DataLoader", tried=rows, cores=2))
     assert text.splitlines()[1].split()[:4] == ["0", "yes", "20", "50"], "what there is not is blank"
-    assert "num_workers=2, prefetch_factor=2 gives 40 batches a second, 2 times what the loader's own" in text
-    assert "enough for steps of 25 ms or more. More workers give no more: 2.0 of 2 processors are used." in text
-    assert "A pass begins after 1.5 s, and after 200 ms" in text
+    assert "num_workers=2, prefetch_factor=2 supplies 40 batches per second, 2 times the rate of the" in text
+    assert "enough for steps of 25 ms or more. More workers cannot help: 2.0 of 2 CPUs are in use." in text
+    assert "The first batch of a pass takes 1.5 s, and 200 ms with existing workers" in text
     kept = LoaderTrial(name="DataLoader", tried=rows, cores=2, keeps_workers=True)
     assert "persistent_workers" not in str(kept)
 
@@ -162,12 +162,12 @@ def test_more_made_ahead_is_named_only_where_it_is_surely_faster():
 
 def test_where_nobody_knows_how_many_processors_there_are_nothing_is_said_of_them():
     rows = tried(1, 20, processors=1), tried(2, 40, processors=2)
-    assert "processors are used" not in str(LoaderTrial(name="", tried=rows, cores=None))
+    assert "CPUs are in use" not in str(LoaderTrial(name="", tried=rows, cores=None))
 
 
 def test_a_busy_machine_is_said():
     text = str(LoaderTrial(name="", tried=(tried(1, 20, queued=5.0),), cores=2))
-    assert "one worker alone waited for one for 50% of the time" in text
+    assert "a single worker waited for a CPU 50% of its runnable time" in text
 
 
 def test_the_plan_is_about_the_step_of_the_last_run():
@@ -202,7 +202,7 @@ def test_the_trainings_loader_is_tried_in_its_place_and_no_step_is_made(tmp_path
     header, *rows = done.stdout.splitlines()
     assert header.startswith("workers,prefetch,pinned,own,batches_per_s")
     assert {row.partition(",")[0] for row in rows} >= {"0", "1", "2"}
-    assert "no step of the training was made" in done.stderr
+    assert "measured without training steps" in done.stderr
     assert list(tmp_path.iterdir()) == [tmp_path / "log"]
 
 

@@ -1,10 +1,10 @@
-"""A training's loader driven without the training: with no workers, one, two, four and so on, in turns.
+"""Measure a training's loader without the training: with 0, 1, 2, 4, ... workers, in interleaved blocks.
 
-All settings live side by side, and all but one are stopped: their workers go on in the middle of what they were doing::
+All settings exist at the same time. A signal stops the workers of all settings except the current one::
 
     1 worker    ─►▐██████▌                  ▐██████▌                    ▌ stopped by a signal
-    2 workers             ─►▐██████▌ ▐██████▌                           ─► batches on the way, not counted: what slept
-    4 workers                       ▐         ...                          meanwhile has gone on
+    2 workers             ─►▐██████▌ ▐██████▌                           ─► prefetched batches, not counted: a worker
+    4 workers                       ▐         ...                          that slept made progress meanwhile
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.verdict import Outcome
 
 SECONDS: Final = 60.0
-"""How long it may take, if nobody says otherwise: five settings of a loader of 100 ms are decided in half of it."""
+"""Default time limit, in seconds. Five settings of a loader with 100 ms per batch are decided in half of it."""
 BLOCK_S: Final = 0.25
-"""A turn lasts so long or longer: a batch is made in some ten times less, mostly."""
+"""Minimum length of a block, in seconds. Most batches take a tenth of it."""
 TOLERANCE: Final = 0.05
-"""A difference that is none: two trainings of one program differ by as much."""
+"""Relative difference that counts as equal: two runs of one program differ by as much."""
 _GAIN: Final = 1.1
-"""Twice the workers are tried where the last doubling gave this or more."""
+"""Minimum gain of the last doubling before the number of workers is doubled again."""
 _FIRST: Final = (1, 2, 4)
 _FEW: Final = 2
-"""Rounds of turns, one there and one back, after which it is looked how things stand."""
+"""Rounds between two checks of the results: one forwards and one backwards."""
 _LONG: Final = 4
-"""Batches for each worker that a pass has if its beginning is left out, in which the workers have none on the way."""
+"""Minimum batches per worker in a pass before its start is excluded. At the start no batch is prefetched."""
 _MOST: Final = 64
-"""Workers of a trial."""
+"""Maximum workers of a trial."""
 _FREE: Final = 0.5
-"""Of the memory that is free, workers that live side by side may take this."""
+"""Maximum share of the free memory for all workers together."""
 
 
 class _WorkerClocks(NamedTuple):
@@ -64,7 +64,7 @@ class _WorkerClocks(NamedTuple):
 
 
 class _Runner:
-    """The loader with one setting, iterated without end; its workers rest between its turns."""
+    """An endless iteration over the loader with one setting. Its workers are stopped between blocks."""
 
     def __init__(self, loader: Any, setting: LoaderSetting, own: LoaderSetting) -> None:
         self.setting, self.is_own = setting, setting == own
@@ -73,30 +73,30 @@ class _Runner:
         self.made: list[int] = []
         self.memory: int | None = None
         self.again_s: float | None = None
-        self._loader = self._changed(loader)
+        self._loader = self._with_setting(loader)
         self._in_pass = 0
         self._is_short = False
-        """Whether a pass is over before much of it counts: passes are then counted whole, with their beginnings."""
+        """Whether passes are so short that each is counted completely, including its start."""
         self._pids: list[int] = []
         self._batches: Any = None
         began = time.monotonic()
         try:
-            with warnings.catch_warnings():  # that these are more workers than processors is what is tried
+            with warnings.catch_warnings():  # torch warns about more workers than CPUs, which is tried on purpose
                 warnings.simplefilter("ignore")
                 self._batches = DataLoader.__iter__(self._loader)
             self._pids = [worker.pid for worker in getattr(self._batches, "_workers", ())]
-            self._next()
+            self._consume()
             self.first_s = time.monotonic() - began
-            self.memory = max(map(_own_memory, self._pids), default=None)
+            self.memory = max(map(_unique_memory, self._pids), default=None)
         except BaseException:
             self.close()
             raise
-        self._tell(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
-    def _changed(self, loader: Any) -> Any:
+    def _with_setting(self, loader: Any) -> Any:
         changed = copy.copy(loader)
         workers = self.setting.workers
-        # past the check of torch, which keeps its users from changing what its parts have read already
+        # bypasses DataLoader.__setattr__, which raises for these attributes after construction
         vars(changed).update(
             num_workers=workers,
             prefetch_factor=self.setting.ahead,
@@ -107,13 +107,13 @@ class _Runner:
         )
         return changed
 
-    def _tell(self, number: int) -> None:
+    def _signal(self, number: int) -> None:
         for pid in self._pids:
-            with contextlib.suppress(OSError):  # one that has ended is missed by the loader itself
+            with contextlib.suppress(OSError):  # the loader itself reports a dead worker
                 os.kill(pid, number)
 
-    def _next(self) -> bool:
-        """Take a batch; whether it is the first of another pass."""
+    def _consume(self) -> bool:
+        """Consume a batch. Return whether it is the first batch of a new pass."""
         self._in_pass += 1
         try:
             next(self._batches)
@@ -123,89 +123,90 @@ class _Runner:
             try:
                 next(self._batches)
             except StopIteration:
-                raise OptionError("the loader gives no batch at all") from None
+                raise OptionError("the loader is empty: it returns no batch") from None
             return True
         return False
 
     def turn(self, until: float) -> None:
-        """Make batches for a while, and count them.
+        """Measure one block.
 
         Args:
-            until: The time at which all is over, in seconds of the monotonic clock.
+            until: End of the trial, in seconds of the monotonic clock.
         """
-        at_once = max(self.setting.workers, 1)
-        self._tell(signal.SIGCONT)
+        parallel = max(self.setting.workers, 1)
+        self._signal(signal.SIGCONT)
         try:
-            made, spent = 0, _WorkerClocks(0.0, 0.0, 0.0)
-            before = self._skip(at_once)
-            since = 0
-            while time.monotonic() < until or not made:
-                if self._next() and not self._is_short:
-                    before, since = self._skip(at_once), 0
+            batches, clocks = 0, _WorkerClocks(0.0, 0.0, 0.0)
+            begin = self._skip(parallel)
+            since_begin = 0
+            while time.monotonic() < until or not batches:
+                if self._consume() and not self._is_short:
+                    begin, since_begin = self._skip(parallel), 0
                     continue
-                since += 1
-                if since % at_once == 0:  # so many begin together, and are there together
+                since_begin += 1
+                if since_begin % parallel == 0:  # all workers finish a batch
                     now = self._clocks()
-                    spent = _WorkerClocks(
-                        *(old + end - begin for old, end, begin in zip(spent, now, before, strict=True))
+                    clocks = _WorkerClocks(
+                        *(old + end - start for old, end, start in zip(clocks, now, begin, strict=True))
                     )
-                    made, before, since = made + at_once, now, 0
-                    if spent.wall_s >= BLOCK_S and made >= 2 * at_once:
+                    batches, begin, since_begin = batches + parallel, now, 0
+                    if clocks.wall_s >= BLOCK_S and batches >= 2 * parallel:
                         break
         finally:
-            self._tell(signal.SIGSTOP)
-        self.blocks.append(spent)
-        self.made.append(made)
+            self._signal(signal.SIGSTOP)
+        self.blocks.append(clocks)
+        self.made.append(batches)
 
     def _skip(self, count: int) -> _WorkerClocks:
-        """Leave the batches that are on the way."""
+        """Discard the prefetched batches."""
         for _ in range(0 if self._is_short else count):
-            if self._next():
+            if self._consume():
                 break
         return self._clocks()
 
     def _clocks(self) -> _WorkerClocks:
         if self._pids:
-            computed, queued = map(sum, zip(*map(_scheduled, self._pids), strict=True))
+            computed, queued = map(sum, zip(*map(_scheduler_times, self._pids), strict=True))
         else:
             thread = CountedThread(threading.get_ident(), threading.get_native_id())
             computed, queued = time.process_time_ns(), thread.waited_ns() or 0
         return _WorkerClocks(time.monotonic(), computed * 1e-9, queued * 1e-9)
 
     def begin_again(self) -> None:
-        """Begin another pass, with the same workers."""
-        self._tell(signal.SIGCONT)
+        """Time the start of another pass with the existing workers."""
+        self._signal(signal.SIGCONT)
         try:
-            began = time.monotonic()
+            start_s = time.monotonic()
             self._batches = DataLoader.__iter__(self._loader)
             next(self._batches, None)
-            self.again_s = time.monotonic() - began
+            self.again_s = time.monotonic() - start_s
         finally:
-            self._tell(signal.SIGSTOP)
+            self._signal(signal.SIGSTOP)
 
     def close(self) -> None:
-        """End its workers."""
-        self._tell(signal.SIGCONT)
-        # now, and not when it is collected: that may be in a worker of the next one, which is told that it has no right
+        """Stop the workers."""
+        self._signal(signal.SIGCONT)
+        # explicitly: garbage collection may run inside a worker of the next setting, and raises there
         getattr(self._batches, "_shutdown_workers", bool)()
-        self._batches = vars(self._loader)["_iterator"] = None  # what it keeps for another pass
+        self._batches = vars(self._loader)["_iterator"] = None
 
     @property
     def rates(self) -> list[float]:
-        """Batches a second of each turn."""
-        return [made / block.wall_s for made, block in zip(self.made, self.blocks, strict=True)]
+        """Batches per second of each block."""
+        return [batches / block.wall_s for batches, block in zip(self.made, self.blocks, strict=True)]
 
-    def told(self, other: _Runner | None) -> TriedLoader:
-        """What came of it, beside another one."""
-        wall, processor, queued = (sum(each) for each in zip(*self.blocks, strict=True)) if self.blocks else (0, 0, 0)
+    def result(self, other: _Runner | None) -> TriedLoader:
+        wall_s, cpu_s, queued_s = (
+            (sum(column) for column in zip(*self.blocks, strict=True)) if self.blocks else (0, 0, 0)
+        )
         return TriedLoader(
             setting=self.setting,
             is_own=self.is_own,
             problem=self.problem,
             batches=sum(self.made),
-            seconds=wall,
-            processor_s=processor if self._is_counted else None,
-            queued_s=queued if self._is_counted else None,
+            seconds=wall_s,
+            processor_s=cpu_s if self._is_counted else None,
+            queued_s=queued_s if self._is_counted else None,
             memory_bytes=self.memory,
             first_s=self.first_s,
             again_s=self.again_s,
@@ -219,43 +220,50 @@ class _Runner:
 
 
 def beside(rates: Sequence[float], others: Sequence[float]) -> Outcome:
-    """Whether a loader is faster with one setting than with another, both taken in turns."""
+    """Compare the batch rates of two settings that were measured in interleaved blocks.
+
+    Args:
+        rates: Batches per second of the candidate, one number per block.
+        others: Batches per second of the baseline.
+
+    Returns:
+        Whether the candidate is faster, slower or equal; "undecided" for too few blocks.
+    """
     count = min(len(rates), len(others))
     if count < LEAST_STEPS:
         return "undecided"
-    # the last ones were taken side by side, whichever began first
-    times = [[1 / rate for rate in each[-count:]] for each in (others, rates)]
+    # the last blocks were interleaved, even if one setting started earlier
+    times = [[1 / rate for rate in series[-count:]] for series in (others, rates)]
     return verdict.in_turn(*times, tolerance=TOLERANCE).outcome
 
 
 def try_loader(loader: Any, *, seconds: float = SECONDS) -> LoaderTrial:
-    """Try a DataLoader with no, one, two, four and more workers, without a training, in turns.
+    """Measure a DataLoader with 0, 1, 2, 4 and more workers, without a training, in interleaved blocks.
 
-    More are tried as long as twice the workers give a tenth more, and there is memory for them. Then it is tried
-    without workers, with more batches made ahead, and into pinned memory where there is a device for it. What its
-    workers take from the order of random numbers is given back.
+    The number of workers is doubled while a doubling gains 10% and memory is sufficient. Then no workers, more
+    prefetched batches and (with a device) pinned memory are measured. The state of torch's random numbers is restored.
 
     Args:
         loader: A ``torch.utils.data.DataLoader``; it is not changed.
-        seconds: How long it may take, roughly. It ends earlier where everything is decided.
+        seconds: Approximate time limit. The trial ends earlier if all comparisons are decided.
 
     Returns:
-        What was measured; as text, a table and what follows from it.
+        The measurements. Its text is a table with conclusions.
 
     Raises:
-        OptionError: It is no DataLoader, or there are no seconds.
+        OptionError: The loader is not a DataLoader, or ``seconds`` is not positive.
     """
     if not isinstance(loader, DataLoader):
         raise OptionError(f"loader must be a torch.utils.data.DataLoader, got {type(loader).__name__}")
     if not 0 < seconds < float("inf"):
         raise OptionError(f"seconds must be a number above 0, got {seconds:g}")
-    told = Loader(num_workers=loader.num_workers, prefetch_factor=loader.prefetch_factor, pin_memory=loader.pin_memory)
+    facts = Loader(num_workers=loader.num_workers, prefetch_factor=loader.prefetch_factor, pin_memory=loader.pin_memory)
     with torch.random.fork_rng(devices=[]):
-        return _Trial(loader, told, seconds).run()
+        return _Trial(loader, facts, seconds).run()
 
 
-class _Failing(contextlib.AbstractContextManager[None]):
-    """Writes down what goes wrong with a setting, whatever a dataset raises: that is what is to be told."""
+class _RecordedFailure(contextlib.AbstractContextManager[None]):
+    """Records an exception of the data set as the result of a setting."""
 
     def __init__(self, failed: list[TriedLoader], setting: LoaderSetting, *, is_own: bool) -> None:
         self._failed, self._setting, self._is_own = failed, setting, is_own
@@ -263,22 +271,22 @@ class _Failing(contextlib.AbstractContextManager[None]):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, Exception):
             return False
-        self._failed.append(TriedLoader(setting=self._setting, is_own=self._is_own, problem=_one_line(error)))
+        self._failed.append(TriedLoader(setting=self._setting, is_own=self._is_own, problem=_problem_of(error)))
         return True
 
 
 class _Trial:
-    """One loader."""
+    """The trial of one loader."""
 
-    def __init__(self, loader: Any, told: Loader, seconds: float) -> None:
+    def __init__(self, loader: Any, facts: Loader, seconds: float) -> None:
         self._loader = loader
-        workers = told.num_workers or 0
-        self._own = LoaderSetting(workers, told.prefetch_factor if workers else None, bool(told.pin_memory))
-        self._ahead = told.prefetch_factor or 2
+        workers = facts.num_workers or 0
+        self._own = LoaderSetting(workers, facts.prefetch_factor if workers else None, bool(facts.pin_memory))
+        self._ahead = facts.prefetch_factor or 2
         self._until = time.monotonic() + seconds
         self._runners: dict[LoaderSetting, _Runner] = {}
-        self._of: dict[LoaderSetting, LoaderSetting] = {}
-        """What each is held against."""
+        self._baselines: dict[LoaderSetting, LoaderSetting] = {}
+        """Baseline of each setting."""
         self._failed: list[TriedLoader] = []
         self._here = Circumstances.current()
 
@@ -287,58 +295,60 @@ class _Trial:
         return LoaderSetting(workers, (ahead or self._ahead) if workers else None, is_pinned)
 
     def run(self) -> LoaderTrial:
-        """Try it."""
+        """Measure all settings."""
         is_interrupted = False
         try:
             self._try_workers()
-            self._try_others()
+            self._try_variants()
         except KeyboardInterrupt:
             is_interrupted = True
         finally:
             for runner in self._runners.values():
                 runner.close()
-        tried = sorted((*self._told(), *self._failed), key=lambda each: msgspec.structs.astuple(each.setting)[0])
+        loaders = sorted((*self._results(), *self._failed), key=lambda result: result.setting.workers)
         trial = LoaderTrial(
-            name=_named(self._loader),
-            tried=tuple(tried),
+            name=_describe(self._loader),
+            tried=tuple(loaders),
             cores=self._here.cores,
             ranks=self._here.ranks,
             keeps_workers=bool(self._loader.persistent_workers),
             is_endless=_is_endless(self._loader.dataset),
             is_interrupted=is_interrupted,
-            problem="" if any(each.batches for each in tried) else next((each.problem for each in tried), ""),
+            problem=""
+            if any(result.batches for result in loaders)
+            else next((result.problem for result in loaders), ""),
         )
-        return _with_plan(trial)
+        return _with_planned_rates(trial)
 
     def _try_workers(self) -> None:
-        before = None
+        previous = None
         for workers in sorted({*_FIRST, self._own.workers} - {0}):
-            before = self._begin(self._setting(workers), before) or before
-        self._take_turns(_FEW)
+            previous = self._start(self._setting(workers), previous) or previous
+        self._run_rounds(_FEW)
         while self._runners and not self._is_over:
-            most = max(self._runners, key=lambda each: each.workers)
-            half = self._of.get(most)
-            is_worth = half is None or self._rate(most) >= _GAIN * self._rate(half)
-            if not is_worth or 2 * most.workers > _MOST or not self._has_room(2 * most.workers):
+            largest = max(self._runners, key=lambda setting: setting.workers)
+            half = self._baselines.get(largest)
+            is_gaining = half is None or self._rate(largest) >= _GAIN * self._rate(half)
+            if not is_gaining or 2 * largest.workers > _MOST or not self._has_room(2 * largest.workers):
                 break
-            if self._begin(self._setting(2 * most.workers), most) is None:
+            if self._start(self._setting(2 * largest.workers), largest) is None:
                 break
-            self._take_turns(_FEW)
+            self._run_rounds(_FEW)
 
-    def _try_others(self) -> None:
+    def _try_variants(self) -> None:
         best = self._best
         if best is not None:
-            self._begin(self._setting(best.workers, 2 * (best.ahead or self._ahead)), best)
+            self._start(self._setting(best.workers, 2 * (best.ahead or self._ahead)), best)
             if torch.cuda.is_available():
-                self._begin(self._setting(best.workers, best.ahead, pinned=not best.pinned), best)
-        # last, as a file that it opens in this process would be shared by all workers that are forked after that
-        alone = self._begin(self._setting(0), None)
-        one = self._setting(1)
-        if alone is not None and one in self._runners:
-            self._of[one] = alone
-        self._take_turns(_FEW)
+                self._start(self._setting(best.workers, best.ahead, pinned=not best.pinned), best)
+        # last: workers that are forked later would share any file that this setting opens in this process
+        without_workers = self._start(self._setting(0), None)
+        one_worker = self._setting(1)
+        if without_workers is not None and one_worker in self._runners:
+            self._baselines[one_worker] = without_workers
+        self._run_rounds(_FEW)
         while not self._is_over and not self._is_decided:
-            self._take_turns(_FEW)
+            self._run_rounds(_FEW)
         if best in self._runners:
             self._runners[best].begin_again()
 
@@ -352,106 +362,104 @@ class _Trial:
 
     @property
     def _best(self) -> LoaderSetting | None:
-        """That of the fewest workers that are as good as any, as far as can be seen."""
-        most = max(map(self._rate, self._runners), default=0.0)
-        good = (each for each in self._runners if self._rate(each) * _GAIN >= most)
-        return min(good, key=lambda each: each.workers, default=None)
+        """The setting with the fewest workers whose rate is close to the highest so far."""
+        highest_rate = max(map(self._rate, self._runners), default=0.0)
+        fast = (setting for setting in self._runners if self._rate(setting) * _GAIN >= highest_rate)
+        return min(fast, key=lambda setting: setting.workers, default=None)
 
     @property
     def _is_decided(self) -> bool:
         return all(
-            beside(runner.rates, self._runners[self._of[setting]].rates) != "undecided"
+            beside(runner.rates, self._runners[self._baselines[setting]].rates) != "undecided"
             for setting, runner in self._runners.items()
-            if setting in self._of and self._of[setting] in self._runners
+            if setting in self._baselines and self._baselines[setting] in self._runners
         )
 
     def _has_room(self, workers: int) -> bool:
         memory = max((runner.memory or 0 for runner in self._runners.values()), default=0)
         return workers * memory <= _FREE * (Circumstances.current().memory_bytes or float("inf"))
 
-    def _begin(self, setting: LoaderSetting, beside_it: LoaderSetting | None) -> LoaderSetting | None:
-        """Have it run with a setting; None where it cannot, which is written down."""
+    def _start(self, setting: LoaderSetting, baseline: LoaderSetting | None) -> LoaderSetting | None:
+        """Start a setting. Return None and record the problem if it fails."""
         if setting in self._runners:
             return setting
         with self._failing(setting):
             self._runners[setting] = _Runner(self._loader, setting, self._own)
         if setting not in self._runners:
             return None
-        if beside_it is not None:
-            self._of[setting] = beside_it
+        if baseline is not None:
+            self._baselines[setting] = baseline
         return setting
 
-    def _failing(self, setting: LoaderSetting) -> _Failing:
-        return _Failing(self._failed, setting, is_own=setting == self._own)
+    def _failing(self, setting: LoaderSetting) -> _RecordedFailure:
+        return _RecordedFailure(self._failed, setting, is_own=setting == self._own)
 
-    def _take_turns(self, rounds: int) -> None:
-        """Have each of them take turns, there and back, until the time is over; once whatever time it is."""
+    def _run_rounds(self, rounds: int) -> None:
+        """Measure blocks of all settings, forwards and backwards: at least one round, even after the time limit."""
         for number in range(rounds):
             for setting in [*self._runners][:: -1 if number % 2 else 1]:
-                before = len(self._failed)
+                failures = len(self._failed)
                 with self._failing(setting):
                     self._runners[setting].turn(self._until)
-                if len(self._failed) > before:
+                if len(self._failed) > failures:
                     self._runners.pop(setting).close()
             if self._is_over:
                 break
 
-    def _told(self) -> Iterator[TriedLoader]:
+    def _results(self) -> Iterator[TriedLoader]:
         for setting, runner in self._runners.items():
             if runner.made:
-                other = self._of.get(setting)
-                yield runner.told(None if other is None else self._runners.get(other))
+                baseline = self._baselines.get(setting)
+                yield runner.result(None if baseline is None else self._runners.get(baseline))
 
 
-def _with_plan(trial: LoaderTrial) -> LoaderTrial:
-    """The same with what the plan says beside what was measured."""
+def _with_planned_rates(trial: LoaderTrial) -> LoaderTrial:
     cost, cores = trial.cost(), float(trial.cores or 1)
     if cost is None:
         return trial
 
-    def planned(each: TriedLoader) -> TriedLoader:
-        if not each.setting.workers or each.problem:
-            return each
-        return msgspec.structs.replace(each, planned=cost.rate(each.setting.workers, cores))
+    def with_rate(loader: TriedLoader) -> TriedLoader:
+        if not loader.setting.workers or loader.problem:
+            return loader
+        return msgspec.structs.replace(loader, planned=cost.rate(loader.setting.workers, cores))
 
-    return msgspec.structs.replace(trial, tried=tuple(map(planned, trial.tried)))
+    return msgspec.structs.replace(trial, tried=tuple(map(with_rate, trial.tried)))
 
 
 def _is_endless(data: Any) -> bool:
-    """Whether nobody knows where it ends."""
     return isinstance(data, IterableDataset) and not hasattr(data, "__len__")
 
 
-def _named(loader: Any) -> str:
-    """A loader for people: ``DataLoader of 50,000 ImageFolder, batch_size=64``."""
+def _describe(loader: Any) -> str:
+    """Return a description of a loader: ``DataLoader of 50,000 ImageFolder, batch_size=64``."""
     with contextlib.suppress(Exception):
         data = type(loader.dataset).__name__
         return f"{type(loader).__name__} of {len(loader.dataset):,} {data}, batch_size={loader.batch_size}"
     return f"{type(loader).__name__} of {type(loader.dataset).__name__}, batch_size={loader.batch_size}"
 
 
-def _one_line(error: BaseException) -> str:
-    """What went wrong; of what a worker raised, the last line of its traceback."""
+def _problem_of(error: BaseException) -> str:
+    """Return the cause of an exception. For an exception in a worker, return the last line of its traceback."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     is_of_worker = "Original Traceback" in str(error)
     return lines[-1].strip() if is_of_worker else cause_of(error)
 
 
-def _own_memory(pid: int) -> int:
-    """What a process has for itself, in bytes; 0 where the system does not tell."""
+def _unique_memory(pid: int) -> int:
+    """Return the unique set size of a process, in bytes; 0 if the system does not report it."""
     with contextlib.suppress(psutil.Error, AttributeError):
         return int(psutil.Process(pid).memory_full_info().uss)
     return 0
 
 
-def _scheduled(pid: int) -> tuple[int, int]:
-    """What all threads of a process computed, and waited for a processor, in nanoseconds; 0 where nobody tells.
+def _scheduler_times(pid: int) -> tuple[int, int]:
+    """Return the CPU time and the run-queue wait of all threads of a process, in nanoseconds; 0 if not available.
 
     Source: ``schedstat``, see https://docs.kernel.org/scheduler/sched-stats.html.
     """
-    computed = queued = 0
+    cpu_ns = queued_ns = 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             numbers = (thread / "schedstat").read_text(encoding="ascii").split()
-            computed, queued = computed + int(numbers[0]), queued + int(numbers[1])
-    return computed, queued
+            cpu_ns, queued_ns = cpu_ns + int(numbers[0]), queued_ns + int(numbers[1])
+    return cpu_ns, queued_ns
