@@ -1,1 +1,1 @@
-"""How far operators, kernels and steps are from what the device can do."""
+"""Distance of operators, kernels and steps from the limits of the device."""

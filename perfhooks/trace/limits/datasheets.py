@@ -1,4 +1,4 @@
-"""What devices can do at most, by the datasheets of their makers."""
+"""Peaks of devices, from the datasheets of their vendors."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TYPES: Final = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
-"""Types that have a peak of their own. ``tf32`` is float32 as tensor cores may take it; ``float8`` is all of 8 bits."""
+"""Types with a peak of their own. ``tf32`` is float32 on tensor cores. ``float8`` stands for all 8-bit float types."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
-    """What one device can do at most, without sparsity."""
+    """Peak rates of one device, without sparsity."""
 
     tflops: dict[str, float]
-    """10^12 operations a second, by type."""
+    """10^12 operations per second, by type."""
     gb_per_s: float
-    """10^9 bytes a second between its memory and itself, both ways together."""
+    """Bandwidth of the device memory, reads and writes together, in 10^9 bytes per second."""
     source: str
-    """Where that is from, or ``measured`` with the date."""
+    """Source of the values, or ``measured`` with the date."""
     bus_gb_per_s: float | None = None
-    """10^9 bytes a second between it and the host, each way: PCI Express with 16 lanes."""
+    """Bandwidth to the host in each direction, in 10^9 bytes per second: PCI Express with 16 lanes."""
     units: int | None = None
-    """Multiprocessors or compute units of a whole device: one that reports fewer is a part of one, as with MIG."""
+    """Multiprocessors or compute units of a whole device. A partition (for example MIG) reports fewer."""
 
 
 _PCIE_3: Final = 16
@@ -41,8 +41,8 @@ _AMPERE: Final = "NVIDIA Ampere GA102 GPU architecture whitepaper; sums in float
 _ADA: Final = "NVIDIA Ada GPU architecture whitepaper; sums in float32"
 
 
-def _tensor_cores(half: float, **others: float) -> dict[str, float]:
-    return {"float16": half, "bfloat16": half, **others}
+def _tensor_cores(half: float, **tflops: float) -> dict[str, float]:
+    return {"float16": half, "bfloat16": half, **tflops}
 
 
 def _a100(gb_per_s: float) -> Peaks:
@@ -105,7 +105,7 @@ DATASHEETS: Final[Mapping[str, Peaks]] = {
     "NVIDIA L4": Peaks(
         tflops=_tensor_cores(121, tf32=60, float32=30.3, float8=242.5, int8=242.5),
         gb_per_s=300,
-        source="NVIDIA L4 Tensor Core GPU datasheet, half of what it says with sparsity",
+        source="NVIDIA L4 Tensor Core GPU datasheet, half of its values with sparsity",
         bus_gb_per_s=_PCIE_4,
         units=58,
     ),
@@ -142,6 +142,8 @@ DATASHEETS: Final[Mapping[str, Peaks]] = {
         units=110,
     ),
 }
-"""Dense peaks by the name that ``torch.cuda.get_device_name()`` writes, as makers said in November 2026. Datasheets of
-NVIDIA headline the figure for sparse matrices, which is twice this. A device that is not here has none: another with
-nearly the same name may be half as fast."""
+"""Dense peaks by the name that ``torch.cuda.get_device_name()`` returns, as of November 2026.
+
+Datasheets of NVIDIA headline the value for sparse matrices, which is twice the dense value. Names must match exactly: a
+device with a similar name may be half as fast.
+"""

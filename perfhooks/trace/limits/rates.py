@@ -1,4 +1,4 @@
-"""How fast operators and kernels were, and how far from what the device can do."""
+"""Rates of operators and kernels, and their distance from the limits of the device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS: Final = {
     **dict.fromkeys(("tflops_per_s", "gb_per_s", "flops_per_byte", "limit_percent"), pl.Float64),
     "limit": pl.String,
 }
-"""What tables say of it, see `columns`."""
+"""Columns of `columns` and their types."""
 
 LIMITS: Final = ("compute", "memory", "latency")
 SUMS: Final = (
@@ -33,48 +33,48 @@ SUMS: Final = (
     *(f"{limit}_ns" for limit in LIMITS),
     *("ceiling_ps", "ceiling_ns"),
 )
-"""What `columns` needs."""
+"""Keys of the sums that `columns` reads."""
 SHORT_NS: Final = 10_000
-"""A kernel that does nothing takes 2 to 3 us on the device; of 10 us that is a quarter."""
+"""Kernel duration below which latency may dominate, in ns. An empty kernel takes 2 to 3 us on the device."""
 FILLED: Final = 0.5
-"""Of its limit: what reaches half of it is no matter of latency, however short."""
+"""Ratio of limit and duration from which latency does not dominate, however short the kernel is."""
 
 _WRAPPERS: Final = frozenset((operators.CONV2D, *operators.GENERAL_CONVOLUTIONS, *operators.FUSED_ATTENTION))
-"""They call what computes, on tensors that may have been cast before."""
+"""Operators that call the computing operator. Their tensors may have another type, because autocast converts them."""
 _MULTIPLIES: Final = ("gemms", "convolution", "attention")
 _TYPES: Final = {name: place for place, name in enumerate(TYPES)}
 _FLOAT32, _TF32, _FLOAT8 = _TYPES["float32"], _TYPES["tf32"], _TYPES["float8"]
 
 
-class Measured(NamedTuple):
-    """Calls of operators of which is known what they compute or move; by thread and time."""
+class CallCosts(NamedTuple):
+    """Operator calls with known operations or bytes, ordered by thread and time."""
 
     row: Ints
-    """The slice of the trace."""
+    """Slice of the trace."""
     flops: Ints
     """Floating point operations, or -1."""
     bytes: Ints
-    """Bytes that it moves at least, or -1."""
+    """Minimum bytes to move, or -1."""
     type: Column
-    """In which it computes, of `datasheets.TYPES`; -1 where that is not known, or it only moves."""
+    """Index of the computing type in `datasheets.TYPES`, or -1 if it is unknown or the call only moves data."""
     outer: Ints
-    """The innermost of these calls that holds it, or -1."""
+    """Index of the innermost of these calls around it, or -1."""
     time: Ints
-    """Nanoseconds of the work of devices that it launched, with what it called; without a device its own."""
+    """Duration of the launched device work, nested calls included, in ns. Without a traced device: of the call."""
     kernels: Ints
-    """How many pieces of such work; without a device 1."""
+    """Number of launched pieces of device work, nested calls included. Without a traced device: 1."""
     of_work: Ints
-    """For each of `Trace.device_rows` the innermost of these calls that launched it, or -1."""
+    """Index of the innermost of these calls that launched each of `Trace.device_rows`, or -1."""
 
 
 @cached_per_trace
-def calls(trace: Trace) -> Measured:
-    """What a trace shows of that; nothing without recorded shapes."""
+def calls(trace: Trace) -> CallCosts:
+    """Return the costs of all operator calls of a trace. They are empty without recorded shapes."""
     rows = trace.rows(Kind.OP) if "dims" in trace.arguments else np.empty(0, np.int64)
     computed, _ = redispatch.resolved(trace, rows, per_call(trace, rows, flops.COUNTED))
     moved, _ = redispatch.resolved(trace, rows, traffic.per_call(trace, rows))
-    chosen = np.flatnonzero((computed > 0) | (moved > 0))
-    rows, computed, moved = rows[chosen], np.where(computed > 0, computed, -1)[chosen], moved[chosen]
+    has_costs = np.flatnonzero((computed > 0) | (moved > 0))
+    rows, computed, moved = rows[has_costs], np.where(computed > 0, computed, -1)[has_costs], moved[has_costs]
     tree = host.tree(trace)
     entry, parent = tree.entry[rows], tree.nesting.parent
     place = np.full(len(tree.row) + 1, -1, np.int64)
@@ -84,25 +84,25 @@ def calls(trace: Trace) -> Measured:
     launched_by = tree.entry[device.owners(trace)]
     of_work = holder[launched_by]
     if trace.is_device_traced:
-        time = _with_inner(outer, summed(of_work, device.own_times(trace), len(rows)))
-        kernels = _with_inner(outer, np.bincount(of_work[of_work >= 0], minlength=len(rows)))
+        time = _add_nested_calls(outer, summed(of_work, device.own_times(trace), len(rows)))
+        kernels = _add_nested_calls(outer, np.bincount(of_work[of_work >= 0], minlength=len(rows)))
     else:
         time, kernels = tree.nesting.end[entry] - trace.start[rows], np.ones(len(rows), np.int64)
-    kind = _types(trace, rows, computed, of_work)
+    kind = _computing_types(trace, rows, computed, of_work)
     for _ in range(_DEEPEST):
         inner = np.flatnonzero((outer >= 0) & (computed > 0) & (computed == np.append(computed, -1)[outer]))
         inner = inner[_is_wrapper(trace)[trace.name[rows[outer[inner]]]]]
         kind[outer[inner]], moved[outer[inner]] = kind[inner], moved[inner]
-    moved[np.isin(np.arange(len(rows)), _across_links(trace, of_work, outer))] = -1
-    return Measured(rows, computed, moved, kind, outer, time, kernels, of_work)
+    moved[np.isin(np.arange(len(rows)), _calls_across_links(trace, of_work, outer))] = -1
+    return CallCosts(rows, computed, moved, kind, outer, time, kernels, of_work)
 
 
 _DEEPEST: Final = 4
-"""``conv2d``, ``convolution``, ``_convolution``, ``cudnn_convolution``."""
+"""Depth of nested wrappers: ``conv2d``, ``convolution``, ``_convolution``, ``cudnn_convolution``."""
 
 
-def _with_inner(outer: Ints, values: Ints) -> Ints:
-    """The value of each call and of all those in it, which follow it; few calls hold another one."""
+def _add_nested_calls(outer: Ints, values: Ints) -> Ints:
+    # a loop is fast enough: few calls contain another call, and nested calls follow the outer call
     total: Ints = values.copy()
     inner = np.flatnonzero(outer >= 0)[::-1]
     for call, holder in zip(inner.tolist(), outer[inner].tolist(), strict=True):
@@ -114,166 +114,172 @@ def _is_wrapper(trace: Trace) -> Flags:
     return np.array([name in _WRAPPERS for name in trace.names] or [False], np.bool_)
 
 
-def _across_links(trace: Trace, of_work: Ints, outer: Ints) -> Ints:
-    """The calls that copy between devices, or a device and the host: no memory limits them, but what lies between."""
+def _calls_across_links(trace: Trace, of_work: Ints, outer: Ints) -> Ints:
+    """Return the calls that copy between devices, or between a device and the host.
+
+    The link limits them, and not the memory of the device.
+    """
     work = trace.device_rows
     is_within = trace.chosen(lambda name: device_work.WITHIN_DEVICE in name, Kind.COPY)
     across = np.flatnonzero((trace.kind[work] == Kind.COPY) & ~np.isin(work, is_within) & (of_work >= 0))
-    found = np.unique(of_work[across])
-    return np.union1d(found, outer[found])
+    copies = np.unique(of_work[across])
+    return np.union1d(copies, outer[copies])
 
 
-def _types(trace: Trace, rows: Ints, computed: Ints, of_work: Ints) -> Ints:
-    """In which type each call computes: that of its first tensor, and of float32 what its kernels say."""
+def _computing_types(trace: Trace, rows: Ints, computed: Ints, of_work: Ints) -> Ints:
+    """Return the type of the first tensor of each call. Kernel names decide between float32 and TF32."""
     text = trace.argument("types")[rows]
-    used, place = distinct(text + 1)  # -1 is none
-    kind = np.array([_first_type(trace.text(each)) for each in (used - 1).tolist()], np.int64)[place]
+    used, position = distinct(text + 1)  # -1 stands for no text
+    kind = np.array([_first_type(trace.text(number)) for number in (used - 1).tolist()], np.int64)[position]
     kind[computed <= 0] = -1
     if not trace.is_device_traced:
         return kind
     name, _ = peaks.device(trace)
-    known = peaks.of_trace(trace)
-    has_tf32 = known is None or "tf32" in known.tflops
-    is_told = not has_tf32 or name.startswith("AMD")  # there it has to be asked for in the environment
+    limits = peaks.of_trace(trace)
+    has_tf32 = limits is None or "tf32" in limits.tflops
+    # on AMD devices only an environment variable enables TF32
+    is_float32_default = not has_tf32 or name.startswith("AMD")
     single = kind == _FLOAT32
     if single.any():
-        tensor = np.isin(np.arange(len(rows)), _calls_of(trace, of_work, device_work.TF32))
-        plain = np.isin(np.arange(len(rows)), _calls_of(trace, of_work, device_work.FLOAT32_GEMM)) | is_told
-        kind[single] = np.select([tensor, plain], [_TF32, _FLOAT32], -1)[single]
+        uses_tf32 = np.isin(np.arange(len(rows)), _calls_of_kernels(trace, of_work, device_work.TF32))
+        plain = np.isin(np.arange(len(rows)), _calls_of_kernels(trace, of_work, device_work.FLOAT32_GEMM))
+        kind[single] = np.select([uses_tf32, plain | is_float32_default], [_TF32, _FLOAT32], -1)[single]
     return kind
 
 
-def _calls_of(trace: Trace, of_work: Ints, pattern: str) -> Ints:
-    """The calls that launched kernels with such names."""
+def _calls_of_kernels(trace: Trace, of_work: Ints, pattern: str) -> Ints:
     rows = trace.searched(pattern, Kind.KERNEL)
     return np.unique(of_work[np.searchsorted(trace.device_rows, rows)])
 
 
 def _first_type(types: object) -> int:
-    for spelled in types if isinstance(types, list) else ():
-        name = tensor_types.name_of(spelled)
+    for text in types if isinstance(types, list) else ():
+        name = tensor_types.name_of(text)
         if name is not None:
             return _FLOAT8 if name.startswith("float8") else _TYPES.get(name, -1)
     return -1
 
 
 def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
-    """Say how fast something was, from the sums of `of_calls` or `of_work`.
+    """Return the rates and the limit of each row, from the sums of `of_calls` or `of_work`.
 
-    ``tflops_per_s`` are 10^12 floating point operations a second, over the calls of which they are known: products of
-    matrices, convolutions and attention (`flops.COUNTED`), causal attention in full. ``gb_per_s`` are 10^9 bytes a
-    second, over the calls of which is known what they move at least (`traffic`), ``flops_per_byte`` both. Time is that
-    of the work of devices that these calls launched; where no device was traced, of the calls.
+    Durations are those of the device work that the calls launched. If no device was traced, they are those of the
+    calls. Unknown values are null. The peaks of most devices are unknown (`peaks`).
 
-    ``limit_percent`` is the time that the device needs at least, of the time that it took: operations by the peak of
-    their type, or bytes by that of memory, whichever takes longer (the roofline model of Williams, Waterman and
-    Patterson, 2009). It may be above 100, as bytes may come from caches. ``limit`` is which of both takes longer,
-    ``compute`` or ``memory``; ``latency`` if kernels take less than 10 us and not half of that is needed. It is that of
-    most of the time. What is not known is null, as the peaks are of most devices (`peaks`). So is a rate above the peak
-    of the device (`is_above_peak`).
+    - ``tflops_per_s``: 10^12 floating point operations per second, of calls with known operations. These are matrix
+      products, convolutions and attention (`flops.COUNTED`). Causal attention counts in full. A rate above the peak of
+      the device is null (`is_above_peak`).
+    - ``gb_per_s``: 10^9 bytes per second, of calls with known minimum traffic (`traffic`).
+    - ``flops_per_byte``: the ratio of operations and bytes, of calls with both.
+    - ``limit_percent``: the minimum time that the device needs, in percent of the measured time. The minimum is the
+      longer of operations at the peak of their type and bytes at the peak of memory (the roofline model of Williams,
+      Waterman and Patterson, 2009). It may exceed 100, because bytes may come from caches.
+    - ``limit``: ``compute`` or ``memory``, whichever takes longer. It is ``latency`` if kernels take less than 10 us
+      and need less than half of it. The limit of most of the time counts.
     """
-    flops_, bytes_, both, least = (sums[name] for name in ("flops", "bytes", "flops_of_bytes", "least_ps"))
-    of = np.stack([sums[f"{limit}_ns"] for limit in LIMITS])
-    most = of.argmax(axis=0)
-    is_told = 2 * of.max(axis=0, initial=0) > np.maximum(sums["least_ns"], 1)
+    flops_, bytes_, flops_of_bytes, least = (sums[name] for name in ("flops", "bytes", "flops_of_bytes", "least_ps"))
+    limit_ns = np.stack([sums[f"{limit}_ns"] for limit in LIMITS])
+    largest = limit_ns.argmax(axis=0)
+    is_dominant = 2 * limit_ns.max(axis=0, initial=0) > np.maximum(sums["least_ns"], 1)
     is_above = is_above_peak(sums)
     least = np.where(is_above, 0, least)
-    is_told &= ~is_above
+    is_dominant &= ~is_above
     return {
         "tflops_per_s": _ratio(np.where(is_above, 0, flops_), 1000 * sums["flops_ns"]),
         "gb_per_s": _ratio(bytes_, sums["bytes_ns"]),
-        "flops_per_byte": _ratio(both, sums["bytes_of_flops"]),
+        "flops_per_byte": _ratio(flops_of_bytes, sums["bytes_of_flops"]),
         "limit_percent": _ratio(least, 10 * sums["least_ns"]),
-        "limit": pl.Series([*LIMITS, None], dtype=pl.String).gather(np.where(is_told, most, len(LIMITS))),
+        "limit": pl.Series([*LIMITS, None], dtype=pl.String).gather(np.where(is_dominant, largest, len(LIMITS))),
     }
 
 
 def is_above_peak(sums: dict[str, Ints]) -> Flags:
-    """Return which operations need more time at the peak of the device than they took.
+    """Return which rows took less time than their operations need at the peak of the device.
 
-    No device is faster than its peak. So device work is missing, or fewer operations were computed than the formula
-    says: causal attention counts in full.
+    Then device work is missing from the trace, or the device computed fewer operations than the formula counts. Causal
+    attention counts in full.
     """
     above: Flags = sums["ceiling_ps"] > 1000 * sums["ceiling_ns"]
     return above
 
 
 def _ratio(above: Ints, below: Ints) -> pl.Series:
-    known = (above > 0) & (below > 0)
-    return pl.Series(above / np.maximum(below, 1), dtype=pl.Float64).set(pl.Series(~known, dtype=pl.Boolean), None)
+    is_known = (above > 0) & (below > 0)
+    return pl.Series(above / np.maximum(below, 1), dtype=pl.Float64).set(pl.Series(~is_known, dtype=pl.Boolean), None)
 
 
 @cached_per_trace
 def of_calls(trace: Trace) -> dict[str, Ints]:
-    """What `columns` needs, for each of `calls`: sums over any of them that do not hold each other may be taken."""
-    found = calls(trace)
+    """Return the terms of `SUMS` for each of `calls`. They may be added for calls that are not nested in each other."""
+    costs = calls(trace)
     is_lost = not trace.is_device_traced and len(missing_work.lost_launches(trace)) > 0
-    time = np.zeros_like(found.time) if is_lost else found.time  # the time of launches is not that of work
-    return _sums(trace, found, np.arange(len(found.row)), time, found.kernels)
+    # if device work was lost, only the time of launches remains
+    time = np.zeros_like(costs.time) if is_lost else costs.time
+    return _terms(trace, costs, np.arange(len(costs.row)), time, costs.kernels)
 
 
 @cached_per_trace
 def of_work(trace: Trace) -> dict[str, Ints]:
-    """The same for each of `Trace.device_rows`, through the operator that launched it.
+    """Return the terms of `SUMS` for each of `Trace.device_rows`, from the operator that launched it.
 
-    What a call computes is known of a kernel only if it launched no other one that does such work: of several that
-    multiply, none is told what is its part.
+    A kernel has the operations of its call only if the call launched no other kernel that multiplies. The division
+    between several such kernels is unknown.
     """
-    found, work = calls(trace), trace.device_rows
+    costs, work = calls(trace), trace.device_rows
     names = [work_kinds.of_kernel(trace.names[name]) in _MULTIPLIES for name in trace.names_of(Kind.KERNEL)]
     multiplies = np.zeros(len(trace.names) + 1, np.bool_)
     multiplies[trace.names_of(Kind.KERNEL)] = names
-    main = multiplies[trace.name[work]] & (trace.kind[work] == Kind.KERNEL)
-    outermost = _outermost(found.outer)
-    call = np.append(outermost, -1)[found.of_work]
-    count = len(found.row)
-    alone = np.bincount(call[call >= 0], minlength=count) == 1
-    single = np.bincount(call[(call >= 0) & main], minlength=count) == 1
-    computes = np.append(found.flops > 0, False)[call]
-    chosen = np.append(alone, False)[call] | (computes & main & np.append(single, False)[call])
-    place = np.flatnonzero(chosen & (call >= 0))
-    sums = _sums(trace, found, call[place], device.own_times(trace)[place], np.ones(len(place), np.int64))
-    whole = {}
+    is_multiply = multiplies[trace.name[work]] & (trace.kind[work] == Kind.KERNEL)
+    outermost = _outermost(costs.outer)
+    call = np.append(outermost, -1)[costs.of_work]
+    count = len(costs.row)
+    has_one_work = np.bincount(call[call >= 0], minlength=count) == 1
+    has_one_kernel = np.bincount(call[(call >= 0) & is_multiply], minlength=count) == 1
+    computes = np.append(costs.flops > 0, False)[call]
+    is_known = np.append(has_one_work, False)[call] | (computes & is_multiply & np.append(has_one_kernel, False)[call])
+    positions = np.flatnonzero(is_known & (call >= 0))
+    sums = _terms(trace, costs, call[positions], device.own_times(trace)[positions], np.ones(len(positions), np.int64))
+    terms = {}
     for name, values in sums.items():
-        whole[name] = np.zeros(len(work), np.int64)
-        whole[name][place] = values
-    return whole
+        terms[name] = np.zeros(len(work), np.int64)
+        terms[name][positions] = values
+    return terms
 
 
 def _outermost(outer: Ints) -> Ints:
-    """The outermost call around each one, or itself."""
     return inherited(outer, np.where(outer < 0, np.arange(len(outer)), -1))
 
 
-def _sums(trace: Trace, found: Measured, call: Ints, time: Ints, kernels: Ints) -> dict[str, Ints]:
-    """What is summed of some calls, or pieces of their work: numbers, and the time of those that have them."""
-    known = peaks.of_trace(trace)
-    computed, moved = found.flops[call], found.bytes[call]
+def _terms(trace: Trace, costs: CallCosts, call: Ints, time: Ints, kernels: Ints) -> dict[str, Ints]:
+    limits = peaks.of_trace(trace)
+    computed, moved = costs.flops[call], costs.bytes[call]
     has_flops, has_bytes = (computed > 0) & (time > 0), (moved > 0) & (time > 0)
-    both = has_flops & has_bytes
-    compute, memory = _least(trace, known, found, call)
-    ceiling, _ = _least(trace, peaks.ceiling(trace), found, call)
+    has_both = has_flops & has_bytes
+    compute, memory = _minimum_ps(trace, limits, costs, call)
+    ceiling, _ = _minimum_ps(trace, peaks.ceiling(trace), costs, call)
     least = np.maximum(compute, memory)
     has_least = (least > 0) & (time > 0)
     is_short = (time < SHORT_NS * kernels) & (least < FILLED * 1000 * time)
     is_compute = has_least & ~is_short & (compute >= memory) & has_bytes
     is_memory = has_least & ~is_short & (memory > compute)
-    counted = (
+    values_by_sum = (
         *((has_flops, computed), (has_flops, time), (has_bytes, moved), (has_bytes, time)),
-        *((both, computed), (both, moved), (has_least, least), (has_least, time)),
+        *((has_both, computed), (has_both, moved), (has_least, least), (has_least, time)),
         *((is_compute, time), (is_memory, time), (has_least & is_short, time)),
         *((has_flops & (ceiling > 0), ceiling), (has_flops & (ceiling > 0), time)),
     )
-    return {name: np.where(where, values, 0) for name, (where, values) in zip(SUMS, counted, strict=True)}
+    return {
+        name: np.where(is_counted, values, 0) for name, (is_counted, values) in zip(SUMS, values_by_sum, strict=True)
+    }
 
 
-def _least(trace: Trace, known: Peaks | None, found: Measured, call: Ints) -> tuple[Ints, Ints]:
-    """The picoseconds that a device needs at least to compute and to move; both 0 where either is not known."""
-    if known is None:
+def _minimum_ps(trace: Trace, limits: Peaks | None, costs: CallCosts, call: Ints) -> tuple[Ints, Ints]:
+    """Return the minimum time to compute and to move data, in ps. Both are 0 if one of them is unknown."""
+    if limits is None:
         return np.zeros(len(call), np.int64), np.zeros(len(call), np.int64)
-    peak = np.array([*(known.tflops.get(name, 0.0) for name in TYPES), 0.0])[found.type[call]]
-    compute = np.where(peak > 0, found.flops[call] / np.where(peak > 0, peak, 1), 0)
-    moves = np.array([traffic.is_memory_only(name) for name in trace.names] or [False])[trace.name[found.row[call]]]
-    memory = np.maximum(found.bytes[call], 0) * 1000 / known.gb_per_s
-    told = (compute > 0) | moves
-    return np.where(told, compute, 0).astype(np.int64), np.where(told, memory, 0).astype(np.int64)
+    type_peak = np.array([*(limits.tflops.get(name, 0.0) for name in TYPES), 0.0])[costs.type[call]]
+    compute = np.where(type_peak > 0, costs.flops[call] / np.where(type_peak > 0, type_peak, 1), 0)
+    moves = np.array([traffic.is_memory_only(name) for name in trace.names] or [False])[trace.name[costs.row[call]]]
+    memory = np.maximum(costs.bytes[call], 0) * 1000 / limits.gb_per_s
+    is_known = (compute > 0) | moves
+    return np.where(is_known, compute, 0).astype(np.int64), np.where(is_known, memory, 0).astype(np.int64)

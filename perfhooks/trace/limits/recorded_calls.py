@@ -1,4 +1,4 @@
-"""What a trace recorded of the arguments of operators, for formulas over them."""
+"""Recorded arguments of operators, and formulas over them."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ if TYPE_CHECKING:
 
 Shape: TypeAlias = "list[int]"
 Formula: TypeAlias = "Callable[[Call], int | None]"
-"""A number of a call, or None where its arguments do not tell."""
+"""A function that returns a number for a call, or None if the arguments do not determine it."""
 
 _LIMIT: Final = 2**56
-"""No operator computes or moves more; shapes that say so are damaged."""
+"""Maximum operations or bytes of a call. Larger values come from damaged shapes."""
 _DIMENSIONS: Final = 64
-"""No tensor has more: most operators of torch refuse one (``TensorIterator``). The product of a hundred thousand sizes
-would take a minute."""
-_GIVEN: Final = ("dims", "inputs", "types")
+"""Maximum dimensions of a tensor: ``TensorIterator`` of torch rejects more. The limit also bounds the time to multiply
+the sizes."""
+_ARGUMENTS: Final = ("dims", "inputs", "types")
 _MALFORMED: Final = (IndexError, ValueError, ZeroDivisionError, OverflowError)
 
 
 class Call(NamedTuple):
-    """The arguments of a call of an operator, as they were recorded with ``record_shapes=True``."""
+    """The arguments of a call of an operator, recorded with ``record_shapes=True``."""
 
     shapes: Sequence[Shape]
-    """Of tensors; those of everything else are empty."""
+    """Shapes of tensors. Other arguments have an empty shape."""
     arguments: Sequence[str]
-    """Numbers and lists of numbers, written out; empty for tensors."""
+    """Numbers and lists of numbers as text. Tensors have an empty text."""
     types: Sequence[str]
-    """As the trace spells them."""
+    """Types in the spelling of the trace."""
 
 
 def per_call(trace: Trace, rows: Ints, formulas: Mapping[str, Formula]) -> Ints:
-    """The value of a formula for each slice, or -1: not recorded, or no formula knows it.
+    """Return the value of a formula for each slice. It is -1 without recorded shapes or a formula.
 
     Args:
-        trace: any trace; shapes are in it if they were recorded (``record_shapes=True``).
-        rows: slices of the trace.
-        formulas: by the name of the operator.
+        trace: Any trace. It has shapes if they were recorded (``record_shapes=True``).
+        rows: Slices of the trace.
+        formulas: Formulas by the name of the operator.
     """
-    wanted = np.array([name in formulas for name in trace.names] or [False])[trace.name[rows]]
-    chosen = np.flatnonzero(wanted & (trace.kind[rows] == Kind.OP))
-    name, *given = trace.name[rows[chosen]], *(trace.argument(what)[rows[chosen]] for what in _GIVEN)
-    alike = groups(name, *(text + 1 for text in given))  # -1 is none
-    keys = zip(*(each[alike.first].tolist() for each in (name, *given)), strict=True)
-    values = [_evaluated(trace, formulas[trace.names[number]], *texts) for number, *texts in keys]
-    found = np.full(len(rows), -1, np.int64)
-    found[chosen] = np.array(values, np.int64)[alike.of]
-    return found
+    has_formula = np.array([name in formulas for name in trace.names] or [False])[trace.name[rows]]
+    calls = np.flatnonzero(has_formula & (trace.kind[rows] == Kind.OP))
+    name, *arguments = trace.name[rows[calls]], *(trace.argument(column)[rows[calls]] for column in _ARGUMENTS)
+    by_arguments = groups(name, *(text + 1 for text in arguments))  # -1 stands for no text
+    keys = zip(*(column[by_arguments.first].tolist() for column in (name, *arguments)), strict=True)
+    values = [_evaluate(trace, formulas[trace.names[number]], *texts) for number, *texts in keys]
+    result = np.full(len(rows), -1, np.int64)
+    result[calls] = np.array(values, np.int64)[by_arguments.of]
+    return result
 
 
-def _evaluated(trace: Trace, formula: Formula, dims: int, inputs: int, types: int) -> int:
+def _evaluate(trace: Trace, formula: Formula, dims: int, inputs: int, types: int) -> int:
     shapes = trace.text(dims)
     if not isinstance(shapes, list):
         return -1
@@ -68,19 +68,19 @@ def _evaluated(trace: Trace, formula: Formula, dims: int, inputs: int, types: in
     return value if value is not None and 0 <= value < _LIMIT else -1
 
 
-def _texts(trace: Trace, place: int) -> list[str]:
-    found = trace.text(place)
-    return [text if isinstance(text, str) else "" for text in found] if isinstance(found, list) else []
+def _texts(trace: Trace, number: int) -> list[str]:
+    texts = trace.text(number)
+    return [text if isinstance(text, str) else "" for text in texts] if isinstance(texts, list) else []
 
 
 class _Shapes(list[Any]):
-    """The shapes of a call's arguments, looked at when they are needed: only tensors must have one."""
+    """Shapes of arguments, validated on access: only arguments that a formula reads must be tensors."""
 
-    def __getitem__(self, place: Any) -> Any:
-        taken = super().__getitem__(place)
-        for shape in taken if isinstance(place, slice) else [taken]:
+    def __getitem__(self, index: Any) -> Any:
+        item = super().__getitem__(index)
+        for shape in item if isinstance(index, slice) else [item]:
             if not isinstance(shape, list) or len(shape) > _DIMENSIONS:
-                raise ValueError("no shape of a tensor")
+                raise ValueError("an argument has no valid shape")
             if any(type(size) is not int or size < 0 for size in shape):
-                raise ValueError(f"no shape of a tensor: {shape!r}")
-        return taken
+                raise ValueError(f"an argument has no valid shape: {shape!r}")
+        return item

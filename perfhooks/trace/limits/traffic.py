@@ -1,9 +1,9 @@
-"""Bytes that operators must move at least, from the shapes and types that a trace recorded.
+"""Minimum bytes that operators must move, from recorded shapes and types.
 
-Each tensor that a call reads counts once, and each that it writes: what a kernel would move that kept everything else
-in its registers. A trace has no outputs; their shapes follow from those of the inputs by the rules of each operator.
-Numbers (tensors without dimensions) count nothing, and neither do caches: what comes from one need not be moved, and
-what does not fit is moved more than once. Expanded tensors have the size that they show.
+Each tensor that a call reads or writes counts once, as if a kernel kept all intermediate values in registers. A trace
+has no outputs. Their shapes follow from the inputs by the rules of each operator. Tensors without dimensions do not
+count. Caches are ignored, although data in a cache need not be moved, and data that does not fit is moved again.
+Expanded tensors count with their visible size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _HALF, _FLOAT, _INDEX = 2, 4, 8
 _BY_NUMBER: Final = {"5": _HALF, "6": _FLOAT, "7": 8, "15": _HALF}
-"""The bytes of types that are arguments: numbers of ``c10::ScalarType``."""
+"""Size of a type that is an argument, in bytes, by its number in ``c10::ScalarType``."""
 
 _STEMS: Final = {
     "one": (
@@ -51,27 +51,25 @@ _STEMS: Final = {
     ),
     "written": "fill zero normal uniform random bernoulli exponential geometric cauchy log_normal",
 }
-_READ: Final = {stem: most for most, word in enumerate(("one", "two", "three"), 1) for stem in _STEMS[word].split()}
-"""Pointwise operators and how many tensors each reads at most, its gradient two; those after them are where it
-writes."""
-_TRUTHS, _WHOLE, _WRITTEN = (frozenset(_STEMS[word].split()) for word in ("truths", "whole", "written"))
-"""What makes truths; what makes whole numbers of whole numbers (of others it is not looked up); and what reads nothing
-in place."""
+_READ: Final = {stem: count for count, group in enumerate(("one", "two", "three"), 1) for stem in _STEMS[group].split()}
+"""Maximum tensors that a pointwise operator reads. Its gradient reads two. Further tensors are outputs."""
+_TRUTHS, _WHOLE, _WRITTEN = (frozenset(_STEMS[group].split()) for group in ("truths", "whole", "written"))
+"""Operators with boolean results; with integer results for integer inputs; and without reads if they are in place."""
 
 
 def per_call(trace: Trace, rows: Ints) -> Ints:
-    """The bytes of each slice, or -1: not recorded, or no rule knows it.
+    """Return the minimum bytes of each slice. They are -1 without recorded shapes or a rule.
 
     Args:
-        trace: any trace.
-        rows: slices of the trace.
+        trace: Any trace.
+        rows: Slices of the trace.
     """
-    found = {trace.names[name]: _rule(trace.names[name]) for name in trace.names_of(Kind.OP)}
-    return evaluated(trace, rows, {name: rule for name, rule in found.items() if rule is not None})
+    rules = {trace.names[name]: _rule(trace.names[name]) for name in trace.names_of(Kind.OP)}
+    return evaluated(trace, rows, {name: rule for name, rule in rules.items() if rule is not None})
 
 
 def is_memory_only(name: str) -> bool:
-    """Whether an operator computes so little that only memory can limit it: every one that has bytes and no GEMM."""
+    """Return whether only memory can limit an operator. It has a rule for bytes and no counted operations."""
     return name not in flops.COUNTED and _rule(name) is not None
 
 
@@ -89,26 +87,26 @@ def _rule(name: str) -> Formula | None:
     return _pointwise(stem, is_gradient="_backward" in own, in_place=in_place)
 
 
-def _size(call: Call, place: int) -> int:
-    """The bytes of a tensor; 0 for what is none, or has no dimensions."""
-    shape = call.shapes[place] if place < len(call.shapes) else []
-    return math.prod(shape) * _each(call, place) if shape else 0
+def _size(call: Call, index: int) -> int:
+    """Return the bytes of a tensor; 0 if the argument is no tensor or has no dimensions."""
+    shape = call.shapes[index] if index < len(call.shapes) else []
+    return math.prod(shape) * _element_size(call, index) if shape else 0
 
 
-def _each(call: Call, place: int) -> int:
-    """The bytes of one element.
+def _element_size(call: Call, index: int) -> int:
+    """Return the bytes of one element of a tensor.
 
     Raises:
-        ValueError: The type is not known.
+        ValueError: The type is unknown.
     """
-    size = tensor_types.size(call.types[place])
+    size = tensor_types.size(call.types[index])
     if size is None:
-        raise ValueError(call.types[place])
+        raise ValueError(call.types[index])
     return size
 
 
-def _sum(call: Call, *places: int) -> int:
-    return sum(_size(call, place) for place in places)
+def _sum(call: Call, *indices: int) -> int:
+    return sum(_size(call, index) for index in indices)
 
 
 def _filled(call: Call) -> int:
@@ -116,95 +114,95 @@ def _filled(call: Call) -> int:
 
 
 def _pointwise(stem: str, *, is_gradient: bool, in_place: bool) -> Formula:
-    most = 2 if is_gradient else _READ[stem]
+    max_tensors = 2 if is_gradient else _READ[stem]
 
     def formula(call: Call) -> int | None:
-        tensors = [place for place, kind in enumerate(call.types) if tensor_types.size(kind)][:most]
-        read = [place for place in tensors if call.shapes[place]]
-        typed = zip(call.shapes, call.types, strict=False)
-        is_unknown = any(shape and not tensor_types.size(kind) for shape, kind in typed)
-        if is_unknown or not read:
+        tensors = [index for index, type_name in enumerate(call.types) if tensor_types.size(type_name)][:max_tensors]
+        inputs = [index for index in tensors if call.shapes[index]]
+        typed_shapes = zip(call.shapes, call.types, strict=False)
+        is_unknown = any(shape and not tensor_types.size(type_name) for shape, type_name in typed_shapes)
+        if is_unknown or not inputs:
             return None
-        kinds = [name for place in read if (name := tensor_types.name_of(call.types[place]))]
-        numbers = [call.types[place] for place in tensors if place not in read]
-        each = 1 if stem in _TRUTHS else _promoted(kinds, numbers, stem)
-        if each is None:
+        types = [name for index in inputs if (name := tensor_types.name_of(call.types[index]))]
+        scalars = [call.types[index] for index in tensors if index not in inputs]
+        element_bytes = 1 if stem in _TRUTHS else _promoted(types, scalars, stem)
+        if element_bytes is None:
             return None
-        written = math.prod(np.broadcast_shapes(*(tuple(call.shapes[place]) for place in read)))
-        return _sum(call, *read) + (_size(call, 0) if in_place else written * each)
+        output_size = math.prod(np.broadcast_shapes(*(tuple(call.shapes[index]) for index in inputs)))
+        return _sum(call, *inputs) + (_size(call, 0) if in_place else output_size * element_bytes)
 
     return formula
 
 
-def _promoted(kinds: list[str], numbers: list[str], stem: str) -> int | None:
-    """The bytes of an element of the result, by torch's promotion; None where it is not told."""
-    floats = [tensor_types.SIZES[kind] for kind in kinds if kind.startswith(("float", "bfloat"))]
-    if any(kind.startswith(("complex", "float8")) for kind in kinds):
+def _promoted(types: list[str], scalars: list[str], stem: str) -> int | None:
+    """Return the bytes of one element of the result by torch's type promotion, or None if they are unknown."""
+    floats = [tensor_types.SIZES[name] for name in types if name.startswith(("float", "bfloat"))]
+    if any(name.startswith(("complex", "float8")) for name in types):
         return None
     if floats:
-        mixed = {kind for kind in kinds if kind in ("float16", "bfloat16")}
-        return _FLOAT if len(mixed) > 1 else max(floats)
-    is_whole = stem in _WHOLE and all(tensor_types.name_of(number) == "int64" for number in numbers)
-    return max(tensor_types.SIZES[kind] for kind in kinds) if is_whole else None
+        halves = {name for name in types if name in ("float16", "bfloat16")}
+        return _FLOAT if len(halves) > 1 else max(floats)
+    is_whole = stem in _WHOLE and all(tensor_types.name_of(scalar) == "int64" for scalar in scalars)
+    return max(tensor_types.SIZES[name] for name in types) if is_whole else None
 
 
 def _copied(call: Call) -> int:
     return _sum(call, 0, 1)
 
 
-def _gemm(left: int, right: int) -> Formula:
+def _gemm(first: int, second: int) -> Formula:
     def formula(call: Call) -> int:
-        a, b = call.shapes[left], call.shapes[right]
-        written = math.prod(a[:-1]) * b[-1] * _each(call, left)
-        return _sum(call, *range(left), left, right) + written
+        a, b = call.shapes[first], call.shapes[second]
+        output_bytes = math.prod(a[:-1]) * b[-1] * _element_size(call, first)
+        return _sum(call, *range(first), first, second) + output_bytes
 
     return formula
 
 
 def _scaled_gemm(call: Call) -> int | None:
     a, b = call.shapes[0], call.shapes[1]
-    each = _BY_NUMBER.get(call.arguments[6])
-    return None if each is None else _sum(call, *range(5)) + math.prod(a[:-1]) * b[-1] * each
+    element_bytes = _BY_NUMBER.get(call.arguments[6])
+    return None if element_bytes is None else _sum(call, *range(5)) + math.prod(a[:-1]) * b[-1] * element_bytes
 
 
 def _convolution(name: str) -> Formula:
     def formula(call: Call) -> int:
         weight = call.shapes[1]
-        written = (flops.COUNTED[name](call) or 0) // (2 * math.prod(weight[1:]))
+        output_size = (flops.COUNTED[name](call) or 0) // (2 * math.prod(weight[1:]))
         bias = _size(call, 2) if tensor_types.size(call.types[2]) else 0
-        return _sum(call, 0, 1) + bias + written * _each(call, 0)
+        return _sum(call, 0, 1) + bias + output_size * _element_size(call, 0)
 
     return formula
 
 
 def _convolution_backward(call: Call) -> int:
-    channels = call.shapes[0][1] * _each(call, 2)
-    wanted = zip(flops.mask(call.arguments[10]), (_size(call, 1), _size(call, 2), channels), strict=False)
-    return _sum(call, 0, 1, 2) + sum(size for is_wanted, size in wanted if is_wanted)
+    bias = call.shapes[0][1] * _element_size(call, 2)
+    gradients = zip(flops.mask(call.arguments[10]), (_size(call, 1), _size(call, 2), bias), strict=False)
+    return _sum(call, 0, 1, 2) + sum(size for is_requested, size in gradients if is_requested)
 
 
 def _attention(call: Call) -> int:
-    """Query, key, value and a mask are read; the output and the logarithm of each query's sum (in float32) written."""
+    """Return the bytes of query, key, value, mask, output, and a float32 log-sum-exp per query."""
     query, value = call.shapes[0], call.shapes[2]
-    return _sum(call, *_tensors(call)) + math.prod(query[:-1]) * (value[-1] * _each(call, 0) + _FLOAT)
+    return _sum(call, *_tensors(call)) + math.prod(query[:-1]) * (value[-1] * _element_size(call, 0) + _FLOAT)
 
 
 def _attention_backward(call: Call) -> int:
-    """Gradient, query, key, value, output and those logarithms are read; three gradients written."""
+    """Return the bytes of the six inputs (gradient, query, key, value, output, log-sum-exp) and of three gradients."""
     return _sum(call, *_tensors(call)) + _sum(call, 1, 2, 3)
 
 
 def _tensors(call: Call) -> list[int]:
-    """The first arguments that are tensors; random states follow them."""
-    return [place for place, kind in enumerate(call.types[:6]) if tensor_types.size(kind)]
+    # random states follow the first six arguments
+    return [index for index, type_name in enumerate(call.types[:6]) if tensor_types.size(type_name)]
 
 
-def _normalised(rows: Callable[[Call], int], *read: int) -> Formula:
-    """An input and its parameters are read; the output, and two numbers for each row or channel, are written."""
+def _normalised(rows: Callable[[Call], int], *inputs: int) -> Formula:
+    """Return a formula that adds the inputs, the output, and two statistics for each row or channel."""
 
     def formula(call: Call) -> int:
-        tensors = [place for place in read if tensor_types.size(call.types[place])]
-        return _sum(call, *tensors) + _size(call, 0) + 2 * rows(call) * max(_FLOAT, _each(call, 0))
+        tensors = [index for index in inputs if tensor_types.size(call.types[index])]
+        return _sum(call, *tensors) + _size(call, 0) + 2 * rows(call) * max(_FLOAT, _element_size(call, 0))
 
     return formula
 
@@ -222,74 +220,82 @@ def _channels(call: Call) -> int:
 
 
 def _gradients(read: Sequence[int], written: Sequence[int], flags: int | None = None) -> Formula:
-    """Tensors are read, and gradients written that are as large as some of them: those that were asked for."""
+    """Return a formula that adds the inputs and the requested gradients.
+
+    Args:
+        read: Indices of the inputs.
+        written: Index of an input for each gradient, which has the same size.
+        flags: Index of the argument that tells which gradients are requested. Without it, all are.
+    """
 
     def formula(call: Call) -> int:
-        wanted = [True] * len(written) if flags is None else flops.mask(call.arguments[flags])
-        tensors = [place for place in read if tensor_types.size(call.types[place])]
-        made = [place for place, asked in zip(written, wanted, strict=False) if asked]
-        return _sum(call, *tensors) + _sum(call, *(place for place in made if tensor_types.size(call.types[place])))
+        requested = [True] * len(written) if flags is None else flops.mask(call.arguments[flags])
+        tensors = [index for index in read if tensor_types.size(call.types[index])]
+        outputs = [index for index, is_requested in zip(written, requested, strict=False) if is_requested]
+        return _sum(call, *tensors) + _sum(call, *(index for index in outputs if tensor_types.size(call.types[index])))
 
     return formula
 
 
 def _reduced(call: Call) -> int | None:
-    """Over the dimensions of a list, else over all."""
-    shape, each = call.shapes[0], _each(call, 0)
+    # without a list of dimensions, the reduction is over all
+    shape, element_bytes = call.shapes[0], _element_size(call, 0)
     if not shape or tensor_types.name_of(call.types[0]) not in ("float16", "bfloat16", "float32", "float64"):
         return None
-    listed = call.arguments[1].startswith("[")
-    over = flops.numbers(call.arguments[1]) if listed else []
-    left = math.prod(shape) // math.prod(shape[dim] for dim in over) if over else 0
-    return _size(call, 0) + left * _BY_NUMBER.get(call.arguments[-1] if listed else "", each)
+    has_dimensions = call.arguments[1].startswith("[")
+    dimensions = flops.numbers(call.arguments[1]) if has_dimensions else []
+    output_size = math.prod(shape) // math.prod(shape[dim] for dim in dimensions) if dimensions else 0
+    return _size(call, 0) + output_size * _BY_NUMBER.get(call.arguments[-1] if has_dimensions else "", element_bytes)
 
 
 def _softmax(call: Call) -> int:
-    return _size(call, 0) + math.prod(call.shapes[0]) * (_FLOAT if call.arguments[2] == "True" else _each(call, 0))
+    return _size(call, 0) + math.prod(call.shapes[0]) * (
+        _FLOAT if call.arguments[2] == "True" else _element_size(call, 0)
+    )
 
 
 def _softmax_gradient(call: Call) -> int | None:
-    each = _BY_NUMBER.get(call.arguments[3])
-    return None if each is None else _sum(call, 0, 1) + math.prod(call.shapes[0]) * each
+    element_bytes = _BY_NUMBER.get(call.arguments[3])
+    return None if element_bytes is None else _sum(call, 0, 1) + math.prod(call.shapes[0]) * element_bytes
 
 
 def _dropout(call: Call) -> int:
-    return 2 * _size(call, 0) + math.prod(call.shapes[0])  # the mask has a byte for each
+    return 2 * _size(call, 0) + math.prod(call.shapes[0])  # the mask has one byte per element
 
 
 def _looked_up(table: int, index: int) -> Formula:
-    """Rows of a table are read, not all of it."""
+    """Return a formula that counts the selected rows of a table, and not the whole table."""
 
     def formula(call: Call) -> int:
         rows = math.prod(call.shapes[index])
-        return _size(call, index) + 2 * rows * math.prod(call.shapes[table][1:]) * _each(call, table)
+        return _size(call, index) + 2 * rows * math.prod(call.shapes[table][1:]) * _element_size(call, table)
 
     return formula
 
 
 def _index_selected(call: Call) -> int:
     shape, dim = call.shapes[0], int(call.arguments[1])
-    taken = math.prod(shape) // shape[dim] * math.prod(call.shapes[2])
-    return _size(call, 2) + 2 * taken * _each(call, 0)
+    output_size = math.prod(shape) // shape[dim] * math.prod(call.shapes[2])
+    return _size(call, 2) + 2 * output_size * _element_size(call, 0)
 
 
 def _gathered(call: Call) -> int:
-    return _size(call, 2) + 2 * math.prod(call.shapes[2]) * _each(call, 0)
+    return _size(call, 2) + 2 * math.prod(call.shapes[2]) * _element_size(call, 0)
 
 
 def _embedding_gradient(call: Call) -> int:
-    return _sum(call, 0, 1) + int(call.arguments[2]) * call.shapes[0][-1] * _each(call, 0)
+    return _sum(call, 0, 1) + int(call.arguments[2]) * call.shapes[0][-1] * _element_size(call, 0)
 
 
 def _pooled(call: Call) -> int | None:
     image = call.shapes[0]
-    options = [flops.numbers(each) for each in call.arguments[1:5]]
-    if call.arguments[5] == "True" or any(len(each) != len(options[0]) for each in options):
-        return None  # rounded up, or one number for all
+    options = [flops.numbers(argument) for argument in call.arguments[1:5]]
+    if call.arguments[5] == "True" or any(len(option) != len(options[0]) for option in options):
+        return None  # ceil mode, or one number for all dimensions
     kernel, stride, padding, dilation = options
     space = flops.positions(image[-len(kernel) :], kernel, (stride, padding, dilation))
-    written = math.prod(image[: -len(kernel)]) * math.prod(space)
-    return _size(call, 0) + written * (_each(call, 0) + _INDEX)
+    output_size = math.prod(image[: -len(kernel)]) * math.prod(space)
+    return _size(call, 0) + output_size * (_element_size(call, 0) + _INDEX)
 
 
 _RULES: Final[dict[str, Formula]] = {
@@ -303,7 +309,7 @@ _RULES: Final[dict[str, Formula]] = {
     **{f"{name}_forward": _attention for name in (operators.FLASH, operators.EFFICIENT)},
     **{f"{name}_backward": _attention_backward for name in (operators.FLASH, operators.EFFICIENT)},
 }
-"""By whole name."""
+"""Formulas by the full name of the operator."""
 _BY_OWN_NAME: Final[dict[str, Formula]] = {
     "copy_": _copied,
     "native_layer_norm": _normalised(_layer_rows, 0, 2, 3),
@@ -328,4 +334,4 @@ _BY_OWN_NAME: Final[dict[str, Formula]] = {
     "max_pool2d_with_indices": _pooled,
     "max_pool2d_with_indices_backward": lambda call: _sum(call, 0, 1, len(call.types) - 1) + _size(call, 1),
 }
-"""The same without their namespace, which is torch's own."""
+"""Formulas by the name without torch's namespace."""

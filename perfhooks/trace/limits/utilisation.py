@@ -1,4 +1,4 @@
-"""How much of what devices can compute a step used: MFU, HFU, and of how much of its work that is known."""
+"""MFU and HFU of each step, and how much of its device work is covered by them."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ if TYPE_CHECKING:
 _PS: Final = 1000
 """Picoseconds in a nanosecond."""
 ENOUGH: Final = 80.0
-"""Percent of the time that is known, from which on the sum says something of the whole."""
+"""Minimum coverage before MFU and HFU are reported, in percent of the time of computing kernels."""
 _COMPUTES: Final = ("gemms", "convolution", "attention", "moe", "ssm")
-"""Kinds of kernels that do what is counted, whether or not it is known."""
+"""Kinds of kernels whose operations count if a formula exists."""
 
 
 class Computed(NamedTuple):
-    """What was computed, one entry for each call that counts by itself."""
+    """Operations of a trace, one entry for each outermost call."""
 
     row: Ints
-    """The slice of the trace."""
+    """Slice of the trace."""
     flops: Ints
     least_ps: Ints
-    """How long one device needs for it at the peak of its type; 0 where that is not known."""
+    """Time of one device at the peak of the type, in ps; 0 if the peak is unknown."""
     again: Flags
-    """Whether it was computed before, in the forward pass, and is so again for its gradient."""
+    """Whether the call recomputes a part of the forward pass for the gradients."""
 
 
 @cached_per_trace
 def computed(trace: Trace) -> Computed:
-    """What the operators of a trace computed, each operation once; nothing without recorded shapes."""
-    calls, known = rates.calls(trace), peaks.of_trace(trace)
-    # what is captured into a graph runs when that is replayed, and not here
+    """Return the operations of a trace, each once. They are empty without recorded shapes."""
+    calls, limits = rates.calls(trace), peaks.of_trace(trace)
+    # calls during graph capture do not run: the graph runs at its replay
     ran = calls.time > 0
-    chosen = np.flatnonzero((calls.flops > 0) & (calls.outer < 0) & ran)
-    peak = np.array([*((0.0 if known is None else known.tflops.get(name, 0.0)) for name in TYPES), 0.0])
-    speed = peak[calls.type[chosen]]
-    row, flops = calls.row[chosen], calls.flops[chosen]
-    least = np.where(speed > 0, flops / np.where(speed > 0, speed, 1), 0).astype(np.int64)
-    return Computed(row, flops, least, _again(trace, row))
+    outermost = np.flatnonzero((calls.flops > 0) & (calls.outer < 0) & ran)
+    peak = np.array([*((0.0 if limits is None else limits.tflops.get(name, 0.0)) for name in TYPES), 0.0])
+    speed = peak[calls.type[outermost]]
+    row, flops = calls.row[outermost], calls.flops[outermost]
+    least_ps = np.where(speed > 0, flops / np.where(speed > 0, speed, 1), 0).astype(np.int64)
+    return Computed(row, flops, least_ps, _is_recomputed(trace, row))
 
 
-def _again(trace: Trace, rows: Ints) -> Flags:
-    """Which calls recompute the forward pass within the backward pass, as activation checkpoints have it.
+def _is_recomputed(trace: Trace, rows: Ints) -> Flags:
+    """Return which calls recompute the forward pass within the backward pass (activation checkpoints).
 
-    They lie in a node of autograd: directly in that of a checkpoint, or in an operator that a model calls, which nodes
-    do not, and that bears a sequence number, as only what will have a gradient does.
+    These calls are in an autograd node. Either it is the node of a checkpoint, or the call is in an operator that only
+    models call. Such an operator has a sequence number, because it will have a gradient.
     """
     tree, nodes = host.tree(trace), autograd.find(trace)
     entry = tree.entry[rows]
@@ -73,44 +73,50 @@ def _again(trace: Trace, rows: Ints) -> Flags:
 
 
 def of_steps(trace: Trace, step: Ints, work_step: Ints, wall: Ints) -> dict[str, Column]:
-    """Say of each step what it computed, and how much of what its devices could have computed meanwhile that is.
+    """Return operations, MFU and HFU of each step.
 
     Args:
-        trace: any trace.
-        step: the step of each of `computed`, or -1.
-        work_step: that of each of `Trace.device_rows`.
-        wall: the nanoseconds of each step.
+        trace: Any trace.
+        step: Step of each of `computed`, or -1.
+        work_step: Step of each of `Trace.device_rows`.
+        wall: Duration of each step in ns.
 
     Returns:
-        Columns, empty without recorded shapes. ``tflop``, 10^12 operations of products, convolutions and attention.
-        ``mfu_percent``, the time that they need at the peaks of their types, each by its own, of the wall times the
-        devices that worked; what is recomputed for gradients counts in ``hfu_percent`` alone (Chowdhery et al., PaLM,
-        2022, appendix B; Korthikanti et al., 2022). ``known_percent``, of the time of kernels that do such work
-        how much is known: of the rest neither knows, so below `ENOUGH` they are not told. NaN is what is not known.
+        Columns; none without recorded shapes. Unknown values are NaN.
+
+        - ``tflop``: 10^12 operations of matrix products, convolutions and attention.
+        - ``mfu_percent``: the time that these need at the peaks of their types, in percent of the duration times the
+          number of active devices. Recomputed calls do not count (Chowdhery et al., PaLM, 2022, appendix B).
+        - ``hfu_percent``: the same with recomputed calls (Korthikanti et al., 2022).
+        - ``known_percent``: percentage of the time of computing kernels whose operations are known. Below `ENOUGH`,
+          MFU and HFU are NaN.
     """
-    found = computed(trace)
-    if not len(found.row):
+    computed_calls = computed(trace)
+    if not len(computed_calls.row):
         return {}
     count = len(wall)
-    spent = _PS * np.maximum(wall, 1) * max(len(np.unique(device.devices(trace, trace.device_rows))), 1)
-    by_peak, own = summed(step, found.least_ps, count), summed(np.where(found.again, -1, step), found.least_ps, count)
-    columns: dict[str, Column] = {"tflop": summed(step, found.flops, count) / 1e12}
-    known = _known(trace, work_step, count) if trace.is_device_traced else np.full(count, 100.0)
-    is_told = (by_peak > 0) & (known >= ENOUGH)
-    columns["mfu_percent"] = np.where(is_told, 100 * own / spent, np.nan)
-    columns["hfu_percent"] = np.where(is_told, 100 * by_peak / spent, np.nan)
-    return columns | ({"known_percent": known} if trace.is_device_traced else {})
+    available_ps = _PS * np.maximum(wall, 1) * max(len(np.unique(device.devices(trace, trace.device_rows))), 1)
+    by_peak, by_peak_once = (
+        summed(step, computed_calls.least_ps, count),
+        summed(np.where(computed_calls.again, -1, step), computed_calls.least_ps, count),
+    )
+    columns: dict[str, Column] = {"tflop": summed(step, computed_calls.flops, count) / 1e12}
+    coverage = _covered_percent(trace, work_step, count) if trace.is_device_traced else np.full(count, 100.0)
+    is_reported = (by_peak > 0) & (coverage >= ENOUGH)
+    columns["mfu_percent"] = np.where(is_reported, 100 * by_peak_once / available_ps, np.nan)
+    columns["hfu_percent"] = np.where(is_reported, 100 * by_peak / available_ps, np.nan)
+    return columns | ({"known_percent": coverage} if trace.is_device_traced else {})
 
 
-def _known(trace: Trace, step: Ints, count: int) -> Column:
+def _covered_percent(trace: Trace, step: Ints, count: int) -> Column:
     calls, work = rates.calls(trace), trace.device_rows
     numbers = trace.names_of(Kind.KERNEL)
     computes = np.zeros(len(trace.names) + 1, np.bool_)
-    computes[numbers] = [work_kinds.of_kernel(trace.names[each]) in _COMPUTES for each in numbers]
-    mine = np.where(computes[trace.name[work]] & (trace.kind[work] == Kind.KERNEL), step, -1)
-    inside = np.append(calls.flops > 0, False) & np.append(calls.type >= 0, False)
+    computes[numbers] = [work_kinds.of_kernel(trace.names[number]) in _COMPUTES for number in numbers]
+    computing_step = np.where(computes[trace.name[work]] & (trace.kind[work] == Kind.KERNEL), step, -1)
+    has_flops = np.append(calls.flops > 0, False) & np.append(calls.type >= 0, False)
     outermost = np.append(inherited(calls.outer, np.where(calls.outer < 0, np.arange(len(calls.row)), -1)), -1)
-    is_known = inside[outermost[calls.of_work]]
+    is_known = has_flops[outermost[calls.of_work]]
     time = device.own_times(trace)
-    whole, known = summed(mine, time, count), summed(np.where(is_known, mine, -1), time, count)
-    return np.where(whole > 0, 100 * known / np.maximum(whole, 1), np.nan)
+    total, covered = summed(computing_step, time, count), summed(np.where(is_known, computing_step, -1), time, count)
+    return np.where(total > 0, 100 * covered / np.maximum(total, 1), np.nan)
