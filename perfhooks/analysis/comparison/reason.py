@@ -1,4 +1,4 @@
-"""Why one step takes longer than the other: rows of both sides whose differences sum to that of the steps."""
+"""Explain the difference between two steps: rows of both sides whose differences sum to it."""
 
 from __future__ import annotations
 
@@ -19,177 +19,191 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 ELSEWHERE: Final = "elsewhere"
-"""The row of what belongs to no other."""
+"""Kind of the row for costs without a module, operator or line."""
 
-_WHOLE: Final = ("data", "transfer", "optimizer", "validation", "checkpoint")
-"""Parts that are looked at as one, rather than module by module."""
+_UNSPLIT_PARTS: Final = ("data", "transfer", "optimizer", "validation", "checkpoint")
+"""Parts of the step that are not split by module."""
 Key = tuple[str, ...]
 
 
 class Contribution(msgspec.Struct, frozen=True, kw_only=True):
-    """What one row adds to the difference; all numbers are of one step, times in nanoseconds."""
+    """Contribution of one row to the difference. All numbers are per step, times in nanoseconds."""
 
     name: str
-    """What it is: a module, an operator with its shapes, ..."""
+    """Name of the module, of the operator with its shapes, and so on."""
     kind: str
-    """part, module, operator, line, function, types, kernel, class, idle, or elsewhere."""
+    """One of part, module, operator, line, function, types, kernel, class, idle, collective and elsewhere."""
     a: float
     b: float
     count_a: float
     count_b: float
     by_count: float
-    """What more calls add, each as dear as A's; where A has none, all of it."""
+    """Difference due to more calls at the price of A. It is the whole difference if A has no calls."""
     by_price: float
-    """What dearer calls add. Both sum to ``difference``."""
+    """Difference due to dearer calls. ``by_count + by_price`` is ``difference``."""
     renamed: str = ""
-    """What it is called in B, if otherwise."""
+    """Name in B if it differs."""
     typical: float = 0.0
-    """The difference of the middle steps: far smaller than ``difference`` where single steps make that."""
+    """Difference of the median steps. It is far smaller than ``difference`` if a few steps cause that."""
     sure: float | None = None
-    """Of a reason: how much of the difference is beyond what unchanged rows vary by (`NoiseModel`)."""
+    """Difference beyond the variation of unchanged rows (`NoiseModel`); None in views other than the reasons."""
     is_certain: bool = False
-    """Whether ``sure`` is 1% of the step or more."""
+    """Whether ``sure`` is at least 1% of the step."""
     inside: list[tuple[str, float, float, float]] = []
-    """What changed most in it: name, difference, calls of A and calls of B."""
+    """Largest changes inside the row: name, difference, calls in A and calls in B."""
 
     @property
     def difference(self) -> float:
-        """B less A."""
+        """The time of B minus that of A."""
         return self.b - self.a
 
     @property
     def is_new(self) -> bool:
-        """Whether A has nothing of it."""
+        """Whether A has no such costs."""
         return not self.a and not self.count_a
 
     @property
     def is_gone(self) -> bool:
-        """Whether B has nothing of it."""
+        """Whether B has no such costs."""
         return not self.b and not self.count_b
 
 
-_CONTROL: Final = 5e-4
-"""Of the step: what takes less is too short to tell how much rows vary."""
-_CONTROLS: Final = 10
-"""With fewer of them nothing is known of how rows vary."""
-_LEAST_SPREAD: Final = 0.02
-"""What the same row differs by from one process to the next on a quiet machine."""
-_WORTH: Final = 0.01
-"""Of the step: what is sure and less comes after larger differences that are not."""
-_WIDE: Final = 2.0
-"""In spreads: 95 of 100 rows that did not change differ by less than this from what is usual."""
+_MIN_CONTROL_LENGTH: Final = 5e-4
+"""Minimum length of a row that measures noise, as a fraction of the step."""
+_MIN_CONTROLS: Final = 10
+"""Minimum number of such rows for an estimate of noise."""
+_MIN_SPREAD: Final = 0.02
+"""Relative deviation of one row between processes on a quiet machine."""
+_MIN_CERTAIN: Final = 0.01
+"""Minimum size of a certain difference, as a fraction of the step. Smaller differences are listed after large uncertain
+ones."""
+_NOISE_WIDTH: Final = 2.0
+"""Standard deviations that cover 95% of the unchanged rows."""
 
 
 class NoiseModel(NamedTuple):
-    """How rows with as many calls on both sides differ: most did not change, so that is the noise of the machine."""
+    """Noise of the machine, estimated from rows with equally many calls on both sides: most of them did not change."""
 
     factor: float = 1.0
-    """What they take in B, as a multiple of A; the median."""
-    spread: float = _LEAST_SPREAD
-    """By what share they differ from that, as a standard deviation by the middle half of them."""
+    """Median ratio of the times in B and A."""
+    spread: float = _MIN_SPREAD
+    """Relative standard deviation from that ratio, estimated from the middle half of the rows."""
 
     @classmethod
     def of(cls, rows: Mapping[CostKey, Pair], a: Costs, b: Costs) -> NoiseModel:
-        """Look at all rows of both sides that are long enough."""
-        if not (a.wall and b.wall):  # a step may have no length
+        """Estimate the noise from all rows that are long enough."""
+        if not (a.wall and b.wall):  # steps may have length 0
             return cls()
         times = [
             (pair.a.typical / a.wall, pair.b.typical / b.wall)
-            for where, pair in rows.items()
-            if where.kind != IDLE and pair.a.calls * b.steps == pair.b.calls * a.steps
+            for key, pair in rows.items()
+            if key.kind != IDLE and pair.a.calls * b.steps == pair.b.calls * a.steps
         ]
-        found = np.log([after / before for before, after in times if min(before, after) >= _CONTROL])
-        if len(found) < _CONTROLS:
+        log_ratios = np.log([after / before for before, after in times if min(before, after) >= _MIN_CONTROL_LENGTH])
+        if len(log_ratios) < _MIN_CONTROLS:
             return cls()
-        middle = float(np.median(found))
-        spread = float(np.median(np.abs(found - middle))) / OF_NORMAL
+        middle = float(np.median(log_ratios))
+        spread = float(np.median(np.abs(log_ratios - middle))) / OF_NORMAL
         steps = b.wall / b.steps / (a.wall / a.steps)
-        return cls(steps * math.exp(middle), max(spread, _LEAST_SPREAD))
+        return cls(steps * math.exp(middle), max(spread, _MIN_SPREAD))
 
     def sure(self, pairs: Iterable[Pair], steps_a: int, steps_b: int) -> float:
-        """How much of the difference of some rows is beyond what unchanged rows vary by.
+        """Return the part of the difference of some rows that exceeds the noise.
 
-        New, missing and more calls count in full. Of dearer calls only that counts which exceeds the usual factor by
-        more than `_WIDE` spreads. All of it by the middle steps: one stop of the process makes nothing sure.
+        New, missing and additional calls count fully. Dearer calls count only beyond `_NOISE_WIDTH` standard deviations
+        from the usual factor. All times are those of the median steps, so that one pause of the process makes nothing
+        certain.
         """
-        counted = expected = seen = 0.0
-        for pair in (each.typical for each in pairs):
-            by_count = pair.by_count(steps_a, steps_b)
-            counted += by_count
-            if pair.a.nanoseconds and pair.b.nanoseconds:
-                expected += self.factor * (pair.a.nanoseconds / steps_a + by_count)
-                seen += pair.b.nanoseconds / steps_b
+        by_calls = expected = measured = 0.0
+        for typical in (pair.typical for pair in pairs):
+            added = typical.by_count(steps_a, steps_b)
+            by_calls += added
+            if typical.a.nanoseconds and typical.b.nanoseconds:
+                expected += self.factor * (typical.a.nanoseconds / steps_a + added)
+                measured += typical.b.nanoseconds / steps_b
             else:
-                counted += pair.b.nanoseconds / steps_b - pair.a.nanoseconds / steps_a - by_count
-        apart = seen - expected
-        return counted + math.copysign(max(abs(apart) - _WIDE * self.spread * abs(expected), 0.0), apart)
+                by_calls += typical.b.nanoseconds / steps_b - typical.a.nanoseconds / steps_a - added
+        excess = measured - expected
+        return by_calls + math.copysign(max(abs(excess) - _NOISE_WIDTH * self.spread * abs(expected), 0.0), excess)
 
 
 def usual(aligned: Aligned) -> NoiseModel:
-    """How much unchanged rows differ between both sides."""
+    """Return the noise model of both sides."""
     return NoiseModel.of(aligned.rows, aligned.a, aligned.b)
 
 
 def largest(aligned: Aligned) -> list[Contribution]:
-    """The reasons: every row of the steps is in exactly one, so that they sum to the difference of the steps.
+    """Return the reasons: each row of the steps belongs to exactly one, so they sum to the difference of the steps.
 
-    Data, transfer, optimizer, validation and checkpoint are a reason each. What ran in a module, forward or backward,
-    is the module's; all that ran in a function that only one side has is that function's. What ran in none is that of
-    the operator that the program called, with all that this one calls, else its line's. Operators that were given
-    other types are one reason together. On devices communication, copies and idle time are told apart first.
+    A cost belongs to the first of these reasons that applies:
 
-    Certain differences come first. A new call is certain. A loader that takes 3 ms more is not, if all rows take more.
+        * On devices: communication, copies and idle time.
+        * Data, transfer, optimizer, validation and checkpoint, one reason for each part.
+        * Operators whose input types changed, as one reason.
+        * A function that only one side has.
+        * The module in which it ran, forward or backward.
+        * The operator that the program called, with all its inner operators.
+        * The line of the training's code.
+
+    Certain differences come first. A new call is certain. A loader that needs 3 ms more is uncertain if all rows need
+    more.
 
     Args:
-        aligned: Both sides.
+        aligned: The rows of both sides.
     """
-    causes = _Causes(_changed_types(aligned), _repeated(aligned), _alone(aligned, "line"), _alone(aligned, "module"))
+    causes = _Causes(
+        _find_changed_types(aligned),
+        _find_repeated(aligned),
+        _find_one_sided(aligned, "line"),
+        _find_one_sided(aligned, "module"),
+    )
     order = _LINES_FIRST if aligned.is_compiled_once else _OPERATORS_FIRST
-    found = _grouped(aligned, aligned.rows, lambda where: _reason(where, causes, order), usual(aligned))
-    typical = [[pair.typical[side].nanoseconds for pair in aligned.rows.values()] for side in (0, 1)]
-    least = _WORTH * max(sum(typical[0]) / aligned.a.steps, sum(typical[1]) / aligned.b.steps)
+    contributions = _group(aligned, aligned.rows, lambda key: _choose_reason(key, causes, order), usual(aligned))
+    typical_ns = [[pair.typical[side].nanoseconds for pair in aligned.rows.values()] for side in (0, 1)]
+    least_ns = _MIN_CERTAIN * max(sum(typical_ns[0]) / aligned.a.steps, sum(typical_ns[1]) / aligned.b.steps)
     marked = [
-        msgspec.structs.replace(each, is_certain=bool(each.sure) and abs(each.sure or 0) >= least) for each in found
+        msgspec.structs.replace(row, is_certain=bool(row.sure) and abs(row.sure or 0) >= least_ns)
+        for row in contributions
     ]
-    return sorted(marked, key=lambda each: -abs(each.sure or 0) if each.is_certain else 0.0)
+    return sorted(marked, key=lambda row: -abs(row.sure or 0) if row.is_certain else 0.0)
 
 
 def by_part(aligned: Aligned) -> list[Contribution]:
-    """The parts of the step, on the host."""
-    return _grouped(aligned, aligned.host, lambda where: ("part", where.part))
+    """Return the difference by part of the step, on the host."""
+    return _group(aligned, aligned.host, lambda key: ("part", key.part))
 
 
 def by_operator(aligned: Aligned) -> list[Contribution]:
-    """Operators with shapes and types, by the time of the step's thread that is theirs alone."""
-    return _grouped(aligned, aligned.host, lambda where: _named("operator", where.operator, where.shapes, where.types))
+    """Return the difference by operator with shapes and types, in self time on the step's thread."""
+    return _group(aligned, aligned.host, lambda key: _key_or_elsewhere("operator", key.operator, key.shapes, key.types))
 
 
 def by_module(aligned: Aligned) -> list[Contribution]:
-    """Modules, forward and backward, without the modules in them."""
-    return _grouped(aligned, aligned.rows, lambda where: _named("module", where.module))
+    """Return the difference by module, forward and backward, without inner modules."""
+    return _group(aligned, aligned.rows, lambda key: _key_or_elsewhere("module", key.module))
 
 
 def by_line(aligned: Aligned) -> list[Contribution]:
-    """The innermost lines of the training's own code."""
-    return _grouped(aligned, aligned.host, lambda where: _named("line", where.line))
+    """Return the difference by the innermost line of the training's own code."""
+    return _group(aligned, aligned.host, lambda key: _key_or_elsewhere("line", key.line))
 
 
 def by_kernel(aligned: Aligned) -> list[Contribution]:
-    """Work of devices by name; elsewhere is the time in which none worked."""
-    return _grouped(aligned, aligned.device, lambda where: _named("kernel", where.kernel))
+    """Return the difference by kernel name; idle time of devices is ``elsewhere``."""
+    return _group(aligned, aligned.device, lambda key: _key_or_elsewhere("kernel", key.kernel))
 
 
 def by_class(aligned: Aligned) -> list[Contribution]:
-    """Work of devices by class, and idle time by the part of the step in which the host was."""
-    return _grouped(aligned, aligned.device, _class)
+    """Return the difference by class of device work. Idle time is split by the part of the step on the host."""
+    return _group(aligned, aligned.device, _class_key)
 
 
-def _named(kind: str, *words: str) -> Key:
-    return (kind, *words) if words[0] and words[0] != SMALL else (ELSEWHERE, "")
+def _key_or_elsewhere(kind: str, *names: str) -> Key:
+    return (kind, *names) if names[0] and names[0] != SMALL else (ELSEWHERE, "")
 
 
-def _class(where: CostKey) -> Key:
-    return ("idle", where.part) if where.kind == IDLE else ("class", where.kind)
+def _class_key(key: CostKey) -> Key:
+    return ("idle", key.part) if key.kind == IDLE else ("class", key.kind)
 
 
 _OPERATORS_FIRST: Final = ("module", "operator", "line")
@@ -197,102 +211,104 @@ _LINES_FIRST: Final = ("module", "line", "operator")
 
 
 class _Causes(NamedTuple):
-    """What several rows have in common that one change of the program made."""
+    """Common causes of several rows: one change of the program."""
 
     types: Mapping[Key, str]
     repeated: Container[str]
     functions: Container[str]
     modules: Container[str]
 
-    def of(self, where: CostKey) -> Key | None:
-        """The cause of a row, if it is one of types, or of a function that only one side has."""
-        types = self.types.get(_without_types(where))
+    def of(self, key: CostKey) -> Key | None:
+        """Return the cause of a row, if its types changed or only one side has its function."""
+        types = self.types.get(_without_types(key))
         if types:
             return ("types", types)
-        is_alone = where.line in self.functions and where.module not in self.modules
-        return ("function", where.line) if is_alone else None
+        is_alone = key.line in self.functions and key.module not in self.modules
+        return ("function", key.line) if is_alone else None
 
 
-def _reason(where: CostKey, causes: _Causes, order: Sequence[str]) -> Key:
-    if where.kind and where.kind != "compute":
-        return _class(where)
-    if where.part in _WHOLE:
-        return ("part", where.part)
-    return causes.of(where) or _by_name(where, causes, order)
+def _choose_reason(key: CostKey, causes: _Causes, order: Sequence[str]) -> Key:
+    if key.kind and key.kind != "compute":
+        return _class_key(key)
+    if key.part in _UNSPLIT_PARTS:
+        return ("part", key.part)
+    return causes.of(key) or _choose_name(key, causes, order)
 
 
-def _by_name(where: CostKey, causes: _Causes, order: Sequence[str]) -> Key:
+def _choose_name(key: CostKey, causes: _Causes, order: Sequence[str]) -> Key:
     for kind in order:
-        if kind == "operator" and where.call:
-            return (kind, where.call) if where.call in causes.repeated else (kind, where.call, where.given)
-        # a node of autograd and what it calls by the same name are one cause
-        name = getattr(where, kind).removeprefix(ranges.NODE)
+        if kind == "operator" and key.call:
+            return (kind, key.call) if key.call in causes.repeated else (kind, key.call, key.given)
+        # an autograd node and its call of the same name are one cause
+        name = getattr(key, kind).removeprefix(ranges.NODE)
         if name and name != SMALL:
             return (kind, name)
-    return (ELSEWHERE, where.part)
+    return (ELSEWHERE, key.part)
 
 
-def _repeated(aligned: Aligned) -> set[str]:
-    """The operators that run more often, or less, in several shapes: an ``.item()`` of each gradient has one cause."""
+def _find_repeated(aligned: Aligned) -> set[str]:
+    """Return the operators whose calls changed in several shapes, for example ``.item()`` for each gradient."""
     counts: dict[tuple[str, str], list[float]] = {}
-    for where, pair in aligned.rows.items():
-        if where.call and where.call == where.operator:
-            both = counts.setdefault((where.call, where.given), [0.0, 0.0])
+    for key, pair in aligned.rows.items():
+        if key.call and key.call == key.operator:
+            calls = counts.setdefault((key.call, key.given), [0.0, 0.0])
             for side, steps in enumerate((aligned.a.steps, aligned.b.steps)):
-                both[side] += pair[side].calls / steps
+                calls[side] += pair[side].calls / steps
     grown = Counter((name, b > a) for (name, _), (a, b) in counts.items() if a != b)
     return {name for (name, _), shapes in grown.items() if shapes > 1}
 
 
-def _alone(aligned: Aligned, column: str) -> set[str]:
-    """The functions, or modules, that only one side has: nothing where torch.compile made others of them."""
+def _find_one_sided(aligned: Aligned, column: str) -> set[str]:
+    """Return the functions or modules that only one side has; empty if torch.compile replaced them."""
     if aligned.is_compiled_once:
         return set()
     ran: tuple[set[str], set[str]] = (set(), set())
-    for where, pair in aligned.host.items():
-        for known, cost in zip(ran, pair, strict=True):
-            known.update({getattr(where, column)} if any(cost) else ())
+    for key, pair in aligned.host.items():
+        for names, cost in zip(ran, pair, strict=True):
+            names.update({getattr(key, column)} if any(cost) else ())
     return (ran[0] ^ ran[1]) - {""}
 
 
-def _without_types(where: CostKey) -> Key:
-    return (where.part, where.module, where.operator, where.shapes)
+def _without_types(key: CostKey) -> Key:
+    return (key.part, key.module, key.operator, key.shapes)
 
 
-def _changed_types(aligned: Aligned) -> dict[Key, str]:
-    """The operators whose calls all take other types in B than in A."""
-    held: dict[Key, tuple[set[str], set[str]]] = {}
-    for where, pair in aligned.rows.items():
-        if where.types and where.operator:
-            both = held.setdefault(_without_types(where), (set(), set()))
-            for types, cost in zip(both, pair, strict=True):
-                types.update({where.types} if cost.calls or cost.nanoseconds else ())
+def _find_changed_types(aligned: Aligned) -> dict[Key, str]:
+    """Return the operators whose calls have only new input types in B."""
+    types_of: dict[Key, tuple[set[str], set[str]]] = {}
+    for row, pair in aligned.rows.items():
+        if row.types and row.operator:
+            types_by_side = types_of.setdefault(_without_types(row), (set(), set()))
+            for names, cost in zip(types_by_side, pair, strict=True):
+                names.update({row.types} if cost.calls or cost.nanoseconds else ())
     return {
-        key: f"{'; '.join(sorted(a))} -> {'; '.join(sorted(b))}"
-        for key, (a, b) in held.items()
+        operator_key: f"{'; '.join(sorted(a))} -> {'; '.join(sorted(b))}"
+        for operator_key, (a, b) in types_of.items()
         if a and b and not a & b
     }
 
 
-def _grouped(
-    aligned: Aligned, rows: Mapping[CostKey, Pair], key_of: Callable[[CostKey], Key], usual: NoiseModel | None = None
+def _group(
+    aligned: Aligned, rows: Mapping[CostKey, Pair], key_of: Callable[[CostKey], Key], noise: NoiseModel | None = None
 ) -> list[Contribution]:
     groups: dict[Key, dict[CostKey, Pair]] = {}
-    for where, pair in rows.items():
-        groups.setdefault(key_of(where), {})[where] = pair
-    found = [_contribution(aligned, key, group, usual) for key, group in groups.items()]
-    return sorted(found, key=lambda each: -abs(each.difference))
+    for row, pair in rows.items():
+        groups.setdefault(key_of(row), {})[row] = pair
+    contributions = [_build_contribution(aligned, reason, group, noise) for reason, group in groups.items()]
+    return sorted(contributions, key=lambda contribution: -abs(contribution.difference))
 
 
-def _contribution(aligned: Aligned, key: Key, group: Mapping[CostKey, Pair], usual: NoiseModel | None) -> Contribution:
+def _build_contribution(
+    aligned: Aligned, key: Key, group: Mapping[CostKey, Pair], noise: NoiseModel | None
+) -> Contribution:
     steps_a, steps_b = aligned.a.steps, aligned.b.steps
     a, b = (sum(pair[side].nanoseconds for pair in group.values()) for side in (0, 1))
-    own = _own(key[0], group)
-    count_a, count_b = (sum(pair[side].calls for pair in own) for side in (0, 1))
-    calls = _calls(group)
+    counted_rows = _select_counted(key[0], group)
+    count_a, count_b = (sum(pair[side].calls for pair in counted_rows) for side in (0, 1))
+    calls = _sum_by_call(group)
     by_count = sum(pair.by_count(steps_a, steps_b) for pair in calls.values())
-    kind, *words = key
-    name = " ".join(filter(None, words))
+    kind, *names = key
+    name = " ".join(filter(None, names))
     difference = b / steps_b - a / steps_a
     return Contribution(
         name=name,
@@ -305,41 +321,43 @@ def _contribution(aligned: Aligned, key: Key, group: Mapping[CostKey, Pair], usu
         by_price=difference - by_count,
         typical=sum(pair.b.typical / steps_b - pair.a.typical / steps_a for pair in calls.values()),
         renamed=aligned.renamed.get(name, ""),
-        sure=None if usual is None else _sure(usual, kind, calls, difference, aligned),
-        inside=[] if kind == "idle" else _inside(calls, steps_a, steps_b),
+        sure=None if noise is None else _estimate_sure(noise, kind, calls, difference, aligned),
+        inside=[] if kind == "idle" else _largest_changes(calls, steps_a, steps_b),
     )
 
 
-def _own(kind: str, group: Mapping[CostKey, Pair]) -> list[Pair]:
-    """The rows whose calls count as those of a reason: for an operator on the host, not the operators that it calls."""
-    is_whole = kind != "operator" or any(where.kernel for where in group)
-    return [pair for where, pair in group.items() if is_whole or where.operator == (where.call or where.operator)]
+def _select_counted(kind: str, group: Mapping[CostKey, Pair]) -> list[Pair]:
+    """Return the rows whose calls count for a reason: an operator on the host without its inner operators."""
+    is_whole = kind != "operator" or any(key.kernel for key in group)
+    return [pair for key, pair in group.items() if is_whole or key.operator == (key.call or key.operator)]
 
 
-def _sure(usual: NoiseModel, kind: str, calls: Mapping[str, Pair], difference: float, aligned: Aligned) -> float:
-    # other types are no chance
-    return difference if kind == "types" else usual.sure(calls.values(), aligned.a.steps, aligned.b.steps)
+def _estimate_sure(
+    noise: NoiseModel, kind: str, calls: Mapping[str, Pair], difference: float, aligned: Aligned
+) -> float:
+    # changed types are never noise
+    return difference if kind == "types" else noise.sure(calls.values(), aligned.a.steps, aligned.b.steps)
 
 
-def _calls(group: Mapping[CostKey, Pair]) -> dict[str, Pair]:
-    """The rows of a reason by what was called."""
-    found: dict[str, Pair] = {}
-    for where, pair in group.items():
+def _sum_by_call(group: Mapping[CostKey, Pair]) -> dict[str, Pair]:
+    """Sum the rows of a reason by the called operator or kernel."""
+    pairs: dict[str, Pair] = {}
+    for key, pair in group.items():
         name = (
-            where.kernel
-            or " ".join(filter(None, (where.operator, where.shapes)))
-            or (f"Python in {where.line}" if where.line else "Python")
+            key.kernel
+            or " ".join(filter(None, (key.operator, key.shapes)))
+            or (f"Python in {key.line}" if key.line else "Python")
         )
-        before = found.get(name, Pair(NOTHING, NOTHING))
-        found[name] = Pair(before.a + pair.a, before.b + pair.b)
-    return found
+        previous = pairs.get(name, Pair(NOTHING, NOTHING))
+        pairs[name] = Pair(previous.a + pair.a, previous.b + pair.b)
+    return pairs
 
 
-_INSIDE: Final = 4
+_MAX_CHANGES: Final = 4
 
 
-def _inside(calls: Mapping[str, Pair], steps_a: int, steps_b: int) -> list[tuple[str, float, float, float]]:
-    told = [
+def _largest_changes(calls: Mapping[str, Pair], steps_a: int, steps_b: int) -> list[tuple[str, float, float, float]]:
+    changes = [
         (
             name,
             pair.b.nanoseconds / steps_b - pair.a.nanoseconds / steps_a,
@@ -348,18 +366,18 @@ def _inside(calls: Mapping[str, Pair], steps_a: int, steps_b: int) -> list[tuple
         )
         for name, pair in calls.items()
     ]
-    return sorted(told, key=lambda each: -abs(each[1]))[:_INSIDE]
+    return sorted(changes, key=lambda change: -abs(change[1]))[:_MAX_CHANGES]
 
 
 def by_collective(aligned: Aligned) -> list[Contribution]:
-    """Collectives by operation: a sum of durations, as a rank has them, which other work may hide."""
+    """Return the difference by collective operation: the sum of durations on one rank, which other work may hide."""
     a, b = aligned.a, aligned.b
-    names = dict.fromkeys(each.operation for side in (a, b) for each in side.collectives)
-    rows = {CostKey("", operator=name): Pair(_of(a, name), _of(b, name)) for name in names}
-    return _grouped(aligned, rows, lambda where: ("collective", where.operator))
+    names = dict.fromkeys(collective.operation for side in (a, b) for collective in side.collectives)
+    rows = {CostKey("", operator=name): Pair(_collective_cost(a, name), _collective_cost(b, name)) for name in names}
+    return _group(aligned, rows, lambda key: ("collective", key.operator))
 
 
-def _of(side: Costs, operation: str) -> KeyCost:
-    mine = [each for each in side.collectives if each.operation == operation]
-    spent = sum(each.nanoseconds for each in mine)
-    return KeyCost(sum(each.count for each in mine), spent, spent)
+def _collective_cost(side: Costs, operation: str) -> KeyCost:
+    collectives = [collective for collective in side.collectives if collective.operation == operation]
+    nanoseconds = sum(collective.nanoseconds for collective in collectives)
+    return KeyCost(sum(collective.count for collective in collectives), nanoseconds, nanoseconds)

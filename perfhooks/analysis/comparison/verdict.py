@@ -112,7 +112,7 @@ class Verdict:
     is_paired: bool = False
     """Whether steps with equal numbers are compared, because both sides read the same data."""
     clock: Clock = "wall"
-    """``processor`` if the run-queue wait is high and is therefore subtracted."""
+    """CPU time (``processor``) if the run-queue wait is high, so that this wait is subtracted."""
     waited_a: float | None = None
     waited_b: float | None = None
     """Highest run-queue wait of a run, as a fraction of its time; None if unknown for any run."""
