@@ -24,7 +24,7 @@ def too_short(function=None):
     """Whether a function, or else the caller, has not been seen enough in the step that goes on, by any who watches."""
     code = sys._getframe(1).f_code if function is None else function.__code__
     watched = [watch._slow._watched for watch in watcher._watcher._watches.values()]
-    return not watched or not all(each and seen_enough(code, each.begin, each.looks[:]) for each in watched)
+    return not watched or not all(each and seen_enough(code, each.begin, each.samples[:]) for each in watched)
 
 
 def seen_enough(code, begin, looks):

@@ -610,7 +610,7 @@ def test_of_many_requests_sixteen_are_heard_and_sixteen_answered(post, caplog):
     assert [asked.name for asked in post.loop.inbox] == names[:16]
     assert sorted(path.name for path in post.folder.iterdir() if path.is_dir()) == names[16:32]
     assert len(caplog.records) == 1
-    assert "100 requests came at once, and 16 are heard" in caplog.text
+    assert "100 requests arrived at once; at most 16 are accepted" in caplog.text
     late = post.forge(1)
     post.look()
     assert requests.heard(post.folder.parent, late[0])[0].why == "16 requests wait until the step ends"

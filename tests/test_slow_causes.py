@@ -19,7 +19,7 @@ from perfhooks.record.launch.step_detectors import Events
 from perfhooks.record.watch import regions
 from perfhooks.record.watch.causes import Explainer, StepFacts
 from perfhooks.record.watch.counters import Counters
-from perfhooks.record.watch.looks import Doing, Folded, Look, Looker, _waits_for
+from perfhooks.record.watch.samples import FoldedStacks, Sample, Sampler, State, _state_in_call
 from perfhooks.record.watch.sampling import Frame
 from perfhooks.record.watch.usual import beyond
 from perfhooks.run.installation import Installation
@@ -51,12 +51,12 @@ class Stopped:
 
 
 def look_at(thread, looker=None, late_ns=0):
-    return (looker or Looker()).look(thread.ident, thread.native_id, now=1, spent_ns=5 * MS, late_ns=late_ns)
+    return (looker or Sampler()).sample(thread.ident, thread.native_id, now=1, spent_ns=5 * MS, late_ns=late_ns)
 
 
 def facts(*looks, wall=1000 * MS, **more):
     known = {
-        "wall_ns": wall, "median_ns": 100 * MS, "wait_ns": -1, "garbage_ns": 0, "garbage_at": None, "looks": looks,
+        "wall_ns": wall, "median_ns": 100 * MS, "wait_ns": -1, "garbage_ns": 0, "garbage_at": None, "samples": looks,
         "counters": Counters(), "is_distributed": False, "clock_share": None,
     }  # fmt: skip
     return StepFacts(**known | more)
@@ -78,7 +78,7 @@ def test_a_look_that_is_late_has_waited_for_whoever_held_the_interpreter():
     with Stopped(lambda wait: wait()) as thread:
         looks = [look_at(thread, late_ns=int(late_ms * MS)) for late_ms in (0.1, 2, 6)]
     assert [(look.is_held, look.is_exact) for look in looks] == [(False, True), (True, False), (True, True)]
-    folded = Folded()
+    folded = FoldedStacks()
     folded.add(looks)
     assert sum("held the interpreter" in line for line in folded.text().splitlines()) == 1
 
@@ -89,20 +89,20 @@ def test_what_a_thread_waits_for_is_what_the_system_says():
     locked.acquire()
     waiting = threading.Thread(target=lambda: locked.acquire(timeout=60))
     sleeping = threading.Thread(target=time.sleep, args=(0.5,))
-    for thread, doing in ((waiting, Doing.LOCK), (sleeping, Doing.WAITING)):
+    for thread, state in ((waiting, State.LOCK), (sleeping, State.WAITING)):
         thread.start()
-        looker, seen = Looker(), set()
-        while thread.is_alive() and doing not in seen:
-            seen.add(look_at(thread, looker).doing)
-        assert doing in seen
+        looker, seen = Sampler(), set()
+        while thread.is_alive() and state not in seen:
+            seen.add(look_at(thread, looker).state)
+        assert state in seen
     locked.release()
 
 
 @linux
 def test_a_thread_that_computes_is_seen_to_compute():
     """And one that could, and has no processor just now, to want one: what it waits is counted afterwards."""
-    assert _waits_for((RUNS, 0)) is Doing.QUEUEING
-    assert _waits_for(None) is Doing.WAITING
+    assert _state_in_call((RUNS, 0)) is State.QUEUEING
+    assert _state_in_call(None) is State.WAITING
     done = threading.Event()
 
     def compute():
@@ -111,9 +111,9 @@ def test_a_thread_that_computes_is_seen_to_compute():
 
     thread = threading.Thread(target=compute)
     thread.start()
-    looker, seen = Looker(), set()
-    while Doing.COMPUTING not in seen:
-        seen.add(look_at(thread, looker).doing)
+    looker, seen = Sampler(), set()
+    while State.COMPUTING not in seen:
+        seen.add(look_at(thread, looker).state)
         sum(range(10_000))
     counted = CountedThread(thread.ident, thread.native_id)
     while counted.call() != (RUNS, 0):
@@ -160,7 +160,7 @@ def test_what_is_usual_explains_nothing_and_what_is_more_explains_what_it_adds()
 def test_the_wait_for_a_processor_is_a_cause_only_beyond_that_of_usual_steps(usual, waited, cause):
     judge = explainer()
     judge.usual.count(1000 * MS, Counters(waited_ns=int(usual * 1000 * MS)))
-    assert judge.explain(facts(Look((), 900 * MS), waited_ns=waited * MS)).cause == cause
+    assert judge.explain(facts(Sample((), 900 * MS), waited_ns=waited * MS)).cause == cause
 
 
 def test_of_a_run_of_which_nothing_is_known_nobody_says_that_its_processor_is_busy():
@@ -178,18 +178,18 @@ LOOP, OTHER = at("main"), at("report")
 
 
 @pytest.mark.parametrize(
-    ("doing", "cause"), [(Doing.COMPUTING, "own code"), (Doing.QUEUEING, "own code"), (Doing.WAITING, "unknown")]
+    ("state", "cause"), [(State.COMPUTING, "own code"), (State.QUEUEING, "own code"), (State.WAITING, "unknown")]
 )
-def test_code_that_usual_steps_do_not_run_is_the_cause_if_it_computes(doing, cause):
-    usual = [Look((LOOP, at("training_step")), 5 * MS)] * 20
-    found = explainer(*usual).explain(facts(Look((LOOP, OTHER), 800 * MS, doing=doing)))
+def test_code_that_usual_steps_do_not_run_is_the_cause_if_it_computes(state, cause):
+    usual = [Sample((LOOP, at("training_step")), 5 * MS)] * 20
+    found = explainer(*usual).explain(facts(Sample((LOOP, OTHER), 800 * MS, state=state)))
     assert (found.cause, found.frame) == (cause, OTHER)
-    assert explainer(*usual[:5]).explain(facts(Look((LOOP, OTHER), 800 * MS))).cause == "unknown"
+    assert explainer(*usual[:5]).explain(facts(Sample((LOOP, OTHER), 800 * MS))).cause == "unknown"
 
 
 def test_where_the_training_goes_on_at_the_same_place_it_has_come_to_another_loop():
-    usual = [Look((LOOP, at("first_stage"), at("training_step")), 5 * MS)] * 20
-    slow = facts(Look((LOOP, OTHER, at("training_step")), 800 * MS), after=(LOOP, OTHER, at("backward")))
+    usual = [Sample((LOOP, at("first_stage"), at("training_step")), 5 * MS)] * 20
+    slow = facts(Sample((LOOP, OTHER, at("training_step")), 800 * MS), after=(LOOP, OTHER, at("backward")))
     assert explainer(*usual).explain(slow).cause == "unknown"
     assert explainer(*usual).explain(slow._replace(after=usual[0].stack)).cause == "own code"
     busy = explainer(*usual)
@@ -210,66 +210,69 @@ def test_where_the_training_goes_on_at_the_same_place_it_has_come_to_another_loo
 def test_a_late_look_says_what_came_before_it_only_if_it_was_the_same_as_far_as_is_counted(names, before_ms, cause):
     """And if half is covered then, a quarter of it by looks, which saw one thing; the line is not named."""
     frames = {"training_step": at("training_step"), "report": OTHER}
-    usual = [Look((LOOP, frames["training_step"]), 5 * MS)] * 20
-    looks = [Look((LOOP, frames[name]), 40 * MS) for name in names]
+    usual = [Sample((LOOP, frames["training_step"]), 5 * MS)] * 20
+    looks = [Sample((LOOP, frames[name]), 40 * MS) for name in names]
     found = explainer(*usual).explain(facts(*looks, before_ns=before_ms * MS))
     assert found == (cause, None if cause == "unknown" else 400 * MS, None if cause == "own code" else found.frame)
 
 
 def test_a_line_that_computes_what_is_mostly_the_systems_is_memory():
-    usual = [Look((LOOP, at("training_step")), 5 * MS)] * 20
+    usual = [Sample((LOOP, at("training_step")), 5 * MS)] * 20
     counted = Counters(cpu_ns=500 * MS, system_ns=300 * MS, faults=200_000, waited_ns=0)
-    seen = facts(Look((LOOP, OTHER), 500 * MS), counters=counted)
+    seen = facts(Sample((LOOP, OTHER), 500 * MS), counters=counted)
     assert explainer(*usual).explain(seen).cause == "memory"
     assert explainer(*usual).explain(seen._replace(counters=counted._replace(system_ns=200 * MS))).cause == "own code"
 
 
 def test_python_that_runs_for_longer_than_in_usual_steps_holds_the_interpreter():
     step = at("training_step")
-    usual = [Look((LOOP, step), 5 * MS, is_held=place % 2 == 0) for place in range(20)]
-    mostly = [Look((LOOP, step), 800 * MS, is_held=True), Look((LOOP, step), 100 * MS)]
+    usual = [Sample((LOOP, step), 5 * MS, is_held=place % 2 == 0) for place in range(20)]
+    mostly = [Sample((LOOP, step), 800 * MS, is_held=True), Sample((LOOP, step), 100 * MS)]
     assert explainer(*usual).explain(facts(*mostly)).cause == "own code"
-    half = [Look((LOOP, step), 450 * MS, is_held=True), Look((LOOP, step), 450 * MS)]
+    half = [Sample((LOOP, step), 450 * MS, is_held=True), Sample((LOOP, step), 450 * MS)]
     assert explainer(*usual).explain(facts(*half)).cause == "unknown"
 
 
 def test_a_line_is_named_only_where_looks_cover_half_of_what_is_to_be_explained():
-    judge = explainer(*[Look((LOOP, at("training_step")), 5 * MS)] * 20)
-    assert judge.explain(facts(Look((LOOP, OTHER), 500 * MS), wait_ns=800 * MS))[::2] == ("data", OTHER)
-    assert judge.explain(facts(Look((LOOP, OTHER), 400 * MS), wait_ns=800 * MS))[::2] == ("data", None)
-    several = [Look((LOOP, at(name)), 200 * MS) for name in ("one", "two", "three")]
+    judge = explainer(*[Sample((LOOP, at("training_step")), 5 * MS)] * 20)
+    assert judge.explain(facts(Sample((LOOP, OTHER), 500 * MS), wait_ns=800 * MS))[::2] == ("data", OTHER)
+    assert judge.explain(facts(Sample((LOOP, OTHER), 400 * MS), wait_ns=800 * MS))[::2] == ("data", None)
+    several = [Sample((LOOP, at(name)), 200 * MS) for name in ("one", "two", "three")]
     assert judge.explain(facts(*several, wait_ns=800 * MS)).frame is None, "none of them has half of it"
 
 
 def test_a_line_that_is_only_near_is_not_the_one_that_is_named():
     exact, near = OTHER._replace(line=1), OTHER._replace(line=2)
-    looks = [Look((LOOP, near), 500 * MS, is_held=True, is_exact=False), Look((LOOP, exact), 300 * MS, is_held=True)]
-    assert explainer(*[Look((LOOP,), 5 * MS)] * 20).explain(facts(*looks)).frame == exact
+    looks = [
+        Sample((LOOP, near), 500 * MS, is_held=True, is_exact=False),
+        Sample((LOOP, exact), 300 * MS, is_held=True),
+    ]
+    assert explainer(*[Sample((LOOP,), 5 * MS)] * 20).explain(facts(*looks)).frame == exact
 
 
 @pytest.mark.parametrize(
-    ("source", "doing", "device", "cause"),
+    ("source", "state", "device", "cause"),
     [
-        ("os.fsync(file.fileno())", Doing.FILE, False, "disk"),
-        ("os.fsync(file.fileno())", Doing.QUEUEING, False, "disk"),
-        ("with self.lock:", Doing.LOCK, False, "lock"),
-        ("loss = outputs @ weights", Doing.LOCK, False, "unknown"),
-        ("total += 1", Doing.PAGE, False, "memory"),
-        ("total += loss.item()", Doing.COMPUTING, True, "device"),
-        ("total += loss.item()", Doing.COMPUTING, False, "own code"),
+        ("os.fsync(file.fileno())", State.FILE, False, "disk"),
+        ("os.fsync(file.fileno())", State.QUEUEING, False, "disk"),
+        ("with self.lock:", State.LOCK, False, "lock"),
+        ("loss = outputs @ weights", State.LOCK, False, "unknown"),
+        ("total += 1", State.PAGE, False, "memory"),
+        ("total += loss.item()", State.COMPUTING, True, "device"),
+        ("total += loss.item()", State.COMPUTING, False, "own code"),
     ],
 )
-def test_what_a_thread_waits_for_at_a_line_is_the_cause(tmp_path, source, doing, device, cause):
+def test_what_a_thread_waits_for_at_a_line_is_the_cause(tmp_path, source, state, device, cause):
     (tmp_path / "train.py").write_text(f"def main():\n    {source}\n")
     frame = at("main", str(tmp_path / "train.py"), 2)
-    usual = [Look((frame._replace(line=1),), 5 * MS)] * 20
-    found = explainer(*usual).explain(facts(Look((frame,), 800 * MS, doing=doing), has_device=device))
+    usual = [Sample((frame._replace(line=1),), 5 * MS)] * 20
+    found = explainer(*usual).explain(facts(Sample((frame,), 800 * MS, state=state), has_device=device))
     assert (found.cause, found.frame) == (cause, frame)
 
 
 def test_computing_that_is_the_systems_while_pages_come_is_memory():
     counted = Counters(cpu_ns=800 * MS, system_ns=700 * MS, faults=200_000, waited_ns=0)
-    seen = facts(Look((LOOP, OTHER), 900 * MS))
+    seen = facts(Sample((LOOP, OTHER), 900 * MS))
     assert explainer().explain(seen._replace(counters=counted)).cause == "memory"
     assert explainer().explain(seen._replace(counters=counted._replace(faults=10))).cause == "unknown"
     judge = explainer()
@@ -329,11 +332,11 @@ def test_a_source_that_was_changed_meanwhile_says_nothing(tmp_path, text):
 
 
 def test_a_loop_that_evaluates_is_told_from_the_one_that_trains(script):
-    usual = [Look((script.main(line), CALL), 5 * MS) for line in (5, 6) * 10]
+    usual = [Sample((script.main(line), CALL), 5 * MS) for line in (5, 6) * 10]
     inside = [
-        Look((script.main(8), CALL), 300 * MS, is_evaluating=True),
-        Look((script.main(9),), 300 * MS),
-        Look((script.main(7),), 250 * MS, doing=Doing.WAITING),
+        Sample((script.main(8), CALL), 300 * MS, is_evaluating=True),
+        Sample((script.main(9),), 300 * MS),
+        Sample((script.main(7),), 250 * MS, state=State.WAITING),
     ]
     found = explainer(*usual).explain(facts(*inside))
     assert found == ("evaluation", 850 * MS, script.main(8))
@@ -342,26 +345,29 @@ def test_a_loop_that_evaluates_is_told_from_the_one_that_trains(script):
 
 
 def test_gradients_that_are_off_tell_an_evaluation_where_modules_are_called(script):
-    usual = [Look((script.main(5), CALL), 5 * MS)] * 20
-    for look in (Look((script.main(11), CALL), 800 * MS), Look((script.main(5), script.score(15), CALL), 800 * MS)):
+    usual = [Sample((script.main(5), CALL), 5 * MS)] * 20
+    for look in (
+        Sample((script.main(11), CALL), 800 * MS),
+        Sample((script.main(5), script.score(15), CALL), 800 * MS),
+    ):
         assert explainer(*usual).explain(facts(look)).cause == "evaluation"
-    assert explainer(*usual).explain(facts(Look((script.main(11),), 800 * MS))).cause == "own code"
+    assert explainer(*usual).explain(facts(Sample((script.main(11),), 800 * MS))).cause == "own code"
 
 
 @pytest.mark.parametrize(("called_ms", "cause"), [(120, "evaluation"), (60, "own code")])
 def test_a_function_evaluates_if_modules_are_called_in_a_tenth_of_it(script, called_ms, cause):
     """The rest may be scores; where it is most of it, as in one that writes a checkpoint too, it is something else."""
-    usual = [Look((script.main(5), CALL), 5 * MS)] * 20
-    called = Look((script.main(5), script.score(15), CALL), called_ms * MS, is_evaluating=True)
-    rest = Look((script.main(5), script.score(15)), (900 - called_ms) * MS)
+    usual = [Sample((script.main(5), CALL), 5 * MS)] * 20
+    called = Sample((script.main(5), script.score(15), CALL), called_ms * MS, is_evaluating=True)
+    rest = Sample((script.main(5), script.score(15)), (900 - called_ms) * MS)
     assert explainer(*usual).explain(facts(called, rest))[:2] == (cause, 900 * MS)
 
 
 def test_function_has_one_cause_whatever_is_seen_in_one_step(script):
     """A rollout calls the model without gradients, and does other work in between."""
-    judge = explainer(*[Look((script.main(5), CALL), 5 * MS)] * 20)
-    called = [Look((script.main(5), script.score(15), CALL), 40 * MS)] * 20
-    other = [Look((script.main(5), script.score(15)), 40 * MS)] * 20
+    judge = explainer(*[Sample((script.main(5), CALL), 5 * MS)] * 20)
+    called = [Sample((script.main(5), script.score(15), CALL), 40 * MS)] * 20
+    other = [Sample((script.main(5), script.score(15)), 40 * MS)] * 20
     names = [judge.explain(facts(*looks)).cause for looks in (called, called[:5] + other[:15], other)]
     assert names == ["evaluation"] * 3
     judge.usual.count(1000 * MS, Counters(waited_ns=0))
@@ -372,9 +378,10 @@ def test_function_has_one_cause_whatever_is_seen_in_one_step(script):
 
 def test_modules_that_are_never_trained_make_no_evaluation_of_a_step(script):
     """As a teacher whose answers each step learns from."""
-    usual = [Look((script.main(5), CALL), 5 * MS, is_evaluating=True)] * 20
+    usual = [Sample((script.main(5), CALL), 5 * MS, is_evaluating=True)] * 20
     assert (
-        explainer(*usual).explain(facts(Look((script.main(5), CALL), 800 * MS, is_evaluating=True))).cause == "unknown"
+        explainer(*usual).explain(facts(Sample((script.main(5), CALL), 800 * MS, is_evaluating=True))).cause
+        == "unknown"
     )
 
 

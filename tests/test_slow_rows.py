@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from perfhooks.cli import app
-from perfhooks.record.watch.looks import Folded, Look
+from perfhooks.record.watch.samples import FoldedStacks, Sample
 from perfhooks.record.watch.sampling import Frame
 from perfhooks.report import page as report
 from perfhooks.report.page import run_data, slow_rows, terminal_tables
@@ -234,7 +234,7 @@ def test_every_column_is_explained():
 
 
 def test_stacks_are_written_again_only_when_there_are_new_ones():
-    stacks = Folded()
+    stacks = FoldedStacks()
     assert not stacks.is_new
-    stacks.add([Look((Frame(Folded.text.__code__, 7),), 3_000_000)])
+    stacks.add([Sample((Frame(FoldedStacks.text.__code__, 7),), 3_000_000)])
     assert (stacks.is_new, stacks.text().endswith(" 3\n"), stacks.is_new) == (True, True, False)

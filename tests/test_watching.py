@@ -30,9 +30,9 @@ from perfhooks.record.loop.ending import lifetime
 from perfhooks.record.watch import counters, slow, watch, watcher
 from perfhooks.record.watch.causes import Explainer, Explanation, StepFacts
 from perfhooks.record.watch.counters import Collections, CountedThread, Counters
-from perfhooks.record.watch.looks import Folded, Look
 from perfhooks.record.watch.loops import WatchedLoop
 from perfhooks.record.watch.pace import Pace
+from perfhooks.record.watch.samples import FoldedStacks, Sample
 from perfhooks.record.watch.sampling import outwards, stack_of
 from perfhooks.record.watch.slow import SlowSteps, predict
 from perfhooks.run import layout, timeline
@@ -141,7 +141,7 @@ def test_no_step_of_ten_thousand_is_slow_because_of_noise():
 
 def test_the_folder_of_requests_is_looked_into_in_time_however_long_steps_may_rest(monkeypatch):
     polled = threading.Semaphore(0)
-    monkeypatch.setattr(watcher.Watcher, "_look", lambda *_: (1000.0, True))
+    monkeypatch.setattr(watcher.Watcher, "_check", lambda *_: (1000.0, True))
     monkeypatch.setattr(watcher.Watcher, "_poll", lambda _: polled.release())
     ours, loop = watcher.Watcher(), WatchedLoop(Timeline("train"), "train", 0.05, step=int, wake=int)
     ours.attach(loop)
@@ -159,7 +159,7 @@ def test_nothing_is_dull_before_anybody_knows_what_slow_is():
     line.end_step(line._begins[0] + 10**9)
     known = []
     for loop.limit_ns in (None, 2e9, 0.5e9):
-        known.append(loop.was_dull(0))
+        known.append(loop.has_no_slow(0))
     assert known == [False, True, False]
 
 
@@ -189,11 +189,11 @@ class ByHand:
                 self.loop.timeline.data_arrived(self._clock())
             for look_ms in looks:
                 self.now_ms = began + look_ms
-                self.watch.look()
+                self.watch.check()
             self.now_ms = began + wall_ms
             self.loop.timeline.end_step(self._clock())
             if is_followed:
-                self.watch.look()
+                self.watch.check()
                 self.watch.tick()
 
     def slow(self):
@@ -277,12 +277,12 @@ def test_a_step_that_nobody_could_look_at_for_a_minute_slept_and_was_not_slow(by
 def test_what_was_seen_of_a_step_is_usual_once_that_has_ended_without_being_slow(by_hand):
     usual = by_hand.watch._slow._explainer.usual
     by_hand.steps(*QUIET)
-    known = len(usual.looks)
+    known = len(usual.samples)
     assert known > 0
     by_hand.steps(1000.0, looks=[400])
-    assert len(usual.looks) == known
+    assert len(usual.samples) == known
     by_hand.steps(100.0, 100.0)
-    assert len(usual.looks) == known + 2
+    assert len(usual.samples) == known + 2
 
 
 def test_a_collection_is_not_forgotten_before_its_step_has_ended(by_hand, monkeypatch):
@@ -335,7 +335,7 @@ def test_a_step_is_looked_at_before_it_is_slow_then_often_then_rarely(by_hand):
     began, looks = by_hand.now_ms, []
     while by_hand.now_ms < began + 60_000:
         looks.append(by_hand.now_ms - began)
-        by_hand.now_ms += 1000 * by_hand.watch.look()
+        by_hand.now_ms += 1000 * by_hand.watch.check()
     assert looks[:3] == pytest.approx([0, 162.5, 167.5], abs=1)
     assert sum(each < 662 for each in looks) == pytest.approx(101, abs=2)
     assert 300 < sum(each < 5500 for each in looks) < 400
@@ -359,11 +359,11 @@ def test_what_was_counted_before_a_late_look_agrees_with_what_was_seen_or_counts
     computed[0] += ran_ms
     by_hand.now_ms = began + 240
     for _ in range(20):
-        by_hand.watch.look()
+        by_hand.watch.check()
         by_hand.now_ms, computed[0] = by_hand.now_ms + 10, computed[0] + 10
     by_hand.now_ms = began + 500
     by_hand.loop.timeline.end_step(int(by_hand.now_ms * 1e6))
-    by_hand.watch.look()
+    by_hand.watch.check()
     by_hand.watch.tick()
     assert told[-1].before_ns / 1e6 == pytest.approx(before_ms, abs=2)
 
@@ -375,14 +375,14 @@ def test_what_was_seen_before_a_step_began_anew_is_not_its(by_hand, monkeypatch)
     by_hand.steps(*QUIET)
     for _ in range(300):
         by_hand.now_ms += 10
-        by_hand.watch.look()
+        by_hand.watch.check()
     by_hand.loop.timeline.begin(20)
     began = by_hand.now_ms
     by_hand.steps(1000.0, looks=range(400, 1000, 10))
     (seen,) = told
     assert seen.wall_ns / 1e6 == pytest.approx(1000)
-    assert len(seen.looks) == 60
-    assert min(look.at for look in seen.looks) / 1e6 > began
+    assert len(seen.samples) == 60
+    assert min(look.at for look in seen.samples) / 1e6 > began
     assert test_what_was_seen_before_a_step_began_anew_is_not_its.__code__ in {frame.code for frame in seen.after}
 
 
@@ -397,7 +397,7 @@ def test_what_we_keep_a_loop_waiting_for_is_in_no_step(monkeypatch):
     def spend(wall_ms):
         for _ in range(0, wall_ms, 10):
             now[0] += 10_000_000
-            watched.look()
+            watched.check()
 
     prof = Profiler(schedule="wait=16 warmup=1 active=1 repeat=2", on_trace_ready=lambda _: spend(2000), watch=False)
     watched = watch.Watch(prof._course.loop)
@@ -407,29 +407,29 @@ def test_what_we_keep_a_loop_waiting_for_is_in_no_step(monkeypatch):
             prof.step()
             watched.tick()
     watched.end()
-    assert [0.5e9 < seen.looked_ns < 0.9e9 for seen in told] == [True, True]
-    usual = watched._slow._explainer.usual.looks
-    looks = [*usual, *told[0].looks, *told[1].looks]
+    assert [0.5e9 < seen.sampled_ns < 0.9e9 for seen in told] == [True, True]
+    usual = watched._slow._explainer.usual.samples
+    looks = [*usual, *told[0].samples, *told[1].samples]
     assert len(usual) > 10
     assert {"spend", "advance"} & {frame.name for look in looks for frame in look.stack} == {"spend"}
 
 
 def test_nobody_says_that_steps_were_dull_before_the_pace_is_known(by_hand):
     by_hand.steps(*[100.0] * 9)
-    assert not by_hand.loop.was_dull(0)
+    assert not by_hand.loop.has_no_slow(0)
     by_hand.steps(*QUIET)
-    assert by_hand.loop.was_dull(12)
+    assert by_hand.loop.has_no_slow(12)
     by_hand.steps(1000.0)
-    assert not by_hand.loop.was_dull(12)
-    assert by_hand.loop.was_dull(30)
+    assert not by_hand.loop.has_no_slow(12)
+    assert by_hand.loop.has_no_slow(30)
 
 
 def test_stacks_that_are_kept_are_bounded_and_those_that_are_known_go_on_counting():
-    folded = Folded()
+    folded = FoldedStacks()
     (frame,) = stack_of(threading.get_ident())[-1:]
     for line in range(20_000):
-        folded.add([Look((frame._replace(line=line),), 1000)])
-    folded.add([Look((frame._replace(line=0),), 10**9)])
+        folded.add([Sample((frame._replace(line=line),), 1000)])
+    folded.add([Sample((frame._replace(line=0),), 10**9)])
     lines = folded.text().splitlines()
     assert len(lines) == 5000
     assert sum(int(each.rpartition(" ")[2]) for each in lines) == 4999 + 1000, "at least a millisecond each"
@@ -655,7 +655,7 @@ def test_slow_steps_with_a_rhythm_are_predicted_and_others_are_not():
 
 def test_what_explains_less_than_half_is_not_the_cause():
     seen = StepFacts(
-        wall_ns=1000, median_ns=100, wait_ns=400, garbage_ns=300, garbage_at=None, looks=[], counters=Counters(),
+        wall_ns=1000, median_ns=100, wait_ns=400, garbage_ns=300, garbage_at=None, samples=[], counters=Counters(),
         is_distributed=False, clock_share=None,
     )  # fmt: skip
     explain = Explainer(Installation.current()).explain
@@ -676,14 +676,14 @@ def test_a_backward_pass_that_computes_nothing_waits_for_other_ranks():
     code = frame.code.replace(co_filename="/site-packages/torch/autograd/graph.py")
     stack = ((frame._replace(code=code)),)
     seen = StepFacts(
-        wall_ns=1000, median_ns=100, wait_ns=-1, garbage_ns=0, garbage_at=None, looks=[Look(stack, 800)],
+        wall_ns=1000, median_ns=100, wait_ns=-1, garbage_ns=0, garbage_at=None, samples=[Sample(stack, 800)],
         counters=Counters(cpu_ns=20), is_distributed=True, clock_share=None,
     )  # fmt: skip
     explain = Explainer(Installation.current()).explain
     assert explain(seen).cause == "other ranks"
     assert explain(seen._replace(is_distributed=False)).cause == "unknown"
     assert explain(seen._replace(counters=Counters(cpu_ns=790))).cause == "unknown"
-    assert explain(seen._replace(looks=[Look(stack, 400)])).cause == "unknown", "one look is not the whole step"
+    assert explain(seen._replace(samples=[Sample(stack, 400)])).cause == "unknown", "one look is not the whole step"
 
 
 # --- in a training ---
@@ -796,7 +796,7 @@ def test_a_watcher_that_dies_is_one_line_and_the_training_goes_on(tmp_path, monk
 
     monkeypatch.setattr(watch.Watch, "tick", broken)
     with Profiler(schedule="on request", out=tmp_path, poll=0.01) as prof:
-        keep_stepping(prof, lambda: "steps are not watched any more (ZeroDivisionError)" in caplog.text)
+        keep_stepping(prof, lambda: "the watcher stopped (ZeroDivisionError)" in caplog.text)
         prof.request(1)
         keep_stepping(prof, lambda: prof._course.windows.handover.places)
     assert not threads()
@@ -941,9 +941,9 @@ def test_a_program_that_somebody_else_started_is_one_of_others():
 @pytest.mark.parametrize(("ranks", "is_told"), [(1, True), (2, False)])
 def test_what_others_use_is_told_where_no_other_rank_may_be_one_of_them(monkeypatch, ranks, is_told):
     monkeypatch.setattr(counters, "current_job", lambda: SimpleNamespace(world_size=ranks))
-    seen = counters.Processors()
+    seen = counters.CpuWaits()
     for step in (3, 5):
-        seen.look(threading.get_ident(), threading.get_native_id(), step)
+        seen.read(threading.get_ident(), threading.get_native_id(), step)
     (row,) = seen.rows
     assert (row.first, row.last, math.isnan(row.others_ms)) == (3, 5, not is_told)
 

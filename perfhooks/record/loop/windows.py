@@ -300,7 +300,7 @@ class Windows:
         requests = self._requests
         # a loop that ends with the step before a window leaves one that never saw a step
         is_empty = window.partial == STOPPED and window.reached == window.first != requests.began
-        is_dull = self._options["keep"] == "slow" and window.request is None and requests.loop.was_dull(window.first)
+        is_dull = self._options["keep"] == "slow" and window.request is None and requests.loop.has_no_slow(window.first)
         is_aside = (is_empty or _explains(window)) and self.last is not None
         keep = self._options["keep_results"] and not is_aside
         if not is_empty and window.give_way is None:

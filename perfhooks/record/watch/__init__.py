@@ -1,1 +1,1 @@
-"""What looks at a training while it runs: requests that it gets, its pace, and its slow steps."""
+"""The watcher thread: requests, step times and slow steps of a running training."""

@@ -1,4 +1,4 @@
-"""Why a step was slow: what was seen in it, and how much of its excess that explains."""
+"""Classification of slow steps: find the cause and the part of the excess that it explains."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.core import frames
 from perfhooks.record.watch import evaluations
-from perfhooks.record.watch.looks import Doing, Look
+from perfhooks.record.watch.samples import Sample, State
 from perfhooks.record.watch.sampling import common
-from perfhooks.record.watch.usual import MANY, UsualSteps, beyond
+from perfhooks.record.watch.usual import MIN_SAMPLES, UsualSteps, beyond
 from perfhooks.run.live.slow_causes import (
     ALLOCATOR,
     CHECKPOINT,
@@ -42,62 +42,62 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.sampling import Frame, Stack
     from perfhooks.run.installation import Installation
 
-_ENOUGH: Final = 0.5
-"""What explains less than this share of the excess is not the cause: two may add up, but one of them is larger."""
+_SUFFICIENT: Final = 0.5
+"""Minimum share of the excess that a cause must explain."""
 _ALMOST_ALL: Final = 0.8
-"""Of what was seen, so much must be one cause for it to count as that of the time before the first look."""
-_LEAST_SEEN: Final = 0.25
-"""And so much of the excess must have been seen."""
-_WAITING: Final = 0.25
-"""A thread that computes less than this share of the time waits for somebody."""
-_THROTTLED: Final = 0.8
-"""A clock below this share of its best is throttled: boost clocks of one device differ by a tenth."""
-_FAULT_NS: Final = 500_000
-"""What the system takes at most for a page: it clears one of 2 MB in that time."""
+"""Minimum share of the samples with one cause, before that cause also explains the time before the first sample."""
+_MIN_COVERED: Final = 0.25
+"""Minimum share of the excess that the samples must cover in that case."""
+_IDLE_BELOW: Final = 0.25
+"""CPU use below which a thread counts as waiting."""
+_THROTTLED_BELOW: Final = 0.8
+"""Share of the best device clock below which the clock is throttled. Boost clocks of one device differ by 10%."""
+_MAX_FAULT_NS: Final = 500_000
+"""Maximum time of one page fault: clearing a page of 2 MB."""
 
 _SAVING: Final = re.compile(r"^_*(?:save|checkpoint|dump|write)(?:_|$)|save_checkpoint|(?:^|_)saving")
-_LOCKS: Final = re.compile(r"^\s*(?:async )?with\b|\b(?:acquire|wait|wait_for|join|get|put|result)\(")
+_LOCK_CALLS: Final = re.compile(r"^\s*(?:async )?with\b|\b(?:acquire|wait|wait_for|join|get|put|result)\(")
 _FLUSHES: Final = re.compile(r"\b(?:fsync|fdatasync|flush|sync)\(")
 _SYNCHRONIZES: Final = re.compile(r"\.(?:item|tolist|numpy|cpu|cuda|to|nonzero|unique|synchronize|wait)\(")
 
 
 class StepFacts(NamedTuple):
-    """All that is known of one slow step."""
+    """Measurements of one slow step."""
 
     wall_ns: int
     median_ns: float
     wait_ns: int
-    """For data; -1 where nobody measured."""
+    """Wait for data; -1 if not measured."""
     garbage_ns: int
     garbage_at: Frame | None
-    looks: Sequence[Look]
-    """What was seen, from the time on at which the step was longer than most."""
+    samples: Sequence[Sample]
+    """Stack samples, from the time at which the step became longer than usual."""
     counters: Counters
-    """What was counted meanwhile."""
+    """Counts of the training thread during the samples."""
     is_distributed: bool
-    """Whether the process belongs to others."""
+    """Whether `torch.distributed` is initialized."""
     clock_share: float | None
-    """The device's clock over the fastest one seen."""
+    """Device clock as a share of the fastest clock of the run."""
     aside_ns: int = 0
-    """How long somebody evaluated, as was said by whoever did."""
+    """Time in evaluations that a framework or a loader reported."""
     waited_ns: int | None = None
-    """For a processor, in the whole step."""
+    """Run-queue wait of the whole step."""
     has_device: bool = False
-    """Whether the program uses one."""
+    """Whether the program uses an accelerator."""
     before_ns: float = 0.0
-    """How long it had been longer than usual when it was first looked at, if the system counted then what looks saw."""
+    """Excess time before the first sample; 0 if the counters disagree with the samples."""
     after: Stack = ()
-    """Where the training was when the step had ended."""
+    """Stack of the training after the step."""
 
     @property
     def excess_ns(self) -> float:
-        """What it took more than others."""
+        """Time above the median."""
         return self.wall_ns - self.median_ns
 
     @property
-    def looked_ns(self) -> int:
-        """How long it was looked at."""
-        return spent(self.looks)
+    def sampled_ns(self) -> int:
+        """Time that the samples cover."""
+        return spent(self.samples)
 
 
 class Explanation(NamedTuple):
@@ -105,201 +105,212 @@ class Explanation(NamedTuple):
 
     cause: str
     explained_ns: float | None
-    """None where that cannot be told."""
+    """None if unknown."""
     frame: Frame | None
-    """The line of code; None where nobody saw one."""
+    """Line of code; None if unknown."""
 
 
-def _total(inside: Sequence[tuple[Look, Frame]]) -> int:
-    return sum(look.spent_ns for look, _ in inside)
+def _total_ns(pairs: Sequence[tuple[Sample, Frame]]) -> int:
+    return sum(sample.spent_ns for sample, _ in pairs)
 
 
-def spent(looks: Sequence[Look]) -> int:
-    """How long it was so, in nanoseconds."""
-    return sum(look.spent_ns for look in looks)
+def spent(samples: Sequence[Sample]) -> int:
+    """Return the time of samples, in nanoseconds."""
+    return sum(sample.spent_ns for sample in samples)
 
 
 class Explainer:
-    """Finds the cause of slow steps of one process.
+    """Classifies the slow steps of one process.
 
     Args:
-        installation: Tells whose a file is.
+        installation: Maps files to packages.
     """
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
         self.usual = UsualSteps()
         self._functions: dict[CodeType, Counter[str]] = {}
-        """Nanoseconds of each cause that slow steps had so far in each function."""
+        """Nanoseconds by cause, for each function that was the cause of a slow step."""
 
-    def explain(self, seen: StepFacts) -> Explanation:
-        """The cause: of the function that holds the excess, else the first that explains enough of it."""
-        inside, measured = self._in_function(seen), max(seen.garbage_ns, seen.wait_ns)
-        if inside and measured < _ALMOST_ALL * seen.excess_ns and (found := self._of_function(seen, inside)):
-            return found
-        looks = {cause: [look for look in seen.looks if self._is(look, cause)] for cause in _TOLD_BY_LOOKS}
-        looks[EVALUATION] = evaluations.found(seen.looks, self.usual)
-        looks[RANKS] += [] if looks[RANKS] else self._waiting_in_backward(seen)
-        looks[DEVICE] = looks[DEVICE] if seen.has_device else []
-        explained = {cause: self._explained(seen, cause, some) for cause, some in looks.items()}
-        enough = _ENOUGH * seen.excess_ns
-        looks[OWN] = self._own_code(seen, enough)
-        counted = {
-            GARBAGE: seen.garbage_ns,
-            EVALUATION: max(explained[EVALUATION], seen.aside_ns),
-            DATA: max(explained[DATA], seen.wait_ns),
-            MEMORY: max(explained[MEMORY], self._paging(seen)),
-            OWN: spent(looks[OWN]),
-            PROCESSOR: self._queued(seen),
+    def explain(self, facts: StepFacts) -> Explanation:
+        """Return the cause of the function that holds the excess, else the first cause that explains enough of it."""
+        inside, directly_ns = self._inside_new_function(facts), max(facts.garbage_ns, facts.wait_ns)
+        if (
+            inside
+            and directly_ns < _ALMOST_ALL * facts.excess_ns
+            and (explanation := self._classify_function(facts, inside))
+        ):
+            return explanation
+        samples = {
+            cause: [sample for sample in facts.samples if self._has_cause(sample, cause)] for cause in _SAMPLED_CAUSES
         }
-        told = _largest(explained | counted, enough)
-        if told is not None:
-            frame = self._frame(seen, told, looks.get(told) or seen.looks)
-            return Explanation(told, min(float((explained | counted)[told]), seen.excess_ns), frame)
-        if seen.before_ns and seen.looked_ns >= _LEAST_SEEN * seen.excess_ns:
-            # the first look came late, and all that was seen then is one thing
-            enough = max(_ALMOST_ALL, enough / (seen.looked_ns + seen.before_ns)) * seen.looked_ns
-            explained |= {MEMORY: counted[MEMORY], OWN: spent(self._own_code(seen, enough))}
-            told = _largest(explained, enough)
-            if told is not None:
-                return Explanation(told, min(float(explained[told]), seen.looked_ns), None)
+        samples[EVALUATION] = evaluations.evaluating(facts.samples, self.usual)
+        samples[RANKS] += [] if samples[RANKS] else self._gradient_waits(facts)
+        samples[DEVICE] = samples[DEVICE] if facts.has_device else []
+        explained = {cause: self._unusual_ns(facts, cause, matching) for cause, matching in samples.items()}
+        needed_ns = _SUFFICIENT * facts.excess_ns
+        samples[OWN] = self._unusual_code(facts, needed_ns)
+        measured_ns = {
+            GARBAGE: facts.garbage_ns,
+            EVALUATION: max(explained[EVALUATION], facts.aside_ns),
+            DATA: max(explained[DATA], facts.wait_ns),
+            MEMORY: max(explained[MEMORY], self._paging_ns(facts)),
+            OWN: spent(samples[OWN]),
+            PROCESSOR: self._queued_ns(facts),
+        }
+        largest = _first_sufficient(explained | measured_ns, needed_ns)
+        if largest is not None:
+            frame = self._blamed_frame(facts, largest, samples.get(largest) or facts.samples)
+            return Explanation(largest, min(float((explained | measured_ns)[largest]), facts.excess_ns), frame)
+        if facts.before_ns and facts.sampled_ns >= _MIN_COVERED * facts.excess_ns:
+            # the first sample came late, and almost all samples have one cause
+            needed_ns = max(_ALMOST_ALL, needed_ns / (facts.sampled_ns + facts.before_ns)) * facts.sampled_ns
+            explained |= {MEMORY: measured_ns[MEMORY], OWN: spent(self._unusual_code(facts, needed_ns))}
+            largest = _first_sufficient(explained, needed_ns)
+            if largest is not None:
+                return Explanation(largest, min(float(explained[largest]), facts.sampled_ns), None)
         cause = UNKNOWN
-        if seen.counters.retries:
+        if facts.counters.retries:
             cause = ALLOCATOR
-        elif seen.clock_share is not None and seen.clock_share < _THROTTLED:
+        elif facts.clock_share is not None and facts.clock_share < _THROTTLED_BELOW:
             cause = CLOCK
-        return Explanation(cause, None, self._frame(seen, cause, seen.looks))
+        return Explanation(cause, None, self._blamed_frame(facts, cause, facts.samples))
 
-    def _in_function(self, seen: StepFacts) -> list[tuple[Look, Frame]]:
-        """Return the looks in the innermost function that holds most of the excess, if usual steps are never in it.
+    def _inside_new_function(self, facts: StepFacts) -> list[tuple[Sample, Frame]]:
+        """Return the samples in the innermost function that holds most of the excess and is never in usual steps.
 
-        Functions that a model calls are a part of its call.
-        None if the training is still there after the step, because it has gone on to another loop.
+        Functions that a model calls count as part of the call of the model.
+        Return an empty list if the training is still in that function after the step: it has moved to another loop.
         """
-        if len(self.usual.looks) < MANY:
+        if len(self.usual.samples) < MIN_SAMPLES:
             return []
-        known = {frame.code for stack in (seen.after, *(look.stack for look in self.usual.looks)) for frame in stack}
-        inside: dict[CodeType, list[tuple[Look, Frame]]] = {}
-        for look in seen.looks:
-            outside = takewhile(lambda frame: frame.name != frames.CALLS_MODULE, self.usual.own(look.stack))
+        usual_codes = {
+            frame.code for stack in (facts.after, *(sample.stack for sample in self.usual.samples)) for frame in stack
+        }
+        inside: dict[CodeType, list[tuple[Sample, Frame]]] = {}
+        for sample in facts.samples:
+            outside = takewhile(lambda frame: frame.name != frames.CALLS_MODULE, self.usual.own(sample.stack))
             for code, frame in {frame.code: frame for frame in outside}.items():
-                if code not in known and self._origin(frame) is Origin.USER:
-                    inside.setdefault(code, []).append((look, frame))
-        enough = max((_total(looks) for looks in inside.values()), default=0) * _ALMOST_ALL
-        held = [looks for looks in inside.values() if _total(looks) >= enough]
-        most = max(held, key=lambda looks: looks[0][0].stack.index(looks[0][1]), default=[])
-        return most if _total(most) >= _ENOUGH * seen.excess_ns else []
+                if code not in usual_codes and self._origin(frame) is Origin.USER:
+                    inside.setdefault(code, []).append((sample, frame))
+        needed_ns = max((_total_ns(samples) for samples in inside.values()), default=0) * _ALMOST_ALL
+        functions = [samples for samples in inside.values() if _total_ns(samples) >= needed_ns]
+        innermost = max(functions, key=lambda samples: samples[0][0].stack.index(samples[0][1]), default=[])
+        return innermost if _total_ns(innermost) >= _SUFFICIENT * facts.excess_ns else []
 
-    def _of_function(self, seen: StepFacts, inside: Sequence[tuple[Look, Frame]]) -> Explanation | None:
-        """Name what a function does by all slow steps in which it was seen, so that its name does not depend on one.
+    def _classify_function(self, facts: StepFacts, inside: Sequence[tuple[Sample, Frame]]) -> Explanation | None:
+        """Classify a function by all slow steps in which it was sampled, so that its cause is stable.
 
-        None if it mostly waits for something unknown.
+        Return None if the function mostly waits for something unknown.
         """
         lines: Counter[Frame] = Counter()
-        for look, frame in inside:
-            lines[frame] += look.spent_ns if look.is_exact else 0
-        line, looks = lines.most_common(1)[0][0], [look for look, _ in inside]
+        for sample, frame in inside:
+            lines[frame] += sample.spent_ns if sample.is_exact else 0
+        line, samples = lines.most_common(1)[0][0], [sample for sample, _ in inside]
         totals = self._functions.setdefault(line.code, Counter())
-        for cause in _TOLD_BY_LOOKS:
-            is_so = evaluations.found(looks, self.usual) if cause == EVALUATION else None
-            totals[cause] += spent([look for look in looks if self._is(look, cause)] if is_so is None else is_so)
-        totals[DEVICE] *= seen.has_device
-        totals[MEMORY] += min(int(self._paging(seen)), spent(looks))
-        totals[OWN] += spent([look for look in looks if look.doing in (Doing.COMPUTING, Doing.QUEUEING)])
-        totals[UNKNOWN] += spent(looks)
-        cause = next(cause for cause in SEEN_BY if totals[cause] >= _ENOUGH * totals[UNKNOWN])
-        return None if cause == UNKNOWN else Explanation(cause, min(float(spent(looks)), seen.excess_ns), line)
+        for cause in _SAMPLED_CAUSES:
+            matching = evaluations.evaluating(samples, self.usual) if cause == EVALUATION else None
+            totals[cause] += spent(
+                [sample for sample in samples if self._has_cause(sample, cause)] if matching is None else matching
+            )
+        totals[DEVICE] *= facts.has_device
+        totals[MEMORY] += min(int(self._paging_ns(facts)), spent(samples))
+        totals[OWN] += spent([sample for sample in samples if sample.state in (State.COMPUTING, State.QUEUEING)])
+        totals[UNKNOWN] += spent(samples)
+        cause = next(cause for cause in SEEN_BY if totals[cause] >= _SUFFICIENT * totals[UNKNOWN])
+        return None if cause == UNKNOWN else Explanation(cause, min(float(spent(samples)), facts.excess_ns), line)
 
-    def _is(self, look: Look, cause: str) -> bool:
-        """Whether a look saw a cause."""
-        test = _BY_LOOK.get(cause)
-        if test is not None:
-            return bool(look.stack) and test(look)
+    def _has_cause(self, sample: Sample, cause: str) -> bool:
+        matches = _MATCHERS.get(cause)
+        if matches is not None:
+            return bool(sample.stack) and matches(sample)
         if cause == EVALUATION:
-            return evaluations.is_sure(look, self.usual)
-        return any(cause in _by_frame(frame.file, frame.name) for frame in self.usual.own(look.stack))
+            return evaluations.is_sure(sample, self.usual)
+        return any(cause in _causes_of_frame(frame.file, frame.name) for frame in self.usual.own(sample.stack))
 
-    def _explained(self, seen: StepFacts, cause: str, looks: Sequence[Look]) -> float:
-        """How long something was seen, less what of it is seen in usual steps; of what nobody saw, nothing is said."""
-        if not looks:
+    def _unusual_ns(self, facts: StepFacts, cause: str, samples: Sequence[Sample]) -> float:
+        """Return the time of a cause, less its usual share."""
+        if not samples:
             return 0.0
-        usual = self.usual.share(lambda look: self._is(look, cause))
-        return beyond(spent(looks) / seen.looked_ns, usual) * seen.looked_ns
+        usual = self.usual.share(lambda sample: self._has_cause(sample, cause))
+        return beyond(spent(samples) / facts.sampled_ns, usual) * facts.sampled_ns
 
-    def _own_code(self, seen: StepFacts, enough: float) -> list[Look]:
-        """Where it computed what usual steps do not compute, or else Python ran for longer than in those."""
-        computing = [look for look in seen.looks if look.doing in (Doing.COMPUTING, Doing.QUEUEING)]
-        new = self.usual.unseen(computing, seen.after)
-        if spent(new) >= enough:
+    def _unusual_code(self, facts: StepFacts, needed_ns: float) -> list[Sample]:
+        """Return the samples in code that usual steps do not run, else those in which Python ran longer than usual."""
+        computing = [sample for sample in facts.samples if sample.state in (State.COMPUTING, State.QUEUEING)]
+        new = self.usual.unseen(computing, facts.after)
+        if spent(new) >= needed_ns:
             return new
-        held = [look for look in computing if self._holds(look)]
-        explained = beyond(spent(held) / (seen.looked_ns or 1), self.usual.share(self._holds)) * seen.looked_ns
-        return held if explained >= enough else []
+        holding = [sample for sample in computing if self._holds_gil(sample)]
+        explained = (
+            beyond(spent(holding) / (facts.sampled_ns or 1), self.usual.share(self._holds_gil)) * facts.sampled_ns
+        )
+        return holding if explained >= needed_ns else []
 
-    def _holds(self, look: Look) -> bool:
-        """Whether the interpreter was held by code that is not torch's."""
-        return look.is_held and bool(look.stack) and not frames.is_torch(look.stack[-1].file)
+    def _holds_gil(self, sample: Sample) -> bool:
+        """Whether code outside torch held the GIL."""
+        return sample.is_held and bool(sample.stack) and not frames.is_torch(sample.stack[-1].file)
 
-    def _paging(self, seen: StepFacts) -> float:
-        """How long the system gave it pages; time in which it wanted a processor counts in proportion."""
-        cpu, system, faults = seen.counters.cpu_ns, seen.counters.system_ns, seen.counters.faults
-        if not cpu or system is None or faults is None or faults * _FAULT_NS < system:
+    def _paging_ns(self, facts: StepFacts) -> float:
+        """Return the time of page faults. Run-queue wait counts in proportion."""
+        cpu, system, faults = facts.counters.cpu_ns, facts.counters.system_ns, facts.counters.faults
+        if not cpu or system is None or faults is None or faults * _MAX_FAULT_NS < system:
             return 0.0
         share = beyond(min(system / cpu, 1.0), self.usual.system)
-        return share * (cpu + (seen.counters.waited_ns or 0))
+        return share * (cpu + (facts.counters.waited_ns or 0))
 
-    def _queued(self, seen: StepFacts) -> float:
-        """How much longer it took than it would have, had it done the same and waited for a processor as usual."""
-        usual, new = self.usual.waiting, self.usual.unseen(seen.looks, seen.after)
-        if seen.waited_ns is None or usual is None or spent(new) >= _ENOUGH * seen.looked_ns:
+    def _queued_ns(self, facts: StepFacts) -> float:
+        """Return the run-queue wait above the usual share."""
+        usual, new = self.usual.waiting, self.usual.unseen(facts.samples, facts.after)
+        if facts.waited_ns is None or usual is None or spent(new) >= _SUFFICIENT * facts.sampled_ns:
             return 0.0
-        return beyond(min(seen.waited_ns / seen.wall_ns, 1.0), usual) * seen.wall_ns
+        return beyond(min(facts.waited_ns / facts.wall_ns, 1.0), usual) * facts.wall_ns
 
     @staticmethod
-    def _waiting_in_backward(seen: StepFacts) -> list[Look]:
-        """A backward pass that does not compute waits for the gradients of others."""
-        cpu = seen.counters.cpu_ns
-        if not seen.is_distributed or cpu is None or cpu > _WAITING * seen.looked_ns:
+    def _gradient_waits(facts: StepFacts) -> list[Sample]:
+        """Return the samples of a backward pass that does not compute: it waits for the gradients of other ranks."""
+        cpu = facts.counters.cpu_ns
+        if not facts.is_distributed or cpu is None or cpu > _IDLE_BELOW * facts.sampled_ns:
             return []
-        return [look for look in seen.looks if look.stack and frames.BACKWARD.search(look.stack[-1].file)]
+        return [sample for sample in facts.samples if sample.stack and frames.BACKWARD.search(sample.stack[-1].file)]
 
-    def _frame(self, seen: StepFacts, cause: str, looks: Sequence[Look]) -> Frame | None:
-        """The line to look at: where most time was spent, in the function in which most was.
+    def _blamed_frame(self, facts: StepFacts, cause: str, samples: Sequence[Sample]) -> Frame | None:
+        """Return the line with most time, in the function with most time.
 
-        None where nobody looked for half of what is to be explained, and where any line would be innocent.
+        Return None if the samples cover less than half of the excess, or if the cause is unrelated to the running line.
         """
         if cause == GARBAGE:
-            return seen.garbage_at
-        if cause == PROCESSOR or spent(looks) < _ENOUGH * seen.excess_ns:
+            return facts.garbage_at
+        if cause == PROCESSOR or spent(samples) < _SUFFICIENT * facts.excess_ns:
             return None
-        depth = self._depth(looks) if cause == EVALUATION else 0
+        depth = self._evaluating_depth(samples) if cause == EVALUATION else 0
         functions: Counter[object] = Counter()
         lines: Counter[Frame] = Counter()
-        for look in looks:
-            frame = look.stack[depth - 1] if 0 < depth <= len(look.stack) else self._named(look.stack)
+        for sample in samples:
+            frame = sample.stack[depth - 1] if 0 < depth <= len(sample.stack) else self._nameable_frame(sample.stack)
             if frame is not None:
-                functions[frame.code] += look.spent_ns
-                lines[frame] += look.spent_ns if look.is_exact else 0
+                functions[frame.code] += sample.spent_ns
+                lines[frame] += sample.spent_ns if sample.is_exact else 0
         code = max(functions, key=functions.__getitem__, default=None)
-        if functions[code] < _ENOUGH * spent(looks):
+        if functions[code] < _SUFFICIENT * spent(samples):
             return None
         return max((frame for frame in lines if frame.code is code), key=lines.__getitem__)
 
-    def _depth(self, looks: Sequence[Look]) -> int:
-        """How deep the function lies that all looks saw and that calls the model: the loop, or what it called."""
-        first = looks[0].stack if looks else ()
+    def _evaluating_depth(self, samples: Sequence[Sample]) -> int:
+        """Return the depth of the innermost shared function that calls the model."""
+        first = samples[0].stack if samples else ()
         calls = (place for place, frame in enumerate(first) if frame.name == frames.CALLS_MODULE)
-        shared = min([next(calls, len(first)), *(common(first, look.stack) for look in looks)])
-        mine = (Origin.USER, Origin.INSTALLED)
-        return max((place for place in range(1, shared + 1) if self._origin(first[place - 1]) in mine), default=0)
+        shared = min([next(calls, len(first)), *(common(first, sample.stack) for sample in samples)])
+        nameable = (Origin.USER, Origin.INSTALLED)
+        return max((place for place in range(1, shared + 1) if self._origin(first[place - 1]) in nameable), default=0)
 
-    def _named(self, stack: Stack) -> Frame | None:
-        """The innermost line of the user's, or else of a package, below what the loop is always in, or else in that."""
-        own = self.usual.own(stack)
-        always = stack[: len(stack) - len(own)]
-        of_somebody, of_others = PREFERENCE[:2], PREFERENCE[2:]
-        for part, wanted in ((own, of_somebody), (always, of_somebody), (stack, of_others)):
-            for origins in wanted:
+    def _nameable_frame(self, stack: Stack) -> Frame | None:
+        """Return the innermost user line below the loop, else of a package, else in the functions around the loop."""
+        inner = self.usual.own(stack)
+        outer = stack[: len(stack) - len(inner)]
+        preferred, fallback = PREFERENCE[:2], PREFERENCE[2:]
+        for part, groups in ((inner, preferred), (outer, preferred), (stack, fallback)):
+            for origins in groups:
                 for frame in reversed(part):
                     if self._origin(frame) in origins:
                         return frame
@@ -309,53 +320,54 @@ class Explainer:
         return self._installation.origin_of(frame.file)
 
 
-def _largest(explained: Mapping[str, float], enough: float) -> str | None:
-    """The first cause that explains enough; memory is one of its own where it is most of what a line computes."""
-    told = next((cause for cause in SEEN_BY if explained.get(cause, 0.0) >= enough), None)
-    return MEMORY if told == OWN and explained[MEMORY] >= _ENOUGH * explained[OWN] else told
+def _first_sufficient(explained: Mapping[str, float], needed_ns: float) -> str | None:
+    """Return the first sufficient cause; memory replaces own code if it is most of that."""
+    first = next((cause for cause in SEEN_BY if explained.get(cause, 0.0) >= needed_ns), None)
+    return MEMORY if first == OWN and explained[MEMORY] >= _SUFFICIENT * explained[OWN] else first
 
 
-def _compiles(file: str, name: str) -> bool:
+def _is_compiling(file: str, name: str) -> bool:
     # the first call of torch.compile imports the compiler, for seconds
     return bool(frames.COMPILES.search(file)) or (name == "compile" and file.endswith(frames.TORCH))
 
 
-def _saves(file: str, name: str) -> bool:
+def _is_saving(file: str, name: str) -> bool:
     if frames.SAVES.search(file):
         return "save" in name or "write" in name
     return not frames.is_torch(file) and bool(_SAVING.search(name))
 
 
 @lru_cache(4096)
-def _by_frame(file: str, name: str) -> frozenset[str]:
-    """The causes that a function on the stack tells."""
-    told = {
-        COMPILATION: _compiles(file, name),
-        CHECKPOINT: _saves(file, name),
+def _causes_of_frame(file: str, name: str) -> frozenset[str]:
+    matches = {
+        COMPILATION: _is_compiling(file, name),
+        CHECKPOINT: _is_saving(file, name),
         DATA: frames.FETCHES.search(file),
         RANKS: frames.COLLECTIVE.search(file),
     }
-    return frozenset(cause for cause, is_told in told.items() if is_told)
+    return frozenset(cause for cause, is_match in matches.items() if is_match)
 
 
-def _locks(look: Look) -> bool:
-    frame = look.stack[-1]
-    return look.doing is Doing.LOCK and bool(frames.WAITS.search(frame.file) or _LOCKS.search(_text(frame)))
+def _is_locked(sample: Sample) -> bool:
+    frame = sample.stack[-1]
+    return sample.state is State.LOCK and bool(
+        frames.WAITS.search(frame.file) or _LOCK_CALLS.search(_source_line(frame))
+    )
 
 
-def _moves_files(look: Look) -> bool:
-    # a thread whose disk has answered waits for a processor where others compute, and the system tells that alone
-    return look.doing is Doing.FILE or (not look.is_held and bool(_FLUSHES.search(_text(look.stack[-1]))))
+def _is_in_file_call(sample: Sample) -> bool:
+    # on a contended host, a thread waits for a CPU after its read returns, and Linux reports only that wait
+    return sample.state is State.FILE or (not sample.is_held and bool(_FLUSHES.search(_source_line(sample.stack[-1]))))
 
 
-def _text(frame: Frame) -> str:
+def _source_line(frame: Frame) -> str:
     return linecache.getline(frame.file, frame.line)
 
 
-_BY_LOOK: Final[dict[str, Callable[[Look], bool]]] = {
-    DISK: _moves_files,
-    LOCK: _locks,
-    MEMORY: lambda look: look.doing is Doing.PAGE,
-    DEVICE: lambda look: not look.is_held and bool(_SYNCHRONIZES.search(_text(look.stack[-1]))),
+_MATCHERS: Final[dict[str, Callable[[Sample], bool]]] = {
+    DISK: _is_in_file_call,
+    LOCK: _is_locked,
+    MEMORY: lambda sample: sample.state is State.PAGE,
+    DEVICE: lambda sample: not sample.is_held and bool(_SYNCHRONIZES.search(_source_line(sample.stack[-1]))),
 }
-_TOLD_BY_LOOKS: Final = (COMPILATION, CHECKPOINT, EVALUATION, DATA, RANKS, *_BY_LOOK)
+_SAMPLED_CAUSES: Final = (COMPILATION, CHECKPOINT, EVALUATION, DATA, RANKS, *_MATCHERS)

@@ -1,4 +1,4 @@
-"""What happened to a thread and its process lately: read around slow steps, and at no other time."""
+"""Counters of a thread and its process, read around slow steps only."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ if TYPE_CHECKING:
 
 _PROC: Final = Path("/proc")
 _STATM: Final = Path("/proc/self/statm")
-_MOST_BELOW: Final = 500
-"""Processes that this one has started, of which it is asked what they used; nobody starts as many."""
+_MAX_PROCESSES: Final = 500
+"""Maximum number of child processes whose CPU time is read."""
 
 
 class Counters(NamedTuple):
-    """Counts that only grow; None where the system, or the device, does not tell."""
+    """Growing counts; None if not available."""
 
     cpu_ns: int | None = None
-    """What the thread has computed."""
+    """CPU time of the thread."""
     switches: int | None = None
-    """How often it was off a processor, whether it waited or was made to."""
+    """Context switches, voluntary and involuntary."""
     faults: int | None = None
-    """Its page faults."""
+    """Page faults."""
     retries: int | None = None
-    """How often the device's allocator had to give memory back and try again."""
+    """Retries of the device allocator after it released memory."""
     waited_ns: int | None = None
-    """How long it could have run and waited for a processor."""
+    """Run-queue wait."""
     system_ns: int | None = None
-    """What of its computing was the system's, as when it is given memory."""
+    """Kernel part of the CPU time, for example for new pages."""
 
     @classmethod
     def read(cls, thread: CountedThread) -> Counters:
-        """Those of a thread now."""
+        """Read the counters of a thread."""
         faults, system_ns = thread.faults_and_system_ns()
         return cls(thread.cpu_ns(), thread.switches(), faults, _retries(), thread.waited_ns(), system_ns)
 
     def since(self, before: Counters) -> Counters:
-        """What was added."""
+        """Return the difference to earlier counters."""
         pairs = zip(self, before, strict=True)
         return Counters(*(None if now is None or then is None else max(0, now - then) for now, then in pairs))
 
 
 class Queueing:
-    """What share of its time a thread waits for a processor, since it was first looked at."""
+    """Run-queue wait of a thread, as a share of the time since its first reading."""
 
     def __init__(self) -> None:
         self._native = 0
@@ -68,10 +68,10 @@ class Queueing:
         self._before: int | None = None
 
     def share(self, thread: CountedThread) -> float | None:
-        """From 0 to 1; None where the system does not tell, and at the first look.
+        """Return the share, from 0 to 1; None at the first reading or if not available.
 
         Args:
-            thread: The one to look at; where it is another one than before, what was seen is forgotten.
+            thread: The thread. A new thread starts a new count.
         """
         now, waited = time.monotonic_ns(), thread.waited_ns()
         if thread.native != self._native:
@@ -81,7 +81,7 @@ class Queueing:
         return min(max(waited - self._before, 0) / (now - self._began), 1.0)
 
     def since_last(self) -> float | None:
-        """That of the thread that calls this, since it did last; at first since the process began."""
+        """Return the share of the calling thread since its last call, at first since the process start."""
         thread = CountedThread(threading.get_ident(), threading.get_native_id())
         if not self._native:
             age_ns = round(1e9 * (time.time() - began_s()))
@@ -92,7 +92,7 @@ class Queueing:
 
 
 def resident() -> int:
-    """The memory of this process, in bytes; 0 where the system does not say it in a file."""
+    """Return the resident memory of this process, in bytes; 0 if not available."""
     try:
         return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -100,71 +100,71 @@ def resident() -> int:
 
 
 def _retries() -> int | None:
-    """Retries of torch's allocator on all devices that are in use."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
-    with contextlib.suppress(Exception):  # a device that is in trouble is not ours to report
+    with contextlib.suppress(Exception):  # the training reports device errors itself
         if cuda is not None and cuda.is_initialized():
             stats = (cuda.memory_stats(device) for device in range(cuda.device_count()))
-            return sum(int(each.get("num_alloc_retries", 0)) for each in stats)
+            return sum(int(statistics.get("num_alloc_retries", 0)) for statistics in stats)
     return None
 
 
 def clock_mhz() -> float | None:
-    """The clock of the device that is in use; None where it cannot be read."""
+    """Return the clock of the device in use, in MHz; None if not available."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
-    with contextlib.suppress(Exception):  # it needs a library that may not be there
+    with contextlib.suppress(Exception):  # pynvml may be missing
         if cuda is not None and cuda.is_initialized():
             return float(cuda.clock_rate())
     return None
 
 
-_MOST_PAUSES: Final = 4096
-"""Kept at most: nobody asks for them while nobody watches."""
-_MANY_YOUNG: Final = 50_000
-"""Python collects every 700 or 2,000; there are more where a training had switched that off for a while."""
+_MAX_PAUSES: Final = 4096
+"""Maximum stored collections."""
+_MIN_YOUNG: Final = 50_000
+"""Young objects from which a young collection is timed. Python collects at 700 or 2,000, so more mean that it was
+disabled."""
 
 
 class Collections:
-    """How long Python's garbage collections took, and where the longest began."""
+    """Durations of Python's garbage collections, and the code where the longest began."""
 
     def __init__(self) -> None:
         self._pauses: list[tuple[int, int, Frame | None]] = []
         self._began = 0
-        self._where: Frame | None = None
-        self._listener: Callable[[str, dict[str, Any]], None] = self._heard
+        self._frame: Frame | None = None
+        self._listener: Callable[[str, dict[str, Any]], None] = self._on_collection
 
     def listen(self) -> None:
-        """Hear of collections from now on."""
+        """Start to time collections."""
         if self._listener not in gc.callbacks:
             gc.callbacks.append(self._listener)
 
     def end(self) -> None:
-        """Hear of none any more."""
+        """Stop to time collections."""
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._listener)
 
-    def _heard(self, phase: str, info: dict[str, Any]) -> None:
-        """Called by Python in whatever thread collects; young objects take microseconds and are passed over."""
+    def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
+        """Time a collection, in the thread that collects. Short collections of young objects are skipped."""
         if phase == "start":
-            if info["generation"] or gc.get_count()[0] > _MANY_YOUNG:
-                self._where = caller(1)
+            if info["generation"] or gc.get_count()[0] > _MIN_YOUNG:
+                self._frame = caller(1)
                 self._began = time.perf_counter_ns()
         elif self._began:
-            self._pauses.append((self._began, time.perf_counter_ns(), self._where))
+            self._pauses.append((self._began, time.perf_counter_ns(), self._frame))
             self._began = 0
-            if len(self._pauses) > _MOST_PAUSES:
-                del self._pauses[: _MOST_PAUSES // 2]
+            if len(self._pauses) > _MAX_PAUSES:
+                del self._pauses[: _MAX_PAUSES // 2]
 
     def within(self, begin: int, end: int) -> tuple[int, Frame | None]:
-        """The nanoseconds of collections in a stretch of time, and where the longest of them began."""
-        inside = [(min(stop, end) - max(start, begin), where) for start, stop, where in self._pauses[:]]
-        inside = [(length, where) for length, where in inside if length > 0]
-        return sum(length for length, _ in inside), max(inside, key=lambda each: each[0], default=(0, None))[1]
+        """Return the nanoseconds of collections in an interval, and the code where the longest began."""
+        overlaps = [(min(stop, end) - max(start, begin), where) for start, stop, where in self._pauses[:]]
+        overlaps = [(length, where) for length, where in overlaps if length > 0]
+        return sum(length for length, _ in overlaps), max(overlaps, key=lambda pair: pair[0], default=(0, None))[1]
 
     def forget(self, before: int) -> None:
-        """Forget those that ended before a time."""
+        """Drop collections that ended before a time."""
         while self._pauses and self._pauses[0][1] < before:
             del self._pauses[0]
 
@@ -178,74 +178,75 @@ class _Count(NamedTuple):
     others_ns: float
 
 
-class Processors:
-    """Looks once in a while at what a loop's thread has computed and waited; what is between two looks is a row."""
+class CpuWaits:
+    """Periodic readings of a loop's CPU time and waits. A row is the difference of two readings."""
 
     def __init__(self) -> None:
         self._thread: CountedThread | None = None
         self._before: _Count | None = None
         self._is_alone = False
         self.rows: list[Stretch] = []
-        """What nobody has written yet."""
+        """Rows to write."""
 
-    def look(self, ident: int, native: int, step: int) -> None:
-        """Look at the thread of a loop.
+    def read(self, ident: int, native: int, step: int) -> None:
+        """Read the counters of a loop's thread.
 
         Args:
             ident: See `CountedThread`.
-            native: The same.
-            step: The step that goes on.
+            native: See `CountedThread`.
+            step: The running step.
         """
         thread = self._thread
         if thread is None or thread.native != native:
             thread = self._thread = CountedThread(ident, native)
             self._before = None
-            # other ranks of the machine are no children of this one, and do the same work
+            # CPU time of other ranks on this host would count as time of other programs
             self._is_alone = current_job().world_size == 1
         before = self._before
         if before is not None and step == before.step:
-            return  # a step that is long goes on: its time belongs to it
-        # together: what asks the system about others takes long enough for somebody to have the processor meanwhile
-        wall, computed, waited, of_all = clock(), thread.cpu_ns(), thread.waited_ns(), time.process_time_ns()
-        if computed is None or waited is None:
+            return  # a long step is still running
+        # read these four together: reading the CPU time of others takes long enough for a switch
+        wall, thread_ns, queued_ns, process_ns = clock(), thread.cpu_ns(), thread.waited_ns(), time.process_time_ns()
+        if thread_ns is None or queued_ns is None:
             return
-        others = others_ns() if self._is_alone else math.nan
-        self._before = now = _Count(step, wall, computed, of_all, waited, others)
+        foreign_ns = others_ns() if self._is_alone else math.nan
+        self._before = now = _Count(step, wall, thread_ns, process_ns, queued_ns, foreign_ns)
         if before is not None and step > before.step:
-            # a comparison with nan is false, so it stays
-            spent = (0.0 if new < old else (new - old) / 1e6 for new, old in zip(now[1:], before[1:], strict=True))
-            self.rows.append(Stretch(before.step, step, *spent))
+            # nan stays nan, because comparisons with it are false
+            values = (0.0 if new < old else (new - old) / 1e6 for new, old in zip(now[1:], before[1:], strict=True))
+            self.rows.append(Stretch(before.step, step, *values))
 
 
 def others_ns() -> float:
-    """For how long each of the machine's processors was used by others than this process and those that it started.
+    """Return the CPU time of other programs, as the mean over all CPUs of the host.
+
+    This process and its children are excluded.
 
     Returns:
-        Nanoseconds since the machine began, the mean of its processors; ``nan`` where the system does not tell. It only
-        means something beside an earlier one.
+        Nanoseconds since boot; ``nan`` if not available. Only differences are meaningful.
     """
-    tick, processors = 1e9 / os.sysconf("SC_CLK_TCK"), os.cpu_count()
+    tick, cpus = 1e9 / os.sysconf("SC_CLK_TCK"), os.cpu_count()
     with contextlib.suppress(OSError, ValueError, IndexError):
         with (_PROC / "stat").open(encoding="ascii", errors="replace") as file:
             # user, nice, system, idle, iowait, irq, softirq and steal, see proc(5)
             user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
-        used = tick * (user + nice + system + irq + softirq + steal)
-        if processors and used:
-            own = sum(os.times()[:4]) * 1e9 + tick * sum(_below(os.getpid()))
-            return max(used - own, 0.0) / processors
+        used_ns = tick * (user + nice + system + irq + softirq + steal)
+        if cpus and used_ns:
+            own_ns = sum(os.times()[:4]) * 1e9 + tick * sum(_descendant_ticks(os.getpid()))
+            return max(used_ns - own_ns, 0.0) / cpus
     return math.nan
 
 
-def _below(pid: int) -> Iterator[int]:
-    """What each process below another has used, in ticks, those that it has outlived included."""
-    waiting, asked = [pid], 0
-    while waiting and asked < _MOST_BELOW:
-        folder = _PROC / str(waiting.pop())
+def _descendant_ticks(pid: int) -> Iterator[int]:
+    """Yield the CPU time of each descendant of a process, in ticks, including its ended children."""
+    pids, count = [pid], 0
+    while pids and count < _MAX_PROCESSES:
+        folder = _PROC / str(pids.pop())
         with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
-            # those that other threads than the first have started are few, and threads may be many
+            # children of the main thread only: other threads are many and rarely start processes
             children = (folder / "task" / folder.name / "children").read_text(encoding="ascii").split()
-            waiting += map(int, children)
-            if asked:
+            pids += map(int, children)
+            if count:
                 fields = (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
                 yield sum(map(int, fields[11:15]))
-        asked += 1
+        count += 1

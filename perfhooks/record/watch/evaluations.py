@@ -1,8 +1,8 @@
-"""Which looks saw an evaluation, a rollout, a generation: modules that are used, and not trained.
+"""Detection of evaluations, rollouts and generation: modules that run without training.
 
-No name tells it. What tells it are modules in evaluation mode, and calls of modules where no gradients are kept. Those
-are some of the looks; the others saw the same function load its batches, or compute a score. So it is what they have
-in common: a function that usual steps are not in, else a loop in the function that trains.
+Names do not show them. Modules in evaluation mode do, and module calls without gradients. Only some samples of an
+evaluation show these; the others show loading or scoring. The samples of an evaluation share a function
+that usual steps never run, else a loop in the function that trains.
 """
 
 from __future__ import annotations
@@ -18,77 +18,81 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import CodeType
 
-    from perfhooks.record.watch.looks import Look
     from perfhooks.record.watch.regions import Region
+    from perfhooks.record.watch.samples import Sample
     from perfhooks.record.watch.sampling import Frame, Stack
     from perfhooks.record.watch.usual import UsualSteps
 
-_SOME: Final = 0.1
-"""A function evaluates if modules are called in so much of it: the rest may be scores, or the environment of a rollout,
-in which a call of a small model takes a fifth of the time. Loading does not count."""
+_MIN_SHARE: Final = 0.1
+"""Minimum share of module calls in an evaluating function. The rest may be scores, or the environment of a rollout,
+where calls of a small model take 20% of the time. Loading does not count."""
 
 
-def found(looks: Sequence[Look], usual: UsualSteps) -> list[Look]:
-    """The looks that saw one."""
-    sure = [look for look in looks if is_sure(look, usual)]
+def evaluating(samples: Sequence[Sample], usual: UsualSteps) -> list[Sample]:
+    """Return the samples within an evaluation."""
+    sure = [sample for sample in samples if is_sure(sample, usual)]
     if not sure:
         return []
-    return _in_function(looks, sure, usual) or _in_loop(looks, sure, usual) or sure
+    return _in_function(samples, sure, usual) or _in_loop(samples, sure, usual) or sure
 
 
-def is_sure(look: Look, usual: UsualSteps) -> bool:
-    """Whether a module was called in evaluation mode, or where no gradients are kept."""
-    if look.is_evaluating:
+def is_sure(sample: Sample, usual: UsualSteps) -> bool:
+    """Whether a sample shows a module in evaluation mode, or a module call without gradients."""
+    if sample.is_evaluating:
         return True
-    depth = len(look.stack) - len(usual.own(look.stack))
-    calls = [place for place, frame in enumerate(look.stack) if frame.name == frames.CALLS_MODULE]
-    around = look.stack[max(depth - 1, 0) : calls[0]] if calls else ()
-    return any(region.has(frame.line) and not region.is_loop for frame in around for region in _regions(frame))
+    depth = len(sample.stack) - len(usual.own(sample.stack))
+    calls = [index for index, frame in enumerate(sample.stack) if frame.name == frames.CALLS_MODULE]
+    callers = sample.stack[max(depth - 1, 0) : calls[0]] if calls else ()
+    return any(region.has(frame.line) and not region.is_loop for frame in callers for region in _regions_of(frame))
 
 
-def _regions(frame: Frame) -> tuple[Region, ...]:
-    return () if _is_foreign(frame) else regions.of(frame.code)
+def _regions_of(frame: Frame) -> tuple[Region, ...]:
+    return () if _is_library(frame) else regions.of(frame.code)
 
 
-def _in_function(looks: Sequence[Look], sure: Sequence[Look], usual: UsualSteps) -> list[Look]:
-    """Those in the outermost function that all who are sure saw, and that does little else."""
-    for code in _shared([usual.own(look.stack) for look in sure]):
-        inside = [look for look in looks if any(frame.code is code for frame in usual.own(look.stack))]
-        if _spent(sure) >= _SOME * _spent([look for look in inside if not fetches(look.stack)]):
-            return inside
+def _in_function(samples: Sequence[Sample], sure: Sequence[Sample], usual: UsualSteps) -> list[Sample]:
+    """Return the samples in the outermost function that all sure samples share and that does little else."""
+    for code in _shared([usual.own(sample.stack) for sample in sure]):
+        matching = [sample for sample in samples if any(frame.code is code for frame in usual.own(sample.stack))]
+        if _total_ns(sure) >= _MIN_SHARE * _total_ns([sample for sample in matching if not fetches(sample.stack)]):
+            return matching
     return []
 
 
 def _shared(stacks: Sequence[Stack]) -> list[CodeType]:
-    """The functions that all of some stacks are in, less those of torch, the outermost first."""
+    """Return the functions that all stacks share, outermost first, without those of torch."""
     shared = min(common(stacks[0], stack) for stack in stacks)
-    return [frame.code for frame in stacks[0][:shared] if not _is_foreign(frame)]
+    return [frame.code for frame in stacks[0][:shared] if not _is_library(frame)]
 
 
-def _is_foreign(frame: Frame) -> bool:
+def _is_library(frame: Frame) -> bool:
     return frames.is_torch(frame.file) or frames.is_ours(frame.file)
 
 
-def _in_loop(looks: Sequence[Look], sure: Sequence[Look], usual: UsualSteps) -> list[Look]:
-    """Those in the smallest loop of the function that trains around who is sure, unless it is the loop that trains."""
+def _in_loop(samples: Sequence[Sample], sure: Sequence[Sample], usual: UsualSteps) -> list[Sample]:
+    """Return the samples in the innermost loop around the sure ones, if usual steps are never in it."""
     depth = len(usual.prefix or ())
-    at = [look.stack[depth - 1] for look in sure if depth and len(look.stack) >= depth]
-    if not at:
+    at_loop = [sample.stack[depth - 1] for sample in sure if depth and len(sample.stack) >= depth]
+    if not at_loop:
         return []
-    trains = {look.stack[depth - 1].line for look in usual.looks}
-    line = Counter(frame.line for frame in at).most_common(1)[0][0]
-    around = [each for each in _regions(at[0]) if each.has(line) and not any(map(each.has, trains))]
+    usual_lines = {sample.stack[depth - 1].line for sample in usual.samples}
+    line = Counter(frame.line for frame in at_loop).most_common(1)[0][0]
+    around = [
+        region for region in _regions_of(at_loop[0]) if region.has(line) and not any(map(region.has, usual_lines))
+    ]
     if not around:
         return []
-    inner = max(around, key=lambda each: (each.is_loop, each.first))
-    within = (look for look in looks if len(look.stack) >= depth and look.stack[depth - 1].code is at[0].code)
-    return [look for look in within if inner.has(look.stack[depth - 1].line)]
+    innermost = max(around, key=lambda region: (region.is_loop, region.first))
+    candidates = (
+        sample for sample in samples if len(sample.stack) >= depth and sample.stack[depth - 1].code is at_loop[0].code
+    )
+    return [sample for sample in candidates if innermost.has(sample.stack[depth - 1].line)]
 
 
 def fetches(stack: Stack) -> bool:
-    """Whether a batch is fetched."""
+    """Whether a stack fetches a batch."""
     return any(frames.FETCHES.search(frame.file) for frame in stack)
 
 
-def _spent(looks: Sequence[Look]) -> int:
-    return sum(look.spent_ns for look in looks)
+def _total_ns(samples: Sequence[Sample]) -> int:
+    return sum(sample.spent_ns for sample in samples)

@@ -1,4 +1,4 @@
-"""What is asked of this process by way of one run folder, and what it answers."""
+"""Requests to this process in one run folder, and its answers."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from perfhooks.run.folder import Run
     from perfhooks.run.live.requests import Loop
 
-_FRESH_NS: Final = 2e9
-"""After a change: a file may not be whole yet, and the folder is looked through at each look, as a disk that counts
-time in hundredths of a second says the same of a change that comes behind the look."""
-_SELDOM: Final = 10
-"""Of so many looks one goes through the folder in any case: some disks do not say when it has changed."""
-_LONGEST: Final = 300
-"""Letters of a reason."""
+_RECENT_NS: Final = 2e9
+"""Time after a change during which the folder is read at each poll. A file may be incomplete, and a coarse file clock
+can hide a second change."""
+_FULL_READ_EVERY: Final = 10
+"""One of this many polls reads the folder in any case, because some file systems do not update its time."""
+_MAX_REASON: Final = 300
+"""Maximum length of a reason."""
 
 
 class RequestInbox:
-    """The requests of one run folder, as this process sees them.
+    """Requests in one run folder.
 
-    Windows that lie there when it looks for the first time were asked of a process before it, and are left alone.
+    Requests for windows that exist at the first poll were made to an earlier process. They are skipped.
 
     Args:
         run: The folder, and the rank of this process.
@@ -44,49 +44,49 @@ class RequestInbox:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._seen = {file for file, _, kind in requests.names(run.folder) if kind == "window"}
-        self._is_mute = self._has_refused = False
+        self._has_failed = self._has_refused = False
         self._changed_ns = 0
-        self._looks = 0
+        self._polls = 0
 
     def collect(self, loops: Sequence[WatchedLoop], where: Callable[[WatchedLoop], Loop]) -> None:
-        """Look into the folder: answer calls, and hand windows to the loops that are meant.
+        """Read the folder: answer calls, and pass requests for windows to their loops.
 
         Args:
-            loops: Those of this process that belong to the run.
-            where: Tells where one is.
+            loops: Loops of this process in the run.
+            where: Returns the position of a loop.
         """
-        if self._is_settled():
+        if self._is_unchanged():
             return
         files = requests.files(self._run.folder)
-        fresh, self._seen = files - self._seen, files
-        # the others hear nothing: an answer costs 0.3 ms
-        asked = list(itertools.islice(requests.requested(fresh), 2 * MOST_WAITING))
-        for _, name, _ in asked[MOST_WAITING:]:
-            self._refuse(name, f"{len(fresh)} requests came at once, and {MOST_WAITING} are heard")
-        for file, name, kind in asked[:MOST_WAITING]:
+        new, self._seen = files - self._seen, files
+        # at most this many are refused: an answer takes 0.3 ms
+        incoming = list(itertools.islice(requests.requested(new), 2 * MOST_WAITING))
+        for _, name, _ in incoming[MOST_WAITING:]:
+            self._refuse(name, f"{len(new)} requests arrived at once; at most {MOST_WAITING} are accepted")
+        for file, name, kind in incoming[:MOST_WAITING]:
             if kind == "call":
-                here = Here(
+                position = Here(
                     rank=self._run.rank,
                     process=Process.current(),
                     poll=min(loop.poll for loop in loops),
                     loops=tuple(where(loop) for loop in loops),
                 )
-                self._write(partial(requests.say_here, self._run.folder, name, here))
+                self._write(partial(requests.say_here, self._run.folder, name, position))
             else:
-                self._hand_out(file, name, loops)
+                self._pass_on(file, name, loops)
 
-    def _is_settled(self) -> bool:
-        """Whether the folder is as it was when it was looked through."""
+    def _is_unchanged(self) -> bool:
+        """Whether the folder is unchanged since it was last read."""
         before, self._changed_ns = self._changed_ns, requests.changed_ns(self._run.folder)
-        self._looks += 1
-        return self._changed_ns == before and not _is_fresh(before) and self._looks % _SELDOM != 0
+        self._polls += 1
+        return self._changed_ns == before and not _is_recent(before) and self._polls % _FULL_READ_EVERY != 0
 
-    def _hand_out(self, file: str, name: str, loops: Sequence[WatchedLoop]) -> None:
-        """Have a request reach whom it may concern."""
+    def _pass_on(self, file: str, name: str, loops: Sequence[WatchedLoop]) -> None:
+        """Pass a request to the loop that it names."""
         try:
             window = requests.read_window(self._run.folder, file)
         except PerfhooksError as error:
-            if _is_fresh(requests.changed_ns(self._run.folder, file)):
+            if _is_recent(requests.changed_ns(self._run.folder, file)):
                 self._seen.discard(file)
             else:
                 self._refuse(name, str(error))
@@ -102,27 +102,27 @@ class RequestInbox:
                 self._refuse(name, f"{len(loop.inbox)} requests wait until the step ends")
 
     def _refuse(self, name: str, why: str) -> None:
-        """Answer what no loop hears of; the log says it of the first, as there may be many."""
+        """Refuse a request. Only the first refusal is a warning in the log, because there may be many."""
         (logger.debug if self._has_refused else logger.warning)("a request is refused: %s", printable(why))
         self._has_refused = True
-        answer = Answer(rank=self._run.rank, state="refused", why=why[:_LONGEST])
+        answer = Answer(rank=self._run.rank, state="refused", why=why[:_MAX_REASON])
         self._write(partial(requests.say, self._run.folder, name, answer))
 
     def answer(self, loop: WatchedLoop) -> None:
-        """Write what a loop has to say."""
+        """Write the answers of a loop."""
         while loop.answers:
-            name, said = loop.answers.popleft()
-            self._write(partial(requests.say, self._run.folder, name, said))
+            name, reply = loop.answers.popleft()
+            self._write(partial(requests.say, self._run.folder, name, reply))
 
     def _write(self, write: Callable[[], None]) -> None:
         try:
             write()
-            self._is_mute = False
-        except Exception as error:  # noqa: BLE001 -- whoever asked hears nothing, which says it all
-            if not self._is_mute:
+            self._has_failed = False
+        except Exception as error:  # noqa: BLE001 -- the client times out without an answer
+            if not self._has_failed:
                 logger.warning("a request cannot be answered: %s", cause_of(error))
-            self._is_mute = True
+            self._has_failed = True
 
 
-def _is_fresh(changed_ns: int) -> bool:
-    return time.time_ns() - changed_ns < _FRESH_NS
+def _is_recent(changed_ns: int) -> bool:
+    return time.time_ns() - changed_ns < _RECENT_NS

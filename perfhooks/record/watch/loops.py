@@ -1,4 +1,4 @@
-"""One loop of this process, as its profiler and the watcher share it."""
+"""State of one loop, shared by its profiler and the watcher."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
     from perfhooks.run.timeline import Timeline
 
 Asker = Literal["request", "code", "signal", "slow", "explanation"]
-"""Who wants a window: a file, the training's own code, a signal, the watcher itself, or the window before it."""
+"""Source of a request: a file, the training's code, a signal, a slow step, or the previous window."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A window that somebody wants of this loop."""
+    """A requested window."""
 
     by: Asker
     steps: int
     first: int | None = None
-    """The first step to be recorded; None is the next one that can be."""
+    """First step to profile; None is the next possible one."""
     options: Mapping[str, bool] = field(default_factory=dict)
-    """What is recorded on top of what the training's own options say."""
+    """Recording options in addition to those of the training."""
     name: str = ""
-    """Of the request; empty where nobody waits for an answer."""
+    """Name of the request; empty if no client waits for an answer."""
 
 
 class WatchedLoop:
-    """What the profiler of a loop and the watcher know of each other.
+    """State shared by the profiler of a loop and the watcher.
 
-    Each attribute is written by one of them, and each access is one operation in C: neither waits for the other.
+    Each attribute is written by one of them, and each access is one operation in C, so neither waits for the other.
 
     Args:
-        timeline: The loop's clock.
-        stage: What the loop is called.
-        poll: Seconds between two looks at the run folder.
-        step: Tells the step that goes on.
-        wake: Has the training look into `inbox` at the end of its current step.
+        timeline: The clock of the loop.
+        stage: The name of the loop.
+        poll: Seconds between two polls of the run folder.
+        step: Returns the running step.
+        wake: Makes the training read `inbox` at the end of its current step.
     """
 
     def __init__(
@@ -57,30 +57,30 @@ class WatchedLoop:
         self.step = step
         self.wake = wake
         self.run: Run | None = None
-        """Where its files are; None where it has none."""
+        """Run folder; None without files."""
         self.is_running = False
-        """Whether it steps."""
+        """Whether the loop is running."""
         self.thread = 0
-        """The thread that trains."""
+        """Python's number of the training thread."""
         self.native = 0
-        """The same as the system numbers it."""
+        """The system's number of the training thread."""
         self.limit_ns: float | None = None
-        """A step that takes longer is slow; None while nobody knows."""
+        """Step time beyond which a step is slow, in ns; None if not known yet."""
         self.wrote_steps = False
-        """Whether the watcher has written steps that the page does not know of."""
+        """Whether the watcher wrote steps that are not in the report yet."""
         self.triggers = False
-        """Whether a slow step asks for a window."""
+        """Whether slow steps request windows."""
         self.is_quiet = False
-        """Whether slow steps stay out of the log, because `perfhooks run` prints a summary at the end."""
+        """Whether slow steps are not logged, because `perfhooks run` prints a summary at the end."""
         self.is_signalled = False
-        """Set by the handler of a signal, which does nothing else."""
+        """Set by the signal handler, which does nothing else."""
         self.inbox: deque[Asked] = deque()
-        """Windows that the training has not heard of yet."""
+        """Requests that the training has not read yet."""
         self.answers: deque[tuple[str, Answer]] = deque()
-        """Answers that the watcher has not written yet, each with its request."""
+        """Answers to write, each with the name of its request."""
 
     def begin(self, run: Run | None) -> None:
-        """The calling thread begins to train."""
+        """Start the loop in the calling thread."""
         self.run, self.thread, self.native, self.is_running = (
             run,
             threading.get_ident(),
@@ -89,24 +89,24 @@ class WatchedLoop:
         )
 
     def ask(self, asked: Asked) -> None:
-        """Want a window. The training hears of it when its step ends.
+        """Request a window. The training reads the request at the end of its step.
 
-        The order matters: a training that has just decided when to look next finds the letter, or is woken after it.
+        The order matters: the training either finds the request or is woken after it.
         """
         self.inbox.append(asked)
         self.wake()
 
     def answer(self, asked: Asked, state: State, *, window: str = "", first: int | None = None,
                last: int | None = None, why: str = "") -> None:  # fmt: skip  # one answer, in two lines
-        """Say what becomes of a window: to whoever waits, else in the log if it comes to nothing."""
+        """Answer a request: to its client, or in the log if no client waits and no window will be recorded."""
         if asked.name and self.run is not None:
-            said = Answer(rank=self.run.rank, state=state, window=window, first=first, last=last, why=why)
-            self.answers.append((asked.name, said))
+            reply = Answer(rank=self.run.rank, state=state, window=window, first=first, last=last, why=why)
+            self.answers.append((asked.name, reply))
         elif state in ("refused", "ended") and asked.by != EXPLAINS:
             logger.warning("no window is recorded on request: %s", why)
 
-    def was_dull(self, first: int) -> bool:
-        """Whether no step from a certain one on was slow; that is not said before anybody knows what slow is."""
+    def has_no_slow(self, first: int) -> bool:
+        """Whether no step from a given one on was slow; false while the limit is unknown."""
         if self.limit_ns is None:
             return False
         with self.timeline.taking:
@@ -114,6 +114,6 @@ class WatchedLoop:
         return not bool((ended.ends - ended.begins > self.limit_ns).any())
 
     def where(self, median_ns: float | None) -> Loop:
-        """Where it is."""
+        """Return the current step of the loop."""
         median_ms = None if median_ns is None else median_ns / 1e6
         return Loop(stage=self.stage, step=self.step(), median_ms=median_ms, is_running=self.is_running)

@@ -1,4 +1,4 @@
-"""How long the steps of a loop take, as they go by."""
+"""Running median of step times, and the limit beyond which a step is slow."""
 
 from __future__ import annotations
 
@@ -14,50 +14,51 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LATELY: Final = 50
-"""Steps whose median is the pace: more would follow a change of pace too late, fewer would jump."""
+"""Steps in the running median. More would follow changes too late, fewer would be noisy."""
 MORE_NS: Final = 50_000_000
-"""A step is slow if it is far from the median, and by so much: of shorter steps, the scheduler of the system makes some
-three times as long."""
-_VARIES: Final = 6.0
-"""A step is slow, too, if it is so many times further from the median than one step in ten is: as of noise, one in a
-billion is. Steps of 5 s that vary by 4% are slow from 6.6 s on."""
-_LEAST_MORE: Final = 1.3
-"""And if it takes so many medians: what is shorter is no reason to look, however even steps are."""
-_DOUBT: Final = 0.25
-"""Of the way from the median to where a step is slow, it is looked at from here on: later, half of it would be over."""
-_ENOUGH: Final = 20
-"""Of fewer steps, nobody can say by what they vary."""
+"""Minimum excess over the limit, in ns. Below it, OS scheduling alone can triple a step."""
+_SPREADS: Final = 6.0
+"""Multiple of the distance from the median to the 90th percentile beyond which a step is slow. One in a billion steps
+exceeds it by noise. Steps of 5 s that vary by 4% are slow from 6.6 s on."""
+_MIN_MEDIANS: Final = 1.3
+"""Minimum multiple of the median for a slow step, even if steps hardly vary."""
+_SAMPLED_FROM: Final = 0.25
+"""Share of the distance from the median to the limit at which sampling starts. A later start would miss half of the
+step."""
+_MIN_STEPS: Final = 20
+"""Minimum steps before the 90th percentile is used."""
 
 
 class Pace:
-    """The running median of the steps of a loop, and the time beyond which one is slow.
+    """Running median of the steps of a loop, and the limit beyond which a step is slow.
 
-    Which steps count is what `perfhooks.run.steps` says, as far as that can be told while they go by: the fewest that
-    may be first ones are left out. By the time that there are more of those, `LATELY` has no room for them.
+    `perfhooks.run.steps` decides which steps are first steps. That decision needs later steps, so here the minimum is
+    skipped.
+    The running median holds `LATELY` steps, so it loses any other first steps later.
     """
 
     def __init__(self) -> None:
         self._walls: deque[int] = deque(maxlen=LATELY)
-        self._passed = 0
+        self._count = 0
         self.median_ns: float | None = None
-        """None until `MOST_FIRST` steps have ended: of fewer, all may be first ones."""
+        """Median step time in ns; None until `MOST_FIRST` steps have ended."""
         self.limit_ns: float | None = None
-        """A step that takes longer is slow."""
+        """Step time beyond which a step is slow."""
         self.doubt_ns: float | None = None
-        """A step that takes longer may become slow: from here on it is looked at, for what it does before it is."""
+        """Step time beyond which the running step is sampled, before it counts as slow."""
 
     def add(self, walls: Sequence[int]) -> None:
-        """Take the wall times of steps that have ended, in nanoseconds."""
-        first = max(0, FEWEST_FIRST - self._passed)
-        self._passed += len(walls)
+        """Add wall times of ended steps, in nanoseconds."""
+        first = max(0, FEWEST_FIRST - self._count)
+        self._count += len(walls)
         self._walls.extend(walls[first:][-LATELY:])
-        if self._passed >= MOST_FIRST:
+        if self._count >= MOST_FIRST:
             self.median_ns = median(self._walls)
-            self.limit_ns = min(OUTLIER * self.median_ns, self._far_from_others(self.median_ns)) + MORE_NS
-            self.doubt_ns = self.median_ns + _DOUBT * (self.limit_ns - self.median_ns)
+            self.limit_ns = min(OUTLIER * self.median_ns, self._outlier_limit_ns(self.median_ns)) + MORE_NS
+            self.doubt_ns = self.median_ns + _SAMPLED_FROM * (self.limit_ns - self.median_ns)
 
-    def _far_from_others(self, median_ns: float) -> float:
-        if len(self._walls) < _ENOUGH:
+    def _outlier_limit_ns(self, median_ns: float) -> float:
+        if len(self._walls) < _MIN_STEPS:
             return math.inf
         one_in_ten = sorted(self._walls)[len(self._walls) * 9 // 10]
-        return max(_LEAST_MORE * median_ns, median_ns + _VARIES * (one_in_ten - median_ns))
+        return max(_MIN_MEDIANS * median_ns, median_ns + _SPREADS * (one_in_ten - median_ns))

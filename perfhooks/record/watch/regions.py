@@ -1,4 +1,4 @@
-"""What the source of a function says of its lines: which lie in one loop, and in which no gradients are kept."""
+"""Regions of a function's source: loops, and lines without gradients."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType
 
-_WITHOUT: Final = frozenset(("no_grad", "inference_mode", "set_grad_enabled"))
-"""What torch calls that which switches gradients off."""
-_LONGEST: Final = 3000
-"""Lines of a script that are read: 30 ms."""
+_GRADIENT_SWITCHES: Final = frozenset(("no_grad", "inference_mode", "set_grad_enabled"))
+"""Functions of torch that disable gradients."""
+_MAX_LINES: Final = 3000
+"""Maximum lines that are parsed: 30 ms."""
 
 
 class Region(NamedTuple):
-    """Lines of a file, from the first to the last."""
+    """Lines of a file, from first to last."""
 
     first: int
     last: int
     is_loop: bool
-    """Else no gradients are kept there."""
+    """Whether it is a loop. Otherwise it is a region without gradients."""
 
     def has(self, line: int) -> bool:
-        """Whether a line is one of them."""
+        """Whether the region contains a line."""
         return self.first <= line <= self.last
 
 
 @lru_cache(256)
 def of(code: CodeType) -> tuple[Region, ...]:
-    """The loops of a function, or of a script, and its lines without gradients, the outermost first.
+    """Return the loops and gradient-free regions of a function or script, outermost first.
 
-    There are none where the source cannot be read.
+    Return none if the source cannot be read.
     """
-    lines, before = linecache.getlines(code.co_filename), 0
+    lines, offset = linecache.getlines(code.co_filename), 0
     try:
         if code.co_name != "<module>":
-            before = code.co_firstlineno - 1
-            lines = inspect.getblock(lines[before:])
-        tree = ast.parse(textwrap.dedent("".join(lines[:_LONGEST])))
-    except (SyntaxError, ValueError, RecursionError, tokenize.TokenError):  # another text than the one that runs
+            offset = code.co_firstlineno - 1
+            lines = inspect.getblock(lines[offset:])
+        tree = ast.parse(textwrap.dedent("".join(lines[:_MAX_LINES])))
+    except (SyntaxError, ValueError, RecursionError, tokenize.TokenError):  # the source has changed since the import
         return ()
-    return tuple(_regions(tree, before))
+    return tuple(_regions(tree, offset))
 
 
-def _regions(tree: ast.AST, before: int) -> Iterator[Region]:
+def _regions(tree: ast.AST, offset: int) -> Iterator[Region]:
     for node in ast.walk(tree):
         is_loop = isinstance(node, (ast.For, ast.AsyncFor, ast.While))
-        if isinstance(node, ast.stmt) and (is_loop or _keeps_no_gradients(node)):
-            yield Region(before + node.lineno, before + (node.end_lineno or node.lineno), is_loop)
+        if isinstance(node, ast.stmt) and (is_loop or _disables_gradients(node)):
+            yield Region(offset + node.lineno, offset + (node.end_lineno or node.lineno), is_loop)
 
 
-def _keeps_no_gradients(node: ast.stmt) -> bool:
-    """Whether a statement says that of what is in it: a ``with``, or the decorator of a function."""
-    said: list[ast.expr] = []
+def _disables_gradients(node: ast.stmt) -> bool:
+    """Whether a statement disables gradients: a ``with``, or the decorator of a function."""
+    trees: list[ast.expr] = []
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        said = node.decorator_list
+        trees = node.decorator_list
     elif isinstance(node, (ast.With, ast.AsyncWith)):
-        said = [item.context_expr for item in node.items]
-    names = (getattr(each, "attr", getattr(each, "id", "")) for one in said for each in ast.walk(one))
-    return not _WITHOUT.isdisjoint(names)
+        trees = [item.context_expr for item in node.items]
+    names = (getattr(child, "attr", getattr(child, "id", "")) for tree in trees for child in ast.walk(tree))
+    return not _GRADIENT_SWITCHES.isdisjoint(names)

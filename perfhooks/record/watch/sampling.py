@@ -1,6 +1,6 @@
-"""Where a thread of this process is: the one place that looks at its stack, for the start and for slow steps.
+"""Python stacks of threads of this process, for the start-up and for slow steps.
 
-The stack may be that of the thread that trains, which another thread looks at while it goes on.
+The thread may keep running while its stack is read.
 """
 
 from __future__ import annotations
@@ -16,32 +16,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType, FrameType
 
-_DEEPEST: Final = 200
-"""Frames of a stack that are kept, the innermost ones."""
-_FARTHEST: Final = 1000
-"""Frames of a stack that are looked at. No program but a deep recursion has more, and who looks at a hundred thousand
-of them keeps the thread that trains waiting for 40 ms."""
+_MAX_DEPTH: Final = 200
+"""Maximum stored frames of a stack, innermost first."""
+_MAX_VISITED: Final = 1000
+"""Maximum visited frames of a stack. Only deep recursion has more. Visiting 100,000 blocks the training for 40 ms."""
 
 
 class Frame(NamedTuple):
-    """A line of a stack."""
+    """One line of a stack."""
 
     code: CodeType
     line: int
 
     @classmethod
     def of(cls, frame: FrameType) -> Frame:
-        """The line that a frame is at."""
+        """Return the current line of a frame."""
         return cls(frame.f_code, frame.f_lineno or 0)
 
     @property
     def file(self) -> str:
-        """Its file."""
+        """File name."""
         return self.code.co_filename
 
     @property
     def name(self) -> str:
-        """Its function."""
+        """Function name."""
         return self.code.co_name
 
     def __str__(self) -> str:
@@ -51,12 +50,12 @@ class Frame(NamedTuple):
 _OURS: Final = f"{Path(__file__).parent}{os.sep}"
 
 Stack = tuple[Frame, ...]
-"""Frames, the outermost first."""
+"""Frames, outermost first."""
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """A frame, what called it, what called that, and so on, as far as anybody looks."""
-    for _ in range(_FARTHEST):
+    """Yield a frame and its callers, up to the visited maximum."""
+    for _ in range(_MAX_VISITED):
         if frame is None:
             return
         yield frame
@@ -64,28 +63,28 @@ def outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def leave_profilers() -> None:
-    """End the tracing of the calling thread, which is one of ours: with stacks, torch's recorder traces each thread."""
+    """Remove the profile function of the calling thread: with stacks, torch's recorder traces all threads."""
     if sys.getprofile() is not None:
         sys.setprofile(None)
 
 
 def innermost_of(thread: int) -> FrameType | None:
-    """The frame that a thread is in; None if it has ended."""
+    """Return the innermost frame of a thread; None if it has ended."""
     return sys._current_frames().get(thread)
 
 
 def stack_of(thread: int) -> Stack:
-    """Where a thread is; empty if it has ended."""
-    frames = islice(map(Frame.of, outwards(innermost_of(thread))), _DEEPEST)
-    # what hears of a garbage collection is not what collects
+    """Return the stack of a thread; empty if it has ended."""
+    frames = islice(map(Frame.of, outwards(innermost_of(thread))), _MAX_DEPTH)
+    # skip our own callback of a garbage collection
     return tuple(dropwhile(lambda frame: frame.file.startswith(_OURS), frames))[::-1]
 
 
 def caller(above: int) -> Frame | None:
-    """The code that has called ours; none where Python ends, or where C has called.
+    """Return the caller's line; None outside Python.
 
     Args:
-        above: How far it is above whoever asks.
+        above: Number of frames above the caller of this function.
     """
     with contextlib.suppress(ValueError):
         return Frame.of(sys._getframe(above + 1))
@@ -93,17 +92,17 @@ def caller(above: int) -> Frame | None:
 
 
 def common(first: Stack, second: Stack) -> int:
-    """How many of the outermost functions two stacks share."""
+    """Return the number of outermost functions that two stacks share."""
     count = 0
-    for one, other in zip(first, second, strict=False):
-        if one.code is not other.code:
+    for frame, counterpart in zip(first, second, strict=False):
+        if frame.code is not counterpart.code:
             break
         count += 1
     return count
 
 
 def _short(file: str) -> str:
-    """A file as a person would name it: below its package, or with its folder."""
+    """Return a short path: below its package, or with its folder."""
     parts = file.replace("\\", "/").split("/")
     for top in ("site-packages", "dist-packages"):
         if top in parts:

@@ -1,4 +1,4 @@
-"""Looks for steps of one loop that take too long, and sees what they do meanwhile."""
+"""Detection of slow steps in one loop, and stack samples during them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from perfhooks.core.frames import shown
 from perfhooks.core.schedule import Phase
 from perfhooks.record.watch.causes import Explainer, StepFacts, spent
 from perfhooks.record.watch.counters import Collections, Counters, clock_mhz
-from perfhooks.record.watch.looks import Doing, Folded, Looker
 from perfhooks.record.watch.loops import Asked
+from perfhooks.record.watch.samples import FoldedStacks, Sampler, State
 from perfhooks.record.watch.sampling import stack_of
-from perfhooks.record.watch.usual import MANY
+from perfhooks.record.watch.usual import MIN_SAMPLES
 from perfhooks.run.installation import Installation
 from perfhooks.run.live.slow_steps import Log, SlowStep
 from perfhooks.run.timeline import OWN_WORK, clock, in_timeline
@@ -24,41 +24,41 @@ if TYPE_CHECKING:
     import numpy as np
 
     from perfhooks.record.watch.causes import Explanation
-    from perfhooks.record.watch.looks import Look
     from perfhooks.record.watch.loops import WatchedLoop
     from perfhooks.record.watch.pace import Pace
+    from perfhooks.record.watch.samples import Sample
     from perfhooks.run.timeline import Ended
 
 SHORTEST_S: Final = 0.005
-"""Seconds between two looks at a thread in a slow step, at first."""
+"""Shortest sampling interval in a slow step, in seconds."""
 _LONGEST_S: Final = 0.1
-"""And in the end: a checkpoint that takes minutes is not worth more."""
-_OF_PAST: Final = 100
-"""In between, it is looked at every hundredth of the time that it was looked at for."""
-_RECENT_NS: Final = 2_000_000_000
-"""What was counted from longer before a step on says little of it."""
-_BEFORE_NS: Final = 200_000_000
-"""Between two readings of what the thread has computed and waited: one costs as much as the rest of a look."""
-_AGREES: Final = 0.25
-"""What was counted before the first look and what was seen then are the same thing if their shares differ by less."""
-_LEARNS_S: Final = 5.0
-"""Seconds between two looks at steps that are not slow that are kept, once there are many."""
-_COUNTS_S: Final = 2.0
-"""Seconds between two readings of what is counted in steps that are not slow."""
-_LONGER: Final = 1.1
-"""A step that goes on for so many medians is longer than most."""
-_ASLEEP_NS: Final = 60_000_000_000
-"""A step that nobody could look at for longer did not run: the machine slept, or a debugger held it."""
-_WINDOWS: Final = 10
-"""Windows that slow steps may ask for in a run: the first ones say it."""
+"""Longest sampling interval: a checkpoint that takes minutes needs no more."""
+_INTERVALS: Final = 100
+"""The sampling interval is the sampled time divided by this number."""
+_MAX_AGE_NS: Final = 2_000_000_000
+"""Maximum age of counters before a step, in ns."""
+_READ_INTERVAL_NS: Final = 200_000_000
+"""Interval between readings of CPU time and wait, in ns: a reading doubles the cost of a sample."""
+_MAX_DIFFERENCE: Final = 0.25
+"""Maximum difference between counters and samples, as a share of the time, before they disagree."""
+_USUAL_SAMPLE_S: Final = 5.0
+"""Seconds between stored samples of usual steps, after the first ones."""
+_USUAL_COUNTERS_S: Final = 2.0
+"""Seconds between readings of the counters in usual steps."""
+_LONG_MEDIANS: Final = 1.1
+"""Multiple of the median above which a running step is sampled without a pause."""
+_SUSPENDED_NS: Final = 60_000_000_000
+"""Maximum time without samples in a slow step. Beyond it, the host was suspended or a debugger stopped the process."""
+_MAX_WINDOWS: Final = 10
+"""Maximum windows that slow steps request in a run."""
 _WINDOW_STEPS: Final = 3
-_PERIODS: Final = 3
-"""Slow steps that make a rhythm."""
-_REMEMBERED: Final = 8
+_MIN_SLOW_STEPS: Final = 3
+"""Minimum slow steps for a period."""
+_MAX_STEPS: Final = 8
 
 
 class _Times(NamedTuple):
-    """One step that has ended, as in `perfhooks.run.timeline.Ended`."""
+    """One ended step, with the columns of `perfhooks.run.timeline.Ended`."""
 
     step: int
     begin: int
@@ -70,30 +70,30 @@ class _Times(NamedTuple):
 
 @dataclass
 class _Watched:
-    """A step that has become slow, and goes on."""
+    """A slow step that is still running."""
 
     begin: int
-    """By which it is known: one that we, or a pause, kept waiting begins anew, and what was seen before is not its."""
+    """Identifies the step: after a pause or own work the step begins anew and loses its samples."""
     before: Counters
-    looked: int
-    unseen_ns: float
-    """For how long at most nobody looked at it, though it was slow."""
-    looks: list[Look] = field(default_factory=list)
+    last_sample: int
+    unsampled_ns: float
+    """Longest interval without a sample while the step was slow."""
+    samples: list[Sample] = field(default_factory=list)
 
 
 class _Reading(NamedTuple):
-    """A moment of a quiet step, and what had been counted until then."""
+    """Counters of a usual step at one time."""
 
     at: int
     counters: Counters
 
 
 class SlowSteps:
-    """Finds the slow steps of a loop, and explains each.
+    """Finds and classifies the slow steps of a loop.
 
     Args:
         loop: The loop.
-        pace: Its pace, which somebody else keeps.
+        pace: Step times of the loop, updated by the caller.
     """
 
     def __init__(self, loop: WatchedLoop, pace: Pace) -> None:
@@ -102,230 +102,230 @@ class SlowSteps:
         self._explainer = Explainer(Installation.current())
         self._collections = Collections()
         self._collections.listen()
-        self._looker = Looker()
-        self._learned: tuple[int, int, Look | None] = (0, 0, None)
-        """When what is usual was looked at last, in which step, and what was seen: it counts if that was not slow."""
-        self._before: _Reading = _Reading(0, Counters())
-        """The last one, in the step that goes on or one before, of what takes little time to read."""
-        self._quiet: _Reading | None = None
-        """The last of the readings that no slow step has come after."""
+        self._sampler = Sampler()
+        self._usual_sample: tuple[int, int, Sample | None] = (0, 0, None)
+        """Time, step and sample of the last usual step. The sample is stored if the step ends without being slow."""
+        self._last_counters: _Reading = _Reading(0, Counters())
+        """Last counters of the running or previous step (only cheap ones)."""
+        self._usual_counters: _Reading | None = None
+        """Last counters without a slow step since."""
         self._watched: _Watched | None = None
         self._log = Log()
         self._windows = 0
-        self._asked_until = 0
+        self._next_request_step = 0
         self._best_mhz: float | None = None
         self._steps: list[int] = []
         self.rows: list[SlowStep] = []
-        """What was not written yet."""
-        self.folded = Folded()
+        """Rows to write."""
+        self.folded = FoldedStacks()
 
         self.is_doubtful = False
-        """Whether the step that goes on takes longer than most, so that the next look may not wait."""
+        """Whether the running step is longer than usual, so that sampling must not pause."""
 
     @property
     def is_watching(self) -> bool:
-        """Whether a slow step goes on."""
+        """Whether a slow step is running."""
         return self._watched is not None
 
     def end(self) -> None:
-        """The loop has ended."""
+        """Stop at the end of the loop."""
         self._collections.end()
 
     def learn(self) -> None:
-        """Once in a while: what is usual, and what is long past."""
+        """Update the counters of usual steps and drop old collections."""
         if self._watched is None and self._loop.is_running:
-            self._count()
-            self._collections.forget(clock() - _ASLEEP_NS)
+            self._update_usual()
+            self._collections.forget(clock() - _SUSPENDED_NS)
             mhz = clock_mhz()
             if mhz is not None:
                 self._best_mhz = max(mhz, self._best_mhz or 0.0)
 
-    def _count(self) -> None:
-        before, thread = self._quiet, self._looker.thread(self._loop.thread, self._loop.native)
-        if before is not None and clock() - before.at < _COUNTS_S * 1e9:
+    def _update_usual(self) -> None:
+        before, thread = self._usual_counters, self._sampler.thread(self._loop.thread, self._loop.native)
+        if before is not None and clock() - before.at < _USUAL_COUNTERS_S * 1e9:
             return
         faults, system_ns = thread.faults_and_system_ns()
         counters = Counters(thread.cpu_ns(), None, faults, None, thread.waited_ns(), system_ns)
-        self._quiet = _Reading(clock(), counters)
+        self._usual_counters = _Reading(clock(), counters)
         if before is not None:
-            self._explainer.usual.count(self._quiet.at - before.at, counters.since(before.counters))
+            self._explainer.usual.count(self._usual_counters.at - before.at, counters.since(before.counters))
 
-    def look(self, step: int, begin: int, late_ns: int = 0) -> float:
-        """Look at the step that goes on.
+    def check(self, step: int, begin: int, late_ns: int = 0) -> float:
+        """Sample the running step if it is longer than usual.
 
         Args:
             step: Its number.
-            begin: When it began.
-            late_ns: How much later than it was meant to the look comes.
+            begin: Its start, in ns.
+            late_ns: Delay of this call, in ns.
 
         Returns:
-            Seconds until it should be looked at again.
+            Seconds until the next call.
         """
         doubt, now = self._pace.doubt_ns, clock()
         if doubt is None:
             return 1.0
-        self.is_doubtful = now - begin > _LONGER * (self._pace.median_ns or 0.0)
+        self.is_doubtful = now - begin > _LONG_MEDIANS * (self._pace.median_ns or 0.0)
         if now - begin < doubt:
-            self._look_at_quiet(step, now, late_ns)
+            self._sample_usual(step, now, late_ns)
             return (begin + doubt - now) / 1e9
         if self._watched is None or self._watched.begin != begin:
-            # the first look stands for the next stretch of time, as nobody looked before
-            first, unseen_ns = now - int(SHORTEST_S * 1e9), now - begin - (self._pace.limit_ns or 0.0)
-            thread = self._looker.thread(self._loop.thread, self._loop.native)
-            self._watched = _Watched(begin, Counters.read(thread), first, unseen_ns)
+            # the first sample has no predecessor, so it stands for one interval
+            first, unsampled_ns = now - int(SHORTEST_S * 1e9), now - begin - (self._pace.limit_ns or 0.0)
+            thread = self._sampler.thread(self._loop.thread, self._loop.native)
+            self._watched = _Watched(begin, Counters.read(thread), first, unsampled_ns)
         watched = self._watched
-        watched.unseen_ns = max(watched.unseen_ns, now - watched.looked)
-        watched.looks.append(self._look(now, now - watched.looked, late_ns))
-        watched.looked = now
-        return min(max(SHORTEST_S, spent(watched.looks) / 1e9 / _OF_PAST), _LONGEST_S)
+        watched.unsampled_ns = max(watched.unsampled_ns, now - watched.last_sample)
+        watched.samples.append(self._sample(now, now - watched.last_sample, late_ns))
+        watched.last_sample = now
+        return min(max(SHORTEST_S, spent(watched.samples) / 1e9 / _INTERVALS), _LONGEST_S)
 
-    def _look(self, now: int, spent_ns: int, late_ns: int) -> Look:
-        return self._looker.look(self._loop.thread, self._loop.native, now=now, spent_ns=spent_ns, late_ns=late_ns)
+    def _sample(self, now: int, spent_ns: int, late_ns: int) -> Sample:
+        return self._sampler.sample(self._loop.thread, self._loop.native, now=now, spent_ns=spent_ns, late_ns=late_ns)
 
-    def _look_at_quiet(self, step: int, now: int, late_ns: int) -> None:
-        """Keep what a step does that is not slow, and until when nothing had happened."""
-        usual, (learned, of_step, look) = self._explainer.usual, self._learned
-        if step != of_step and (len(usual.looks) < MANY or now - learned > _LEARNS_S * 1e9):
-            if look is not None:
-                usual.add(look)
-            self._learned = now, step, self._look(now, int(SHORTEST_S * 1e9), late_ns)
-        if now - self._before.at > _BEFORE_NS:
-            thread = self._looker.thread(self._loop.thread, self._loop.native)
-            self._before = _Reading(now, Counters(cpu_ns=thread.cpu_ns(), waited_ns=thread.waited_ns()))
+    def _sample_usual(self, step: int, now: int, late_ns: int) -> None:
+        """Store the sample and the counters of a usual step."""
+        usual, (stored_at, stored_step, sample) = self._explainer.usual, self._usual_sample
+        if step != stored_step and (len(usual.samples) < MIN_SAMPLES or now - stored_at > _USUAL_SAMPLE_S * 1e9):
+            if sample is not None:
+                usual.add(sample)
+            self._usual_sample = now, step, self._sample(now, int(SHORTEST_S * 1e9), late_ns)
+        if now - self._last_counters.at > _READ_INTERVAL_NS:
+            thread = self._sampler.thread(self._loop.thread, self._loop.native)
+            self._last_counters = _Reading(now, Counters(cpu_ns=thread.cpu_ns(), waited_ns=thread.waited_ns()))
 
-    def forget_before(self) -> None:
-        """What was counted until now is not the business of the step that comes."""
-        self._before = _Reading(0, Counters())
+    def drop_counters(self) -> None:
+        """Drop the counters before the next step."""
+        self._last_counters = _Reading(0, Counters())
 
-    def concerns(self, walls: np.ndarray) -> bool:
-        """Whether one of the steps that took so long was slow, or may have been watched."""
+    def has_slow(self, walls: np.ndarray) -> bool:
+        """Whether one of these steps was slow or was sampled."""
         limit = self._pace.limit_ns
         return self.is_watching or (limit is not None and bool((walls > limit).any()))
 
     def ended(self, ended: Ended, median_ns: float | None, limit_ns: float | None) -> None:
-        """Some steps have ended: explain those that were slow by what was known when they began."""
+        """Classify the slow ones of some ended steps, by the limit at their start."""
         watched = self._watched
         if watched is not None and len(ended.numbers) and ended.ends[-1] > watched.begin:
             self._watched = None
         if median_ns is None or limit_ns is None:
             return
-        for place in (ended.ends - ended.begins > limit_ns).nonzero()[0].tolist():
-            times = _Times(*(int(column[place]) for column in ended))
-            known = watched if watched is not None and watched.begin == times.begin else None
-            if _unseen_ns(times, known, limit_ns) <= _ASLEEP_NS and not self._is_ours(times, limit_ns):
-                self._explain(times, known, median_ns)
+        for index in (ended.ends - ended.begins > limit_ns).nonzero()[0].tolist():
+            times = _Times(*(int(column[index]) for column in ended))
+            matching = watched if watched is not None and watched.begin == times.begin else None
+            if _unsampled_ns(times, matching, limit_ns) <= _SUSPENDED_NS and not self._is_own_work(times, limit_ns):
+                self._explain(times, matching, median_ns)
 
-    def _is_ours(self, times: _Times, limit_ns: float) -> bool:
-        """Whether a step is slow because of a recording: it warms up, explains a window, or was started or stopped."""
+    def _is_own_work(self, times: _Times, limit_ns: float) -> bool:
+        """Whether perfhooks made the step slow: by a warm-up, an explanation, or the start or end of a recording."""
         own = [(begin, end) for thread, begin, end in list(OWN_WORK) if thread == self._loop.thread]
         spent_ns = sum(max(0, min(end, times.end) - max(begin, times.begin)) for begin, end in own)
         is_warming_up = self._loop.timeline.phase_of(times.step) is Phase.WARMUP
         return is_warming_up or times.end - times.begin - spent_ns <= limit_ns
 
-    def _explain(self, times: _Times, known: _Watched | None, median_ns: float) -> None:
+    def _explain(self, times: _Times, sampled: _Watched | None, median_ns: float) -> None:
         step, begin, end, wait = times[:4]
-        self._quiet = None
-        if self._learned[1] == step:
-            self._learned = self._learned[0], step, None
+        self._usual_counters = None
+        if self._usual_sample[1] == step:
+            self._usual_sample = self._usual_sample[0], step, None
         garbage_ns, garbage_at = self._collections.within(begin, end)
         aside = self._loop.timeline.aside_within(begin, end)
         counters = Counters()
-        if known is not None:
-            counters = Counters.read(self._looker.thread(self._loop.thread, self._loop.native)).since(known.before)
+        if sampled is not None:
+            counters = Counters.read(self._sampler.thread(self._loop.thread, self._loop.native)).since(sampled.before)
         mhz = clock_mhz() if self._best_mhz else None
-        looks = [] if known is None else [_marked(look, aside) for look in known.looks]
-        seen = StepFacts(
+        samples = [] if sampled is None else [_mark_evaluation(sample, aside) for sample in sampled.samples]
+        facts = StepFacts(
             wall_ns=end - begin,
             median_ns=median_ns,
             wait_ns=wait,
             garbage_ns=garbage_ns,
             garbage_at=garbage_at,
-            looks=looks,
+            samples=samples,
             counters=counters,
             is_distributed=_is_distributed(),
             clock_share=None if mhz is None or not self._best_mhz else mhz / self._best_mhz,
             aside_ns=sum(last - first for first, last in aside),
             waited_ns=self._waited_ns(begin, end),
             has_device=_has_device(),
-            before_ns=self._before_ns(times, known, median_ns),
-            after=stack_of(self._loop.thread) if looks else (),
+            before_ns=self._before_ns(times, sampled, median_ns),
+            after=stack_of(self._loop.thread) if samples else (),
         )
-        if self._before.at < end:  # it says nothing of the next one
-            self.forget_before()
-        row = _row(self._loop.stage, step, seen, self._explainer.explain(seen))
+        if self._last_counters.at < end:  # these counters do not belong to the next step
+            self.drop_counters()
+        row = _row(self._loop.stage, step, facts, self._explainer.explain(facts))
         self.rows.append(row)
-        self.folded.add(looks)
+        self.folded.add(samples)
         if not self._loop.is_quiet:
             self._log.say(row)
-        self._steps = [*self._steps, step][-_REMEMBERED:]
+        self._steps = [*self._steps, step][-_MAX_STEPS:]
         if self._loop.triggers:
-            self._trigger()
+            self._request_window()
 
     def _waited_ns(self, begin: int, end: int) -> int | None:
-        """How long a step that has just ended waited for a processor.
+        """Return the run-queue wait of the last step.
 
         ::
 
             steps     | usual | usual |      slow        | now
-            looks            ▲                           ▲
-                             the last of a quiet step, from where on it is counted: less the usual until the begin
+            counters           ▲                           ▲
+                               the last usual step: the usual wait until the start is subtracted
         """
-        (at, counters), usual = self._before, self._explainer.usual.waiting
-        before, waited = counters.waited_ns, self._looker.thread(self._loop.thread, self._loop.native).waited_ns()
-        if before is None or waited is None or usual is None or not begin - _RECENT_NS < at < end:
+        (at, counters), usual = self._last_counters, self._explainer.usual.waiting
+        before, waited = counters.waited_ns, self._sampler.thread(self._loop.thread, self._loop.native).waited_ns()
+        if before is None or waited is None or usual is None or not begin - _MAX_AGE_NS < at < end:
             return None
         return max(0, int(waited - before - usual * (begin - at)))
 
-    def _before_ns(self, times: _Times, known: _Watched | None, median_ns: float) -> float:
-        """How long a step had been longer than usual when it was first looked at; 0 where it did something else then.
+    def _before_ns(self, times: _Times, sampled: _Watched | None, median_ns: float) -> float:
+        """Return the excess time before the first sample; 0 if the step did something else then.
 
         ::
 
             step      | usual work | longer ............................ |
-            readings     ▲                       ▲ first look ▲ ▲ ▲ ▲ ▲
-                         └─ less usual work: ────┘ did the thread run, or want to, for as much of it as was seen later?
+            counters     ▲                     ▲ first sample ▲ ▲ ▲ ▲ ▲
+                         └─ less usual work: ──┘ was the thread runnable for the same share as in the samples?
         """
-        at, before = self._before
-        if known is None or not times.begin - _RECENT_NS < at < known.looks[0].at:
+        at, before = self._last_counters
+        if sampled is None or not times.begin - _MAX_AGE_NS < at < sampled.samples[0].at:
             return 0.0
-        counted, first = known.before.since(before), known.looks[0].at
-        if counted.cpu_ns is None or counted.waited_ns is None:
+        delta, first = sampled.before.since(before), sampled.samples[0].at
+        if delta.cpu_ns is None or delta.waited_ns is None:
             return 0.0
         usual_ns = max(0.0, times.begin + median_ns - at)
         longer_ns = first - at - usual_ns
         if longer_ns <= 0:
             return 0.0
-        ran = (counted.cpu_ns + counted.waited_ns - self._explainer.usual.runnable * usual_ns) / longer_ns
-        runs = (look for look in known.looks if look.doing in (Doing.COMPUTING, Doing.QUEUEING))
-        seen = spent(list(runs)) / spent(known.looks)
-        return longer_ns if abs(min(max(ran, 0.0), 1.0) - seen) < _AGREES else 0.0
+        share_before = (delta.cpu_ns + delta.waited_ns - self._explainer.usual.runnable * usual_ns) / longer_ns
+        runs = (sample for sample in sampled.samples if sample.state in (State.COMPUTING, State.QUEUEING))
+        share_later = spent(list(runs)) / spent(sampled.samples)
+        return longer_ns if abs(min(max(share_before, 0.0), 1.0) - share_later) < _MAX_DIFFERENCE else 0.0
 
-    def _trigger(self) -> None:
-        """Ask for a window: over the next slow step if they have a rhythm, else after this one."""
+    def _request_window(self) -> None:
+        """Request a window for the next slow step if they are periodic, else after this one."""
         now = self._loop.step()
-        if self._windows >= _WINDOWS or now < self._asked_until:
+        if self._windows >= _MAX_WINDOWS or now < self._next_request_step:
             return
         self._windows += 1
         predicted = predict(self._steps)
         first = predicted - 1 if predicted is not None and predicted > now + 1 else None
-        self._asked_until = (first or now) + _WINDOW_STEPS + 2
+        self._next_request_step = (first or now) + _WINDOW_STEPS + 2
         self._loop.ask(Asked("slow", _WINDOW_STEPS, first))
 
 
-def _unseen_ns(times: _Times, known: _Watched | None, limit_ns: float) -> float:
-    """For how long at most nobody looked at a slow step.
+def _unsampled_ns(times: _Times, sampled: _Watched | None, limit_ns: float) -> float:
+    """Return the longest interval without a sample in a slow step.
 
-    The watcher wakes up with the machine, and looks at the step that has slept as well: one look says nothing.
+    A suspended host wakes the watcher before the step ends, so a single sample proves nothing.
     """
-    if known is None:
+    if sampled is None:
         return times.end - times.begin - limit_ns
-    return max(known.unseen_ns, times.end - known.looked)
+    return max(sampled.unsampled_ns, times.end - sampled.last_sample)
 
 
 def predict(steps: list[int]) -> int | None:
-    """The next slow step where the last ones have a rhythm; None where they have none."""
+    """Return the next slow step if the last ones are periodic, else None."""
     gaps = [after - before for before, after in itertools.pairwise(steps)]
-    if len(steps) < _PERIODS:
+    if len(steps) < _MIN_SLOW_STEPS:
         return None
     period = median(gaps)
     if period < 2 or median(abs(gap - period) for gap in gaps) > 1:  # noqa: PLR2004 -- every step is slow
@@ -333,13 +333,12 @@ def predict(steps: list[int]) -> int | None:
     return steps[-1] + round(period)
 
 
-def _marked(look: Look, aside: list[tuple[int, int]]) -> Look:
-    """A look that fell into an evaluation which somebody told of."""
-    return look._replace(is_evaluating=True) if any(first <= look.at <= last for first, last in aside) else look
+def _mark_evaluation(sample: Sample, aside: list[tuple[int, int]]) -> Sample:
+    """Mark a sample within a reported evaluation."""
+    return sample._replace(is_evaluating=True) if any(first <= sample.at <= last for first, last in aside) else sample
 
 
 def _has_device() -> bool:
-    """Whether the program uses a device that works behind it."""
     return any(
         kind is not None and kind.is_initialized()
         for kind in (getattr(sys.modules.get("torch"), name, None) for name in ("cuda", "xpu"))
@@ -351,20 +350,20 @@ def _is_distributed() -> bool:
     return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
-def _row(stage: str, step: int, seen: StepFacts, why: Explanation) -> SlowStep:
-    cpu, looked = seen.counters.cpu_ns, seen.looked_ns
+def _row(stage: str, step: int, facts: StepFacts, result: Explanation) -> SlowStep:
+    cpu, sampled_ns = facts.counters.cpu_ns, facts.sampled_ns
     return SlowStep(
         stage=in_timeline(stage),
         step=step,
-        wall_ms=round(seen.wall_ns / 1e6, 3),
-        times_median=round(seen.wall_ns / seen.median_ns, 1),
-        cause=why.cause,
-        explained_ms=None if why.explained_ns is None else round(why.explained_ns / 1e6, 3),
-        line="" if why.frame is None else f"{why.frame.name} ({shown(why.frame.file)}:{why.frame.line})",
-        data_ms=None if seen.wait_ns < 0 else round(seen.wait_ns / 1e6, 3),
-        gc_ms=round(seen.garbage_ns / 1e6, 3),
-        cpu_share=None if cpu is None or not looked else round(cpu / looked, 3),
-        switches=seen.counters.switches,
-        faults=seen.counters.faults,
-        alloc_retries=seen.counters.retries,
+        wall_ms=round(facts.wall_ns / 1e6, 3),
+        times_median=round(facts.wall_ns / facts.median_ns, 1),
+        cause=result.cause,
+        explained_ms=None if result.explained_ns is None else round(result.explained_ns / 1e6, 3),
+        line="" if result.frame is None else f"{result.frame.name} ({shown(result.frame.file)}:{result.frame.line})",
+        data_ms=None if facts.wait_ns < 0 else round(facts.wait_ns / 1e6, 3),
+        gc_ms=round(facts.garbage_ns / 1e6, 3),
+        cpu_share=None if cpu is None or not sampled_ns else round(cpu / sampled_ns, 3),
+        switches=facts.counters.switches,
+        faults=facts.counters.faults,
+        alloc_retries=facts.counters.retries,
     )

@@ -1,4 +1,4 @@
-"""The watcher's view of one loop: its pace, its timeline on the disk, and its slow steps."""
+"""The watcher's state of one loop: step times, timeline and slow steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from perfhooks.core.guard import cause_of, logger
 from perfhooks.core.thread_time import CountedThread
-from perfhooks.record.watch.counters import Processors, Queueing
+from perfhooks.record.watch.counters import CpuWaits, Queueing
 from perfhooks.record.watch.loops import Asked
 from perfhooks.record.watch.pace import Pace
 from perfhooks.record.watch.slow import SHORTEST_S, SlowSteps
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from perfhooks.run.live.requests import Loop
 
 STEPS: Final = 3
-"""Of a window that a signal asks for."""
+"""Steps of a window that a signal requests."""
 WRITE_S: Final = 8.0
-"""Seconds after which the timeline is written: with the poll, it is at most ten seconds behind."""
+"""Seconds between writes of the timeline. With the poll interval, the file is at most ten seconds behind."""
 _MOST_ROWS: Final = 20_000
-"""Steps that the watcher writes itself; a loop with more of them has its worker write them."""
-_LONG_S: Final = 1.0
+"""Maximum steps that the watcher writes. If more wait, the worker writes them."""
+_IDLE_S: Final = 1.0
 STATUS_S: Final = 5.0
-"""Seconds after which a rank says again where it is, if it has gone on."""
+"""Seconds between updates of the status of a rank."""
 
 
 class Watch:
-    """Looks at one loop, in the watcher's thread.
+    """Observes one loop, in the thread of the watcher.
 
     Args:
         loop: The loop.
@@ -46,91 +46,90 @@ class Watch:
         self._loop = loop
         self._pace = Pace()
         self._slow = SlowSteps(loop, self._pace)
-        self._write_at = time.monotonic() + WRITE_S
-        self._write_waits_at = self._write_at
-        self._watched = 0
-        """The step that was looked at last."""
-        self._seen = 0
-        """The first step that the pace does not know."""
-        self._said: Loop | None = None
-        self._say_at = 0.0
+        self._next_write = time.monotonic() + WRITE_S
+        self._next_waits = self._next_write
+        self._last_checked = 0
+        """Last checked step."""
+        self._next_step = 0
+        """First step that is not in the pace yet."""
+        self._last_status: Loop | None = None
+        self._next_status = 0.0
         self._failed: set[str] = set()
         self._queueing = Queueing()
-        self._processor = Processors()
+        self._cpu_waits = CpuWaits()
 
     def where(self) -> Loop:
-        """Where the loop is now."""
-        self._follow()
+        """Return the current step of the loop."""
+        self._update_pace()
         return self._loop.where(self._pace.median_ns)
 
     @property
     def is_sampling(self) -> bool:
-        """Whether a step goes on that is or may become slow, which is looked at without a rest."""
+        """Whether the running step is, or may become, slow. It is then checked without pauses."""
         return self._slow.is_watching or self._slow.is_doubtful
 
-    def look(self, late_ns: int = 0) -> float:
-        """Look whether the step that goes on takes too long; seconds until it should be looked at again.
+    def check(self, late_ns: int = 0) -> float:
+        """Check whether the running step takes too long. Return the seconds until the next check.
 
         Args:
-            late_ns: How much later than it was meant to the look comes.
+            late_ns: Delay of this check.
         """
         timeline = self._loop.timeline
         if not self._loop.is_running and not self._slow.is_watching:
-            return _LONG_S
+            return _IDLE_S
         if not timeline.taking.acquire(blocking=False):
-            return SHORTEST_S  # it is being written
+            return SHORTEST_S  # the timeline is being written
         try:
             step, is_kept = timeline.reached, timeline.is_kept
             begin = timeline.begin_of(step)
         finally:
             timeline.taking.release()
-        if self._slow.is_watching and step > self._watched:
-            self._follow()
-        if is_kept:  # what the thread does now is our work, and belongs to no step
-            self._slow.forget_before()
+        if self._slow.is_watching and step > self._last_checked:
+            self._update_pace()
+        if is_kept:  # own work of perfhooks, not part of any step
+            self._slow.drop_counters()
             return SHORTEST_S
-        return self._look_at(step, begin, late_ns)
+        return self._check_step(step, begin, late_ns)
 
-    def _look_at(self, step: int, begin: int | None, late_ns: int) -> float:
-        """See `look`."""
+    def _check_step(self, step: int, begin: int | None, late_ns: int) -> float:
         if begin is None or not self._loop.is_running:
-            return _LONG_S
-        self._watched = step
-        return self._slow.look(step, begin, late_ns)
+            return _IDLE_S
+        self._last_checked = step
+        return self._slow.check(step, begin, late_ns)
 
     def tick(self) -> None:
-        """Once in a while: follow the pace, and say where the loop is."""
-        self._follow()
+        """Update the pace, and write status, slow steps and timeline."""
+        self._update_pace()
         if self._loop.is_signalled:
             self._loop.is_signalled = False
             self._loop.ask(Asked("signal", STEPS))
-        self._processor.look(self._loop.thread, self._loop.native, self._seen)
+        self._cpu_waits.read(self._loop.thread, self._loop.native, self._next_step)
         self._slow.learn()
         self._write_slow()
         now = time.monotonic()
-        if now >= self._say_at:
-            self._say_at = now + STATUS_S
-            self._say()
-        if now >= self._write_at:
-            self._write_at = now + WRITE_S
+        if now >= self._next_status:
+            self._next_status = now + STATUS_S
+            self._write_status()
+        if now >= self._next_write:
+            self._next_write = now + WRITE_S
             self._write_steps()
-        if now >= self._write_waits_at:
-            self._write_waits_at = now + WRITE_S
+        if now >= self._next_waits:
+            self._next_waits = now + WRITE_S
             self._write_waits()
 
     def end(self) -> None:
-        """The loop has ended."""
-        self._say_at = self._write_waits_at = 0.0
+        """Write the last rows at the end of the loop."""
+        self._next_status = self._next_waits = 0.0
         self.tick()
         self._slow.end()
 
-    def _follow(self) -> None:
+    def _update_pace(self) -> None:
         timeline = self._loop.timeline
         with timeline.taking:
-            first, walls = timeline.walls_since(self._seen)
-            ended = timeline.since(first) if self._slow.concerns(walls) else None
+            first, walls = timeline.walls_since(self._next_step)
+            ended = timeline.since(first) if self._slow.has_slow(walls) else None
         if len(walls):
-            self._seen = first + len(walls)
+            self._next_step = first + len(walls)
             median_ns, limit_ns = self._pace.median_ns, self._pace.limit_ns
             self._pace.add(walls.tolist())
             if self._pace.limit_ns is not None:
@@ -150,7 +149,7 @@ class Watch:
                     file.write(slow.folded.text().encode("utf-8", "replace"))
 
     def _write_steps(self) -> None:
-        """Have the timeline on the disk; steps that are in a file of their own, for the worker, come first."""
+        """Append to the timeline on disk, unless older steps still wait for the worker."""
         run, timeline = self._loop.run, self._loop.timeline
         if run is None or not 0 < timeline.waiting <= _MOST_ROWS:
             return
@@ -163,31 +162,31 @@ class Watch:
                 self._loop.wrote_steps = True
 
     def _write_waits(self) -> None:
-        run, rows = self._loop.run, self._processor.rows
+        run, rows = self._loop.run, self._cpu_waits.rows
         if run is None or not rows:
             return
-        with self._writing("writing what steps waited for processors"):
-            if run.folder.is_dir():  # the timeline makes it, and says it where that fails
-                self._processor.rows = []
+        with self._writing("writing the CPU waits of steps"):
+            if run.folder.is_dir():  # the timeline creates the folder and reports failures
+                self._cpu_waits.rows = []
                 steps.append_waits(run.folder / layout.processor(run.rank), self._loop.stage, rows)
 
-    def _say(self) -> None:
+    def _write_status(self) -> None:
         waited = self._queueing.share(CountedThread(self._loop.thread, self._loop.native))
-        run, here = self._loop.run, self._loop.where(self._pace.median_ns)
-        if run is None or here == self._said:
+        run, position = self._loop.run, self._loop.where(self._pace.median_ns)
+        if run is None or position == self._last_status:
             return
-        status = Status(process=Process.current(), time=time.time(), loop=here, waited=waited)
-        with self._writing("saying where it is"):
+        status = Status(process=Process.current(), time=time.time(), loop=position, waited=waited)
+        with self._writing("writing the status"):
             if run.folder.is_dir():
-                self._said = here
+                self._last_status = position
                 publish_json(run.folder / layout.status(run.rank), status)
 
     @contextmanager
-    def _writing(self, what: str) -> Iterator[None]:
-        """What cannot be written is said once: the next attempt may go well, and a training hears nothing of it."""
+    def _writing(self, action: str) -> Iterator[None]:
+        """Log a failed write once. The next attempt may succeed."""
         try:
             yield
         except OSError as error:
-            if what not in self._failed:
-                self._failed.add(what)
-                logger.warning("%s failed (%s); training goes on", what, cause_of(error))
+            if action not in self._failed:
+                self._failed.add(action)
+                logger.warning("%s failed (%s); training goes on", action, cause_of(error))

@@ -1,0 +1,201 @@
+"""Samples of the training thread, taken by the watcher: its stack, and its state since the previous sample.
+
+The sampler needs the GIL, and the training releases it mostly inside C code. So plain sampling would overstate C code.
+The delay of a sample corrects that::
+
+    the training   ── C ──┤ Python ├── C ──────┤ Python, for more than 5 ms ├── C ──
+    samples            ▲     △······▲    ▲          △·····▲
+                    in time   late, held   in time   late, held: Python was forced to release the GIL, the line is exact
+
+A sample is scheduled for a moment (△). The state at that moment counts for the time since the previous sample.
+If a sample is late, and its own thread did not wait for a CPU, the training held the GIL.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import platform
+import stat
+import sys
+import threading
+from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from perfhooks.core import frames
+from perfhooks.core.thread_time import RUNS, CountedThread
+from perfhooks.record.watch.sampling import innermost_of, outwards, stack_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perfhooks.record.watch.sampling import Stack
+
+_LATE_NS: Final = 300_000
+"""Delay from which a sample has waited for the GIL, in ns. Waking up takes a third of it on a virtual machine."""
+_FORCED_SHARE: Final = 0.9
+"""Share of Python's switch interval. After this wait the GIL was released by force, at the sampled line."""
+_MIN_CPU: Final = 0.25
+"""Minimum CPU share of the time outside the run queue before a thread counts as computing."""
+_MAX_STACKS: Final = 5000
+"""Maximum number of different stacks in a run."""
+_MAX_DEPTH: Final = 200
+"""Maximum stack depth in the search for a module call."""
+
+
+class State(enum.Enum):
+    """State of a thread, as reported by the system."""
+
+    COMPUTING = enum.auto()
+    QUEUEING = enum.auto()
+    """Runnable, without a CPU."""
+    FILE = enum.auto()
+    """Waiting for a disk, in a system call that reads, writes or flushes a file."""
+    PAGE = enum.auto()
+    """Waiting for a memory page: swapped out, or of a mapped file."""
+    LOCK = enum.auto()
+    """Waiting for another thread."""
+    WAITING = enum.auto()
+    """Waiting for something else or something unknown."""
+
+
+class Sample(NamedTuple):
+    """One sample."""
+
+    stack: Stack
+    spent_ns: int
+    """Time since the previous sample, in ns, for which this sample stands."""
+    at: int = 0
+    """Time of the sample, in ns."""
+    is_held: bool = False
+    """Whether the training held the GIL."""
+    is_exact: bool = True
+    """Whether the line is exact. Otherwise it is close."""
+    is_evaluating: bool = False
+    """Whether a module in evaluation mode was running."""
+    state: State = State.COMPUTING
+
+
+class Sampler:
+    """Samples one thread."""
+
+    def __init__(self) -> None:
+        self._stack: Stack = ()
+        self._own: CountedThread | None = None
+        self._own_waited: int | None = None
+        self._thread: CountedThread | None = None
+        self._cpu: int | None = None
+        self._waited: int | None = None
+
+    def thread(self, ident: int, native: int) -> CountedThread:
+        """Return the counters of a thread, anew if the thread changed."""
+        if self._thread is None or self._thread.native != native:
+            self._thread, self._cpu, self._waited = CountedThread(ident, native), None, None
+        return self._thread
+
+    def sample(self, ident: int, native: int, *, now: int, spent_ns: int, late_ns: int) -> Sample:
+        """Take a sample.
+
+        Args:
+            ident: Python's number of the training thread.
+            native: The system's number of it.
+            now: The time, in ns.
+            spent_ns: Time since the previous sample.
+            late_ns: Delay of this sample.
+        """
+        # stack first: the system calls below release the GIL, and the training continues
+        stack, is_evaluating = stack_of(ident), _is_evaluating(ident)
+        if stack != self._stack:  # keep an equal stack: new objects bring Python's next collection nearer
+            self._stack = stack
+        state = self._state(self.thread(ident, native), spent_ns)
+        held_ns = late_ns - self._own_queue_ns()
+        return Sample(
+            self._stack,
+            spent_ns,
+            now,
+            is_held=held_ns > _LATE_NS,
+            is_exact=not _LATE_NS < held_ns < _FORCED_SHARE * sys.getswitchinterval() * 1e9,
+            is_evaluating=is_evaluating,
+            state=state,
+        )
+
+    def _own_queue_ns(self) -> int:
+        if self._own is None:
+            self._own = CountedThread(threading.get_ident(), threading.get_native_id())
+        before, self._own_waited = self._own_waited, self._own.waited_ns()
+        return 0 if before is None or self._own_waited is None else self._own_waited - before
+
+    def _state(self, thread: CountedThread, spent_ns: int) -> State:
+        cpu = thread.cpu_ns()
+        before, self._cpu = self._cpu, cpu
+        computed = 0 if cpu is None or before is None else cpu - before
+        if computed >= spent_ns / 2:
+            self._waited = None
+            return State.COMPUTING
+        waited = thread.waited_ns()
+        before, self._waited = self._waited, waited
+        queued = 0 if waited is None or before is None else waited - before
+        if queued >= spent_ns / 2:
+            return State.QUEUEING
+        return State.COMPUTING if computed >= _MIN_CPU * (spent_ns - queued) else _state_in_call(thread.call())
+
+
+def _is_evaluating(ident: int) -> bool:
+    """Whether the outermost running module is in evaluation mode."""
+    call = None
+    for frame in islice(outwards(innermost_of(ident)), _MAX_DEPTH):
+        if frame.f_code.co_name == frames.CALLS_MODULE and frames.MODELS in frame.f_code.co_filename:
+            call = frame
+    return call is not None and getattr(call.f_locals.get("self"), "training", True) is False
+
+
+class FoldedStacks:
+    """FoldedStacks stacks of a run, with milliseconds each."""
+
+    def __init__(self) -> None:
+        self._ns: Counter[str] = Counter()
+        self.is_new = False
+        """Whether there are stacks to write."""
+
+    def add(self, samples: Sequence[Sample]) -> None:
+        """Add samples."""
+        for sample in samples:
+            text = ";".join(str(frame).replace(";", ",") for frame in sample.stack) or "no Python frame"
+            text += ";held the interpreter" if sample.is_held else ""
+            if text in self._ns or len(self._ns) < _MAX_STACKS:
+                self._ns[text] += sample.spent_ns
+                self.is_new = True
+
+    def text(self) -> str:
+        """Return one line per stack: frames and whole milliseconds."""
+        self.is_new = False
+        return "".join(f"{stack} {max(1, round(spent / 1e6))}\n" for stack, spent in sorted(self._ns.items()))
+
+
+_SYSCALLS: Final = {
+    "x86_64": ({202}, {26, 74, 75, 162, 277, 306}, {0, 1, 17, 18, 19, 20, 40, 295, 296, 326}),
+    "aarch64": ({98}, {81, 82, 83, 84, 227, 267}, {63, 64, 65, 66, 67, 68, 69, 70, 71, 285}),
+}
+"""By CPU architecture: system calls that wait for a lock (``futex``), flush files (``fsync``, ``msync``, ``sync``,
+...), and read or write them (``read``, ``pwrite64``, ``sendfile``, ...). See syscalls(2)."""
+_LOCKS, _FLUSHES, _TRANSFERS = _SYSCALLS.get(platform.machine(), (set(), set(), set()))
+
+
+def _state_in_call(call: tuple[int, int] | None) -> State:
+    number, descriptor = call or (None, 0)
+    if number == RUNS:  # Linux counts a run-queue wait only when it ends
+        return State.QUEUEING
+    if number == -1:
+        return State.PAGE
+    if number in _LOCKS:
+        return State.LOCK
+    return State.FILE if number in _FLUSHES or (number in _TRANSFERS and _is_file(descriptor)) else State.WAITING
+
+
+def _is_file(fd: int) -> bool:
+    """Whether a descriptor is a regular file, not a pipe, socket or terminal."""
+    try:
+        return stat.S_ISREG(os.fstat(fd).st_mode)
+    except (OSError, OverflowError):
+        return False
