@@ -432,15 +432,15 @@ def test_who_begins_to_record_waits_for_what_another_thread_is_ending(monkeypatc
     monkeypatch.setattr(torch.profiler.profile, "stop", lambda _: stopping.set() or may_stop.wait(60))
     phases = FromStartToStop(0)
     spare = window.Window(first=0, phases=phases, on_trace_ready=lambda _: None, recording={}, marks_steps=False)
-    spare.give_way = lambda: waited.append(may_stop.is_set())
+    spare.yield_recorder = lambda: waited.append(may_stop.is_set())
     thread = threading.Thread(target=spare.stop)
     thread.start()
     assert stopping.wait(60)
     window.make_room()
     assert not window.recorder_busy(), "it gives way"
-    spare.give_way, gives_way = None, spare.give_way
+    spare.yield_recorder, gives_way = None, spare.yield_recorder
     assert window.recorder_busy(), "somebody's own window does not"
-    spare.give_way = gives_way
+    spare.yield_recorder = gives_way
     may_stop.set()
     thread.join(60)
     window.make_room()

@@ -66,7 +66,7 @@ def test_a_trace_that_the_recorder_did_not_write_to_its_end_is_none(monkeypatch,
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda _, path: Path(path).write_text('{"a": ['))
     with Profiler(schedule="wait=1 warmup=1 active=2 repeat=1", out="runs", run="r", background=False) as prof:
         loop(prof, 6)
-    assert "the recorder wrote no whole" in caplog.text
+    assert "the recorder wrote an incomplete" in caplog.text
     assert "is the disk full?" in caplog.text
     assert [path.name for path in Path("runs/r").rglob("*.trace.json*")] == []
 

@@ -93,7 +93,7 @@ def test_modules_bear_the_names_of_the_model(tmp_path):
     assert all(said == true for said, true in found)
     names = dict(modules.table(trace).select("path", "qualified_name").iter_rows())
     assert names["Net_0"] is names["MSELoss_0"] is None
-    assert perfhooks.record.loop.labelling._here.order.seen == {}, "nothing is kept after the window"
+    assert perfhooks.record.loop.labelling._state.order.seen == {}, "nothing is kept after the window"
 
 
 @pytest.mark.recorder

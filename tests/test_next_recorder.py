@@ -76,7 +76,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr(next_recorder, "_said", set())
+    monkeypatch.setattr(next_recorder, "_logged", set())
     MADE.clear()
 
 

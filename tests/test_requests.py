@@ -97,7 +97,7 @@ def test_a_rank_that_sees_it_too_late_says_so_and_records_its_next_steps():
     phases, said = requested(ask(first=50), step=60)
     assert active(phases) == [61, 62, 63]
     assert said[0].state == "late"
-    assert "it was to begin with step 50: step 60 had begun" in said[0].why
+    assert "the window was requested for step 50: step 60 had begun" in said[0].why
 
 
 def test_a_request_that_comes_in_the_last_moment_does_without_a_warm_up():
@@ -274,7 +274,7 @@ def test_a_running_loop_is_asked_from_the_command_line_and_by_a_signal(tmp_path)
     captures = sorted((place.load() for place in Run(tmp_path / "r").places()), key=lambda each: each.first)
     assert [each.last - each.first + 1 for each in captures] in ([2, 2, 3, 1, 3], [2, 3, 2, 1, 3])
     assert [each.request for each in captures[3:]] == ["00000000000000fe", "signal"]
-    assert "it was to begin with step 0" in captures[3].notes[0]
+    assert "the window was requested for step 0" in captures[3].notes[0]
     assert all(before.last < after.first for before, after in itertools.pairwise(captures))
     assert captures[-1].last <= steps
     done = CliRunner().invoke(app, ["capture", str(tmp_path / "r"), "--ranks", "3"])

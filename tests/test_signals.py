@@ -215,7 +215,9 @@ def test_steps_in_another_thread_than_the_start_are_said_and_leave_no_recorder_o
     prof.start()
     in_thread(lambda: [prof.step() for _ in range(3)])
     (said,) = [record.message for record in caplog.records]
-    assert "the window of step 1 cannot go on: it records the thread 'MainThread', and this is 'trainer'" in said
+    assert (
+        "the window of step 1 cannot go on: it records the thread 'MainThread', but was called from 'trainer'" in said
+    )
     in_thread(prof.stop)
     assert "the window cannot end here" in caplog.text
     prof.stop()
@@ -229,7 +231,7 @@ def test_a_window_whose_thread_has_ended_is_said_to_be_lost(caplog):
     prof = Profiler(on_trace_ready=lambda window: seen.append(window.notes))
     in_thread(prof.start)
     prof.stop()
-    assert seen == [["the thread that was recorded has ended, and its events with it"]]
+    assert seen == [["the recorded thread has ended, so its events are lost"]]
     with Profiler(activities=["cpu"]) as after:
         X @ X
     assert {event.name for event in after.events()} >= {"aten::mm"}

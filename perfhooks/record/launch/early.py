@@ -228,7 +228,7 @@ class StartupRecorder:
             end_in_step=self._end_in_step,
             is_spent=lambda: time.monotonic() > self._until,
         )
-        window.give_way = self.end
+        window.yield_recorder = self.end
         lifetime.watch(window)
         window.start()
         self._until = time.monotonic() + LONGEST_S

@@ -1,11 +1,11 @@
-"""Labels that nobody has to write: the parts of a step, named while a window records, and only then.
+"""Automatic labels for the parts of a step, active only while a window records.
 
-What begins a part gets a stand-in: ``torch.nn.Module.__call__``, ``torch.autograd.backward``, ``torch.save``,
-``torch.distributed.checkpoint`` and the ``wait`` of a collective. torch labels optimizers and loaders itself.
+Functions that begin a part are replaced: ``torch.nn.Module.__call__``, ``torch.autograd.backward``, ``torch.save``,
+``torch.distributed.checkpoint`` and the ``wait`` of a collective. torch itself labels optimizers and loaders.
 
-Not by torch's global module hooks: with them ``torch.compile`` warns at every call of a compiled module, compiles the
-hooks, and compiles the model again when they are gone. And ``torch.autograd.grad`` is left alone, as torch.compile
-guards it: a stand-in would make it compile again. The trace tells its time nearly as well.
+torch's global module hooks are no alternative. With them ``torch.compile`` warns at every call of a compiled module,
+compiles the hooks, and compiles the model again when they are removed. ``torch.autograd.grad`` is not replaced, because
+torch.compile guards it and would compile again. Its time can be read from the trace.
 """
 
 from __future__ import annotations
@@ -40,171 +40,172 @@ if TYPE_CHECKING:
     from perfhooks.run.circumstances import Loader
 
 _MOST_CHANGES: Final = 900 if sys.version_info >= (3, 13) else sys.maxsize
-"""How often ``torch.nn.Module`` may be changed, twice a window or more. From Python 3.13 on a class that was changed a
-thousand times is looked up slowly for the rest of the process (``MAX_VERSIONS_PER_CLASS`` in CPython's
-``typeobject.c``). Windows after that have the forward pass that the trace shows by itself."""
+"""Maximum number of changes of ``torch.nn.Module``, at least two per window. From Python 3.13 on, attribute lookups of
+a class stay slow after 1000 changes (``MAX_VERSIONS_PER_CLASS`` in CPython's ``typeobject.c``). Later windows have no
+label for the forward pass."""
 
 _COMPILED: Final = "OptimizedModule"
-"""The class of what ``torch.compile`` makes of a module; importing it would take a second."""
+"""Class name of a compiled module. Importing the class takes a second."""
 
 _function_modes: Callable[[], list[Any]] = vars(torch.overrides)["_get_current_function_mode_stack"]
 
 _call_module: Callable[..., Any] = Module.__call__
-"""What a call of a module was before; a global, as torch.compile would guard the cells of a closure."""
+"""Original module call. It is a global, because torch.compile guards the cells of a closure."""
 
 
 @dataclass
-class _Here:
-    """What goes on in the one thread whose steps are recorded; there is one recorder in a process."""
+class _State:
+    """Labelling state of the recorded thread. A process has one recorder."""
 
     thread: int = 0
-    """The thread; 0 while nothing is labelled."""
+    """Labelled thread; 0 while labelling is off."""
     inside: bool = False
-    """Whether one of our labels is open: what begins inside of it is part of it."""
+    """Whether an automatic label is open. Parts inside it get no label."""
     aside: bool = False
-    """Whether the stand-in of module calls is out of the way until the open label ends."""
+    """Whether the original module call is restored until the open label ends."""
     without_gradients: str = labels.VALIDATION
-    """What calls in evaluation mode without gradients are."""
+    """Part of module calls in evaluation mode without gradients."""
     last: str = labels.FORWARD
-    """The part of the last module call."""
+    """Part of the last module call."""
     is_wrapped: bool = False
-    """Whether another patch of module calls was found in our place. It may call our stand-in, and may put it back."""
+    """Whether another library patched module calls after us. Its patch may call ours, and may restore it."""
     has_function_mode: bool = False
-    """Whether a TorchFunctionMode of the program was active inside a label, since labels were put."""
+    """Whether a TorchFunctionMode of the program was active inside a label, since labelling started."""
     changes: int = 0
-    """How often ``torch.nn.Module`` was changed."""
+    """Number of changes of ``torch.nn.Module`` so far."""
     order: ModuleOrder = field(default_factory=ModuleOrder)
-    """The modules that were called since the labels were put."""
+    """Modules called since labelling started."""
     loaders: LoadersRead = field(default_factory=LoadersRead)
-    """What was read since the labels were put."""
+    """Loaders read since labelling started."""
     has_gradients: bool = True
-    """Whether the steps are a training's: what is read without gradients is then a validation."""
-    placed: list[_StandIn] = field(default_factory=list)
-    heard: Callable[[Module], object] | None = None
-    """Is told of outermost calls, before they are labelled."""
-    read: Callable[[Any], object] = id  # not bool, which calls a user's ``__len__``
-    """Is called with each loader's iterator that is read."""
+    """Whether the loop is a training. A loader that is read without gradients then belongs to a validation."""
+    patches: list[_Patch] = field(default_factory=list)
+    on_call: Callable[[Module], object] | None = None
+    """Listener for outermost module calls, called before they are labelled."""
+    on_read: Callable[[Any], object] = id  # not bool, which calls a user's ``__len__``
+    """Listener for each loader iterator that is read."""
 
 
-_here: Final = _Here()
+_state: Final = _State()
 _Label: TypeAlias = "AbstractContextManager[Any] | None"
 
 
-class _StandIn(NamedTuple):
-    """Something that stands in the place of an attribute."""
+class _Patch(NamedTuple):
+    """A replaced attribute."""
 
     owner: Any
     name: str
     original: Any
-    made: Any
+    replacement: Any
 
     def put(self) -> None:
-        setattr(self.owner, self.name, self.made)
-        _here.changes += self.owner is Module
+        setattr(self.owner, self.name, self.replacement)
+        _state.changes += self.owner is Module
 
     def take_back(self) -> None:
-        """Put the original back, unless somebody has put something else there since."""
-        if vars(self.owner).get(self.name) is self.made:
+        """Restore the original, unless another library has replaced the attribute since."""
+        if vars(self.owner).get(self.name) is self.replacement:
             setattr(self.owner, self.name, self.original)
-            _here.changes += self.owner is Module
+            _state.changes += self.owner is Module
         elif self.owner is Module:
-            _here.is_wrapped = True
+            _state.is_wrapped = True
 
 
 def put(
     stage: str, heard: Callable[[Module], object] | None = None, read: Callable[[Any], object] | None = None
 ) -> None:
-    """Label what the current thread does from now on; what is labelled already stays so.
+    """Label the parts that the current thread begins from now on. An active labelling stays unchanged.
 
     Args:
-        stage: That of the loop; in others than ``train``, calls without gradients are its forward pass.
-        heard: Is told of each outermost call of a module.
-        read: Is called with each iterator of a loader, once a step, before it is read.
+        stage: Name of the loop. In loops other than ``train``, calls without gradients are the forward pass.
+        heard: Called at each outermost module call.
+        read: Called with each iterator of a loader, once a step, before it is read.
     """
-    _here.thread, _here.inside, _here.heard = get_ident(), False, heard  # whatever was left open by a fault
-    _here.read = read or id
-    _here.loaders.begin_step()
-    if _here.placed:
+    _state.thread, _state.inside, _state.on_call = get_ident(), False, heard  # an error may have left a label open
+    _state.on_read = read or id
+    _state.loaders.begin_step()
+    if _state.patches:
         return
-    _here.last, _here.order, _here.loaders = labels.FORWARD, ModuleOrder(), LoadersRead()
-    _here.has_function_mode = False
-    _here.has_gradients = stage == "train"
-    _here.without_gradients = labels.VALIDATION if _here.has_gradients else labels.FORWARD
-    if _here.changes < _MOST_CHANGES and _find_original():
-        _here.placed.append(_StandIn(Module, "__call__", _call_module, _labelled_call))
-    _here.placed += [
-        _StandIn(owner, name, vars(owner)[name], _inside(part, vars(owner)[name])) for owner, name, part in _functions()
+    _state.last, _state.order, _state.loaders = labels.FORWARD, ModuleOrder(), LoadersRead()
+    _state.has_function_mode = False
+    _state.has_gradients = stage == "train"
+    _state.without_gradients = labels.VALIDATION if _state.has_gradients else labels.FORWARD
+    if _state.changes < _MOST_CHANGES and _find_original():
+        _state.patches.append(_Patch(Module, "__call__", _call_module, _labelled_call))
+    _state.patches += [
+        _Patch(owner, name, vars(owner)[name], _labelling(part, vars(owner)[name]))
+        for owner, name, part in _functions()
     ]
     reader = getattr(sys.modules.get("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
     if reader is not None:
-        _here.placed.append(_StandIn(reader, "__next__", reader.__next__, _noting(reader.__next__)))
-    _here.placed.append(_StandIn(record_function, "__init__", record_function.__init__, _escaping(record_function)))
-    for stand_in in _here.placed:
-        stand_in.put()
+        _state.patches.append(_Patch(reader, "__next__", reader.__next__, _noting_reads(reader.__next__)))
+    _state.patches.append(_Patch(record_function, "__init__", record_function.__init__, _escaping(record_function)))
+    for patch in _state.patches:
+        patch.put()
 
 
 def _find_original() -> bool:
-    """Find what our stand-in of module calls must call. Return whether that cannot lead back to the stand-in.
+    """Set the function that our replacement of module calls must call, and return whether it cannot call us back.
 
-    ``make_fx`` and ``torch.fx`` patch module calls for a while, and put back what was there before. A window may end
-    meanwhile.
+    ``make_fx`` and ``torch.fx`` patch module calls for a while, and then restore the previous attribute. A window may
+    end meanwhile.
     """
-    global _call_module  # noqa: PLW0603 -- see there
+    global _call_module  # noqa: PLW0603 -- see its docstring
     current = Module.__call__
     if current is not _labelled_call:
-        is_known = current is vars(Module)["_wrapped_call_impl"] or current.__module__.startswith("perfhooks.")
-        if _here.is_wrapped and not is_known:
+        is_safe = current is vars(Module)["_wrapped_call_impl"] or current.__module__.startswith("perfhooks.")
+        if _state.is_wrapped and not is_safe:
             return False
         _call_module = current
-    _here.is_wrapped = False
+    _state.is_wrapped = False
     return True
 
 
 def take_back() -> None:
-    """Leave everything as it was."""
-    while _here.placed:
-        _here.placed.pop().take_back()
-    _here.thread, _here.inside, _here.aside, _here.heard, _here.read = 0, False, False, None, id
+    """Restore all originals."""
+    while _state.patches:
+        _state.patches.pop().take_back()
+    _state.thread, _state.inside, _state.aside, _state.on_call, _state.on_read = 0, False, False, None, id
 
 
 def loader() -> Loader | None:
-    """The settings of the DataLoader that fed the steps, since labels were put last."""
-    return _here.loaders.most
+    """Return the settings of the DataLoader that fed the steps since labelling started last."""
+    return _state.loaders.most
 
 
 def has_function_mode() -> bool:
-    """Whether the program used a TorchFunctionMode of its own, since labels were put last.
+    """Return whether the program used a TorchFunctionMode of its own since labelling started last.
 
     torch's recorder with stacks reads the gradients of weights through such a mode.
     """
-    return _here.has_function_mode
+    return _state.has_function_mode
 
 
 def iterators() -> set[int]:
-    """Its iterators, by their numbers."""
-    return _here.loaders.iterators
+    """Return the identities of the iterators of that DataLoader."""
+    return _state.loaders.iterators
 
 
 def describe(window: Window) -> None:
-    """Write into a trace, while its recorder takes that, its processor, and what the model calls its modules.
+    """Write metadata into the trace while it is recorded: the CPU, module names, and names of CUDA graph regions.
 
-    And what whoever recorded CUDA graphs calls parts of them; torch writes that only where it is given to an export,
-    and then event by event in Python. Its next recorder writes it itself.
+    torch writes graph annotations only for exports that get them, event by event in Python. Its next recorder writes
+    them itself.
 
     Args:
-        window: What records; names of modules are of use only with stacks.
+        window: Window that records. Module names are written only if it records stacks.
     """
-    order, _here.order = _here.order, ModuleOrder()
-    ways: dict[str, Callable[[], Any]] = {labels.PROCESSOR: _processor}
-    ways |= {labels.MODULE_NAMES: order.names} if window.with_stack else {}
+    order, _state.order = _state.order, ModuleOrder()
+    sources: dict[str, Callable[[], Any]] = {labels.PROCESSOR: _processor}
+    sources |= {labels.MODULE_NAMES: order.names} if window.with_stack else {}
     if not next_recorder.is_used(window):
-        ways |= {labels.GRAPH_REGIONS: _graph_regions} if _annotations() else {}
-    for key, names in ways.items():
+        sources |= {labels.GRAPH_REGIONS: _graph_regions} if _annotations() else {}
+    for key, source in sources.items():
         try:
-            if given := _unrecorded(names):
-                window.add_metadata_json(key, metadata_json(json.dumps(given)))
-        except Exception:  # whatever a model answers, the training goes on
-            logger.debug("%s could not be told", key, exc_info=True)
+            if value := _call_unrecorded(source):
+                window.add_metadata_json(key, metadata_json(json.dumps(value)))
+        except Exception:  # an error in the model's code must not end the training
+            logger.debug("%s could not be written into the trace", key, exc_info=True)
 
 
 def _processor() -> str:
@@ -212,61 +213,62 @@ def _processor() -> str:
 
 
 def _annotations() -> Any:
-    """What torch knows of the nodes of CUDA graphs that live, by their numbers; older ones know nothing."""
+    """Return torch's annotations of the live CUDA graphs by node number; empty before torch has them."""
     return getattr(sys.modules.get("torch.cuda.graph_annotations"), "get_kernel_annotations", dict)()
 
 
 def _graph_regions() -> list[tuple[str, str, list[int]]]:
     nodes: dict[tuple[str, str], list[int]] = {}
-    for number, said in _annotations().copy().items():  # its own copy is fast
-        for each in said if isinstance(said, list) else [said]:
-            if isinstance(each, dict) and each.get("name"):
-                nodes.setdefault((str(each["name"]), str(each.get("autograd_phase", ""))), []).append(number)
-    return [(*called, numbers) for called, numbers in nodes.items()]
+    for number, entries in _annotations().copy().items():  # its own copy is fast
+        for entry in entries if isinstance(entries, list) else [entries]:
+            if isinstance(entry, dict) and entry.get("name"):
+                key = (str(entry["name"]), str(entry.get("autograd_phase", "")))
+                nodes.setdefault(key, []).append(number)
+    return [(*names, numbers) for names, numbers in nodes.items()]
 
 
-def _unrecorded(function: Callable[[], Any]) -> Any:
-    """What a function gives, called where the recorder, which is on, does not write down all that it calls."""
-    given: list[Any] = []
-    failed: list[BaseException] = []
+def _call_unrecorded(function: Callable[[], Any]) -> Any:
+    """Return a function's result, called in another thread so that the active recorder does not record its calls."""
+    results: list[Any] = []
+    errors: list[BaseException] = []
     done = _thread.allocate_lock()
     done.acquire()
 
     def call() -> None:
         try:
-            given.append(function())
-        except BaseException as error:  # noqa: BLE001 -- raised where it was asked for
-            failed.append(error)
+            results.append(function())
+        except BaseException as error:  # noqa: BLE001 -- raised in the calling thread
+            errors.append(error)
         finally:
             done.release()
 
     _thread.start_new_thread(call, ())
     done.acquire()
-    if failed:
-        raise failed[0]
-    return given[0]
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def _functions() -> Iterator[tuple[Any, str, str]]:
-    """The functions that are parts of a step: where they are, and which part they are."""
+    """Yield the owner, name and part of each function to label."""
     yield torch.autograd, "backward", labels.BACKWARD
     yield torch, "save", labels.CHECKPOINT
-    # not imported here: whoever saves with it has done so
+    # not imported here: a program that saves with it has imported it
     saving = sys.modules.get("torch.distributed.checkpoint")
     for name in ("save", "async_save"):
         if hasattr(saving, name):
             yield saving, name, labels.CHECKPOINT
-    if torch.distributed.is_available() and _here.changes < _MOST_CHANGES:
+    if torch.distributed.is_available() and _state.changes < _MOST_CHANGES:
         yield torch.distributed.Work, "wait", labels.COMMUNICATION
 
 
-def _inside(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The stand-in of a function that is a part of the step."""
+def _labelling(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of a function that is a part of the step."""
     begin, end = _uncompiled(_begin), _uncompiled(_end)
 
     @functools.wraps(function)
     def labelled(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or _here.inside or get_ident() != _here.thread:
+        if is_compiling() or _state.inside or get_ident() != _state.thread:
             return function(*args, **kwargs)
         label = begin(part)
         try:
@@ -281,7 +283,7 @@ def _inside(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _escaping(range_: type[record_function]) -> Callable[..., None]:
-    """Return the initialiser of a range that takes names in any letters, see `perfhooks.core.labels.escaped`."""
+    """Return an initializer that escapes the range's name, see `perfhooks.core.labels.escaped`."""
     begin = range_.__init__
 
     def escaping(self: record_function, name: str, args: str | None = None) -> None:
@@ -290,15 +292,15 @@ def _escaping(range_: type[record_function]) -> Callable[..., None]:
     return escaping
 
 
-def _noting(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The stand-in of a loader's ``__next__``: torch labels the wait itself, but no settings are in the trace."""
+def _noting_reads(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the replacement of a loader's ``__next__``. torch's label has no settings of the loader."""
 
     @functools.wraps(fetch)
     def noted(self: Any) -> Any:
-        is_known = id(self) in _here.loaders.of_step or get_ident() != _here.thread
-        if not is_known and (torch.is_grad_enabled() or not _here.has_gradients):
-            _here.loaders.add(self)
-            _here.read(self)
+        is_noted = id(self) in _state.loaders.of_step or get_ident() != _state.thread
+        if not is_noted and (torch.is_grad_enabled() or not _state.has_gradients):
+            _state.loaders.add(self)
+            _state.on_read(self)
         try:
             return fetch(self)
         except BaseException as error:
@@ -309,102 +311,102 @@ def _noting(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _uncompiled(function: Callable[..., Any], *, recursive: bool = True) -> Callable[..., Any]:
-    """Keep torch.compile, where it may be in use, from compiling a function of ours that a graph break exposes to it.
+    """Keep torch.compile, if it may be in use, from compiling a function of ours after a graph break.
 
     Args:
-        function: Ours.
-        recursive: Whether that holds for all that it calls.
+        function: Function of ours.
+        recursive: Whether its callees are excluded as well.
     """
-    if "torch._dynamo" not in sys.modules:  # asking would import it, which takes a second
+    if "torch._dynamo" not in sys.modules:  # the check itself would import it, which takes a second
         return function
     disabled: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)
     return disabled
 
 
 def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
-    """The stand-in of ``torch.nn.Module.__call__``."""
-    if is_dynamo_compiling():  # first of all: torch.compile guards what it reads
+    """Replace ``torch.nn.Module.__call__``."""
+    if is_dynamo_compiling():  # must be first: torch.compile guards each value that is read
         return _call_module(module, *args, **kwargs)
-    # Most calls are inner ones, and with stacks every function that is called here is an event more in the trace: on
-    # other threads too there is nothing else to do, and _is_compiled is written out.
-    is_known = _here.inside and id(module) in _here.order.seen
-    if is_known and module._compiled_call_impl is None and type(module).__name__ != _COMPILED:
+    # Most calls are inner ones, and with stacks every function called here adds an event to the trace. So this path is
+    # the same on other threads, and _is_compiled is inlined.
+    is_noted = _state.inside and id(module) in _state.order.seen
+    if is_noted and module._compiled_call_impl is None and type(module).__name__ != _COMPILED:
         return _call_module(module, *args, **kwargs)
-    if is_compiling() or get_ident() != _here.thread:
+    if is_compiling() or get_ident() != _state.thread:
         return _call_module(module, *args, **kwargs)
-    if id(module) not in _here.order.seen:
-        _here.order.add(module, is_outermost=not _here.inside)
-    if _here.inside:
+    if id(module) not in _state.order.seen:
+        _state.order.add(module, is_outermost=not _state.inside)
+    if _state.inside:
         if _is_compiled(module):
-            _step_aside()
+            _restore_call()
         return _call_module(module, *args, **kwargs)
     label = _begin_call(module)
     try:
         return _call_module(module, *args, **kwargs)
     except BaseException as error:
-        hide_frames(error)  # of the calls inside as well
+        hide_frames(error)  # inner calls of this function are hidden too
         raise
     finally:
         _end(label)
 
 
 def _is_compiled(module: Module) -> bool:
-    """Whether torch.compile made it, or compiled it in place."""
+    """Return whether the module is a result of torch.compile, or was compiled in place."""
     in_place = module._compiled_call_impl
     return in_place is not None or type(module).__name__ == _COMPILED
 
 
-def _step_aside() -> None:
-    """Let torch.compile see no stand-in: where a graph breaks, it would try to compile that."""
-    if not _here.aside and vars(Module).get("__call__") is _labelled_call and _here.changes < _MOST_CHANGES:
-        _here.aside = True
-        _here.placed[0].take_back()
+def _restore_call() -> None:
+    """Restore the original call for compiled modules. torch.compile would try to compile ours at a graph break."""
+    if not _state.aside and vars(Module).get("__call__") is _labelled_call and _state.changes < _MOST_CHANGES:
+        _state.aside = True
+        _state.patches[0].take_back()
 
 
 def _begin_call(module: Module) -> _Label:
     try:
-        part = _here.last = _part_of(module)
+        part = _state.last = _part_of(module)
         if _is_compiled(module):
-            _step_aside()
-    except Exception:  # the training goes on, whatever a module answers
-        logger.debug("a module could not be asked what it does", exc_info=True)
+            _restore_call()
+    except Exception:  # an error in the model's code must not end the training
+        logger.debug("the part of a module call could not be determined", exc_info=True)
         part = labels.FORWARD
-    if _here.heard is not None:
-        _here.heard(module)
+    if _state.on_call is not None:
+        _state.on_call(module)
     return _begin(part)
 
 
 def _part_of(module: Module) -> str:
-    """What a call is; of a loss or a metric, which has no mode of its own, what the call before it was."""
+    """Return the part of a module call. Losses and metrics have no mode of their own, so the last part is used."""
     if torch.is_grad_enabled():
         return labels.FORWARD
     if not module.training:
-        return _here.without_gradients
-    return _here.last if next(module.parameters(), None) is None else labels.FORWARD
+        return _state.without_gradients
+    return _state.last if next(module.parameters(), None) is None else labels.FORWARD
 
 
 def _begin(part: str) -> _Label:
-    """Open a label; None if that fails."""
-    _here.inside = True
+    """Open a label. Return None if that fails."""
+    _state.inside = True
     try:
-        if not _here.has_function_mode:
-            _here.has_function_mode = any(not type(mode).__module__.startswith("torch.") for mode in _function_modes())
+        if not _state.has_function_mode:
+            _state.has_function_mode = any(not type(mode).__module__.startswith("torch.") for mode in _function_modes())
         label: AbstractContextManager[Any] = LabelledRange(labels.AUTOMATIC[part])
         label.__enter__()
-    except Exception:  # the training goes on without it
+    except Exception:  # an error here must not end the training
         logger.debug("%s could not be labelled", part, exc_info=True)
         return None
     return label
 
 
 def _end(label: _Label) -> None:
-    _here.inside = False
-    if _here.aside and _here.placed:
-        _here.aside = False
+    _state.inside = False
+    if _state.aside and _state.patches:
+        _state.aside = False
         if vars(Module).get("__call__") is _call_module:
-            _here.placed[0].put()
+            _state.patches[0].put()
     if label is not None:
         try:
             label.__exit__(None, None, None)
-        except Exception:  # the training goes on
+        except Exception:  # an error here must not end the training
             logger.debug("a label could not be closed", exc_info=True)

@@ -1,7 +1,7 @@
-"""torch's next recorder ("cuspy", since torch 2.15): asked for in words, left out where it is not, and what it leaves.
+"""torch's next recorder ("cuspy", since torch 2.15): selection, fallback to Kineto, and its output files.
 
-It looks at the device in Kineto's place, merges what it saw into the host's trace, and packs the file, whatever name it
-was given. Kineto goes on recording the host.
+It records the device instead of Kineto, merges its events into the host's trace, and always compresses the file.
+Kineto still records the host.
 """
 
 from __future__ import annotations
@@ -22,145 +22,150 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NAME: Final = "cuspy"
-"""What torch calls it."""
+"""Name in torch."""
 _OBSERVER: Final = "torch.profiler._cuspy.observers.profiler"
-"""What looks at the device; it needs the package cupti-python."""
+"""Module of the device observer. It needs the package cupti-python."""
 _SWITCH: Final = "enable_"
-"""How the names of its options begin, less which they are words: ``environment_counters``."""
+"""Prefix of its boolean options, which is omitted in activities: ``environment_counters``."""
 _TYPE: Final = "type"
-"""In a mapping, the name of torch's class."""
+"""Key of the class name in a mapping."""
 
 _FAILURES: Final = (ImportError, AttributeError, OSError, RuntimeError, TypeError, ValueError, PerfhooksError)
-"""What comes of CUPTI, of its Python package and of the settings of the device's owner."""
+"""Errors of CUPTI, of its Python package, and of the device owner's settings."""
 
-_said: set[str] = set()
-"""Why it is not available: said once, and from then on Kineto records."""
+_logged: set[str] = set()
+"""Logged reasons that it is not available. Kineto records from then on."""
 
 
 class UnavailableError(PerfhooksError):
-    """It is not available."""
+    """The recorder is not available."""
 
 
 def of_words(words: str) -> Any:
-    """What the part of an activity behind the colon asks for: ``cuspy``, or ``cuspy+environment_counters``.
+    """Return the configuration for the part of an activity after the colon.
+
+    For example ``cuspy``, or ``cuspy+environment_counters``.
 
     Returns:
-        torch's configuration of an activity; None where the installed torch has no such recorder, which is said.
+        torch's configuration of an activity. None, after a warning, if the installed torch has no such recorder.
 
     Raises:
-        OptionError: It asks for something else.
+        OptionError: The recorder is unknown.
     """
     name, *switches = words.lower().split("+")
     if name != NAME:
         raise OptionError(f"activities: {name!r} is no recorder; {NAME!r} is torch's next one, as in 'cuda:{NAME}'")
-    return of_mapping({"profiler_configs": [{_TYPE: "CuspyConfig", **{_SWITCH + each: True for each in switches}}]})
+    fields = {_TYPE: "CuspyConfig", **{_SWITCH + switch: True for switch in switches}}
+    return of_mapping({"profiler_configs": [fields]})
 
 
-def of_mapping(given: Mapping[str, Any]) -> Any:
-    """torch's ``ProfilerActivityConfig`` as a configuration file says it.
+def of_mapping(mapping: Mapping[str, Any]) -> Any:
+    """Return torch's ``ProfilerActivityConfig`` for a mapping of a configuration file.
 
         {"profiler_configs": [{"type": "CuspyConfig"}, {"type": "PerformanceMetricsConfig", "metric_names": [...]}]}
 
     Returns:
-        As `of_words` does.
+        See `of_words`.
 
     Raises:
-        OptionError: It has other fields than torch's classes.
+        OptionError: A field is unknown in torch's classes.
     """
-    whole = getattr(torch.profiler, "ProfilerActivityConfig", None)
-    if whole is None:
-        _say(f"torch {torch.__version__} has none")
+    activity_config = getattr(torch.profiler, "ProfilerActivityConfig", None)
+    if activity_config is None:
+        _log_unavailable(f"torch {torch.__version__} has none")
         return None
-    listed = given.get("profiler_configs") or []
+    configs = mapping.get("profiler_configs") or []
     try:
-        return whole(**{**given, "profiler_configs": [_config(each) for each in listed]})
+        return activity_config(**{**mapping, "profiler_configs": [_config(config) for config in configs]})
     except TypeError as error:
-        raise OptionError(f"activities: {dict(given)!r} is no configuration of an activity ({error})") from None
+        raise OptionError(f"activities: {dict(mapping)!r} is no configuration of an activity ({error})") from None
 
 
-def _config(given: Any) -> Any:
-    if not isinstance(given, Mapping):
-        return given
-    fields = {**given}
+def _config(config: Any) -> Any:
+    if not isinstance(config, Mapping):
+        return config
+    fields = {**config}
     name = fields.pop(_TYPE, "")
     kind = getattr(torch.profiler, name, None) if name in torch.profiler.__all__ and name.endswith("Config") else None
     if kind is None:
-        raise OptionError(f"activities: {given!r} must name one of torch.profiler's configurations as its {_TYPE!r}")
+        raise OptionError(f"activities: {config!r} must name one of torch.profiler's configurations as its {_TYPE!r}")
     return kind(**fields)
 
 
 def checked(activity: Any) -> Any:
-    """An activity without this recorder where it cannot be imported, which is said.
+    """Return an activity. Its next recorder is removed, after a warning, if it cannot be imported.
 
     Args:
-        activity: As torch takes it.
+        activity: Activity in torch's form.
     """
-    if not isinstance(activity, Mapping) or not any(map(_asks, activity.values())):
+    if not isinstance(activity, Mapping) or not any(map(_has_cuspy, activity.values())):
         return activity
     try:
         importlib.import_module(_OBSERVER)
     except _FAILURES as error:
-        _say(f"{cause_of(error)}; it needs cupti-python" if isinstance(error, ImportError) else cause_of(error))
-        return {key: _without(config) for key, config in activity.items()}
+        remedy = "; it needs cupti-python" if isinstance(error, ImportError) else ""
+        _log_unavailable(f"{cause_of(error)}{remedy}")
+        return {key: _without_configs(config) for key, config in activity.items()}
     return activity
 
 
-def _asks(config: Any) -> bool:
-    return any(type(each).__name__ == "CuspyConfig" for each in getattr(config, "profiler_configs", ()))
+def _has_cuspy(config: Any) -> bool:
+    return any(type(part).__name__ == "CuspyConfig" for part in getattr(config, "profiler_configs", ()))
 
 
-def _without(config: Any) -> Any:
-    """What is left for Kineto: its counters would need a device, as the recorder's do."""
+def _without_configs(config: Any) -> Any:
+    """Return the configuration for Kineto. Its counters would also need a device."""
     return dataclasses.replace(config, profiler_configs=[]) if getattr(config, "profiler_configs", ()) else config
 
 
-def _say(why: str) -> None:
-    if why not in _said:
-        _said.add(why)
+def _log_unavailable(why: str) -> None:
+    if why not in _logged:
+        _logged.add(why)
         logger.warning("torch's next recorder (%s) is not available (%s): Kineto records", NAME, why)
 
 
 def is_used(window: Any) -> bool:
-    """Whether a window is recorded by it."""
+    """Return whether this recorder records a window."""
     return bool(getattr(window, "_use_cuspy", False))
 
 
 def prepare(window: Any, prepare_trace: Callable[[], None]) -> None:
-    """Prepare a window's recorders; where this one is not available, which only it knows, have Kineto record it all.
+    """Prepare a window's recorders. If this one is not available, Kineto also records the device.
 
     Args:
-        window: It has not begun.
-        prepare_trace: That of torch.
+        window: Window that has not started.
+        prepare_trace: torch's own function.
     """
     if not is_used(window):
         prepare_trace()
         return
     source = logging.getLogger("torch.profiler._cuspy.observers.base")
-    why: list[str] = []
-    source.addFilter(listener := _Listener(why))  # torch says why, and does not tell
+    reasons: list[str] = []
+    source.addFilter(listener := _Listener(reasons))  # torch logs the reason instead of raising it
     try:
         _check_possible()
         prepare_trace()
     except _FAILURES as error:
-        if not _said:
-            _say(why[-1] if why else str(error) if isinstance(error, UnavailableError) else cause_of(error))
+        if not _logged:
+            last = str(error) if isinstance(error, UnavailableError) else cause_of(error)
+            _log_unavailable(reasons[-1] if reasons else last)
     else:
         return
     finally:
         source.removeFilter(listener)
-    configs = {key: _without(config) for key, config in window.activity_configs.items()}
-    # torch has no public way; its profiler was made for the host alone
+    configs = {key: _without_configs(config) for key, config in window.activity_configs.items()}
+    # torch has no public function for this; its profiler was created for the host only
     vars(window).update(_use_cuspy=False, _cuspy_config=None, profiler=None, activity_configs=configs)
     prepare_trace()
 
 
 def _check_possible() -> None:
-    """Whether it may be tried at all.
+    """Raise an error if the recorder must not be started.
 
     Raises:
-        UnavailableError: It was not available to a window before, and all are to be recorded alike; or no device is.
+        UnavailableError: There is no device, or the recorder failed in an earlier window. All windows use the same one.
     """
-    if _said:
+    if _logged:
         raise UnavailableError
     if not _has_device():  # CUPTI without a driver ends the process by a signal
         raise UnavailableError("there is no CUDA device")
@@ -171,46 +176,46 @@ def _has_device() -> bool:
 
 
 class _Listener(logging.Filter):
-    """Keeps what torch says of it for our own line."""
+    """Collects torch's log messages for our own warning."""
 
-    def __init__(self, said: list[str]) -> None:
+    def __init__(self, messages: list[str]) -> None:
         super().__init__()
-        self._said = said
+        self._messages = messages
 
     def filter(self, record: logging.LogRecord) -> bool:
-        self._said.append(record.getMessage())
+        self._messages.append(record.getMessage())
         return False
 
 
 def drain(window: Any) -> None:
-    """Let the device end what a window asked for, as torch does before Kineto stops, and not before this one does.
+    """Wait for the device work of a window before the recorder stops.
 
-    Work that begins after it has stopped is in no window.
+    torch does this before Kineto stops, but not before this recorder stops. Later work would be in no window.
     """
     if is_used(window) and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def check(observer: Any) -> None:
-    """Called with what looks at the device, before Kineto prepares: it prepares once, with a device or without.
+    """Check the device observer before Kineto prepares. Kineto prepares once, with or without a device.
 
     Raises:
-        UnavailableError: It cannot see the device.
+        UnavailableError: The observer cannot record the device.
     """
     if not getattr(observer, "available", True):
         raise UnavailableError("its observer is not available")
 
 
 def written(window: Any, path: Path) -> Path:
-    """Where a window's recorder wrote what it was asked for: there, or packed beside it.
+    """Return the path of a window's exported trace: the given path, or a compressed file beside it.
 
-    It is waited for here, also where torch was asked to write it later (``cuspy_async_export``). What the device did is
-    in the memory of this process, so that no other can write it. A thread could, and would take the interpreter from
-    the training for as long: torch merges both traces in Python, 25 us an event, a third of that in one call.
+    It waits for the export, even if torch was configured to write later (``cuspy_async_export``). Device events are in
+    the memory of this process, so no other process can write them. A thread would block the training for the same
+    time: torch merges both traces in Python, at 25 us per event, and holds the GIL for a third of that in one call.
 
     Args:
-        window: torch has been asked to export it.
-        path: The name that torch was given.
+        window: Window with a requested export.
+        path: Path given to torch.
     """
     if is_used(window):
         window.wait_for_exports()
@@ -218,14 +223,14 @@ def written(window: Any, path: Path) -> Path:
     if path.exists() or packed.exists():
         return path if path.exists() else packed
     if is_used(window) and window.profiler is not None:
-        # its observer had nothing to look through, which torch says by writing nothing
+        # its observer had no events, for which torch writes no file
         window.profiler.export_chrome_trace(str(path))
-        window.notes.append("torch's next recorder wrote nothing of the device: this window has the host alone")
+        window.notes.append("torch's next recorder wrote no device events: this window contains the host only")
     return path
 
 
 def let_go(window: Any) -> None:
-    """End what still looks at the device for a window that nobody saved."""
+    """End the recording of the device for a window that was not saved."""
     if is_used(window):
         with guard("ending torch's next recorder"):
             window.wait_for_exports()

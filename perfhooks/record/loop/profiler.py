@@ -1,4 +1,4 @@
-"""The profiler of a training loop: told when a step ends, it decides whether the next one is recorded."""
+"""The profiler of a training loop, which decides at the end of each step whether the next step is recorded."""
 
 from __future__ import annotations
 
@@ -39,11 +39,10 @@ T = TypeVar("T")
 
 ScheduleLike = Schedule | str | Mapping[str, int] | Callable[[int], Any] | None
 
-_NOTHING: Final = nullcontext()
+_NO_LABEL: Final = nullcontext()
 
 
-def _nobody(_: Job) -> bool:
-    """No rank records."""
+def _selects_no_rank(_: Job) -> bool:
     return False
 
 
@@ -51,27 +50,27 @@ def _nobody(_: Job) -> bool:
 class Profiler(TorchFace):
     """Profiles the steps of a loop on a schedule, in place of ``torch.profiler.profile``.
 
-    Without a schedule it records from start to stop, as torch does. With a schedule or ``out`` it leaves a run folder
-    with a trace, a step table and an operator table for every window, and stacks where they were recorded.
+    Without a schedule it records from start to stop, as torch does. With a schedule or ``out`` it writes a run folder.
+    Each window has a trace, a step table and an operator table, and stacks if they were recorded.
 
         with perfhooks.Profiler(schedule="wait=10 warmup=2 active=3 repeat=1") as prof:
             for batch in prof.steps(loader):
                 train(batch)
 
     Args:
-        schedule: Which steps to record: a :class:`Schedule`, a mapping, a string like ``"wait=10 warmup=2 active=3"``
+        schedule: Steps to record: a :class:`Schedule`, a mapping, a string like ``"wait=10 warmup=2 active=3"``
             or a callable ``step -> ProfilerAction``.
-        on_trace_ready: What to make of each window: handlers by name, as mappings or as objects, and plain callables,
-            which get the torch profiler at once; one or a list.
-        enabled: As ``torch.autograd.profiler.profile`` takes it, and so the next three: False records nothing.
-        use_cpu: Whether to record the host; with ``use_device`` it says which ``activities`` there are.
-        use_device: Which kind of device to record, as ``"cuda"``.
-        use_kineto: Nothing: torch has no other recorder any more.
+        on_trace_ready: Handlers for each window, one or a list: names, mappings, handler objects or plain callables.
+            A callable gets the torch profiler when the window ends.
+        enabled: False records nothing. This and the next three are arguments of ``torch.autograd.profiler.profile``.
+        use_cpu: Whether to record the host. Together with ``use_device`` it replaces ``activities``.
+        use_device: Kind of device to record, for example ``"cuda"``.
+        use_kineto: Ignored, because Kineto is torch's only recorder.
         **options: See :class:`Options`.
 
     Raises:
-        OptionError: An argument has a value that it cannot have.
-        TypeError: No option has this name.
+        OptionError: An argument has an invalid value.
+        TypeError: An option is unknown.
     """
 
     def __init__(
@@ -85,31 +84,31 @@ class Profiler(TorchFace):
         use_kineto: bool | None = None,
         **options: Unpack[Options],
     ) -> None:
-        del use_kineto  # torch has no other recorder any more
+        del use_kineto  # Kineto is torch's only recorder
         if use_cpu is not None or use_device is not None:
             options["activities"] = legacy_activities(options.get("activities"), use_cpu, use_device)
         if not enabled:
-            options["ranks"] = _nobody
-        whole, steps = checked(options), Schedule.of(schedule)
-        if whole["out"] is not None:
-            check_out(whole["out"])
-        course = LoopController(whole, steps, on_trace_ready, check_recording(recording(options)))
+            options["ranks"] = _selects_no_rank
+        all_options, steps = checked(options), Schedule.of(schedule)
+        if all_options["out"] is not None:
+            check_out(all_options["out"])
+        course = LoopController(all_options, steps, on_trace_ready, check_recording(recording(options)))
         super().__init__(course, on_trace_ready)
         speak_up()
 
     def start(
         self, step: int | None = None, *, out: str | os.PathLike[str] | None = None, run: str | None = None
     ) -> None:
-        """Begin; nothing happens if it has begun already.
+        """Start the loop, if it has not started yet.
 
         Args:
-            step: Number of the step that begins now, where training resumes; None goes on counting, from 0 at first.
-                Inside a window's warm-up or active steps it waits for the next window.
-            out: The folder that holds runs, if the option was not given.
-            run: Name of the run, if the option was not given.
+            step: Number of the current step, for a resumed training; None continues the count, initially at 0.
+                Inside a window's warm-up or active steps, recording starts with the next window.
+            out: Folder of runs, if the option is not set.
+            run: Name of the run, if the option is not set.
 
         Raises:
-            OptionError: ``step`` is no integer, or negative.
+            OptionError: ``step`` is negative or no integer.
         """
         lifetime.opened(self._course, self)
         try:
@@ -119,10 +118,10 @@ class Profiler(TorchFace):
                 lifetime.forget(self._course)
 
     def stop(self, cause: str | None = None) -> None:
-        """End; a window that is being recorded is kept and marked partial. Nothing happens if it has ended already.
+        """End the loop, if it has not ended yet. An open window is kept and marked as partial.
 
         Args:
-            cause: Why, if something interrupted the training.
+            cause: Reason, if the training was interrupted.
         """
         self.pause(cause)
         self._course.end()
@@ -130,15 +129,15 @@ class Profiler(TorchFace):
             lifetime.forget(self._course)
 
     def pause(self, cause: str | None = None) -> None:
-        """Leave the loop for a while; as ``stop()``, but silent about windows that are still to come.
+        """Pause the loop. Unlike ``stop()``, no warning is logged about windows that are still to come.
 
         Args:
-            cause: Why; kept with a window that it cuts short.
+            cause: Reason, which is saved with a window that ends early.
         """
         self._course.pause(cause)
 
     def discard(self) -> Path | None:
-        """End without a word, and forget the steps so far: it has turned out that they were none.
+        """End without a message and remove the steps so far, because they were not training steps.
 
         Returns:
             The run folder, which another profiler may use; None if a window was recorded.
@@ -149,50 +148,50 @@ class Profiler(TorchFace):
         return folder
 
     def abandon(self) -> None:
-        """Do nothing from now on, and touch nothing that was recorded: this process is a forked child."""
+        """Disable the profiler in a forked child, and leave all recorded data to the parent."""
         self._course.abandon()
 
     def leave(self, waited_s: float = 0.0) -> Path | None:
-        """End with the process: stop, and wait for the files for at most ``exit_timeout`` seconds.
+        """Stop at the end of the process, and wait for the files for at most ``exit_timeout`` seconds.
 
         Args:
-            waited_s: Seconds that the process has waited for other profilers.
+            waited_s: Seconds that the process has already waited for other profilers.
 
         Returns:
-            The run whose files are not complete; None if they are.
+            The run folder if its files are incomplete, else None.
         """
         if self._course.state is State.RUNNING:
             self.stop(lifetime.why_it_ends())
         return self._course.leave(waited_s)
 
     def adopt(self, window: Window) -> None:
-        """Make the files of a window that was recorded by hand, before it was known that this profiler records none.
+        """Save a window that was recorded before this loop, because the loop recorded no window.
 
         Args:
-            window: It has ended, and was not saved.
+            window: The window, ended and not saved.
         """
         lifetime.opened(self._course, self)
-        with lifetime.busy(), guard("keeping what was recorded", self._course.options["on_error"]):
+        with lifetime.busy(), guard("saving the first steps", self._course.options["on_error"]):
             self._course.windows.adopt(window)
 
     def ensure_started(self) -> None:
-        """Start if nobody ever has, as ``steps()`` does; nothing happens after a ``stop()``."""
+        """Start the loop if it was never started. A stopped loop stays stopped."""
         if self._course.state is State.NEW:
             self.start()
 
     def request(self, steps: int = 3, **recording: bool) -> None:
-        """Record the next steps, whether or not the schedule does; where the schedule records them, those after them.
+        """Record the next steps in addition to the schedule. Steps of a window of the schedule are skipped.
 
-        Sixteen windows on request wait at most; more are refused.
+        Up to 16 requested windows can wait. Further requests are refused.
 
         Args:
-            steps: How many.
-            **recording: What to record on top of what the options say: ``with_stack``, ``profile_memory``,
+            steps: Number of steps.
+            **recording: Additional options for this window: ``with_stack``, ``profile_memory``,
                 ``record_shapes``, ``with_flops``, ``with_modules``.
 
         Raises:
-            OptionError: ``steps`` or one of the options has a value that it cannot have.
-            TypeError: No such option can be given to a request.
+            OptionError: ``steps`` or an option has an invalid value.
+            TypeError: The option is not available for requests.
         """
         check_request(steps, recording)
         if self._course.state is State.ENDED:
@@ -213,7 +212,7 @@ class Profiler(TorchFace):
             observer.cleanup()
 
     def step(self) -> None:
-        """Say that a step has ended and the next one begins."""
+        """Report the end of the current step and the start of the next one."""
         pulse = self.pulse
         pulse.end_step(clock())
         pulse.step = step = pulse.step + 1
@@ -224,7 +223,7 @@ class Profiler(TorchFace):
                 self._course.advance(step)
 
     def _start_late(self, step: int) -> None:
-        """Nobody called ``start()``; torch records there as well, from the second step on."""
+        """Start at the end of the first step. torch also records from the second step if ``start()`` was not called."""
         requests = self._course.requests
         with guard("starting to profile", self._course.options["on_error"]):
             if not requests.is_until_stop and requests.opens(0):
@@ -235,80 +234,80 @@ class Profiler(TorchFace):
         self.start(step)
 
     def data_arrived(self) -> None:
-        """Say that the current step has its batch; its wait is then in the timeline. ``steps()`` says it by itself."""
+        """Report that the current step has its batch, for the data wait in the timeline. ``steps()`` calls this."""
         self.pulse.arrive(clock())
 
     @property
     def folder(self) -> Path | None:
-        """The run folder; None where no files are written, and before the profiler has been started."""
+        """Run folder; None if no files are written, or before the start."""
         run = self._course.windows.handover.run
         return None if run is None else run.folder
 
     @property
     def is_running(self) -> bool:
-        """Whether its loop goes on: it was started, and neither paused nor stopped."""
+        """Whether the loop runs: started, and neither paused nor stopped."""
         return self._course.state is State.RUNNING
 
     @property
     def in_window(self) -> bool:
-        """Whether the current step belongs to a window that is open, warm-up included."""
+        """Whether a window is open, warm-up included."""
         return self._course.in_window
 
     def steps(self, loader: Iterable[T]) -> SteppingLoader[T]:
-        """Iterate over ``loader``, label the wait for each batch and step after each.
+        """Iterate over ``loader``, label the wait for each batch and report a step after each batch.
 
         Args:
-            loader: Any iterable. What comes back has a length if it has one, and can be iterated again each epoch.
+            loader: Any iterable. The result has a length if the loader has one, and can be iterated once per epoch.
 
         Raises:
-            OptionError: It cannot be iterated.
+            OptionError: ``loader`` cannot be iterated.
         """
         return SteppingLoader(self, self.pulse, loader)
 
     def region(self, name: str) -> AbstractContextManager[Any]:
-        """Label a part of the step while a window records; costs next to nothing otherwise.
+        """Return a context manager that labels a part of the step while a window records. It has almost no other cost.
 
-        Ask for it anew each time: whether there is something to label is decided here, and not when it is entered.
+        Call this each time, because it decides now, not on entry, whether the part is labelled.
 
         Args:
-            name: One of :data:`perfhooks.core.labels.PARTS` counts in the step table; any other shows in the trace.
+            name: A name of :data:`perfhooks.core.labels.PARTS` for the step table; other names appear in the trace.
         """
         if name in rare_work.PARTS:
             return self._rare(name)
-        return LabelledRange(str(name)) if self.pulse.is_recording else _NOTHING
+        return LabelledRange(str(name)) if self.pulse.is_recording else _NO_LABEL
 
     @contextmanager
     def _rare(self, part: str) -> Iterator[None]:
         """Time a validation or a checkpoint in every step."""
         began = clock()
         try:
-            with LabelledRange(part) if self.pulse.is_recording else _NOTHING:
+            with LabelledRange(part) if self.pulse.is_recording else _NO_LABEL:
                 yield
         finally:
             self.pulse.set_aside(began, clock(), part)
 
     def when_finished(self, listener: Callable[[Capture, Place], object]) -> None:
-        """Have ``listener`` called on the training thread, at the end of some later step, when a window has its files.
+        """Call ``listener`` on the training thread at the end of a later step, when a window has its files.
 
         Args:
-            listener: Takes the facts of the window and where its files are.
+            listener: Function of the window's facts and folder.
         """
         self._course.windows.handover.listeners.append(listener)
 
     def when_saved(self, listener: Callable[..., object]) -> None:
-        """Have ``listener`` called on the training thread when the trace of a window is saved.
+        """Call ``listener`` on the training thread when the trace of a window is saved.
 
         Args:
-            listener: Gets the folder of the run, and as ``is_speaker`` whether this rank reports the run.
+            listener: Function of the run folder, and ``is_speaker``: whether this rank logs for the run.
         """
         self._course.windows.handover.when_saved.append(listener)
 
     def say_less(self) -> None:
-        """Leave the results to the exit summary of `perfhooks run`: the log names only windows and the report."""
+        """Log only windows and the report. The exit summary of `perfhooks run` shows the results."""
         self._course.windows.handover.is_summed_up = self._course.loop.is_quiet = True
 
     def steps_end_with(self, what: str) -> None:
-        """Have ``run.json`` say what ends a step.
+        """Store in ``run.json`` which event ends a step.
 
         Args:
             what: See `perfhooks.record.launch.step_detectors.Mode`.
@@ -316,46 +315,46 @@ class Profiler(TorchFace):
         self._course.windows.membership.steps_by = StepsBy(what=what)
 
     def speak_as(self, framework: str) -> None:
-        """Have advice given in the words of a framework.
+        """Set the framework whose API names are used in advice.
 
         Args:
-            framework: As `perfhooks.analysis.findings.faces` calls it; of any other, advice is in torch's own words.
+            framework: Name as in `perfhooks.analysis.findings.faces`. For other frameworks, advice uses torch's names.
         """
         self._course.windows.handover.framework = framework
 
     def why_nothing(self) -> str | None:
-        """Return why no window was recorded or saved; None if one was saved."""
+        """Return the reason that no window was recorded or saved; None if a window was saved."""
         windows = self._course.windows
         if windows.handover.places:
             return None
-        return "no window could be saved, as the log says" if windows.begun else self._course.why_nothing()
+        return "no window could be saved, see the log" if windows.begun else self._course.why_nothing()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until every recorded window has its files.
 
         Args:
-            timeout: How long at most, in seconds; None waits for as long as it takes.
+            timeout: Maximum wait in seconds; None waits without a limit.
 
         Returns:
-            Whether they have.
+            Whether all windows have their files.
         """
         return self._course.windows.handover.tasks.wait(timeout)
 
     @property
     def windows_left(self) -> int:
-        """How many recorded windows have no files yet, as far as was heard of them."""
+        """Number of recorded windows without files, by the last messages of the worker."""
         return self._course.windows.handover.tasks.windows_left
 
     def summary(self, format: Literal["table", "markdown"] = "table") -> str:
-        """What all windows so far say, as text; waits for their files. A notebook shows it as it is.
+        """Return the results of all windows as text. It waits for their files. A notebook displays it unchanged.
 
         Args:
-            format: ``"table"``, the labels of your own in the last one, then the step tables of all; ``"markdown"``,
-                what was run, where the step goes, what to do about it and the largest operators of the last one, in at
-                most 2,000 tokens.
+            format: ``"table"``: the user's labels of the last window, and the step tables of all windows.
+                ``"markdown"``: configuration, step time, advice and the largest operators of the last window, in
+                at most 2,000 tokens.
 
         Raises:
-            OptionError: There is no such format.
+            OptionError: ``format`` is unknown.
         """
         from perfhooks.report.page.markdown import Text, of_run
         from perfhooks.report.page.terminal_tables import cost_line, label_table, step_table

@@ -1,4 +1,4 @@
-"""Windows on request, between those of the schedule."""
+"""Requested windows, in the gaps of the schedule."""
 
 from __future__ import annotations
 
@@ -29,70 +29,69 @@ if TYPE_CHECKING:
     from perfhooks.run.live.requests import State
 
 WARMUP: Final = 1
-"""Steps before those that were asked for, with the recorder on: the first step under it pays for its start."""
+"""Warm-up steps before a requested window: the first recorded step includes the start of the recorder."""
 _MOST_TRIES: Final = 100
-"""Windows of the schedule that a request may step aside for: 0.3 ms of the training."""
+"""Maximum number of scheduled windows that a request is moved behind: 0.3 ms of the training."""
 _FARTHEST: Final = 10**9
-"""Steps ahead that a window may be asked for: at a millisecond each, they take eleven days."""
+"""Maximum distance of a requested window, in steps: eleven days at a millisecond per step."""
 
 
 @dataclass(frozen=True)
 class RequestedWindow:
-    """A window on request that has its place."""
+    """A requested window with its steps."""
 
     asked: Asked
     phases: Schedule
-    """Its steps, as a schedule that has no others."""
+    """Schedule of this window alone."""
     planned: Planned
     note: str = ""
-    """Why these are not the steps that were asked for."""
+    """Reason for a difference from the requested steps."""
 
     @classmethod
     def at(cls, asked: Asked, first: int, warmup: int, note: str = "") -> RequestedWindow:
-        """One whose warm-up begins at ``first``."""
+        """Return a window whose warm-up begins at ``first``."""
         planned = Planned(first, first + warmup, first + warmup + asked.steps - 1)
-        return cls(asked, _alone(planned), planned, note)
+        return cls(asked, _schedule_of(planned), planned, note)
 
 
-def _alone(window: Planned) -> Schedule:
-    """A window as a schedule that has no other."""
+def _schedule_of(window: Planned) -> Schedule:
     first, active, last = window
     return Schedule(skip_first=first, wait=0, warmup=active - first, active=last - active + 1, repeat=1)
 
 
 class Requests:
-    """What was asked of one profiler, and the windows that come of it.
+    """The requests of one profiler and the windows for them.
 
-    It is a schedule itself: that of the profiler, with windows on request where it has none.
+    It is a schedule: the profiler's schedule with requested windows in its gaps.
 
     Args:
-        loop: Where requests come in, and answers go out.
-        base: The schedule without them.
+        loop: Inbox of requests, and receiver of answers.
+        base: Schedule without requests.
     """
 
     def __init__(self, loop: WatchedLoop, base: Schedule | OnRequest | CallableSchedule | FromStartToStop) -> None:
         self.loop = loop
         self.base = base
         self.began = 0
-        """The step that was current when the loop began, or went on."""
+        """Current step when the loop started or resumed."""
         self.is_unplanned = isinstance(base, WhenSettled)
-        """Whether nobody said which steps to record."""
+        """Whether the user gave no schedule."""
         self._windows: list[RequestedWindow] = []
         self._is_full = False
-        """Whether there was no place for the last one."""
+        """Whether the last request was refused because too many windows wait."""
 
     @property
     def is_until_stop(self) -> bool:
-        """Whether there is no schedule: the window ends when the loop does."""
+        """Whether there is no schedule, so that the window ends with the loop."""
         return isinstance(self.base, FromStartToStop)
 
     @property
     def fields(self) -> dict[str, int] | None:
-        """The schedule as the run folder keeps it; None where it has no fields."""
+        """Schedule for the run folder; None if it has no fields."""
         return self.base.to_dict() if isinstance(self.base, Schedule) else None
 
     def begin(self, step: int) -> None:
-        """The loop begins with a step, or goes on with it."""
+        """Start or resume the loop at a step."""
         self.began = step
         if self.is_until_stop:
             self.base = FromStartToStop(step)
@@ -100,7 +99,7 @@ class Requests:
             self.base.begin(step, clock())
 
     def take_in(self, step: int) -> None:
-        """Give what was asked for a place, from ``step`` on, which begins now; forget windows that are over."""
+        """Schedule pending requests at ``step``, the current step, or later, and remove finished windows."""
         while self.loop.inbox:
             self._place(self.loop.inbox.popleft(), step)
         self._windows = [window for window in self._windows if window.planned.last >= step]
@@ -108,15 +107,15 @@ class Requests:
             self._settle(self.base, step)
 
     def _settle(self, base: WhenSettled, step: int) -> None:
-        """Take the window of who planned none, if it begins now."""
+        """Schedule the window of a loop without a schedule, if it begins now."""
         walls = self._walls_since(max(step - MOST_LOOKED_AT, 0))
         if walls is None:
-            return  # the next step will do
+            return  # retry at the next step
         planned = base.decided(step, clock(), walls, together=current_job().world_size > 1)
-        self.base = base if planned is None else _alone(planned)
+        self.base = base if planned is None else _schedule_of(planned)
 
     def _walls_since(self, step: int) -> list[int] | None:
-        """What steps took, in nanoseconds; None while they are being written, for which the training does not wait."""
+        """Return step times in ns, or None while they are being written. The training does not wait for the lock."""
         timeline = self.loop.timeline
         if not timeline.taking.acquire(blocking=False):
             return None
@@ -127,18 +126,18 @@ class Requests:
             timeline.taking.release()
 
     def shorten(self, planned: Planned) -> None:
-        """End the window of an unplanned loop earlier."""
-        self.base = _alone(planned)
+        """End the window of a loop without a schedule earlier."""
+        self.base = _schedule_of(planned)
 
     def opening(self, step: int) -> RequestedWindow | None:
-        """The window on request that begins at a step."""
+        """Return the requested window that begins at a step."""
         return next((window for window in self._windows if window.planned.first == step), None)
 
     def end(self, why: str) -> None:
-        """No step will come any more.
+        """Refuse pending requests, because no further step comes.
 
         Args:
-            why: Said to those whose windows did not begin.
+            why: Reason for the answers.
         """
         waiting = [*(window.asked for window in self._windows), *self.loop.inbox]
         self.loop.inbox.clear()
@@ -147,21 +146,21 @@ class Requests:
             self.loop.answer(asked, "ended", why=why)
 
     def refuse(self, window: RequestedWindow, why: str) -> None:
-        """A window will not be recorded."""
+        """Answer that a window will not be recorded."""
         self._forget(window)
         self.loop.answer(window.asked, "refused", why=why)
 
     def recorded(
         self, window: RequestedWindow, folder: str | None, first: int, last: int, notes: Sequence[str]
     ) -> None:
-        """A window has been recorded.
+        """Answer that a window has been recorded.
 
         Args:
-            window: It had its place.
-            folder: Where it was saved; None where it was not.
-            first: The first step that was recorded.
-            last: The last one.
-            notes: What is doubtful about it.
+            window: The window.
+            folder: Name of its folder; None if it was not saved.
+            first: First recorded step.
+            last: Last recorded step.
+            notes: Warnings about the recording.
         """
         if folder is None:
             self.refuse(window, "; ".join(notes) or "its trace was not saved")
@@ -170,28 +169,28 @@ class Requests:
         self.loop.answer(window.asked, "recorded", window=folder, first=first, last=last, why=window.note)
 
     def _forget(self, window: RequestedWindow) -> None:
-        self._windows = [other for other in self._windows if other is not window]
+        self._windows = [kept for kept in self._windows if kept is not window]
 
     def _place(self, asked: Asked, step: int) -> None:
         was_full, self._is_full = self._is_full, len(self._windows) >= MOST_WAITING
         if self._is_full:
-            if asked.name or not was_full:  # a training may ask at every step
+            if asked.name or not was_full:  # a training may send a request at every step
                 self.loop.answer(asked, "refused", why=f"{MOST_WAITING} windows on request wait already")
             return
         if asked.first is not None and asked.first > step + _FARTHEST:
             self.loop.answer(asked, "refused", why=f"step {asked.first} is too far ahead: this is step {step}")
             return
         is_late = asked.first is not None and asked.first < step
-        wanted = step if asked.first is None or is_late else asked.first - WARMUP
-        warmup = min(WARMUP, WARMUP + wanted - step)  # less, where the request came in the last moment
-        first = self._gap(max(wanted, step), warmup + asked.steps)
+        start = step if asked.first is None or is_late else asked.first - WARMUP
+        warmup = min(WARMUP, WARMUP + start - step)  # shorter if the request came just before its step
+        first = self._gap(max(start, step), warmup + asked.steps)
         if first is None:
             self.loop.answer(asked, "refused", why="everything is recorded anyway: the schedule leaves no gap")
             return
         note = ""
         if asked.first is not None and (is_late or first + warmup != asked.first):
             why = f"step {step} had begun when the request was seen" if is_late else "other windows come first"
-            note = f"it was to begin with step {asked.first}: {why}"
+            note = f"the window was requested for step {asked.first}: {why}"
         self._keep(RequestedWindow.at(asked, first, warmup, note), "late" if is_late else "accepted")
 
     def _keep(self, window: RequestedWindow, state: State) -> None:
@@ -201,23 +200,23 @@ class Requests:
         self.loop.answer(window.asked, state, window=folder, first=active, last=last, why=window.note)
 
     def _gap(self, first: int, length: int) -> int | None:
-        """The first place, from a step on, for so many steps that nobody else records; None if there is none."""
+        """Return the first step, at ``first`` or later, of a gap with ``length`` steps; None if there is none."""
         for _ in range(_MOST_TRIES):
-            later = self._after(first, first + length - 1)
-            if later is None:
+            next_first = self._after(first, first + length - 1)
+            if next_first is None:
                 return first
-            if later < 0:
+            if next_first < 0:
                 return None
-            first = later
+            first = next_first
         return None
 
     def _after(self, first: int, last: int) -> int | None:
-        """The step behind a window that some steps would meet; None if they meet none, -1 if it has no end."""
+        """Return the step after a window that overlaps the steps; None without overlap, -1 if it has no end."""
         for window in self._windows:
             if window.planned.first <= last and first <= window.planned.last:
                 return window.planned.last + 1
         if isinstance(self.base, CallableSchedule):
-            return None  # it is asked step by step, see `opens`
+            return None  # it is called step by step, see `opens`
         if self.base.phase(first) is not Phase.WAIT:
             change = self.base.next_change(first)
             return -1 if change is None else change
@@ -237,11 +236,11 @@ class Requests:
         return [self.base, *(window.phases for window in self._windows)]
 
     def phase(self, step: int) -> Phase:
-        """What the recorder does during a step."""
+        """Return the phase of the recorder during a step."""
         return self._phases_at(step).phase(step)
 
     def opens(self, step: int) -> bool:
-        """Whether a step is the first of a window; one on request steps aside for somebody's callable."""
+        """Return whether a window begins at a step. A requested window moves behind windows of a user's callable."""
         window = self._at(step)
         if window is None:
             return self.base.opens(step)
@@ -249,21 +248,21 @@ class Requests:
             return False
         if isinstance(self.base, CallableSchedule) and self.base.phase(step) is not Phase.WAIT:
             self._forget(window)
-            later = self._gap(step + 1, WARMUP + window.asked.steps) or step + 1
-            self._keep(RequestedWindow.at(window.asked, later, WARMUP, "other windows come first"), "accepted")
+            first = self._gap(step + 1, WARMUP + window.asked.steps) or step + 1
+            self._keep(RequestedWindow.at(window.asked, first, WARMUP, "other windows come first"), "accepted")
             return self.base.opens(step)
         return True
 
     def ends(self, step: int) -> bool:
-        """Whether a step is the last of a window."""
+        """Return whether a window ends with a step."""
         return self._phases_at(step).ends(step)
 
     def next_change(self, step: int) -> int | None:
-        """The next step that may be treated differently."""
+        """Return the next step at which the phase may change."""
         changes = (phases.next_change(step) for phases in self._phases())
         return min((change for change in changes if change is not None), default=None)
 
     def next_window(self, step: int) -> Planned | None:
-        """The first window that begins at ``step`` or later, as far as one is known."""
+        """Return the first known window that begins at ``step`` or later."""
         ahead = (phases.next_window(step) for phases in self._phases())
         return min((window for window in ahead if window is not None), default=None)

@@ -1,4 +1,4 @@
-"""One window: a ``torch.profiler.profile`` that records once, is saved once and can be read many times.
+"""One profiling window: a ``torch.profiler.profile`` that records once, is saved once and can be read many times.
 
 The only module that imports torch.profiler.
 """
@@ -50,22 +50,22 @@ if TYPE_CHECKING:
 __all__ = ["ProfilerActivity", "TorchProfile", "Window", "action_of", "recorder_busy"]
 
 TorchProfile = torch.profiler.profile
-"""What a profiler is for code that was written for torch."""
+"""torch's profiler class, the base class of our windows and profilers."""
 
 _WARN: Final = "_warn_once"
 """The function of `torch.profiler.profiler` that warns."""
 
 _LEVEL: Final = "KINETO_LOG_LEVEL"
-_NOTHING_AT_ALL: Final = "6"
-"""Its levels are VERBOSE, INFO, WARNING, STAGE, ERROR, USDT, from 0 on."""
+_SILENT: Final = "6"
+"""Kineto's levels are VERBOSE, INFO, WARNING, STAGE, ERROR and USDT, from 0. Level 6 hides all of them."""
 
 _DAEMON: Final = "KINETO_USE_DAEMON"
-"""Torch counts steps if this is set."""
+"""torch counts steps if this variable is set."""
 _COUNTER: Final = "perfhooks"
-"""What our count is called among torch's."""
+"""Name of our step counter in torch."""
 
 _NO_STACK: Final = "replay stack is empty"
-"""What torch says of a return whose call it has not seen."""
+"""torch's error for a return without a recorded call."""
 
 _METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
     "self_cpu_time_total": "host",
@@ -75,74 +75,74 @@ _METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
 
 
 _open: weakref.WeakSet[Window] = weakref.WeakSet()
-"""Our windows that have begun: during a warm-up torch does not count as enabled, but a second profiler crashes it."""
+"""Started windows. torch reports no active profiler during a warm-up, but a second profiler crashes it."""
 _ending: weakref.WeakKeyDictionary[Window, threading.Thread] = weakref.WeakKeyDictionary()
-"""Those that are being ended, which takes seconds where much was recorded, and in which thread."""
+"""Windows that are stopping, and the thread that stops each. Stopping a large recording takes seconds."""
 _spare: weakref.WeakSet[Window] = weakref.WeakSet()
-"""Those that are kept for the case that no other is recorded."""
-_left: Final[set[Window]] = set()
-"""In a forked child: those that its parent goes on recording. torch counts them here as well, until another begins."""
+"""Spare windows: kept if no other window is recorded."""
+_of_parent: Final[set[Window]] = set()
+"""In a forked child: windows that the parent still records. torch counts them in the child until the next start."""
 
 
 def recorder_busy() -> bool:
-    """Whether somebody's profiler is recording in this process; a second one would empty the first.
+    """Return whether a profiler records in this process. A second one would clear its events.
 
-    So is one that another thread is ending: torch says that nobody records as soon as that has begun, and crashes if
-    somebody begins before it is done.
+    A window that another thread stops counts as recording. torch already reports no active profiler, but crashes if
+    one starts before the stop has finished.
     """
     ours = (*list(_open), *_ending_elsewhere())
-    return any(window.give_way is None for window in ours) or (_recording() and not ours and not _left)
+    return any(window.yield_recorder is None for window in ours) or (_is_recording() and not ours and not _of_parent)
 
 
 def recorder_owner() -> str:
-    """Return the line that started the loop of our window that is open; empty if none is."""
-    return next((window.started_at for window in list(_open) if window.give_way is None), "")
+    """Return the line that started the loop of our open window; empty if no window is open."""
+    return next((window.started_at for window in list(_open) if window.yield_recorder is None), "")
 
 
 def make_room() -> None:
-    """End what gives way to other windows, as one is about to begin, and wait for what another thread ends of it."""
+    """End the windows that yield to other windows, and wait for other threads that stop one."""
     for window in (*list(_open), *_ending_elsewhere()):
-        if window.give_way is not None:
-            window.give_way()
+        if window.yield_recorder is not None:
+            window.yield_recorder()
 
 
 def _ending_elsewhere() -> list[Window]:
-    """Our windows that other threads are ending; of a forked child's threads only the one that forked lives."""
+    """Return our windows that another live thread stops. In a forked child only the forking thread lives."""
     here = threading.current_thread()
     return [window for window, thread in list(_ending.items()) if thread is not here and thread.is_alive()]
 
 
 def spares() -> list[Window]:
-    """Those that are kept for the case that no other is recorded; one of them may still be recording."""
+    """Return the spare windows that record or have a trace."""
     return [window for window in list(_spare) if window.ready or window in _open]
 
 
 def is_spare_recording() -> bool:
-    """Whether one of those records now, so that steps take longer than they would."""
+    """Return whether a spare window records. Recording makes steps longer."""
     return any(window in _open for window in list(_spare))
 
 
-def _recording() -> bool:
-    return bool(torch._C._autograd._profiler_enabled())  # noqa: SLF001 -- torch has no public way to ask
+def _is_recording() -> bool:
+    return bool(torch._C._autograd._profiler_enabled())  # noqa: SLF001 -- torch has no public function for this
 
 
 def when_others_begin(listener: Callable[[], object]) -> Callable[[], None]:
-    """Have somebody called before a profiler that is none of ours begins: beside an open window it would get nothing.
+    """Call a listener before a profiler of another library starts, because it records nothing beside an open window.
 
     Args:
-        listener: Is called each time, in the thread that begins; also where one that began before makes a step.
+        listener: Runs in the thread that starts the profiler. It also runs at each step of a started profiler.
 
     Returns:
-        Ends that.
+        A function that removes the listener.
     """
     recorder = torch.autograd.profiler.profile
-    places: tuple[tuple[type, str], ...] = ((TorchProfile, "start"), (TorchProfile, "step"), (recorder, "__enter__"))
-    plain = [(kind, name, vars(kind).get(name), getattr(kind, name)) for kind, name in places]
-    for kind, name, _, method in plain:
-        setattr(kind, name, _telling(method, listener))
+    patches: tuple[tuple[type, str], ...] = ((TorchProfile, "start"), (TorchProfile, "step"), (recorder, "__enter__"))
+    originals = [(kind, name, vars(kind).get(name), getattr(kind, name)) for kind, name in patches]
+    for kind, name, _, method in originals:
+        setattr(kind, name, _notifying(method, listener))
 
     def undo() -> None:
-        for kind, name, own, _ in plain:
+        for kind, name, own, _ in originals:
             if own is None:
                 delattr(kind, name)
             else:
@@ -151,7 +151,7 @@ def when_others_begin(listener: Callable[[], object]) -> Callable[[], None]:
     return undo
 
 
-def _telling(method: Callable[..., Any], listener: Callable[[], object]) -> Callable[..., Any]:
+def _notifying(method: Callable[..., Any], listener: Callable[[], object]) -> Callable[..., Any]:
     @functools.wraps(method)
     def begin(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self, Window):
@@ -162,14 +162,13 @@ def _telling(method: Callable[..., Any], listener: Callable[[], object]) -> Call
 
 
 def also_counting(end_step: Callable[[int], None]) -> Callable[[int], None]:
-    """What ends a step, and counts it where a daemon asks torch to count steps, as torch's profiler does at each one.
+    """Return ``end_step``, which also increments torch's step count if a daemon needs it.
 
-    Dynolog finds by that count which steps it is to record (``--iterations``). Torch takes the largest of all counts,
-    so a step that a window or an optimizer counts too is not counted twice. Ours begins at the largest: one that fell
-    behind while others counted would change nothing.
+    Dynolog selects steps by that count (``--iterations``). torch uses the maximum of all counters, so a step that a
+    window or an optimizer counts too is not counted twice. Our counter starts at the maximum.
 
     Args:
-        end_step: What ends a step.
+        end_step: Runs at the end of each step.
     """
     if not os.environ.get(_DAEMON):
         return end_step
@@ -184,12 +183,12 @@ def also_counting(end_step: Callable[[int], None]) -> Callable[[int], None]:
 
 
 def is_exchanged(face: type) -> bool:
-    """Whether somebody gave the name ``torch.profiler.profile`` to a class of ours."""
+    """Return whether the program replaced ``torch.profiler.profile`` by a class of ours."""
     return torch.profiler.profile is face
 
 
 def action_of(phases: Phases, step: int) -> ProfilerAction:
-    """What torch calls the phase of a step."""
+    """Return torch's action for a step of a schedule."""
     phase = phases.phase(step)
     if phase is Phase.ACTIVE:
         return ProfilerAction.RECORD_AND_SAVE if phases.ends(step) else ProfilerAction.RECORD
@@ -198,9 +197,9 @@ def action_of(phases: Phases, step: int) -> ProfilerAction:
 
 @contextlib.contextmanager
 def _quiet_start() -> Iterator[None]:
-    """Let torch start its recorder without a warning about earlier cycles: a window has one cycle.
+    """Suppress torch's warning about earlier cycles at a start. A window has one cycle.
 
-    Some versions of torch, 2.11 among them, warn at each start. With ``python -W error`` the window would end.
+    Some versions of torch, for example 2.11, warn at each start. With ``python -W error`` the window would end.
     """
     module = vars(torch.profiler.profiler)
     warn = module.get(_WARN)
@@ -216,18 +215,17 @@ def _quiet_start() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_kineto() -> Iterator[None]:
-    """Let Kineto start without its lines about itself, where there is no device that they could be about.
+    """Suppress Kineto's log lines about itself on hosts without a device.
 
-    ``USDT: profiler_start`` and ``gpuGetDeviceCount failed`` come with every window otherwise. Kineto asks for the
-    level once, when the first recorder of a process starts, so the variable is there for that call and gone after it;
-    whoever has set it keeps his own. The only level without the first line has no errors either, so where there is a
-    device nothing is changed: there they may say why it was not recorded.
+    Otherwise ``USDT: profiler_start`` and ``gpuGetDeviceCount failed`` appear with every window. Kineto reads the level
+    once, when the first recorder of a process starts, so the variable is set for that call only. A level of the user
+    stays. The only level without the first line hides errors too, so hosts with a device keep Kineto's level.
     """
     recorded = torch.profiler.supported_activities()
     if _LEVEL in os.environ or recorded != {ProfilerActivity.CPU}:
         yield
         return
-    os.environ[_LEVEL] = _NOTHING_AT_ALL
+    os.environ[_LEVEL] = _SILENT
     try:
         yield
     finally:
@@ -235,11 +233,11 @@ def _quiet_kineto() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_words() -> Iterator[None]:
-    """Let C++ write nothing to standard error; for a process with one thread only."""
+def _silenced_stderr() -> Iterator[None]:
+    """Discard what C++ writes to standard error, in a process with one thread."""
     try:
-        kept = os.dup(2)
-    except OSError:  # it is closed
+        stderr_copy = os.dup(2)
+    except OSError:  # standard error is closed
         yield
         return
     null = os.open(os.devnull, os.O_WRONLY)
@@ -247,74 +245,76 @@ def _no_words() -> Iterator[None]:
         os.dup2(null, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(null)
+        os.dup2(stderr_copy, 2)
+        os.close(stderr_copy)
 
 
 def _microseconds(folded: Mapping[str, int]) -> dict[str, int]:
-    """Nanoseconds in torch's unit, less the stacks that have none; what is cut off one is added to the next."""
+    """Convert nanoseconds to microseconds, and drop stacks of 0. The remainder of a stack is added to the next one."""
     ends = [*accumulate(folded.values(), initial=0)]
-    whole = [end // 1000 for end in ends]
-    values = zip(folded, (after - before for before, after in pairwise(whole)), strict=True)
+    ends_us = [end // 1000 for end in ends]
+    values = zip(folded, (after - before for before, after in pairwise(ends_us)), strict=True)
     return {stack: value for stack, value in values if value}
 
 
-def _check_whole(path: Path) -> None:
+def _check_complete(path: Path) -> None:
     if not is_whole_json(path):
-        raise PerfhooksError(f"the recorder wrote no whole {path.name}: is the disk full?")
+        raise PerfhooksError(f"the recorder wrote an incomplete {path.name}: is the disk full?")
 
 
 def _renumber(path: Path, before: int) -> None:
-    """Number the marks of steps in a trace anew. Marks before step 0 get negative numbers, which no reader counts.
+    """Renumber the step marks of a trace.
+
+    Marks before step 0 get negative numbers, which no reader counts.
 
     Args:
         path: The trace.
-        before: Marks before step 0.
+        before: Number of marks before step 0.
     """
     mark = labels.STEP_MARK.encode()
     text = path.read_bytes()
-    path.write_bytes(re.sub(mark + rb"(\d+)", lambda found: mark + b"%d" % (int(found[1]) - before), text))
+    path.write_bytes(re.sub(mark + rb"(\d+)", lambda match: mark + b"%d" % (int(match[1]) - before), text))
 
 
 class LostStacksError(PerfhooksError):
-    """Old versions of torch lose a window with stacks that begins inside of a call from C (pytorch issue 101632)."""
+    """A lost window: old versions of torch lose stacks that begin inside a call from C (pytorch issue 101632)."""
 
 
 class Recorded:
-    """A window that has been recorded, as far as saving it needs to know."""
+    """A recorded window with the facts that are saved with its trace."""
 
     first: int
-    """Its first step that was recorded."""
+    """First recorded step."""
     reached: int
-    """The step during which, or before which, recording ended."""
+    """Step during which, or before which, recording ended."""
     began: float = 0.0
-    """When recording began, in seconds since 1970; 0 where that is not known."""
+    """Start of the recording, in seconds since 1970; 0 if unknown."""
     ended: float = 0.0
-    """When recording ended, in seconds since 1970; 0 where that is not known."""
+    """End of the recording, in seconds since 1970; 0 if unknown."""
     partial: str | None = None
-    """Why it ended before its last step; None for a whole window."""
+    """Reason for an early end; None for a complete window."""
     planned: Planned | None
-    """Its steps as planned; None where that is not known."""
+    """Planned steps; None if unknown."""
     shortened: int = 0
-    """How many steps less than the schedule asked for are planned."""
+    """Number of steps removed from the plan of the schedule."""
     stop_s: float = 0.0
-    """Seconds the recorder took to stop."""
+    """Time to stop the recorder, in seconds."""
     request: RequestedWindow | None = None
-    """What it was asked for by; None for a window of the schedule."""
+    """Request that opened the window; None for a window of the schedule."""
     loader: Loader | None = None
-    """The DataLoader that fed its steps, if one was seen."""
+    """DataLoader that supplied its steps, if one was detected."""
     making: tuple[WorkerCounts, ...] = ()
+    """Batch counts of each worker of that loader."""
     unseen_workers: int = 0
-    """What each worker of that loader did."""
+    """Number of workers of that loader without counts."""
     looked: tuple[WorkerSamples, ...] = ()
-    """Where each of them was while it recorded, if they were looked at."""
+    """Stack samples of each worker during the recording, if workers were sampled."""
     notes: list[str]
-    """What is doubtful about it."""
+    """Warnings about the recording."""
     budget: WindowBudget
-    """What it holds, and what it may hold."""
+    """Measured cost and limits of the recording."""
     ready: bool = False
-    """Whether there is a trace to save."""
+    """Whether a trace can be saved."""
 
     def save(self, path: Path) -> object:
         """Save the trace as JSON."""
@@ -322,21 +322,21 @@ class Recorded:
 
 
 class Window(Recorded, TorchProfile):
-    """A ``torch.profiler.profile`` for the steps of one window; what ``on_trace_ready`` gets.
+    """A ``torch.profiler.profile`` for the steps of one window; the argument of ``on_trace_ready``.
 
         def on_trace_ready(window):
             print(window.first, window.reached, window.key_averages().table(row_limit=10))
             window.export_chrome_trace("trace.json.gz")
 
     Args:
-        first: Its first step, warm-up included.
+        first: First step, warm-up included.
         phases: The schedule.
         on_trace_ready: Called with the window when it has been recorded.
-        recording: What ``torch.profiler.profile`` takes on top.
-        marks_steps: Whether its steps are in the trace.
+        recording: Further options of ``torch.profiler.profile``.
+        marks_steps: Whether the trace contains step marks.
         limits: Limits of the recording.
-        end_in_step: Ends the window inside a step when its budget is spent; None if it ends between steps only.
-        is_spent: Another reason to end it there.
+        end_in_step: Ends the window inside a step when its budget is used up; None if it ends between steps only.
+        is_spent: Returns whether the window must end inside the step for another reason.
     """
 
     def __init__(
@@ -359,13 +359,13 @@ class Window(Recorded, TorchProfile):
         self.reached = first
         self.notes = []
         self._thread: threading.Thread | None = None
-        """The one that is recorded."""
-        self.give_way: Callable[[], object] | None = None
-        """Ends it, as somebody else is about to record; None for a window that gives way to nobody."""
+        """The recorded thread."""
+        self.yield_recorder: Callable[[], object] | None = None
+        """Ends this window when another recorder starts; None if it yields to no recorder."""
         self.started_at = ""
         """Line of the program that started the loop."""
         self._device = -1
-        """That of the thread that began; -1 for none."""
+        """Current device of the recorded thread; -1 if CUDA is not initialized."""
         self._began = self._ahead_s = 0.0
         self.budget = WindowBudget(limits, recording)
         self._overseer: Overseer | None = None
@@ -373,43 +373,43 @@ class Window(Recorded, TorchProfile):
             budget = self.budget  # not the window, which would keep itself alive
             self._overseer = Overseer(lambda: 1.0 if is_spent() else budget.measure(), end_in_step)
         self.marks_before = 0
-        """Marks of steps in the trace before its step 0: they were no steps."""
+        """Number of marks in the trace before step 0."""
         self._count: CallCount | None = None
-        """Counts Python calls during the warm-up."""
+        """Counter of Python calls during the warm-up."""
         super().__init__(schedule=self._action if marks_steps else None, on_trace_ready=on_trace_ready, **recording)
         self.step_num = first
 
     def _action(self, step: int) -> ProfilerAction:
-        """The schedule as torch asks for it; it asks for step 0 at construction, whatever the window's first step."""
+        """Return the action for a step. torch's constructor requests step 0, also if the window starts later."""
         if self.planned is not None and self.planned.active <= step < self.planned.last:
-            return ProfilerAction.RECORD  # asked at every recorded step: the schedule need not be
+            return ProfilerAction.RECORD  # fast path: called at every recorded step
         return action_of(self._phases, max(step, self._begin))
 
     def arm(self, first: int, phases: Phases) -> None:
-        """Make a window that has been recorded ready for the next one: torch then adds its events to the last ones'."""
+        """Prepare a recorded window for the next steps. torch appends their events to the recorded ones."""
         self._begin = self.step_num = first
         self._phases = phases
         self.planned = phases.next_window(first)
         self.first = self.planned.active if self.planned else first
         self.partial, self.shortened = None, 0
-        # torch keeps the schedule's last answer in both; one of them is new in 2.13
+        # torch keeps the last action in both attributes; the second is new in 2.13
         action: Any = self._action(first)
         self.current_action = self._prev_schedule_action = action
         self._forget_file()
 
     def close(self, reached: int, partial: str | None) -> None:
-        """Stop recording; what was recorded is handed to ``on_trace_ready``.
+        """Stop recording, which calls ``on_trace_ready``.
 
         Args:
-            reached: The step during which, or before which, recording ends.
-            partial: Why, if not because the window is whole.
+            reached: Step during which, or before which, recording ends.
+            partial: Reason for an early end; None for a complete window.
         """
         self.step_num = self.reached = reached
         self.partial = partial
         self.stop()
 
     def start(self) -> None:
-        """Begin, with the warm-up if there is one."""
+        """Start the warm-up, or the recording if there is no warm-up."""
         process.recorder_begins()
         with _quiet_start(), cupti.detached_at_end():
             super().start()
@@ -418,7 +418,7 @@ class Window(Recorded, TorchProfile):
             self.budget.begin_count()
             self._count = CallCount(self.budget.most_calls())
             self._count.begin()
-        if self.give_way is not None:
+        if self.yield_recorder is not None:
             _spare.add(self)
 
     def step(self) -> None:
@@ -429,23 +429,24 @@ class Window(Recorded, TorchProfile):
             self.budget.end_step()
 
     def has_room_for_step(self) -> bool:
-        """Whether one more step fits the budget.
+        """Return whether one more step fits the budget.
 
-        With stacks the overseer measures, at most 0.1 s ago: the recorder would record the Python calls of this thread.
+        With stacks the overseer's last measurement is used, which is at most 0.1 s old. A measurement in this thread
+        would add Python calls to the recording.
         """
         if not (self.with_stack and self._overseer is not None and self._overseer.is_running):
             self.budget.measure()
         return self.budget.has_room
 
     def count_calls(self) -> None:
-        """End the count of Python calls: the warm-up is over."""
+        """End the count of Python calls at the end of the warm-up."""
         count, self._count = self._count, None
         if count is not None:
             count.end()
             self.budget.end_count(count.calls, count.cpu_s, max(self.first - self._begin, 1))
 
     def stop(self) -> None:
-        """End, in whatever phase."""
+        """End the window in any phase."""
         self.count_calls()
         _ending[self] = threading.current_thread()
         _open.discard(self)
@@ -456,43 +457,43 @@ class Window(Recorded, TorchProfile):
             _ending.pop(self, None)
 
     def leave_to_parent(self) -> None:
-        """Record nothing here: this process is a forked child, and what it recorded would fill its memory for nobody.
+        """Stop collecting events in a forked child, because they would only use memory.
 
-        Torch's recorder cannot be stopped here. That takes as long as it takes the parent, and needs Kineto's thread.
+        Torch's recorder cannot be stopped in a child, because a stop needs Kineto's thread.
         """
         _open.discard(self)
         turn = getattr(torch.autograd, "_toggle_collection_dynamic", None)  # new in torch 2.5
-        if turn is None or not _recording():  # another thread has forked than the one that is recorded
+        if turn is None or not _is_recording():  # the thread that forked is not the recorded one
             return
-        _left.add(self)
+        _of_parent.add(self)
         if self.with_stack:
             sys.setprofile(None)
-        with _no_words():  # torch warns of what happens on a GPU then, with every child and whether there is one or not
+        with _silenced_stderr():  # torch warns about GPU events in every child, even without a GPU
             turn(False, {ProfilerActivity.CPU})
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether a thread records that is not this one and lives: torch records one thread, and ends in that one."""
+        """Return whether another live thread is recorded. torch must stop in the thread that it records."""
         return self._thread is not None and self._thread is not threading.current_thread() and self._thread.is_alive()
 
     @property
     def where(self) -> str:
-        """What to do about it, for people."""
+        """Return a message with the recorded thread and the remedy."""
         here, there = threading.current_thread().name, getattr(self._thread, "name", "")
         return (
-            f"it records the thread {there!r}, and this is {here!r}; "
-            "torch records one thread, so call start() and stop() in the one that trains"
+            f"it records the thread {there!r}, but was called from {here!r}; "
+            "call start() and stop() in the thread that trains, because torch records only one"
         )
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing happened while it was recorded: no operator, no call of the runtime."""
+        """Return whether the recording contains no operator and no runtime call."""
         recorded = getattr(self.profiler, "kineto_results", None)
         return recorded is not None and not recorded.experimental_event_tree()
 
     @property
     def step_rec_fn(self) -> Any:
-        """The mark of the current step. torch sets it, and the modes of the user would see torch's."""
+        """Mark of the current step, in place of torch's mark, which torch function modes of the user would see."""
         return self._step_mark
 
     @step_rec_fn.setter
@@ -500,7 +501,7 @@ class Window(Recorded, TorchProfile):
         self._step_mark = None if mark is None else LabelledRange(mark.name)
 
     def prepare_trace(self) -> None:
-        """Prepare the recorder; torch asks Inductor whether it makes CUDA graphs, and would import it for that."""
+        """Prepare the recorder without an import of Inductor, which torch asks about CUDA graphs."""
         lazy: set[str] = getattr(torch, "_lazy_modules", set())
         hidden = {"_inductor"} & lazy if "torch._inductor" not in sys.modules else set()
         lazy -= hidden
@@ -512,7 +513,7 @@ class Window(Recorded, TorchProfile):
 
     @property
     def _cuspy_profiler_observer(self) -> Any:
-        """What looks at the device for torch's next recorder; torch gives it before Kineto prepares."""
+        """Device observer of torch's next recorder, set before Kineto prepares."""
         return self._observer
 
     @_cuspy_profiler_observer.setter
@@ -522,8 +523,8 @@ class Window(Recorded, TorchProfile):
         self._observer = observer
 
     def start_trace(self) -> None:
-        """Begin to record this thread."""
-        _left.clear()
+        """Start recording the calling thread."""
+        _of_parent.clear()
         self.count_calls()
         self._thread = threading.current_thread()
         if torch.cuda.is_initialized():
@@ -535,20 +536,20 @@ class Window(Recorded, TorchProfile):
             self._overseer.begin()
 
     def stop_trace(self) -> None:
-        """Stop the recorder, and take the time it needs.
+        """Stop the recorder and measure the time.
 
         Raises:
-            LostStacksError: With its stacks torch has lost all of the window.
+            LostStacksError: torch has lost the window with its stacks.
         """
         self.budget.end()
         if self._overseer is not None:
             self._overseer.end()
-        if not _recording():
-            # torch crashes when a recorder is stopped that is none any more
-            left = self._thread is not threading.current_thread()
+        if not _is_recording():
+            # torch crashes if a stopped recorder is stopped again
+            is_other_thread = self._thread is not threading.current_thread()
             self.notes.append(
-                "the thread that was recorded has ended, and its events with it"
-                if left
+                "the recorded thread has ended, so its events are lost"
+                if is_other_thread
                 else "another profiler ran during the window and took its events"
             )
             self._thread = None
@@ -557,15 +558,15 @@ class Window(Recorded, TorchProfile):
             return
         began = time.perf_counter()
         try:
-            with torch.cuda.device(self._device):  # which is waited for; another thread may have another one
+            with torch.cuda.device(self._device):  # the recorder synchronizes the current device of the thread
                 next_recorder.drain(self)
                 super().stop_trace()
         except RuntimeError as error:
             if _NO_STACK not in str(error):
                 raise
             raise LostStacksError(
-                f"torch {torch.__version__} cannot tell the Python stacks of this window, and has lost it; the next "
-                "ones are recorded without stacks"
+                f"torch {torch.__version__} cannot process the Python stacks of this window, and has lost the window; "
+                "later windows are recorded without stacks"
             ) from error
         open_ranges.note(self.profiler)
         self._thread = None
@@ -578,27 +579,27 @@ class Window(Recorded, TorchProfile):
             self.notes.append(DEVICE_STOPPED)
 
     def save(self, path: Path) -> IO[bytes]:
-        """Have the recorder write its JSON, once, plain or packed; every export is a copy of it.
+        """Write the recorder's JSON file once. All exports copy it.
 
         Returns:
-            The file, which stays readable when its name is gone.
+            The open file, which stays readable when its name is removed.
 
         Raises:
-            PerfhooksError: The recorder left no file; Kineto reports no error of its own.
+            PerfhooksError: The recorder wrote no complete file. Kineto itself reports no error.
         """
         try:
             super().export_chrome_trace(os.fspath(path))
-            if (found := next_recorder.written(self, path)) != path:
-                found.replace(path)
-            _check_whole(path)
+            if (written := next_recorder.written(self, path)) != path:
+                written.replace(path)
+            _check_complete(path)
             if self.marks_before:
                 _renumber(path, self.marks_before)
             if self.with_stack:
                 with path.open("r+b") as file:
                     frame_names.add(file, self.profiler)
         except BaseException:
-            for left in (path, Path(f"{path}.tmp"), Path(f"{path}.gz")):
-                left.unlink(missing_ok=True)
+            for partial in (path, Path(f"{path}.tmp"), Path(f"{path}.gz")):
+                partial.unlink(missing_ok=True)
             raise
         self._forget_file()
         self._saved = saved = path.open("rb")
@@ -606,7 +607,7 @@ class Window(Recorded, TorchProfile):
         return saved
 
     def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Write the trace; any number of times, to any names, compressed where the name ends in ``.gz``."""
+        """Write the trace, compressed if the name ends in ``.gz``. It can be written several times."""
         if args or any(kwargs.values()):
             super().export_chrome_trace(path, *args, **kwargs)
             return
@@ -614,29 +615,32 @@ class Window(Recorded, TorchProfile):
             copy_with_names(self._file(), target, compress=str(path).endswith(".gz"))
 
     def events(self) -> Any:
-        """torch's events, with names in all letters."""
-        events: Any = super().events()  # type: ignore[no-untyped-call]  # torch's own
+        """Return torch's events, with unescaped names."""
+        events: Any = super().events()  # type: ignore[no-untyped-call]  # untyped in torch
         averages.unescape_names(events or ())
         return events
 
     def key_averages(self, *args: Any, **kwargs: Any) -> Any:
-        """torch's operator table, by name; with stacks self times are right, and ``group_by_stack_n`` groups."""
+        """Return torch's operator table by name.
+
+        With stacks, self times are corrected and ``group_by_stack_n`` works.
+        """
         events = self.events()
         if kwargs.get("group_by_stack_n", args[1] if len(args) > 1 else 0):
             averages.give_stacks(events)
-        with_frames = args[3:] or [kwargs.get("include_python_functions")]  # then they count, as torch has it
+        with_frames = args[3:] or [kwargs.get("include_python_functions")]  # then frames count, as in torch
         with contextlib.nullcontext() if with_frames[0] else averages.without_frames(events):
             return super().key_averages(*args, **kwargs)
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
-        """Write folded stacks: ``a;b;c value``, times in whole microseconds as torch does, equal stacks summed.
+        """Write folded stacks: ``a;b;c value``, in whole microseconds as in torch. Equal stacks are summed.
 
         Args:
             path: The file.
             metric: ``self_cpu_time_total``, ``self_cuda_time_total`` or ``self_device_time_total``.
 
         Raises:
-            OptionError: Another metric.
+            OptionError: The metric is unknown.
         """
         if metric not in _METRICS:
             raise OptionError(f"metric must be one of {', '.join(_METRICS)}, got {metric!r}")
@@ -649,14 +653,14 @@ class Window(Recorded, TorchProfile):
             perfhooks.trace.stacks.write(_microseconds(folded), target)
 
     def release(self) -> None:
-        """Free what torch holds, now: its objects refer to each other, so the garbage collector would come late."""
+        """Free torch's objects immediately: they are reference cycles, which the garbage collector frees late."""
         self.ready = False
         self._forget_file()
         next_recorder.let_go(self)
         recorder, self.profiler = self.profiler, None
-        # not by getattr: torch's property would parse all events to have something to free
-        held = {} if recorder is None else vars(recorder)
-        for event in held.get("_function_events") or held.get("function_events") or ():
+        # not getattr: torch's property would parse all events only to free them
+        attributes = {} if recorder is None else vars(recorder)
+        for event in attributes.get("_function_events") or attributes.get("function_events") or ():
             event.cpu_children.clear()
             event.cpu_parent = None
         if recorder is not None:
@@ -666,11 +670,11 @@ class Window(Recorded, TorchProfile):
         self.schedule: Any = None
 
     def _file(self) -> IO[bytes]:
-        """The saved trace, from its beginning."""
+        """Return the saved trace, positioned at its start."""
         saved = self._saved
         if saved is None:
             if not self.ready:
-                raise NothingRecordedError("this window's trace is gone, or was never recorded")
+                raise NothingRecordedError("this window has no trace: it was released, or never recorded")
             with tempfile.TemporaryDirectory() as folder:
                 saved = self.save(Path(folder) / "trace.json")
         saved.seek(0)

@@ -1,4 +1,4 @@
-"""The windows of one profiler: how each is made, and what becomes of it; when they are due is decided elsewhere."""
+"""The windows of one profiler: creation, limits and saving. The loop controller decides when a window is due."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 
 STOPPED: Final = "stopped before its last step"
 LONG_WAIT_S: Final = 2.0
-"""Shortest wait that is announced, in seconds. The default budget allows no longer one."""
+"""Minimum wait before a log line, in seconds. The default budget allows no longer wait."""
 
 
 class Windows:
-    """Makes the windows of one loop, one at a time, and hands over what they recorded.
+    """Creates the windows of one loop, one at a time, and saves their recordings.
 
     Args:
-        options: The profiler's.
-        requests: The schedule, and what else was asked for.
-        recording: What torch's recorder takes, for all of them.
-        membership: Knows whether files are wanted.
-        handover: Takes what was recorded.
+        options: Options of the profiler.
+        requests: The schedule with requested windows.
+        recording: Options of torch's recorder for all windows.
+        membership: The role of this rank, which decides whether files are written.
+        handover: Saves recorded windows.
     """
 
     def __init__(
@@ -64,16 +64,16 @@ class Windows:
     ) -> None:
         self._options = options
         self.recording = dict(recording)
-        """What torch's recorder takes, for each window to come."""
+        """Options of torch's recorder for later windows."""
         self.metadata: dict[str, str] = {}
-        """JSON values for every trace to come, by name."""
+        """JSON metadata for the traces of later windows, by name."""
         self.membership = membership
         self._requests = requests
         self.handover = handover
         self.current: Window | None = None
-        """The one that is open."""
+        """Open window."""
         self.last: Window | None = None
-        """The last one that was recorded, as long as it can be asked."""
+        """Last recorded window, if its results are kept."""
         self.second = SecondWindow(
             requests.loop,
             is_wanted=options["explain"] and requests.is_unplanned and not recording and handover.makes_everything,
@@ -81,27 +81,27 @@ class Windows:
         self.end_in_step: Callable[[], object] | None = None
         """Ends the open window inside a step; None if it ends between steps only."""
         self.workers = LoaderWorkers()
-        """Those of the loaders that it reads."""
+        """Loader workers of this loop."""
         self._step_starts: list[int] = []
         """Start of each recorded step of the open window, in nanoseconds of the loop's clock."""
         self._may_shorten = False
-        """Whether the open window ends once it has enough. The ranks of a job must not differ."""
+        """Whether the open window may end early. Ranks of a job must record the same steps."""
         self.is_dropping = False
-        """Whether windows are left without files, because their steps were none."""
+        """Whether windows are not saved, because their steps were no training steps."""
         self._ended_at = -1
-        """The step at whose beginning the last window ended."""
+        """Step at whose start the last window ended."""
         self.started_at = ""
         """Line of the program that started the loop."""
         self.begun = self.skipped = 0
-        """How many windows were begun, and how many that were due were not."""
+        """Numbers of windows that were started, and of due windows that were skipped."""
 
     @property
     def is_explaining(self) -> bool:
-        """Whether the one that is open is there for its stacks and shapes alone."""
+        """Whether the open window only records stacks and shapes for explanations."""
         return self.current is not None and _explains(self.current)
 
     def open(self, step: int) -> None:
-        """Begin the window that is due at a step, or say why that cannot be."""
+        """Open the window that is due at a step, or log why it is skipped."""
         request = self._requests.opening(step)
         why = self._why_not(step)
         if why is not None:
@@ -114,13 +114,13 @@ class Windows:
         self.begun += 1
 
     def _why_not(self, step: int) -> str | None:
-        """Why no window can begin now."""
+        """Return the reason that no window can start now, or None."""
         is_same_step = is_spare_recording() or self._ended_at == step
         make_room()
         if recorder_busy() or is_spare_recording():
-            where = recorder_owner()
-            owner = f", which {where} started and which is still open; call its stop()" if where else ""
-            return f"another profiler is recording{owner}: the window at step {step} is left to it"
+            line = recorder_owner()
+            owner = f", which {line} started and which is still open; call its stop()" if line else ""
+            return f"another profiler is recording{owner}: the window at step {step} is skipped"
         begins_now = self._requests.phase(step) is Phase.ACTIVE
         if open_ranges.is_any_open(is_same_step=is_same_step and begins_now):
             return (
@@ -132,7 +132,6 @@ class Windows:
         return None
 
     def _scheduled(self, step: int) -> Window:
-        """The window of the schedule that begins at a step."""
         phases = self._requests.base
         if self._options["acc_events"] and self.last is not None:
             window = self.last
@@ -174,7 +173,7 @@ class Windows:
         )
 
     def _begin(self, window: Window) -> None:
-        """Start the recorder last: what is done after that is part of the first step."""
+        """Start the recorder last, because later code here would be recorded as part of the first step."""
         for key, value in self.metadata.items():
             window.preset_metadata_json(key, value)
         window.started_at = self.started_at
@@ -193,7 +192,7 @@ class Windows:
         self.current = window
 
     def is_over(self, window: Window, step: int) -> bool:
-        """Whether a window ends before a step: as planned, because it has enough, or because its budget is spent."""
+        """Return whether a window ends before a step: by plan, by enough data, or by its budget."""
         planned = window.planned
         if planned is None:
             return window.budget.is_spent()
@@ -209,7 +208,6 @@ class Windows:
         return window.planned is not None and step > window.planned.last
 
     def _has_enough(self, window: Window) -> bool:
-        """Whether an unplanned window needs no further steps."""
         if not self._may_shorten:
             return False
         self._step_starts.append(clock())
@@ -217,14 +215,14 @@ class Windows:
         return is_enough(walls, window.budget.operators)
 
     def _release_spares(self) -> None:
-        """Free the first steps of the program: a window has recorded a step, so no report needs them."""
+        """Free recordings of the program's first steps. A window has recorded a step, so reports do not need them."""
         for spare in spares():
             with lifetime.busy():
                 spare.release()
                 lifetime.unwatch(spare)
 
     def _cut(self, window: Window, planned: Planned, end: int) -> None:
-        """Let a window end before a step."""
+        """End a window before a step."""
         if end > planned.last:
             return
         window.shortened += planned.last - end + 1
@@ -240,26 +238,26 @@ class Windows:
         self.handover.enter(None)
 
     def adopt(self, window: Window) -> None:
-        """Hand over a window that was recorded before this loop began, as none of its own was.
+        """Save a window that was recorded before this loop, because the loop recorded no window.
 
         Args:
-            window: It has ended.
+            window: The window, already ended.
         """
         self.begun += 1
-        self.handover.open(self.handover.run)  # the loop may have ended, and let its worker go
+        self.handover.open(self.handover.run)  # the loop may have ended, and closed its worker
         self._ready(window)
 
     def label(self) -> None:
-        """Have the parts of the step labelled that nobody labels; done at every recorded step."""
+        """Label the parts of the step automatically; called at every recorded step."""
         if self._options["labels"] and self.membership.writes:
             labelling.put(self._options["stage"], read=self.workers.watch)
 
     def close(self, reached: int, partial: str | None) -> None:
-        """End the window that is open, if one is.
+        """End the open window, if there is one.
 
         Args:
-            reached: The step during which, or before which, recording ends.
-            partial: Why, if not because the window is whole.
+            reached: Step during which, or before which, recording ends.
+            partial: Reason for an early end; None for a complete window.
         """
         window, self.current = self.current, None
         if window is None:
@@ -274,19 +272,19 @@ class Windows:
         try:
             window.close(reached, partial)
         except LostStacksError:
-            # the windows to come are recorded without them, and say so
+            # later windows are recorded without stacks, and their options show it
             self.recording["with_stack"] = self.handover.recorded["with_stack"] = False
             raise
         finally:
             self._leave(window)
         if partial is not None and not self.is_dropping:
-            what = "the window ended early,"
+            event = "the window ended early,"
             if is_warming_up:
-                what = "a window is left out: it ended during its warm-up,"
+                event = "a window is left out: it ended during its warm-up,"
             level = logging.INFO if partial == STOPPED and not is_warming_up else logging.WARNING
             if _explains(window) or self.handover.is_summed_up:  # no user waits for it; the summary has a warning
                 level = logging.DEBUG
-            logger.log(level, "%s at step %d (%s)", what, reached, partial)
+            logger.log(level, "%s at step %d (%s)", event, reached, partial)
 
     def _announce(self, window: Window) -> None:
         """Log the wait for a trace if it is long."""
@@ -296,14 +294,14 @@ class Windows:
             logger.info("the recorder holds %s; the training waits about %s until the trace is saved", events, wait)
 
     def _ready(self, window: Window) -> None:
-        """Called by torch when a window has been recorded."""
+        """Save a recorded window. torch calls this at its end."""
         requests = self._requests
-        # a loop that ends with the step before a window leaves one that never saw a step
+        # a loop that ends one step before a window leaves a window without steps
         is_empty = window.partial == STOPPED and window.reached == window.first != requests.began
         is_dull = self._options["keep"] == "slow" and window.request is None and requests.loop.has_no_slow(window.first)
         is_aside = (is_empty or _explains(window)) and self.last is not None
         keep = self._options["keep_results"] and not is_aside
-        if not is_empty and window.give_way is None:
+        if not is_empty and window.yield_recorder is None:
             self._release_spares()
         self.handover.keep_time(requests.loop)
         window.making, window.looked = self.workers.sums()
@@ -318,7 +316,7 @@ class Windows:
             requests.recorded(window.request, folder, window.first, max(window.first, window.reached - 1), window.notes)
         elif labelling.has_function_mode():
             self.second.leave_out()
-        elif size is not None and window.partial is None and window.give_way is None and self.handover.is_loud:
+        elif size is not None and window.partial is None and window.yield_recorder is None and self.handover.is_loud:
             recorded_s = window.ended - window.began
             self.second.follow(window.reached - window.first, window.budget.operators, recorded_s)
         if keep:
@@ -327,7 +325,7 @@ class Windows:
             self.last = window
 
     def abandon(self) -> None:
-        """This process is a forked child: everything is its parent's."""
+        """Leave all windows to the parent in a forked child."""
         labelling.take_back()
         if self.current is not None:
             with guard("leaving the window to the parent"):
