@@ -281,7 +281,8 @@ class Windows:
             event = "the window ended early,"
             if is_warming_up:
                 event = "a window is left out: it ended during its warm-up,"
-            level = logging.INFO if partial == STOPPED and not is_warming_up else logging.WARNING
+            is_expected = partial == STOPPED or self._requests.is_unplanned  # the user gave no number of steps
+            level = logging.INFO if is_expected and not is_warming_up else logging.WARNING
             if _explains(window) or self.handover.is_summed_up:  # no user waits for it; the summary has a warning
                 level = logging.DEBUG
             logger.log(level, "%s at step %d (%s)", event, reached, partial)
