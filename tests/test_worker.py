@@ -176,7 +176,8 @@ def test_little_address_space_costs_the_training_nothing_and_what_was_saved_is_t
     assert "Traceback" not in done.stderr
     said = [line for line in done.stderr.partition("--\n")[2].splitlines() if line.startswith("WARNING")]
     assert len(said) == 2, done.stderr
-    assert said[0].endswith("died again at runs/small/train-000003-000003: `perfhooks report` finishes what is left")
+    later = "`perfhooks report` finishes the remaining windows"
+    assert said[0].endswith(f"died twice in the same task, runs/small/train-000003-000003: {later}")
     assert "no worker is started any more" in said[1]
     outcomes = [(outcome.finished_now, outcome.problem) for outcome in finish_all(tmp_path / "runs/small")]
     assert outcomes == [(True, ""), (True, "")]
@@ -241,7 +242,7 @@ def test_workers_that_die_now_and_then_are_replaced_for_as_long_as_the_training_
     tasks.open(tmp_path / "worker.log")
     for number in range(5):
         place = Place(tmp_path / f"train-{number}")
-        tasks.tell(FinishWindow(str(place.folder), 0))
+        tasks.send(FinishWindow(str(place.folder), 0))
         assert tasks.wait(TIMEOUT)
         assert done[-1:] == [place]
         os.kill(tasks.worker.pid, signal.SIGKILL)

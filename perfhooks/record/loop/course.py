@@ -1,6 +1,6 @@
-"""The course of a loop: what is due at which step, from its start to its stop.
+"""The controller of a loop, which decides at each step which work is due, from start to stop.
 
-A course is told when a step begins at which something is due, and works out the next one::
+It runs at the start of a step with due work, and computes the next such step::
 
     step     0   1   2   3   4   5   6   7
              ·   ·   ▒   █   █   ·   ·   ▒        · wait   ▒ warm-up   █ active
@@ -8,8 +8,8 @@ A course is told when a step begins at which something is due, and works out the
            start     │  turn │ close  opens  stop, which closes the window that is open
                    opens    mark
 
-At a *turn* a window or a phase begins or ends, requests get their place and the worker is heard; between two turns, an
-open window is only told of each step (*mark*), and without one nothing happens at all.
+At a *turn* a window or a phase begins or ends, requests are scheduled and the worker's messages are read. Between two
+turns, an open window only gets a *mark* per step. Without an open window, no work is done.
 """
 
 from __future__ import annotations
@@ -49,39 +49,38 @@ if TYPE_CHECKING:
     from perfhooks.run.folder import Run
 
 _POLL_STEPS: Final = 16
-"""While windows wait for their files, the worker is heard every so many steps."""
-_OF_FEW: Final = "wait=2 warmup=1 active=3 repeat=1"
+"""Steps between two reads of the worker's messages, while windows wait for their files."""
+_FOR_SHORT_RUNS: Final = "wait=2 warmup=1 active=3 repeat=1"
 _CELL: Final = "ipykernel_"
-"""Folder that Jupyter names as the one of its cells."""
+"""Part of the file names of cells in Jupyter."""
 _MOST_FAILURES: Final = 3
-"""Turns that fail in a row before profiling ends: that many are no accident, and a line in every step would hide the
-training's own."""
+"""Consecutive failed turns before profiling ends. More log lines would hide the training's own output."""
 
 
 class State(Enum):
-    """How far a profiler is."""
+    """The state of a profiler."""
 
     NEW = auto()
-    """Nobody has started it yet."""
+    """Never started."""
     RUNNING = auto()
     PAUSED = auto()
-    """It was started, and is between two loops; windows are still to come."""
+    """Between two loops. Windows may still follow."""
     LEFT_OUT = auto()
-    """It was started on a rank that is not asked to record."""
+    """Started on a rank that does not record."""
     ENDED = auto()
 
 
 class LoopController:
-    """What is due at which step, from the start of a loop to its stop; a `Profiler` has one, and it has `Windows`.
+    """Decides which work is due at which step. A `Profiler` has one, and it has `Windows`.
 
     Args:
-        options: All of them, checked.
-        schedule: Which steps to record; None is from start to stop.
-        on_trace_ready: What to make of each window.
-        recording: What torch's recorder takes, of what was given.
+        options: All options, checked.
+        schedule: Steps to record; None records from start to stop.
+        on_trace_ready: Handlers for each window.
+        recording: Options of torch's recorder.
 
     Raises:
-        OptionError: A handler is none.
+        OptionError: A handler is invalid.
     """
 
     def __init__(
@@ -117,12 +116,12 @@ class LoopController:
         self.windows.end_in_step = self._end_in_step
         self.state = State.NEW
         self._turn_at = 0
-        """The next step that changes more than a mark in an open window."""
+        """Next step with more work than a mark in an open window."""
         self._failures = 0
-        """How many turns have failed one after the other."""
+        """Number of consecutive failed turns."""
 
     def start(self, step: int | None, out: str | os.PathLike[str] | None, run: str | None) -> None:
-        """Begin, as `Profiler.start` does."""
+        """Start the loop, see `Profiler.start`."""
         if self.state is State.RUNNING:
             return
         if step is not None:
@@ -131,13 +130,13 @@ class LoopController:
         if self.state is State.NEW:
             self.windows.handover.first_step = self.pulse.step
             self.windows.started_at = _caller()
-            self._end_left_open()
+            self._end_other_loops()
         self.state = State.RUNNING
         self.pulse.due = NEVER
         self.requests.begin(self.pulse.step)
         with lifetime.busy(), guard("starting to profile", self.options["on_error"]):
             self.loop.begin(None)
-            if not self.windows.membership.join(out, run, self._let_watch):
+            if not self.windows.membership.join(out, run, self._on_opened):
                 self.state, self.loop.is_running = State.LEFT_OUT, False
                 return
             writes = self.windows.membership.writes
@@ -148,22 +147,22 @@ class LoopController:
             self.loop.timeline.begin(self.pulse.step)
             self._turn(self.pulse.step)
 
-    def _end_left_open(self) -> None:
+    def _end_other_loops(self) -> None:
         """End the profilers that the program has left open, because torch records one at a time."""
         for course in lifetime.left_open():
             if isinstance(course, LoopController) and course is not self and course.state is State.RUNNING:
-                started = course.windows.started_at
-                logger.info("the profiler that %s started was left open and is ended: another one starts", started)
+                line = course.windows.started_at
+                logger.info("the profiler that %s started was left open and is ended: another one starts", line)
                 course.stop("left open when another profiler started")
 
-    def _let_watch(self, run: Run | None) -> None:
-        """The loop begins, or goes on: have it watched if there is a folder to write into."""
+    def _on_opened(self, run: Run | None) -> None:
+        """Set the run of the loop, and watch the loop if there is a run folder."""
         self.loop.run = run
         if run is not None and self.options["watch"]:
             watcher.attach(self.loop)
 
     def pause(self, cause: str | None) -> None:
-        """Leave the loop for a while, as `Profiler.pause` does."""
+        """Pause the loop, see `Profiler.pause`."""
         window = self.windows.current
         if self.state is not State.RUNNING:
             return
@@ -174,13 +173,13 @@ class LoopController:
         self.loop.is_running = False
         self.pulse.rest()
         with lifetime.busy(), guard("ending the profile", self.options["on_error"]):
-            is_whole = self.requests.is_until_stop and cause is None
-            self._close(self.pulse.step, None if is_whole else cause or STOPPED)
+            is_complete = self.requests.is_until_stop and cause is None
+            self._close(self.pulse.step, None if is_complete else cause or STOPPED)
             self.windows.handover.keep_time(self.loop)
         self.windows.handover.tasks.poll()
 
     def end(self) -> None:
-        """After a pause: the loop will not go on."""
+        """End a paused loop for good."""
         if self.state is State.PAUSED and not self.requests.is_until_stop and not self.windows.begun and not spares():
             level = logging.DEBUG if self.windows.handover.is_summed_up else logging.WARNING
             logger.log(level, self.why_nothing())
@@ -201,14 +200,14 @@ class LoopController:
         return self.windows.current is not None
 
     def stop(self, cause: str | None = None) -> None:
-        """End, as `Profiler.stop` does, for a program that has lost its profiler."""
+        """End the loop, see `Profiler.stop`, if the program has no reference to its profiler."""
         self.pause(cause)
         self.end()
         if self.is_over:
             lifetime.forget(self)
 
     def leave(self, waited_s: float = 0.0) -> Path | None:
-        """End with the process, as `Profiler.leave` does."""
+        """End at the end of the process, see `Profiler.leave`."""
         if self.state is State.RUNNING:
             self.stop(lifetime.why_it_ends())
         timeout = max(self.options["exit_timeout"] - waited_s, 0.0)
@@ -216,7 +215,7 @@ class LoopController:
         return None if self.windows.handover.leave(timeout) or run is None else run.folder
 
     def discard(self) -> Path | None:
-        """End without a word, and forget the steps so far: they were none.
+        """End without a message and remove the steps so far, because they were not training steps.
 
         Returns:
             The run folder, which another profiler may use; None if a window was recorded.
@@ -228,9 +227,9 @@ class LoopController:
         handover.drop_steps(self.loop)
         self.pause(STOPPED)
         self.state = State.ENDED
-        with lifetime.busy(), guard("beginning the run again", self.options["on_error"]):
+        with lifetime.busy(), guard("restarting the run", self.options["on_error"]):
             self.windows.workers.close()
-            self.requests.end("steps are detected in another way from here on")
+            self.requests.end("the step detector has changed")
             watcher.detach(self.loop)
             handover.tasks.rest()
             handover.run.forget_steps()
@@ -238,18 +237,18 @@ class LoopController:
 
     @property
     def is_over(self) -> bool:
-        """Whether the end of the process has nothing to end or to wait for here."""
+        """Whether the end of the process needs neither an end nor a wait here."""
         return self.state not in (State.RUNNING, State.PAUSED) and not self.windows.handover.tasks.pending
 
     def abandon(self) -> None:
-        """Do nothing from now on, and touch nothing that was recorded: this process is a forked child."""
+        """Disable the loop in a forked child, and leave all recorded data to the parent."""
         self.pulse.rest()
         self.pulse.is_recording = False
         self.state = State.ENDED
         self.windows.abandon()
 
     def advance(self, step: int) -> None:
-        """Do what is due at the beginning of ``step``, in a loop that has begun."""
+        """Do the work that is due at the start of ``step``."""
         window = self.windows.current
         if window is not None and window.is_elsewhere:
             self.pulse.due = NEVER
@@ -262,7 +261,7 @@ class LoopController:
             self._turn(step)
 
     def _mark(self, window: Window, step: int) -> None:
-        """One more step in an open window: done at every recorded step, so nothing else is."""
+        """Begin a step in an open window. This runs at every recorded step, so it does nothing else."""
         self.loop.timeline.is_kept = True
         try:
             window.step()
@@ -276,19 +275,19 @@ class LoopController:
         self.loop.timeline.begin(step)
 
     def _turn(self, step: int) -> None:
-        """Begin or end a window or a phase, or hear what became of windows."""
+        """Begin or end a window or a phase, schedule requests and read the worker's messages."""
         pulse, windows, timeline = self.pulse, self.windows, self.loop.timeline
         pulse.due, timeline.is_kept = NEVER, True
         is_done = False
         try:
             with lifetime.busy(), guard(f"profiling step {step}", self.options["on_error"]):
                 if windows.current is not None:
-                    self._go_on(windows.current, step)
+                    self._continue(windows.current, step)
                 self.requests.take_in(step)
                 if windows.current is None and self.requests.opens(step):
                     self._open(step)
                 phase = self.requests.phase(step) if windows.current is not None else _phase_between()
-                # what explains another window is compared with nothing, as a warm-up is
+                # steps of an explaining window are compared with no others, like a warm-up
                 timeline.enter(step, Phase.WARMUP if windows.is_explaining else phase)
                 pulse.is_recording = windows.current is not None and phase is Phase.ACTIVE
                 if pulse.is_recording:
@@ -299,7 +298,7 @@ class LoopController:
                     windows.handover.tasks.poll()
                 self._turn_at = self._due(step)
                 pulse.due = self._turn_at if windows.current is None else step + 1
-                if self.loop.inbox:  # it came while the next turn was being decided
+                if self.loop.inbox:  # a request arrived after `take_in`
                     pulse.wake()
                 is_done = True
         finally:
@@ -310,7 +309,7 @@ class LoopController:
             timeline.begin(step)
 
     def _recover(self, step: int) -> None:
-        """Something failed: keep what was recorded, and go on with the next window."""
+        """Keep the recording after an error, and continue with the next window."""
         self._failures += 1
         with lifetime.busy(), guard("ending the window", self.options["on_error"]):
             self._close(step, "profiling it failed")
@@ -320,12 +319,12 @@ class LoopController:
         self.pulse.due = self._turn_at = step + 1
 
     def _due(self, step: int) -> int:
-        """The next step that changes something, in a window or outside."""
+        """Return the next step with a change."""
         if self.state is State.LEFT_OUT:
             return NEVER
         change = self.requests.next_change(step)
-        heard = step + _POLL_STEPS if self.windows.handover.tasks.windows_left else NEVER
-        return min(NEVER if change is None else change, self.loop.timeline.full_at, heard)
+        poll_at = step + _POLL_STEPS if self.windows.handover.tasks.windows_left else NEVER
+        return min(NEVER if change is None else change, self.loop.timeline.full_at, poll_at)
 
     def _open(self, step: int) -> None:
         if not self.windows.membership.meet():
@@ -335,14 +334,14 @@ class LoopController:
         self.loop.run = self.windows.handover.run
         self.windows.open(step)
 
-    def _go_on(self, window: Window, step: int) -> None:
-        """One more step in an open window, or its end."""
+    def _continue(self, window: Window, step: int) -> None:
+        """Continue an open window with one more step, or end it."""
         is_over = self.windows.is_over(window, step)
-        is_whole = self.requests.ends(step - 1) or (is_over and window.planned is not None)
-        if is_over and not is_whole:
+        is_complete = self.requests.ends(step - 1) or (is_over and window.planned is not None)
+        if is_over and not is_complete:
             self._close(step, f"{window.budget.limits.name} was reached")
-        elif is_whole or self.requests.phase(step) is Phase.WAIT or self.requests.opens(step):
-            self._close(step, None if is_whole else "the schedule ended the window without RECORD_AND_SAVE")
+        elif is_complete or self.requests.phase(step) is Phase.WAIT or self.requests.opens(step):
+            self._close(step, None if is_complete else "the schedule ended the window without RECORD_AND_SAVE")
         else:
             window.step()
 
@@ -351,7 +350,7 @@ class LoopController:
         self.windows.close(reached, partial)
 
     def _end_in_step(self) -> None:
-        """End the window inside a step, in the main thread, because its budget is spent."""
+        """End the window inside a step, in the main thread, because its budget is used up."""
         window, step = self.windows.current, self.pulse.step
         if window is None or window.is_elsewhere:
             return
@@ -362,35 +361,35 @@ class LoopController:
         self.pulse.wake()
 
     def action(self, step: int) -> Any:
-        """What torch calls what is done at a step."""
+        """Return torch's action for a step."""
         return action_of(self.requests, step)
 
     def why_nothing(self) -> str:
-        """Why there is no window to ask, in a sentence."""
+        """Return the reason that there are no results, as a sentence."""
         windows = self.windows
         if windows.current is not None:
             return f"nothing to show yet: the window of step {self.pulse.step} is still recording"
         if self.state is State.LEFT_OUT:
             return "no window is recorded here: this rank is not among those of ranks=, or enabled=False was given"
         if windows.last is not None:
-            why = "no files were asked for"
+            why = "no files were requested"
             if windows.membership.writes:
-                why = "its files could not be saved, as was said before"
+                why = "its files could not be saved, see the log"
             return f"a window has been recorded, but {why}; key_averages() and events() show it"
         if windows.skipped:
-            return f"no window has been recorded: {windows.skipped} had to be skipped, as was said before"
+            return f"no window has been recorded: {windows.skipped} had to be skipped, see the log"
         planned = self.requests.next_window(0)
         base = self.requests.base
         first = "; no window was planned" if isinstance(base, OnRequest) else ""
         if isinstance(base, WhenSettled):
-            first = f' before their pace had settled; schedule="{_OF_FEW}" records some of so few'
+            first = f' before the step time was stable; schedule="{_FOR_SHORT_RUNS}" also records short runs'
         if planned is not None:
             first = f"; the first window is {words.steps(planned.active, planned.last)}"
         return f"no window has been recorded: {words.count(self.pulse.step, 'step')} ended{first}"
 
 
 def _caller() -> str:
-    """Return the line of the program that calls us: ``train.py:12``."""
+    """Return the line of the program that called us, for example ``train.py:12``."""
     outside = (frame for frame in outwards(sys._getframe(1)) if not frames.is_ours(frame.f_code.co_filename))
     frame = next(outside, None)
     if frame is None:
@@ -401,5 +400,5 @@ def _caller() -> str:
 
 
 def _phase_between() -> Phase:
-    """That of steps in no window of this loop: one may record that is kept if no other does."""
+    """Return the phase of steps outside this loop's windows. During a spare recording they count as warm-up."""
     return Phase.WARMUP if is_spare_recording() else Phase.WAIT

@@ -1,4 +1,4 @@
-"""What happens to a window when it has been recorded: it is saved once, shown to the callables and finished."""
+"""Save recorded windows: write the trace, call the callables, and queue the window for the worker."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
 
 DEFAULT: Final = "default"
-"""In a list of handlers: everything that was recorded for, as without ``on_trace_ready``."""
+"""Name of the default handlers, which make all files that the recording options allow."""
 
 _FEW_STEPS: Final = 2048
-"""Rows that the training writes itself, in about a millisecond; more are left to the worker."""
+"""Maximum number of rows that the training writes itself, which takes about 1 ms. The worker writes longer lists."""
 
 
 class _Saved(NamedTuple):
@@ -58,23 +58,22 @@ class _Saved(NamedTuple):
 
 
 class Handover:
-    """Takes recorded windows from a profiler, and sees to it that they are finished without the training waiting.
+    """Saves recorded windows and has them finished in the background.
 
-    The queue is the run folder: a capture marked ``spooled``. A child process is told about each; what it does not get
-    to, ``perfhooks report`` does.
+    The run folder is the queue: captures in state ``spooled``. The worker process is notified of each capture.
+    ``perfhooks report`` finishes captures that the worker has not finished.
 
     Args:
-        wanted: What to make of each window: names, mappings, handlers of ours, which need only files; and plain
-            callables, which get the window itself, at once. None, or the name ``"default"`` among others, makes
-            everything that was recorded for.
-        recorded: The recording options, and what else reading the trace needs to know; kept with each capture.
-        stage: The loop that the windows belong to.
-        background: Whether a child process does it; otherwise it is done at once.
-        keep_windows: How many windows to keep; None keeps all.
-        on_error: What a failure does.
+        wanted: Handlers for each window. Names, mappings and handler objects need only files. Plain callables get the
+            window itself at its end. None or the name ``"default"`` makes all files that the options allow.
+        recorded: Recording options, and other facts for readers of the trace. Saved with each capture.
+        stage: Name of the loop.
+        background: Whether a worker process makes the files. Otherwise the training makes them itself.
+        keep_windows: Number of windows to keep; None keeps all.
+        on_error: Reaction to an error.
 
     Raises:
-        OptionError: Something wanted is no handler.
+        OptionError: An entry is no handler.
     """
 
     def __init__(
@@ -89,14 +88,14 @@ class Handover:
     ) -> None:
         self._wanted, self._recorded = DEFAULT if wanted is None else wanted, recorded
         self.makes_everything = wanted in (None, DEFAULT, [DEFAULT])
-        """Whether nobody said what to make of a window."""
-        self.recipes, self.calls = _sorted(_listed(self._wanted, recorded))
+        """Whether the default handlers are used."""
+        self.recipes, self.calls = _split(_with_defaults(self._wanted, recorded))
         self.places: list[Place] = []
-        """The windows that were saved, in the order of their end."""
+        """Saved windows, in the order of their ends."""
         self.listeners: list[Callable[[Capture, Place], object]] = []
         self.when_saved: list[Callable[..., object]] = []
-        """Called with the folder of the run, and ``is_speaker``, when a trace is saved."""
-        self.tasks = Tasks(self._heard, on_error)
+        """Listeners for saved traces. Their arguments are the run folder and ``is_speaker``."""
+        self.tasks = Tasks(self._on_finished, on_error)
         self.recorded = {name: value for name, value in recorded.items() if isinstance(value, bool | int | str)}
         self._stage = stage
         self._background = background
@@ -108,99 +107,100 @@ class Handover:
         self._is_page_old = False
         self._has_lost_steps = False
         self.waited_s = 0.0
-        """Seconds that the loop waited at the end of the last window."""
+        """Wait of the loop at the end of the last window, in seconds."""
         self.is_loud = True
-        """Whether finished windows are worth an INFO line: of several ranks that record, one says it."""
+        """Whether finished windows are logged at level INFO. One of several recording ranks does so."""
         self.is_summed_up = False
-        """Whether `perfhooks run` prints a summary at the end: the log names only windows and the report."""
+        """Whether `perfhooks run` prints a summary at the end. The log then names only windows and the report."""
         self._is_leaving = False
         self.framework = ""
+        """Framework whose API names are used in advice."""
         self.first_step = 0
-        """Whose face profiles the loop, as its messages call it; advice is given in its words."""
+        """Number of the first step of the loop."""
 
     @property
     def run(self) -> Run | None:
-        """Where this rank writes; None before it has joined the others, and where no files are wanted."""
+        """Run of this rank; None before it has joined the other ranks, or if no files are written."""
         if self._opening is not None:
             self._opening.wait()
             self._opening = None
         return self._run
 
     def open(self, run: Run | None, *, starts_worker: bool = True) -> None:
-        """Be ready for windows.
+        """Prepare for windows.
 
         Args:
-            run: Where their files go; None where no files are wanted.
-            starts_worker: Whether the worker starts now, and not with the first window.
+            run: Run for their files; None if no files are written.
+            starts_worker: Whether the worker starts now. Otherwise it starts with the first window.
         """
         self._run = run
-        self.tasks.open(self._log(run), starts_worker=starts_worker)
+        self.tasks.open(self._worker_log(run), starts_worker=starts_worker)
 
     def open_meanwhile(self, act: Callable[[], object]) -> None:
-        """Open the run in another thread; `run` waits for it.
+        """Open the run in another thread. The property `run` waits for it.
 
         Args:
-            act: Calls `open`.
+            act: Function that calls `open`.
         """
         self._opening = RunOpening(act)
 
-    def _log(self, run: Run | None) -> Path | None:
-        """Where a worker prints; None where the training makes the files itself."""
+    def _worker_log(self, run: Run | None) -> Path | None:
+        """Return the log file of the worker; None if the training makes the files itself."""
         if run is None or not self._background:
             return None
         if not can_start():
-            logger.info("there is no Python to start here (%s): the training makes the files itself", sys.executable)
+            logger.info("no Python interpreter to start (%s): the training makes the files itself", sys.executable)
             self._background = False
             return None
         return run.folder / layout.worker_log(run.rank)
 
     @property
     def has_files(self) -> bool:
-        """Whether anything was written into the run folder that somebody may want."""
+        """Whether the run folder contains windows or steps."""
         return bool(self.places) or self._is_page_old
 
     def move(self, run: Run | None) -> None:
-        """Go to another folder, before anything was written into this one; None goes nowhere."""
+        """Move an empty run to another folder; None disables files."""
         self._run = run
-        self.tasks.move(self._log(run))
+        self.tasks.move(self._worker_log(run))
 
     def warm_up(self) -> None:
-        """A window is near: let the worker import what it needs."""
+        """Let the worker import its modules shortly before a window."""
         self.tasks.warm_up()
 
     @property
     def is_full(self) -> bool:
-        """Whether so many windows wait to be finished that no other should be recorded."""
+        """Whether the queue is full, so that the next window must be skipped."""
         return self.tasks.windows_left >= QUEUE
 
     def place_of(self, window: Recorded) -> Place | None:
-        """Where a window goes, by the steps that the schedule asked for: a rank that shortened it meets the others.
+        """Return the folder of a window; None if no files are written.
 
-        None where no files are written.
+        The folder is named after the scheduled steps, so that all ranks use the same folder if one shortens its window.
         """
         last = window.planned.last + window.shortened if window.planned else None
         return None if self.run is None else self.run.place(self._stage, window.first, last)
 
     def enter(self, window: Recorded | None) -> None:
-        """A window begins; None where it has ended."""
+        """Report the start of a window to the run, or its end with None."""
         if self.run is not None:
             place = None if window is None else self.place_of(window)
             self.run.enter_window(None if place is None else place.folder.name)
 
     def take(self, window: Recorded, *, write: bool = True, release: Callable[[], None] | None) -> int | None:
-        """Save a window that has just been recorded, call the callables and hand it to the worker.
+        """Save a recorded window, call the callables and queue the window for the worker.
 
         Args:
-            window: It has stopped and not been saved.
-            write: Whether it is worth files.
-            release: Frees what the recorder holds, when nobody is to ask the window any more.
+            window: Window that has stopped and is not saved.
+            write: Whether to write files.
+            release: Frees the recorder's memory, if no results of the window are kept.
 
         Returns:
             Size of the saved trace in bytes; None if nothing was saved.
         """
         place = self.place_of(window) if write else None
         if place is not None and not window.ready:
-            self._note(window, place)
+            self._save_failure(window, place)
             return None
         token = secrets.token_hex(4)
         saved = None if place is None else self._save(window, place, token)
@@ -211,38 +211,37 @@ class Handover:
         finally:  # a callable may end the training
             freed_s = _timed(release) if release is not None else 0.0
             if place is not None and saved is not None:
-                self._keep(self._facts(window, place.rank, token), place, saved, freed_s)
+                self._enqueue(self._facts(window, place.rank, token), place, saved, freed_s)
         return None if saved is None else saved.bytes
 
-    def _keep(self, facts: Capture, place: Place, saved: _Saved, freed_s: float) -> None:
+    def _enqueue(self, facts: Capture, place: Place, saved: _Saved, freed_s: float) -> None:
         with guard(f"finishing {place.folder.name}", self._on_error):
             cost = replace(facts.cost, save_s=saved.seconds, free_s=freed_s, trace_bytes=saved.bytes)
             self.waited_s = cost.stop_s + cost.save_s + cost.free_s
-            elsewhere = None if saved.path.parent == place.folder else str(saved.path)
-            place.save(replace(facts, cost=cost, spool=elsewhere))
+            spool_path = None if saved.path.parent == place.folder else str(saved.path)
+            place.save(replace(facts, cost=cost, spool=spool_path))
             for listen in self.when_saved:
                 listen(place.run, is_speaker=self.is_loud)
-            self._hand_over(place, explains=facts.explains)
+            self._submit(place, explains=facts.explains)
 
     def _save(self, window: Recorded, place: Place, token: str) -> _Saved | None:
         with guard(f"saving the trace of {place.folder.name}", self._on_error):
             spool, name = Run.of(place).spool(place), layout.saved_trace(place.rank, token)
             spool.make()
-            with spool.lent() as lent:
-                seconds = _timed(lambda: window.save(lent / name))
-                return _Saved(spool.path / name, seconds, plain_size(lent / name))
+            with spool.lent() as folder:
+                seconds = _timed(lambda: window.save(folder / name))
+                return _Saved(spool.path / name, seconds, plain_size(folder / name))
         return None
 
-    def _note(self, window: Recorded, place: Place) -> None:
-        """A window of which there is nothing but what went wrong."""
+    def _save_failure(self, window: Recorded, place: Place) -> None:
         logger.warning("%s has no trace: %s", place.folder.name, "; ".join(window.notes))
-        with guard(f"noting what became of {place.folder.name}", self._on_error):
+        with guard(f"saving the failure of {place.folder.name}", self._on_error):
             place.save(replace(self._facts(window, place.rank), state="done"))
 
     def _facts(self, window: Recorded, rank: int, token: str = "") -> Capture:
-        asked, installation = window.request.asked if window.request else None, Installation.current()
-        more = {} if asked is None else dict(asked.options)
-        recipes = _sorted(_listed(self._wanted, {**self._recorded, **more}))[0] if more else self.recipes
+        request, installation = window.request.asked if window.request else None, Installation.current()
+        more = {} if request is None else dict(request.options)
+        recipes = _split(_with_defaults(self._wanted, {**self._recorded, **more}))[0] if more else self.recipes
         return Capture(
             rank=rank,
             node=platform.node(),
@@ -257,7 +256,7 @@ class Handover:
             token=token,
             handlers=recipes,
             keep_windows=self._keep_windows,
-            request="" if asked is None else asked.name or asked.by,
+            request="" if request is None else request.name or request.by,
             notes=tuple(window.notes),
             cost=Cost(stop_s=window.stop_s),
             options={**self.recorded, **more},
@@ -278,22 +277,22 @@ class Handover:
             own_work=own_work_s(window.began, window.ended or time.time()),
         )
 
-    def _hand_over(self, place: Place, *, explains: bool) -> None:
+    def _submit(self, place: Place, *, explains: bool) -> None:
         if not explains:
             self.places.append(place)
         self._is_page_old = False
         if self._background:
-            self.tasks.tell(FinishWindow(str(place.folder), place.rank, self._permit))
+            self.tasks.send(FinishWindow(str(place.folder), place.rank, self._permit))
         else:
             self._finished(place, _finisher().finish(place, self._permit))
 
     @property
     def _permit(self) -> Permit:
-        """What this process says itself: of a file, nobody knows who wrote it."""
+        """Handlers and storage that this process itself permits. The author of a file in the run is unknown."""
         return Permit(handlers=self.recipes, remote=None if self.run is None else self.run.remote)
 
     def keep_time(self, loop: WatchedLoop) -> None:
-        """Append the steps of a loop that have ended to the run's timeline; where that failed once, they are lost."""
+        """Append ended steps of a loop to the run's timeline. After one failure no further steps are written."""
         with loop.timeline.taking:
             rare, rows = loop.timeline.take_rare(), loop.timeline.rows()
             if not self._has_lost_steps:
@@ -305,7 +304,7 @@ class Handover:
                     loop.wrote_steps = self._has_lost_steps = False
 
     def _write_steps(self, rows: Rows) -> None:
-        """Write steps; many of them are left to the worker, as text takes its time."""
+        """Write steps. The worker formats long lists, because that takes time."""
         run = self.run
         if run is None or not len(rows.numbers):
             return
@@ -317,7 +316,7 @@ class Handover:
         raw = run.raw_steps(run.rank, int(rows.numbers[0]))
         with publish(raw) as file:
             rows.save(file)
-        self.tasks.tell(WriteSteps(str(raw), str(timeline)))
+        self.tasks.send(WriteSteps(str(raw), str(timeline)))
 
     def _write_rare(self, stage: str, rare: Sequence[Aside]) -> None:
         if self.run is not None and rare:
@@ -325,29 +324,28 @@ class Handover:
             rare_work.append(self.run.folder / layout.rare(self.run.rank), stage, rare)
 
     def drop_steps(self, loop: WatchedLoop) -> None:
-        """Write no more steps of a loop."""
+        """Discard all further steps of a loop."""
         with loop.timeline.taking:
             self._has_lost_steps = True
 
     def end_run(self) -> None:
-        """No steps for now: let the page show those since the last window."""
+        """Update the report with the steps since the last window, at the end of the loop."""
         if not self.places or not self._is_page_old:
             return
         self._is_page_old, place = False, self.places[-1]
         if not self._background:
             _finisher().turn_page(place, self._permit)
         else:
-            self.tasks.tell(TurnPage(str(place.folder), place.rank, self._permit))
+            self.tasks.send(TurnPage(str(place.folder), place.rank, self._permit))
 
-    def _heard(self, place: Place) -> None:
-        """The worker has finished a window."""
-        if self._keep_windows is None or place.capture_file.exists():  # not deleted since
+    def _on_finished(self, place: Place) -> None:
+        if self._keep_windows is None or place.capture_file.exists():  # else it was deleted meanwhile
             self._finished(place, place.load())
 
     def _finished(self, place: Place, capture: Capture) -> None:
         for note in capture.notes:
             logger.warning("%s: %s", place.folder.name, note)
-        if capture.explains:  # nobody is told of steps that were recorded only to tell lines of
+        if capture.explains:  # such windows only explain another one
             return
         page = place.folder.parent / layout.PAGE
         is_in_summary = self.is_summed_up and self._is_leaving
@@ -359,11 +357,11 @@ class Handover:
             shown(page if page.exists() else place.folder),
         )
         for listen in self.listeners:
-            with guard(f"telling {getattr(listen, '__qualname__', listen)!r} about {place.folder}", self._on_error):
+            with guard(f"calling {getattr(listen, '__qualname__', listen)!r} for {place.folder}", self._on_error):
                 listen(capture, place)
 
     def leave(self, timeout: float) -> bool:
-        """End with the process: wait for the files for a while, then let the worker go on alone.
+        """End with the process: wait for the files up to a timeout. The worker then continues alone.
 
         Args:
             timeout: Maximum wait, in seconds.
@@ -378,13 +376,13 @@ class Handover:
         return is_complete
 
     def abandon(self) -> None:
-        """This process is a forked child: the worker and its windows are its parent's."""
+        """Leave the worker and its windows to the parent in a forked child."""
         self.tasks.abandon()
         self._opening = self._run = None
 
 
 def _finisher() -> Any:
-    """Import the module that finishes windows, which is the worker's work in all other trainings."""
+    """Import the module that finishes windows. Trainings with a worker do not need it."""
     from perfhooks.report.finishing import finish
 
     return finish
@@ -396,25 +394,26 @@ def _timed(act: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _listed(wanted: HandlerLike | Sequence[HandlerLike], recorded: Mapping[str, Any]) -> list[HandlerLike]:
-    listed = list(wanted) if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
-    default = handlers.by_default(recorded)
-    return [one for given in listed for one in (default if isinstance(given, str) and given == DEFAULT else [given])]
+def _with_defaults(wanted: HandlerLike | Sequence[HandlerLike], recorded: Mapping[str, Any]) -> list[HandlerLike]:
+    entries = list(wanted) if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
+    defaults = handlers.by_default(recorded)
+    lists = [defaults if isinstance(entry, str) and entry == DEFAULT else [entry] for entry in entries]
+    return [handler for handlers_ in lists for handler in handlers_]
 
 
-def _sorted(wanted: Sequence[HandlerLike]) -> tuple[tuple[dict[str, Any], ...], tuple[Callable[..., object], ...]]:
-    """What is wanted, as recipes of handlers that need only files, and as callables that need the window."""
+def _split(wanted: Sequence[HandlerLike]) -> tuple[tuple[dict[str, Any], ...], tuple[Callable[..., object], ...]]:
+    """Return the recipes of handlers that need only files, and the callables that need the window."""
     recipes, calls = [], []
-    for one in wanted:
-        if isinstance(one, str | Mapping):
-            recipes.append(handlers.recipe(one))
-        elif isinstance(one, Handler) and not isinstance(one, type):
-            recipes.append(handlers.spec(one))
-        elif callable(one) and not isinstance(one, type):
-            calls.append(one)
+    for handler in wanted:
+        if isinstance(handler, str | Mapping):
+            recipes.append(handlers.recipe(handler))
+        elif isinstance(handler, Handler) and not isinstance(handler, type):
+            recipes.append(handlers.spec(handler))
+        elif callable(handler) and not isinstance(handler, type):
+            calls.append(handler)
         else:
             raise OptionError(
                 "on_trace_ready must be a handler's name, a mapping with its type, a handler or a callable, "
-                f"or a list of these; got {one!r}"
+                f"or a list of these; got {handler!r}"
             )
     return tuple(recipes), tuple(calls)

@@ -1,4 +1,4 @@
-"""Who this process is among the ranks of its job: whether it records, which run it writes into, whether it speaks."""
+"""The role of this process among the ranks of its job: whether it records, into which run, and whether it logs."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from perfhooks.run.manifest import StepsBy
 
 _STARTED: Final[Counter[tuple[str, str]]] = Counter()
-"""How many runs without a name were begun in this process, by the folder for runs and the stage."""
+"""Number of unnamed runs in this process, by folder of runs and stage."""
 
 
 class Membership:
-    """The part of one profiler in its job.
+    """The role of one profiler in its job.
 
     Args:
-        options: The profiler's; ``ranks``, ``out``, ``run``, ``stage`` and ``keep_windows`` are read.
-        handover: Told where the files go, and whether this rank speaks.
-        requests: Know the schedule.
-        writes: Whether files are wanted at all.
+        options: Options of the profiler: ``ranks``, ``out``, ``run``, ``stage`` and ``keep_windows``.
+        handover: Gets the run, and whether this rank logs.
+        requests: The schedule.
+        writes: Whether files are written.
     """
 
     def __init__(self, options: Options, handover: Handover, requests: Requests, *, writes: bool) -> None:
@@ -42,23 +42,23 @@ class Membership:
         self._handover = handover
         self._requests = requests
         self.writes = writes
-        """Whether files are wanted at all."""
+        """Whether files are written."""
         self._job: Job | None = None
         self._out: str | os.PathLike[str] = "perf"
-        """The folder that holds runs."""
+        """Folder of runs."""
         self._name: str | None = None
-        """That of the run, if somebody gave it one."""
+        """Name of the run, if the user set one."""
         self._number: int | None = None
         self.steps_by: StepsBy | None = None
-        """What ends a step, if the training does not say it."""
+        """Event that ends a step, if the training does not report steps."""
 
     def join(self, out: str | os.PathLike[str] | None, run: str | None, opened: Callable[[Run | None], object]) -> bool:
-        """Find out which rank this is, and open the run folder if it is to record.
+        """Determine the rank, and open the run folder if this rank records.
 
         Args:
-            out: The folder that holds runs, if the option was not given.
-            run: Name of the run, if the option was not given.
-            opened: Gets the run, in another thread if the run is opened there; None if no files are wanted.
+            out: Folder of runs, if the option is not set.
+            run: Name of the run, if the option is not set.
+            opened: Called with the run, possibly in another thread; called with None if no files are written.
 
         Returns:
             Whether this rank records.
@@ -81,16 +81,16 @@ class Membership:
             opened(handover.run)
         else:
             opened(None)
-        handover.is_loud = self._speaks(job)
+        handover.is_loud = self._is_speaker(job)
         return True
 
     def _open_late(self, job: Job, opened: Callable[[Run | None], object]) -> None:
         run = self._open_run(job)
-        self._handover.open(run, starts_worker=False)  # a process that is forked meanwhile would hold its pipes
+        self._handover.open(run, starts_worker=False)  # a process that is forked meanwhile would inherit its pipes
         opened(run)
 
     def meet(self) -> bool:
-        """Join the other ranks where they came to know each other after the start, as those of ``mp.spawn`` may.
+        """Update the rank if the process group was created after the start, for example with ``mp.spawn``.
 
         Returns:
             Whether this rank still records.
@@ -103,23 +103,23 @@ class Membership:
             logger.warning(
                 "this process is rank %d of %d now, and was %d of %d when profiling began: its files stay there; "
                 "call start() after init_process_group()", job.rank, job.world_size, before.rank, before.world_size,
-            )  # fmt: skip  # the values stand under the words
+            )  # fmt: skip  # keeps the values below their placeholders
             return True
-        old, records = self._handover.run, selected(self._options["ranks"], job)
+        previous, records = self._handover.run, selected(self._options["ranks"], job)
         self._handover.move(self._open_run(job) if records and self.writes else None)
-        if old is not None:
-            old.discard()
-        self._handover.is_loud = self._speaks(job)
+        if previous is not None:
+            previous.discard()
+        self._handover.is_loud = self._is_speaker(job)
         return records
 
-    def _speaks(self, job: Job) -> bool:
-        """Whether it is this rank that speaks; what somebody's callable says of others is not for us to ask."""
+    def _is_speaker(self, job: Job) -> bool:
+        """Return whether this rank logs for the run. A user's callable is not called for other ranks."""
         ranks, run = self._options["ranks"], self._handover.run
         if callable(ranks):
-            others = run is not None and not run.is_new and not job.is_restart
+            has_other = run is not None and not run.is_new and not job.is_restart
         else:
-            others = selected(ranks, job.first)
-        return job.rank == 0 or not others
+            has_other = selected(ranks, job.first)
+        return job.rank == 0 or not has_other
 
     def _open_run(self, job: Job) -> Run:
         facts = {
@@ -133,7 +133,7 @@ class Membership:
         return Run.open(self._out, self._name, job, facts, before=self._number or 0)
 
     def _count_runs(self) -> None:
-        """Number the runs that have no name: every rank does, whether it records or not, so all come to the same."""
+        """Number unnamed runs. Every rank counts, also if it does not record, so that all use the same number."""
         if self._number is None and self.writes and not self._name:
             folder = self._out
             key = (str(folder) if remote.is_url(folder) else str(Path(folder).absolute()), self._options["stage"])

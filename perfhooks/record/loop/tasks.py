@@ -1,4 +1,4 @@
-"""What the worker was told and has not done yet: nothing of it is lost when a worker dies, and nobody waits for it."""
+"""The tasks of the worker. The training does not wait for them, and none is lost if the worker dies."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Place
 
 QUEUE: Final = 8
-"""Windows that may wait to be finished before further ones are skipped."""
+"""Maximum number of unfinished windows. Further windows are skipped."""
 _POLL_S: Final = 0.2
 _EXIT_S: Final = 0.5
 _MOST_DEATHS: Final = 3
-"""Workers in a row that die before they did anything; it is not the fault of a window then."""
-_LATER: Final = "`perfhooks report` finishes what is left"
+"""Consecutive workers that end without a finished task before no worker is started again."""
+_LATER: Final = "`perfhooks report` finishes the remaining windows"
 
 
 class Tasks:
-    """Gives work to a child process, hears what became of it, and starts another one if it dies.
+    """Sends tasks to a worker process, reads its answers, and starts another worker if it dies.
 
     Args:
-        finished: Called with the place of each window that has its files, on the training thread.
-        on_error: What a failure does.
+        finished: Called on the training thread with the folder of each finished window.
+        on_error: Reaction to an error.
     """
 
     def __init__(self, finished: Callable[[Place], object], on_error: OnError) -> None:
         self._finished = finished
         self._on_error = on_error
         self.pending: dict[str, Task] = {}
-        """What the worker has not done yet, by its name in the answer."""
+        """Unfinished tasks, by their name in the answer."""
         self.worker: Worker | None = None
         self._log: Path | None = None
-        """What a worker prints goes there; None where nobody wants one."""
+        """Log file of the worker; None if there is no worker."""
         self._is_late = False
-        """Whether the worker starts with the first window."""
+        """Whether the worker starts with the first window, not now."""
         self._former: list[Worker] = []
-        """Workers that do what they were told before a pause, and end."""
+        """Workers from before a pause, which end after their tasks."""
         self._deaths = 0
-        """How many workers died one after the other, with nothing done between."""
+        """Number of consecutive workers that ended without a finished task."""
 
     def open(self, log: Path | None, *, starts_worker: bool = True) -> None:
-        """Be ready for work.
+        """Prepare for tasks.
 
         Args:
-            log: The file that gets what the worker prints; None starts no worker.
-            starts_worker: Whether the worker starts now, and not when it is needed.
+            log: File for the worker's output; None starts no worker.
+            starts_worker: Whether the worker starts now. Otherwise it starts when it is needed.
         """
         self._log = log
         if self.worker is not None and self.worker.is_closing:
@@ -77,51 +77,51 @@ class Tasks:
             self.worker.send(WakeUp())
 
     def move(self, log: Path | None) -> None:
-        """Let a worker that has no work yet go, and start another one."""
+        """Replace an idle worker, because the run folder has changed."""
         worker, self.worker = self.worker, None
         if worker is not None:
             worker.leave()
         self.open(log)
 
-    def tell(self, message: Task) -> None:
-        """Have the worker do something."""
+    def send(self, message: Task) -> None:
+        """Send a task to the worker."""
         if self.worker is None and self._deaths < _MOST_DEATHS:
             self._start()
         if self.worker is None:
-            return  # it waits for `perfhooks report`
+            return  # `perfhooks report` does it
         self.pending[message.task] = message
         self.worker.send(message)
 
     def poll(self, timeout: float = 0.0) -> None:
-        """Hear what the worker has finished since the last call; start another one if it died.
+        """Read the worker's answers since the last call, and start another worker if it died.
 
         Args:
-            timeout: How long to wait for news, in seconds.
+            timeout: Maximum wait for an answer, in seconds.
         """
         for worker in [*self._former, self.worker]:
             if worker is not None:
-                with guard("hearing the worker", self._on_error):
+                with guard("reading the worker's answers", self._on_error):
                     answers = worker.answers(timeout)
                     with lifetime.busy():
                         for answer in answers:
-                            self._hear(answer)
+                            self._handle_answer(answer)
                         if worker.is_gone:
-                            self._lose(worker)
+                            self._handle_exit(worker)
 
-    def _hear(self, answer: TaskResult) -> None:
+    def _handle_answer(self, answer: TaskResult) -> None:
         message = self.pending.pop(answer.task, None)
         self._deaths = 0
         if not isinstance(message, FinishWindow):
             return
         place = message.place
-        with guard(f"reading what became of {place.folder.name}", self._on_error):
+        with guard(f"reading the result of {place.folder.name}", self._on_error):
             if answer.problem is not None:
                 logger.warning("%s is not finished (%s); %s", shown(place.folder), answer.problem, _LATER)
             else:
                 self._finished(place)
 
-    def _lose(self, worker: Worker) -> None:
-        """A worker ended. Where it had work to do, another one does it; what kills two of them is left alone."""
+    def _handle_exit(self, worker: Worker) -> None:
+        """Pass the tasks of an ended worker to another one. A task is dropped if two workers die in it."""
         worker.leave()
         if worker is not self.worker:
             self._former.remove(worker)
@@ -130,8 +130,8 @@ class Tasks:
         if not self.pending or self._former:
             return
         if self.worker is not None:
-            if worker.exit_code:  # what it left undone is for the one that is there; twice does no harm
-                self._tell_again()
+            if worker.exit_code:  # the current worker repeats the unfinished tasks; doing them twice is harmless
+                self._resend()
             return
         self._deaths += 1
         if self._deaths == _MOST_DEATHS:
@@ -140,29 +140,29 @@ class Tasks:
         elif self._deaths > 1:
             task = next(iter(self.pending))
             level = logging.WARNING if isinstance(self.pending[task], FinishWindow) else logging.DEBUG
-            logger.log(level, "the worker died again at %s: %s", shown(Path(task)), _LATER)
+            logger.log(level, "the worker died twice in the same task, %s: %s", shown(Path(task)), _LATER)
             del self.pending[task]
         if self.pending and self._deaths < _MOST_DEATHS:
-            code = "" if worker.exit_code is None else f" with code {worker.exit_code}"  # it may be on its way out
+            code = "" if worker.exit_code is None else f" with code {worker.exit_code}"  # it may still be exiting
             logger.info("the worker ended%s and was started again; nothing is lost", code)
             self._start()
-            self._tell_again()
+            self._resend()
         if self.worker is None:
             self.pending.clear()
 
-    def _tell_again(self) -> None:
+    def _resend(self) -> None:
         if self.worker is not None:
             for message in self.pending.values():
                 self.worker.send(message)
 
     @property
     def windows_left(self) -> int:
-        """How many windows the worker has not finished yet."""
+        """Number of windows that the worker has not finished."""
         return sum(isinstance(message, FinishWindow) for message in self.pending.values())
 
     @property
     def has_steps_left(self) -> bool:
-        """Whether steps wait to be written: later ones must not be written before them."""
+        """Whether steps wait to be written. Later steps must be written after them."""
         return self.windows_left < len(self.pending)
 
     def _start(self) -> None:
@@ -172,14 +172,14 @@ class Tasks:
             self.worker = Worker(self._log)
 
     def wait(self, timeout: float | None = None, *, is_loud: bool = True) -> bool:
-        """Wait until every window is finished, or nobody is left to do it.
+        """Wait until every window is finished, or no worker remains.
 
         Args:
-            timeout: How long at most, in seconds; None waits for ever.
-            is_loud: Whether to say so.
+            timeout: Maximum wait, in seconds; None waits without a limit.
+            is_loud: Whether to show the wait.
 
         Returns:
-            Whether all are finished.
+            Whether all windows are finished.
         """
         began = time.monotonic()
         with waiting() as show:
@@ -194,7 +194,7 @@ class Tasks:
         return not self.pending
 
     def rest(self) -> None:
-        """No windows for now: the worker ends when its work is done."""
+        """Let the worker end after its tasks, because no window follows for now."""
         if self.worker is not None and not self.pending:
             self.worker.leave(_EXIT_S)
             self.worker = None
@@ -202,7 +202,7 @@ class Tasks:
             self.worker.close()
 
     def leave(self, timeout: float, *, is_loud: bool = True) -> bool:
-        """The process ends: wait for the worker for a while, then let it go on alone.
+        """Wait for the worker at the end of the process. It continues alone after the timeout.
 
         Args:
             timeout: Maximum wait, in seconds.
@@ -222,7 +222,7 @@ class Tasks:
         return is_done
 
     def abandon(self) -> None:
-        """This process is a forked child: the worker and its work are its parent's."""
+        """Leave the worker and its tasks to the parent in a forked child."""
         for worker in [*self._former, self.worker]:
             if worker is not None:
                 worker.abandon()

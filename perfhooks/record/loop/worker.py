@@ -1,8 +1,8 @@
-"""Starting, feeding and minding the child process that finishes captures; what it does is in serving.py.
+"""Start and manage the worker process, which finishes captures (`perfhooks.report.finishing.serving`).
 
-A child process, because reading a trace and making tables in a thread would hold the interpreter's lock against the
-training; started afresh, because a forked one would share the training's device, and a spawned one would run the user's
-script again. It ends when its channel does, after what it was told to do.
+Reading a trace and making tables in a thread would hold the GIL and slow down the training. A forked process would
+share the training's device, and a spawned one would run the user's script again. So the worker is a new process. It
+ends after its last task when its channel is closed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ try:
 except FileNotFoundError:
     here = os.chdir("/") or "/"
 sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) != here]
-given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+python_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 def is_own(entry):
-    if entry not in given:
+    if entry not in python_path:
         return True
     try:
         return any(name.endswith(".dist-info") for name in os.listdir(entry))
@@ -58,20 +58,20 @@ gc.freeze()
 gc.enable()
 serve(unread, int(sys.argv[3]))
 """
-"""Nothing is imported before the first message: a worker that waits is a bare interpreter.
+"""Code of the worker. It imports nothing before the first message, so an idle worker is a bare interpreter.
 
-What is installed comes first on its path. A library that the training puts before it, as ray does with its own psutil,
-would replace a dependency of ours.
+Installed packages come first on its path. A package that the training puts first, for example the psutil of ray, could
+replace a dependency of ours.
 
-Nothing is imported from the working directory, which an empty entry of PYTHONPATH names as well; and what a
-sitecustomize prints is in the log and not among the answers. The garbage collector is off during the imports, because
-it would look at all modules several times.
+The working directory, which an empty entry of PYTHONPATH also means, is not imported from. Output of a sitecustomize
+goes to the log, not into the channel. The garbage collector is off during imports, because it would scan all modules
+several times.
 """
 
 HERE: Final = str(Path(__file__).parents[3])
-"""The folder that holds perfhooks."""
+"""Folder that contains perfhooks."""
 _ENVIRONMENT: Final = {
-    # it must not touch the training's devices, nor take its processors
+    # the worker must use neither the training's devices nor its CPUs
     "CUDA_VISIBLE_DEVICES": "",
     "HIP_VISIBLE_DEVICES": "",
     "ROCR_VISIBLE_DEVICES": "",
@@ -91,41 +91,41 @@ _UNWANTED: Final = (
 
 
 NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
-"""A child that is gone must not be SIGPIPE for a training that left that signal at its default."""
+"""Flag that avoids SIGPIPE when the worker has ended, in trainings that keep the default action of that signal."""
 
 _alive: list[subprocess.Popen[bytes]] = []
-"""Children that have not been seen to have ended: some are left to end alone, when nobody asks for them any more."""
+"""Children that are not known to have ended. Some continue alone after the training."""
 
 
 def can_start() -> bool:
-    """Whether there is a Python to start: of a frozen application, ``sys.executable`` is the application itself."""
+    """Return whether a Python can be started. In a frozen application ``sys.executable`` is the application."""
     name = Path(sys.executable or "").name.lower()
     return not getattr(sys, "frozen", False) and ("python" in name or "pypy" in name)
 
 
 def reap() -> None:
-    """Take note of children that have ended; they would be zombies else."""
+    """Reap children that have ended, which would stay zombies."""
     _alive[:] = [child for child in _alive if child.poll() is None]
 
 
 def let_go() -> None:
-    """Leave all children to themselves: they are meant to go on alone, so Popen has nothing to warn of."""
+    """Release all children, which continue alone, so that Popen does not warn about them."""
     for child in _alive:
         child.returncode = child.returncode or 0
     _alive.clear()
 
 
 def spawn(arguments: list[str], channel: socket.socket, *, out: IO[bytes] | int, error: IO[bytes] | int) -> Popen:
-    """Start a Python of ours, which signals for the training do not reach.
+    """Start a Python process in a session of its own, so that signals for the training do not reach it.
 
     Args:
-        arguments: Of its command line.
-        channel: Its end of a socket.
-        out: Its standard output.
-        error: Its standard error.
+        arguments: Command line arguments.
+        channel: The child's end of a socket.
+        out: Standard output.
+        error: Standard error.
 
     Raises:
-        OSError: It could not be started.
+        OSError: The process could not be started.
     """
     child = subprocess.Popen(  # noqa: S603 -- our own interpreter
         [sys.executable, *arguments],
@@ -141,42 +141,42 @@ def spawn(arguments: list[str], channel: socket.socket, *, out: IO[bytes] | int,
 
 
 class Worker:
-    """A child process that takes messages, one JSON object a line, and answers each.
+    """A child process that receives tasks, one JSON object per line, and answers each.
 
-    Nothing here waits for the child but :meth:`answers` and :meth:`leave`, as long as they are told to, and nothing
-    raises when it is gone.
+    Only :meth:`answers` and :meth:`leave` wait for the child, up to their timeout. No method raises an error if the
+    child has ended.
 
     Args:
-        log: The file that gets what the child prints.
+        log: File for the child's output.
 
     Raises:
-        OSError: It could not be started, or its log is a link, which may lead to a file of somebody else.
+        OSError: The child could not be started, or the log is a link, which may point to a file of another user.
     """
 
     def __init__(self, log: Path) -> None:
         reap()
-        self._rest = b""
+        self._unparsed = b""
         self._unsent = bytearray()
-        self.is_closing = self._is_deaf = False
+        self.is_closing = self._is_disconnected = False
         run = OwnFolder(log.parent)
         run.make()
         self._channel, theirs = socket.socketpair()
         try:
-            with theirs, run.append(log.name) as printed:
+            with theirs, run.append(log.name) as output:
                 numbers = [str(theirs.fileno()), str(os.getpid())]
                 arguments = ["-c", _BOOTSTRAP, json.dumps([HERE, _search_path()]), *numbers]
-                self._process = spawn(arguments, theirs, out=printed, error=printed)
+                self._process = spawn(arguments, theirs, out=output, error=output)
         except BaseException:
             self._channel.close()
             raise
 
     @property
     def pid(self) -> int:
-        """Of the child."""
+        """Process id of the child."""
         return self._process.pid
 
     def send(self, message: Message) -> None:
-        """Tell the child something; what it does not take at once, it gets later, and a child that is gone never."""
+        """Send a message without waiting. The remainder is sent later; messages to an ended child are dropped."""
         self._unsent += told(message)
         self._flush()
 
@@ -188,84 +188,84 @@ class Worker:
             if self.is_closing:
                 self._channel.shutdown(socket.SHUT_WR)
         except BlockingIOError:
-            pass  # it is busy with a window, or stuck
+            pass  # the child is busy with a window, or blocked
         except OSError:
             self._unsent.clear()
 
     def answers(self, timeout: float = 0.0) -> list[TaskResult]:
-        """What the child has answered since the last call.
+        """Return the child's answers since the last call.
 
         Args:
-            timeout: How long to wait for an answer, in seconds.
+            timeout: Maximum wait for an answer, in seconds.
         """
         self._flush()
-        if self._is_deaf:
+        if self._is_disconnected:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout)
             return []
         try:
             self._channel.settimeout(timeout)
             while chunk := self._channel.recv(1 << 16):
-                self._rest += chunk
+                self._unparsed += chunk
                 self._channel.settimeout(0)
-            self._is_deaf = True
+            self._is_disconnected = True
         except (BlockingIOError, TimeoutError):
             pass
         except OSError:
-            self._is_deaf = True
-        *lines, self._rest = self._rest.split(b"\n")
-        return [answer for answer in map(_decoded, lines) if answer is not None]
+            self._is_disconnected = True
+        *lines, self._unparsed = self._unparsed.split(b"\n")
+        return [answer for answer in map(_parse_answer, lines) if answer is not None]
 
     @property
     def exit_code(self) -> int | None:
-        """How the child ended; None while it lives."""
+        """Exit code of the child; None while it runs."""
         return self._process.poll()
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing more can come of it: it has ended, or somebody has closed our end of the channel."""
-        return self._is_deaf or self.exit_code is not None
+        """Whether no more answers can arrive: the child has ended, or our end of the channel was closed."""
+        return self._is_disconnected or self.exit_code is not None
 
     def close(self) -> None:
-        """Let the child end when it has done what it was told; its answers can still be read."""
+        """Let the child end after its tasks. Its answers can still be read."""
         if not self.is_closing:
             self.is_closing = True
             self._flush()
 
     def leave(self, timeout: float = 0.0) -> None:
-        """Forget the child, which goes on alone if it does not end in time.
+        """Release the child. It continues alone if it does not end in time.
 
         Args:
-            timeout: How long it is waited for, in seconds.
+            timeout: Maximum wait, in seconds.
         """
         self.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout)
-        self._hang_up()
+        self._close_channel()
         reap()
 
-    def _hang_up(self) -> None:
+    def _close_channel(self) -> None:
         with contextlib.suppress(OSError):
             self._channel.close()
 
     def abandon(self) -> None:
-        """This process is a forked child: the worker is its parent's."""
-        self._hang_up()
+        """Leave the worker to the parent in a forked child."""
+        self._close_channel()
         let_go()
 
 
-def _decoded(line: bytes) -> TaskResult | None:
+def _parse_answer(line: bytes) -> TaskResult | None:
     try:
         return answer_of(line)
-    except (ValueError, RecursionError):  # somebody else writes into the channel
-        logger.debug("the worker said %r", line[:200])
+    except (ValueError, RecursionError):  # another writer has used the channel
+        logger.debug("invalid answer of the worker: %r", line[:200])
         return None
 
 
 def _search_path() -> list[str]:
-    """Where the child imports from: as the training does, but the working directory last.
+    """Return the training's import path with the working directory at the end.
 
-    A stray ``polars.py`` there would replace polars; a user's own module with a handler must still be found.
+    A file ``polars.py`` there would replace polars, but a user's own module with a handler must be found.
     """
     here = working_directory()
     path = [entry for entry in sys.path if entry and os.path.normpath(os.path.join(here, entry)) != here]  # noqa: PTH118 -- compared as text
