@@ -13,7 +13,7 @@ from perfhooks.cli.actions import show
 from perfhooks.core import labels
 from perfhooks.report import page as report
 from perfhooks.report.page import limits_said, markdown, run_data, window_data
-from perfhooks.report.page.data import Share
+from perfhooks.report.page.data import WindowData
 from perfhooks.run.capture import Capture
 from perfhooks.trace import counters, read
 from perfhooks.trace.window import Tables
@@ -65,7 +65,7 @@ def test_a_counter_over_time_is_cut_into_equal_parts_of_steps_as_many_as_are_ask
     assert [(lane.counter, lane.device, lane.mean) for lane in found.lanes] == [("Power (W)", 0, [100, 60, 60, 60])]
     assert counters.over_time(trace, Tables(trace).counting, 1).lanes[0].mean == [80.0]
     share = window_data.reduce(WHOLE, trace)
-    assert msgspec.convert(share, Share).counters.count == 1
+    assert msgspec.convert(share, WindowData).counters.count == 1
     assert "counters" not in window_data.reduce(WHOLE, written(tmp_path))
 
 

@@ -11,7 +11,7 @@ import pytest
 from perfhooks import testing
 from perfhooks.core import labels
 from perfhooks.report.page import window_data
-from perfhooks.report.page.data import Share
+from perfhooks.report.page.data import WindowData
 from perfhooks.report.page.headline import headline, of_window, summary
 from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.circumstances import Circumstances
@@ -123,7 +123,7 @@ def test_page_and_findings_are_about_the_same_steps_as_the_line(tmp_path):
 
 def test_every_part_of_a_page_has_its_place_in_the_file():
     """What has none is an error when the page is written."""
-    assert set(window_data._PARTS) <= {field.name for field in msgspec.structs.fields(Share)}
+    assert set(window_data._PARTS) <= {field.name for field in msgspec.structs.fields(WindowData)}
 
 
 @pytest.mark.parametrize(

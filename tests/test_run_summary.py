@@ -95,7 +95,7 @@ def test_finding_about_the_recorder_needs_the_steps_of_the_whole_run(unprofiled_
     """Steps that grow after the window may take longer than its profiled ones."""
     share = {"findings": {"rows": [finding("Recording is slow", rule=OVERHEAD)], "step_ms": 42.7}}
     cost = Cost(idle_step_ms=unprofiled_ms, recorded_step_ms=42.7)
-    assert [row["rule"] for row in run_data._of_unprofiled(share, cost)["findings"]["rows"]] == rules
+    assert [row["rule"] for row in run_data._rate_unprofiled(share, cost)["findings"]["rows"]] == rules
 
 
 def test_step_time_is_that_of_the_most_common_kind():

@@ -29,9 +29,9 @@ class PageData:
         """Two files of some tens of kilobytes."""
         from perfhooks.analysis.comparison import costs, saved
         from perfhooks.report.page import window_data
-        from perfhooks.report.page.data import Share
+        from perfhooks.report.page.data import WindowData
 
-        share = msgspec.convert(window_data.reduce(capture, trace), Share)
+        share = msgspec.convert(window_data.reduce(capture, trace), WindowData)
 
         def write(file: IO[bytes]) -> None:
             file.write(encoded(share))

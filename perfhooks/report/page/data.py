@@ -1,4 +1,4 @@
-"""What the page is made from, as it stands in files: a window's share of it (``page.json``) and the whole."""
+"""The stored data of reports: the summary of one window (``page.json``) and the data of a run (``report.json``)."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TRIED_FORMAT: Final = 1
-"""Of what was tried. 1: the first."""
-SHARE_FORMAT: Final = 1
-"""Of a window's share. 1: the first."""
+"""Format number of the results of ``perfhooks try``."""
+WINDOW_FORMAT: Final = 1
+"""Format number of the summary of a window."""
 FORMAT: Final = 1
-"""Of the whole. 1: the first."""
+"""Format number of the data of a run."""
 
 
 class _Part(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What is not known is absent. What is not named here is an error, as it would be lost between the files."""
+    """Unknown values are omitted; unknown fields are rejected."""
 
 
 class Subject(_Part):
-    """What was profiled."""
+    """The profiled model and its device."""
 
     model: str | None = None
     device: str | None = None
@@ -36,11 +36,11 @@ class Subject(_Part):
     world_size: int | None = None
     python_frames: bool | None = None
     stacks_by: str | None = None
-    """What records stacks, where they were not."""
+    """Option that records stacks, if they were not recorded."""
 
 
 class StepKind(_Part):
-    """The steps of another kind."""
+    """Steps of a kind that is not the most common one."""
 
     kind: str
     count: int
@@ -55,30 +55,30 @@ class StepsPart(_Part):
     mean: dict[str, float | None]
     median_ms: float | None
     kinds: list[str]
-    """Of each row, see `perfhooks.trace.names.step_kinds`."""
+    """Kind of each row, see `perfhooks.trace.names.step_kinds`."""
     usual: dict[str, float | None]
-    """The means of the steps of no other kind."""
+    """Means of the steps of the most common kind."""
     others: list[StepKind]
     headline: str
     without_steps: bool = False
-    """Whether the one row is no step, but all from start to stop."""
+    """Whether the only row is the whole recording, because there are no steps."""
     is_part: bool = False
-    """Whether only a part of one step was recorded, so that its time is no step time."""
+    """Whether only a part of one step was recorded. Its time is no step time."""
     no_device_data: bool = False
-    """Whether the work of the device was not recorded, though there was some."""
+    """Whether the trace has launches but no device work."""
 
 
 class FirstRows(_Part):
-    """The first rows of a table, and how many there are."""
+    """The first rows of a table, and the number of all rows."""
 
     rows: Columns
     count: int | None = None
     classes: Columns | None = None
-    """Kernels only: time and number by class."""
+    """Time and number of kernels by class; only in the table of kernels."""
 
 
 class MemoryPart(_Part):
-    """Memory of each device over time, its peak, and what was alive then."""
+    """Memory of each device over time, its peak, and the allocations at the peak."""
 
     over_time: dict[str, Columns]
     peak: Columns
@@ -86,27 +86,27 @@ class MemoryPart(_Part):
 
 
 class CounterLane(_Part):
-    """One counter of one device: power, a clock, whatever the trace has."""
+    """One counter of one device, for example power or a clock."""
 
     counter: str
     device: int | None
     mean: list[float | None]
-    """Over each of the parts."""
+    """Mean of each part of `CountersPart.parts`."""
 
 
 class CountersPart(_Part):
     """Counters over time."""
 
     parts: Columns
-    """Into which the steps are cut: ``step``, ``begin_ms``, ``end_ms``."""
+    """Intervals of the steps: ``step``, ``begin_ms``, ``end_ms``."""
     lanes: list[CounterLane]
-    """The first of them."""
+    """The first counters."""
     count: int
-    """How many there are."""
+    """Number of all counters."""
 
 
 class CompiledPart(_Part):
-    """What torch.compile had made, and how much of a step it runs; see `perfhooks.report.page.compiled_rows`."""
+    """Compiled functions and their time in a step; see `perfhooks.report.page.compiled_rows`."""
 
     functions: Columns
     breaks: Columns
@@ -117,50 +117,50 @@ class CompiledPart(_Part):
 
 
 class Roofline(_Part):
-    """How fast operators were, and what their device can do at most; see `perfhooks.report.page.roofline`."""
+    """Speed of operators and peaks of their device; see `perfhooks.report.page.roofline`."""
 
     points: Columns
     roofs: dict[str, float]
-    """10^12 operations a second, by type."""
+    """Peak in 10^12 operations per second, by data type."""
     gb_per_s: float
     device: str
     source: str
-    """Where the peaks are from."""
+    """Source of the peaks."""
 
 
 class Findings(_Part):
-    """What to do about the window, what gains most first."""
+    """Findings of the window, by falling gain."""
 
     rows: list[Finding]
     accounted: float | None = None
-    """The part of the steps that the tables account for, from 0 to 1."""
+    """Fraction of the steps that the tables account for, from 0 to 1."""
     step_ms: float | None = None
-    """The time of a profiled step."""
+    """Mean time of a profiled step."""
 
 
 class DevicePart(_Part):
-    """Where the time of the devices went; see `perfhooks.report.page.device_rows`."""
+    """Time of the devices; see `perfhooks.report.page.device_rows`."""
 
     steps: Columns
-    """That of each step."""
+    """Device time of each step."""
     parts: Columns
-    """That of a usual step: work by class, work of other steps, idle time by cause; they sum to its wall."""
+    """Device time of a usual step: work by class, work of other steps, idle time by cause. It sums to the wall time."""
     idle: Columns
-    """Why it was idle: what the host did, with lines."""
+    """Causes of idle time: calls and lines of the host."""
     queue: dict[str, float | None]
-    """Shares of its time by how much was launched and had not begun."""
+    """Fractions of a usual step by the length of the launch queue."""
 
 
 class LoaderPlanPart(_Part):
-    """How many workers would keep up; see `perfhooks.analysis.findings.loader_plan`."""
+    """Number of workers that the step needs; see `perfhooks.analysis.findings.loader_plan`."""
 
     said: str
-    """In a sentence."""
+    """The result in one sentence."""
     rows: Columns
 
 
-class Share(_Part):
-    """One window of one rank, as far as the page shows it; parts that the trace does not show are absent."""
+class WindowData(_Part):
+    """Summary of one window of one rank. Parts that are not in the trace are absent."""
 
     format: int
     rank: int
@@ -171,24 +171,24 @@ class Share(_Part):
     findings: Findings | None = None
     compiled: CompiledPart | None = None
     labels: Columns | None = None
-    """Where somebody wrote some of their own."""
+    """The table of labels, if the user wrote some."""
     operators: dict[str, Columns] | None = None
-    """By what they are told apart by."""
+    """Tables of operators by their grouping: ``name``, ``shapes``, ``step``."""
     behind_operators: Columns | None = None
-    """Where the time of the costliest operators goes: see `perfhooks.report.page.operator_rows`."""
+    """Shapes, lines and modules of the costliest operators; see `perfhooks.report.page.operator_rows`."""
     limits: list[str] = []
-    """How far from the limit it was, in sentences: see `perfhooks.report.page.limits_said`."""
+    """Sentences about speed and limits; see `perfhooks.report.page.limits_said`."""
     roofline: Roofline | None = None
     kernels: FirstRows | None = None
     categories: Columns | None = None
-    """What kind of work was done."""
+    """Time by kind of work."""
     flames: dict[str, dict[str, list[Any]]] | None = None
-    """Flame graphs by what their widths are, as `perfhooks.analysis.flames` makes them."""
+    """Flame graphs of `perfhooks.analysis.flames`, by measure."""
     functions: FirstRows | None = None
     workers: Columns | None = None
-    """Where the workers of the loader spent their time."""
+    """Time of the loader workers by function."""
     unseen_workers: str = ""
-    """That there were some whom nobody saw, and how to see them."""
+    """Message if loader workers were not sampled, with the remedy."""
     plan: LoaderPlanPart | None = None
     modules: FirstRows | None = None
     memory: MemoryPart | None = None
@@ -198,43 +198,43 @@ class Share(_Part):
     synchronisations: Columns | None = None
     device: DevicePart | None = None
     gaps: Columns | None = None
-    """The longest pauses of the devices."""
+    """The longest idle intervals of the devices."""
     checks: FirstRows | None = None
     problems: list[str] = []
-    """Parts that failed, and why."""
+    """Parts that failed, with their errors."""
     explained: bool = False
-    """Whether lines, modules and shapes are in `RunData.explanations`, as this window was recorded without them."""
+    """Whether lines, modules and shapes are in `RunData.explanations`, because this window has none."""
 
 
 EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limits", "roofline")
-"""The parts of a share that tell of lines and modules."""
+"""Fields of `WindowData` with lines and modules."""
 
 
 class ExplanationPart(_Part):
-    """What was recorded with stacks and shapes, beside windows without them. Its times are longer than theirs."""
+    """A window with stacks and shapes that explains windows without them. Its steps are slower than theirs."""
 
     name: str
-    """Of its window."""
+    """Name of the window."""
     steps: str
-    """Which it has, for people."""
+    """Its steps in words."""
     rank: int
-    """Which one recorded it."""
+    """The rank that recorded it."""
     parts: dict[str, Any]
-    """Those of `Share` that are in `EXPLAINED`, and ``shapes``, the operators by them."""
+    """The fields of `WindowData` that are in `EXPLAINED`, and ``shapes``, the operators by shape."""
     findings: list[Finding]
     model: str | None = None
     least_ms: float | None = None
-    """What the device needs at least for what a step computes, by its peaks."""
+    """Minimum device time of a step's operations at the peaks of the device, in ms."""
 
 
 class Rank(_Part):
-    """What one rank says of a window."""
+    """Facts of one rank about a window."""
 
     rank: int
     mean: dict[str, float | None]
     headline: str | None = None
     is_far: bool = False
-    """Whether its recorded steps are far from what a step takes when nobody records."""
+    """Whether its profiled step times differ too much from unprofiled ones to be representative."""
     partial: str | None = None
     notes: list[str] = []
     cost: dict[str, float | None] = {}
@@ -251,33 +251,33 @@ class WindowPart(_Part):
     last: int | None
     time: float
     ranks: list[Rank]
-    details: dict[str, Share]
-    """By rank, as far as there is room."""
+    details: dict[str, WindowData]
+    """Summaries by rank, as far as they fit."""
 
 
 class SlowStepsPart(_Part):
     """Steps that took much longer than others, of all ranks."""
 
     rows: Columns
-    """The longest of them: the columns of ``rank0.slow.csv``, and ``rank`` where several had slow steps."""
+    """The longest ones: the columns of ``rank0.slow.csv``, and ``rank`` if several ranks have slow steps."""
     rows_count: int
-    """How many rows there are."""
+    """Number of all rows."""
     count: int
-    """How many steps that are: one that was slow on several ranks counts once."""
+    """Number of slow steps. A step that was slow on several ranks counts once."""
     wall_ms: float
-    """How long they took together."""
+    """Sum of their times."""
     causes: dict[str, int]
-    """How many steps each cause has, the most frequent first."""
+    """Number of steps by cause, the most frequent first."""
     ranks: int
-    """How many ranks had slow steps."""
+    """Number of ranks with slow steps."""
     steps: int | None = None
-    """How many steps there were in all, on the lowest rank."""
+    """Number of all steps of the lowest rank."""
     is_cut: bool = False
-    """Whether there are more, earlier ones, that were not read."""
+    """Whether earlier slow steps were not read."""
 
 
 class TriedMost(_Part):
-    """The other end, where what was measured says no more than a range."""
+    """The upper end, if the result is a range."""
 
     times: float
     saved_ms: float
@@ -285,83 +285,84 @@ class TriedMost(_Part):
 
 
 class TriedAdvice(_Part):
-    """What following the advice of a finding gave when `perfhooks try` ran its operators."""
+    """Measured effect of the advice of a finding, by `perfhooks try`."""
 
     rule: str
     variant: str
     times: float
-    """How many times as fast they were together."""
+    """Speed-up of all operators together."""
     saved_ms: float
-    """Milliseconds of a step, if nothing else changes."""
+    """Saved milliseconds per step, if nothing else changes."""
     saved_percent: float
     operators: int
-    """How many different ones."""
+    """Number of different operators."""
     device: str
     most: TriedMost | None = None
-    """Where the calls alone took another time than in the training, or it was not decided: all above is the least."""
+    """The upper end of the effect; the values above are then the lower end. It is present if the calls took another
+    time than in the training, or if the trial was undecided."""
 
 
 class TriedFile(_Part):
-    """All of a run: the latest of each rule."""
+    """The latest result of each rule in a run."""
 
     format: int
     measured: list[TriedAdvice]
 
 
 class RunData(_Part):
-    """All that the page shows."""
+    """The data of a report."""
 
     format: int
     title: str
     run: dict[str, Any]
-    """Who, when, where: of `perfhooks.run.manifest.Manifest` what is known."""
+    """The known facts of `perfhooks.run.manifest.Manifest`."""
     windows: list[WindowPart]
-    """The latest ones, in the order of their end."""
+    """The latest windows, in the order of their end."""
     lost: list[str]
     timeline: dict[str, Columns]
     slow: SlowStepsPart | None = None
     startup: Columns = {}
-    """What the process did before its first step, where ``perfhooks run`` looked."""
+    """Work of the process before its first step, if ``perfhooks run`` recorded it."""
     windows_count: int | None = None
-    """How many windows there are, where these are not all."""
+    """Number of all windows, if `windows` is not complete."""
     ranks_together: dict[str, Any] | None = None
     findings: list[RunFinding] = []
-    """About the run, and not about one window of one rank."""
+    """Findings about the whole run."""
     explanations: dict[str, ExplanationPart] = {}
-    """By loop."""
+    """Explaining windows, by loop."""
     unread: list[str] = []
-    """Traces of a folder that could not be read, and why."""
+    """Traces of a folder that could not be read, with their errors."""
     tried: list[TriedAdvice] = []
-    """What the advice of findings was measured to give."""
+    """Measured effects of advice."""
     summary: RunSummary | None = None
     """The facts of the first screen."""
 
 
-def read_share(path: Path) -> Share:
-    """A window's share of the page.
+def read_window(path: Path) -> WindowData:
+    """Read the summary of a window.
 
     Raises:
-        FileNotFoundError: There is none.
-        PerfhooksError: It is broken, or of another format.
+        FileNotFoundError: The file does not exist.
+        PerfhooksError: The file is broken, or has another format.
     """
-    return read_format(path, Share, SHARE_FORMAT, "a share of the page")
+    return read_format(path, WindowData, WINDOW_FORMAT, "the summary of a window")
 
 
 def read_tried(path: Path) -> list[TriedAdvice]:
-    """What was tried with a run.
+    """Read the results of ``perfhooks try`` for a run.
 
     Raises:
-        FileNotFoundError: Nothing.
-        PerfhooksError: It is broken, or of another format.
+        FileNotFoundError: The file does not exist.
+        PerfhooksError: The file is broken, or has another format.
     """
-    return read_format(path, TriedFile, TRIED_FORMAT, "what was tried").measured
+    return read_format(path, TriedFile, TRIED_FORMAT, "the results of perfhooks try").measured
 
 
 def read_run(path: Path) -> RunData:
-    """The data of a page.
+    """Read the data of a report.
 
     Raises:
-        FileNotFoundError: There is none.
-        PerfhooksError: It is broken, or of another format.
+        FileNotFoundError: The file does not exist.
+        PerfhooksError: The file is broken, or has another format.
     """
-    return read_format(path, RunData, FORMAT, "the data of a page")
+    return read_format(path, RunData, FORMAT, "the data of a report")

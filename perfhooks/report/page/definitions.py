@@ -244,7 +244,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "The operator, call, label or work during the idle time. With recorded stacks, also the innermost line of "
             "your code."
         ),
-        "idle": "Milliseconds of a usual step in which no device worked. A number names the only device that idled.",
+        "idle": "Milliseconds of a usual step in which no device worked. With a number: the time of this device.",
         "queue": "Launches whose work had not started. A replay of a graph is one launch.",
     },
     "gaps": {

@@ -1,4 +1,4 @@
-"""The data of a whole run: what its windows and ranks left behind, merged into what one page shows."""
+"""The data of a report: the summaries of all windows and ranks of a run, merged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perfhooks.analysis.ranks.known import SummaryCache
 from perfhooks.core import json_values, words
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.report.page import slow_rows, startup_rows, window_data
-from perfhooks.report.page.data import EXPLAINED, FORMAT, read_share, read_tried
+from perfhooks.report.page.data import EXPLAINED, FORMAT, read_tried, read_window
 from perfhooks.report.page.run_summary import summarize
 from perfhooks.run import layout, rare_work
 from perfhooks.run.capture import LARGE, Capture, Cost, Place
@@ -34,57 +34,55 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Steps
 
 _BUDGET: Final = 5 << 19
-"""Maximum bytes of windows' data in a page, and of what ranks say together; what else does not fit is there as a row
-of numbers."""
+"""Maximum bytes of window summaries and rank comparisons in a report. Other windows have a row of numbers."""
 _BUDGET_RANKS: Final = 5 << 17
-"""Maximum of these bytes for what ranks say together."""
+"""Maximum of these bytes for the comparison of ranks."""
 _TRAINING: Final = "train"
 _MISSING: Final = 60
 _UNSHOWN: Final = ("steps", "own", "worst")
-"""Of what `perfhooks.analysis.ranks.gather` says of a window: more than the page shows."""
+"""Results of `perfhooks.analysis.ranks.gather` that the report omits."""
 _LINES: Final = 40
-"""Of what came before the first step: what takes less is seconds in all."""
+"""Maximum rows about the start of the process. Further rows sum to seconds."""
 _SAMPLES: Final = 400
-"""Points of the clock of all steps, for each stage."""
+"""Maximum points of the step timeline, for each stage."""
 _COST: Final = ("stop_s", "save_s", "free_s", "trace_bytes", "idle_step_ms", "recorded_step_ms")
 
 _log = logging.getLogger("perfhooks")
 
 
 def gather(folder: Path) -> dict[str, Any]:
-    """Merge what a run's windows and ranks left behind.
+    """Merge the data of a run's windows and ranks.
 
     Args:
         folder: A run folder.
 
     Returns:
-        Plain data in the form of `perfhooks.report.page.data.RunData`: ``run`` (who, when, where), the latest
-        ``windows`` in the order of their end, each with its ``ranks`` (facts and means of every rank) and ``details``
-        (what `window_data.reduce` made, by rank, as far as there is room: of each window the lowest and the slowest
-        rank first, late windows before early ones), ``timeline``, and ``slow`` where steps were, see `slow_rows`; of
-        several ranks also ``ranks_together``, see `_together`, and ``findings``, those about the run and not about one
-        window of one rank.
+        Plain data in the form of `perfhooks.report.page.data.RunData`. ``windows`` are the latest windows in the order
+        of their end. Each has its ``ranks`` (facts and means of every rank) and ``details`` (results of
+        `window_data.reduce`, by rank, as far as they fit). The lowest and the slowest rank of each window come first,
+        and late windows before early ones. With several ranks there are ``ranks_together``, see `_together`, and
+        ``findings`` about the run.
 
     Raises:
-        PerfhooksError: It is no run folder.
+        PerfhooksError: The folder is no run folder.
     """
     run = FinishedRun(folder, brief=True)
-    of_ranks, explanations = _of_ranks(run), _explanations(run)
-    shown = _chosen(run.windows, _BUDGET - len(msgspec.json.encode([of_ranks, explanations])))
-    steps, count = _steps(run), len(run.listing.windows)
-    of_run = [*of_ranks.pop("findings", ()), *_rare(run, steps)]
+    of_ranks, explanations = _compare_ranks(run), _explanations(run)
+    shown = _load_summaries(run.windows, _BUDGET - len(msgspec.json.encode([of_ranks, explanations])))
+    steps, count = _read_steps(run), len(run.listing.windows)
+    of_run = [*of_ranks.pop("findings", ()), *_rare_work_findings(run, steps)]
     data = {
         "format": FORMAT,
         "title": folder.resolve().name,
         "run": _run_facts(run.manifest),
         "windows": [_window(window, shown, explanations) for window in run.windows],
         "lost": [f"{place.folder.name} of rank {place.rank}" for place in run.run.died_recording(run.listing)],
-        "timeline": {stage: thinned for stage, each in steps.items() if (thinned := _thinned(each))},
+        "timeline": {stage: points for stage, of_stage in steps.items() if (points := _downsample(of_stage))},
         **({} if count == len(run.places) else {"windows_count": count}),
-        **json_values.facts({"slow": slow_rows.gather(folder, _count(steps), run.listing)}),
-        **json_values.facts({"tried": _tried(folder / layout.TRIED)}),
+        **json_values.facts({"slow": slow_rows.gather(folder, _count_steps(steps), run.listing)}),
+        **json_values.facts({"tried": _read_trials(folder / layout.TRIED)}),
         **json_values.facts({"explanations": explanations}),
-        **json_values.facts({"startup": _startup(folder, run.rank)}),
+        **json_values.facts({"startup": _read_startup(folder, run.rank)}),
         **of_ranks,
         **json_values.facts({"findings": ordered(of_run)}),
     }
@@ -92,20 +90,20 @@ def gather(folder: Path) -> dict[str, Any]:
 
 
 def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any]:
-    """The same of one trace file, wherever it came from.
+    """Return the data of a report about one trace file of any recorder.
 
     Args:
-        path: A Kineto trace, packed or not.
+        path: A Kineto trace, compressed or not.
         communication: Kernels that communicate, see `perfhooks.trace.read`.
 
     Returns:
-        What `gather` gives, of one window.
+        Data as from `gather`, with one window.
 
     Raises:
-        TraceError: It is no trace.
+        TraceError: The file is no trace.
     """
     trace = perfhooks.trace.read(path, communication=communication)
-    # last, whatever it is, says that no step was cut short
+    # any value of last means that no step was cut short
     stage = stages.shown(trace)
     details = window_data.reduce(Capture(rank=trace.rank or 0, stage=stage, last=0), trace)
     numbers = [step for step in details.get("steps", {}).get("rows", {}).get("step", []) if step is not None]
@@ -125,55 +123,53 @@ def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any
     return data | {"summary": msgspec.to_builtins(summarize(data, {}))}
 
 
-def _chosen(windows: list[FinishedWindow], room: int) -> dict[Place, dict[str, Any]]:
-    """The parts that go into the page: in each round one rank of each window, late windows first, until it is full."""
-    queues = [_by_interest(window) for window in reversed(windows)]
-    found: dict[Place, dict[str, Any]] = {}
-    left = room
+def _load_summaries(windows: list[FinishedWindow], max_bytes: int) -> dict[Place, dict[str, Any]]:
+    """Load one rank of each window per round, late windows first, until the budget is used."""
+    queues = [_order_ranks(window) for window in reversed(windows)]
+    summaries: dict[Place, dict[str, Any]] = {}
     for turn in range(max(map(len, queues), default=0)):
         for place in [queue[turn] for queue in queues if turn < len(queue)]:
-            share = place.artifact(SHARE)
+            path = place.artifact(SHARE)
             try:
-                size = share.stat().st_size
-                if size <= left:
-                    found[place] = msgspec.to_builtins(read_share(share))
-                    left -= size
+                size = path.stat().st_size
+                if size <= max_bytes:
+                    summaries[place] = msgspec.to_builtins(read_window(path))
+                    max_bytes -= size
             except FileNotFoundError:
-                continue  # none was asked for
+                continue  # the handler "page" is not among those of the run
             except (OSError, ValueError, PerfhooksError) as error:
-                _log.warning("it is not on the page: %s", error)
-    return found
+                _log.warning("The report omits one window, because its summary is broken: %s", error)
+    return summaries
 
 
-def _by_interest(window: FinishedWindow) -> list[Place]:
-    """The lowest rank, the slowest, then all others."""
+def _order_ranks(window: FinishedWindow) -> list[Place]:
+    """Return the lowest rank, the slowest rank, then all other ranks."""
     slowest = max(window.captures, key=lambda place: window.captures[place].summary.get("wall_ms", 0.0))
     return list(dict.fromkeys([window.place, slowest, *window.captures]))
 
 
 def _explanations(run: FinishedRun) -> dict[str, Any]:
-    """What was recorded to explain the windows of each loop."""
-    found = {stage: window for stage in run.stages if (window := run.explanation(stage)) is not None}
-    told = {stage: (window, _chosen([window], _BUDGET).get(window.place)) for stage, window in found.items()}
-    return {stage: _explanation(window, share) for stage, (window, share) in told.items() if share is not None}
+    windows = {stage: window for stage in run.stages if (window := run.explanation(stage)) is not None}
+    summaries = {stage: _load_summaries([window], _BUDGET).get(window.place) for stage, window in windows.items()}
+    return {stage: _explanation(windows[stage], summary) for stage, summary in summaries.items() if summary is not None}
 
 
-def _explanation(window: FinishedWindow, share: dict[str, Any]) -> dict[str, Any]:
-    shapes = share.get("operators", {}).get("shapes")
-    parts = {name: share[name] for name in EXPLAINED if name in share} | ({"shapes": shapes} if shapes else {})
+def _explanation(window: FinishedWindow, summary: dict[str, Any]) -> dict[str, Any]:
+    shapes = summary.get("operators", {}).get("shapes")
+    parts = {name: summary[name] for name in EXPLAINED if name in summary} | ({"shapes": shapes} if shapes else {})
     return {
         "name": window.name,
         "steps": words.steps(window.capture.first, window.last),
         "rank": window.capture.rank,
-        **json_values.facts({"model": share.get("subject", {}).get("model"), "least_ms": _least_ms(share)}),
+        **json_values.facts({"model": summary.get("subject", {}).get("model"), "least_ms": _least_ms(summary)}),
         "parts": parts,
-        "findings": share.get("findings", {}).get("rows", []),
+        "findings": summary.get("findings", {}).get("rows", []),
     }
 
 
-def _least_ms(share: dict[str, Any]) -> float | None:
-    """What the device needs at least for what a step of a window computes; that does not depend on how long it took."""
-    rows = share.get("steps", {}).get("rows", {})
+def _least_ms(summary: dict[str, Any]) -> float | None:
+    """Return the minimum device time of a step's operations, in ms. Recording does not change it."""
+    rows = summary.get("steps", {}).get("rows", {})
     least = [
         mfu * wall / 100 for mfu, wall in zip(rows.get("mfu_percent", ()), rows.get("wall_ms", ()), strict=False) if mfu
     ]
@@ -182,63 +178,64 @@ def _least_ms(share: dict[str, Any]) -> float | None:
 
 def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]], explanations: dict[str, Any]) -> dict[str, Any]:
     details = {
-        str(place.rank): _of_unprofiled(shown[place], capture.cost)
+        str(place.rank): _rate_unprofiled(shown[place], capture.cost)
         for place, capture in window.captures.items()
         if place in shown
     }
     explanation = explanations.get(window.capture.stage)
     if explanation is not None:
-        idle = {str(each.rank): each.cost.idle_step_ms for each in window.captures.values()}
+        idle = {str(capture.rank): capture.cost.idle_step_ms for capture in window.captures.values()}
         details = {
-            rank: _used(_explained(share, explanation), explanation, idle.get(rank)) for rank, share in details.items()
+            rank: _add_mfu(_add_explanation(summary, explanation), explanation, idle.get(rank))
+            for rank, summary in details.items()
         }
-    ranks = [_rank(each, each.summary, brief=place not in shown) for place, each in window.captures.items()]
+    ranks = [_rank(capture, capture.summary, brief=place not in shown) for place, capture in window.captures.items()]
     return _facts(window) | {"ranks": ranks, "details": details}
 
 
-def _of_unprofiled(share: dict[str, Any], cost: Cost) -> dict[str, Any]:
-    """A window's share, with its findings for an unprofiled step: few of them are known when the window ends."""
-    told = share.get("findings")
-    if not told or not told.get("step_ms") or not cost.idle_step_ms:
-        return share
-    rows = of_unprofiled(told["rows"], told["step_ms"], cost.idle_step_ms, cost.idle_data_ms)
-    doubtful = {UNNAMED} if told["step_ms"] >= LARGE * cost.idle_step_ms else set()
+def _rate_unprofiled(summary: dict[str, Any], cost: Cost) -> dict[str, Any]:
+    """Rate the findings for an unprofiled step. Few unprofiled steps are known when the window ends."""
+    findings = summary.get("findings")
+    if not findings or not findings.get("step_ms") or not cost.idle_step_ms:
+        return summary
+    rows = of_unprofiled(findings["rows"], findings["step_ms"], cost.idle_step_ms, cost.idle_data_ms)
+    doubtful = {UNNAMED} if findings["step_ms"] >= LARGE * cost.idle_step_ms else set()
     doubtful |= set() if cost.is_large else {OVERHEAD}
     rows = [row for row in rows if row.get("rule") not in doubtful]
-    return share | {"findings": told | {"rows": ordered(rows)}}
+    return summary | {"findings": findings | {"rows": ordered(rows)}}
 
 
-def _explained(share: dict[str, Any], explanation: dict[str, Any]) -> dict[str, Any]:
-    """A window's share, with what another one names for it; one that has stacks needs none."""
-    subject, findings = share.get("subject", {}), share.get("findings")
+def _add_explanation(summary: dict[str, Any], explanation: dict[str, Any]) -> dict[str, Any]:
+    """Add lines and names of the explaining window to the findings, unless the summary has stacks."""
+    subject, findings = summary.get("subject", {}), summary.get("findings")
     if findings is None or subject.get("python_frames"):
-        return share
+        return summary
     rows = explained(findings["rows"], explanation["findings"], explanation["steps"])
     subject = {"model": explanation.get("model")} | subject
-    return share | {"findings": findings | {"rows": rows}, "explained": True, "subject": subject}
+    return summary | {"findings": findings | {"rows": rows}, "explained": True, "subject": subject}
 
 
-def _used(share: dict[str, Any], explanation: dict[str, Any], idle_ms: float | None) -> dict[str, Any]:
-    """With the MFU of what a step takes when nobody records, by the operations of a window that has shapes."""
-    wall = idle_ms or share.get("steps", {}).get("usual", {}).get("wall_ms")
-    if not share.get("explained") or not wall or not explanation.get("least_ms"):
-        return share
+def _add_mfu(summary: dict[str, Any], explanation: dict[str, Any], idle_ms: float | None) -> dict[str, Any]:
+    """Add the MFU of an unprofiled step, by the operations of the explaining window."""
+    wall = idle_ms or summary.get("steps", {}).get("usual", {}).get("wall_ms")
+    if not summary.get("explained") or not wall or not explanation.get("least_ms"):
+        return summary
     mfu = f"MFU {100 * explanation['least_ms'] / wall:.3g}%"
-    said = (
+    sentence = (
         f"{mfu}: the operations of {explanation['steps']} at the dense peaks of the device, in {words.ms(wall)} a step."
     )
-    return share | {"limits": [*share.get("limits", ()), said]}
+    return summary | {"limits": [*summary.get("limits", ()), sentence]}
 
 
 def _facts(window: FinishedWindow) -> dict[str, Any]:
-    """What all ranks of a window have in common."""
+    """Return the facts that all ranks of a window share."""
     capture = window.capture
     facts = {"stage": capture.stage, "first": capture.first, "last": window.last, "time": capture.time}
     return {"name": window.name, **facts}
 
 
 def _rank(capture: Capture, mean: dict[str, float], *, brief: bool = False) -> dict[str, Any]:
-    """What one rank says of a window: its facts, and the means of its step table; ranks can be thousands."""
+    """Return the facts of one rank, without long ones if ``brief``: there may be thousands of ranks."""
     cost = {} if brief else {name: getattr(capture.cost, name) for name in _COST}
     return {
         "rank": capture.rank,
@@ -258,94 +255,92 @@ def _rank(capture: Capture, mean: dict[str, float], *, brief: bool = False) -> d
 
 
 def _run_facts(manifest: Manifest) -> dict[str, Any]:
-    wanted = ("started", "host", "world_size", "command", "versions", "schedule", "options", "steps_by")
-    return json_values.facts(msgspec.to_builtins({name: getattr(manifest, name) for name in wanted}))
+    names = ("started", "host", "world_size", "command", "versions", "schedule", "options", "steps_by")
+    return json_values.facts(msgspec.to_builtins({name: getattr(manifest, name) for name in names}))
 
 
-def _of_ranks(run: FinishedRun) -> dict[str, Any]:
-    """What several ranks say together, and what to do about it; nothing of one rank of which nothing is missing."""
-    if _is_alone(run):
+def _compare_ranks(run: FinishedRun) -> dict[str, Any]:
+    if _has_one_rank(run):
         return {}
     try:
-        known = SummaryCache.read(run.folder)
-        told = perfhooks.analysis.ranks.gather(run.folder, run.folders, known, run.listing)
-        known.keep(run.folder, [folder.name for folder in run.folders])
-        named = {rank for entry in told["missing"] for rank in entry["ranks"]}
-        if len(named.union(told["ranks"])) <= 1:
+        cache = SummaryCache.read(run.folder)
+        comparison = perfhooks.analysis.ranks.gather(run.folder, run.folders, cache, run.listing)
+        cache.keep(run.folder, [folder.name for folder in run.folders])
+        missing = {rank for entry in comparison["missing"] for rank in entry["ranks"]}
+        if len(missing.union(comparison["ranks"])) <= 1:
             return {}
-        return {"ranks_together": _together(told), "findings": perfhooks.analysis.ranks.findings(told)}
-    except Exception as error:  # noqa: BLE001 -- the page is worth having without it
-        _log.debug("the page lacks what the ranks say together", exc_info=True)
+        return {"ranks_together": _together(comparison), "findings": perfhooks.analysis.ranks.findings(comparison)}
+    except Exception as error:  # noqa: BLE001 -- the report is useful without the comparison
+        _log.debug("The report has no comparison of ranks.", exc_info=True)
         return {"ranks_together": {"problem": json_values.text(f"{type(error).__name__}: {error}")}}
 
 
-def _is_alone(run: FinishedRun) -> bool:
-    """Whether the run has no other rank, so that there is nothing to compare."""
+def _has_one_rank(run: FinishedRun) -> bool:
     ranks = {place.rank for places in run.places.values() for place in places} | layout.ranks_of_run(run.listing.files)
     return (run.manifest.world_size or 1) == 1 and len(ranks) <= 1
 
 
-def _rare(run: FinishedRun, steps: Mapping[str, Steps]) -> list[dict[str, Any]]:
-    """Findings about the validations and checkpoints of the training."""
+def _rare_work_findings(run: FinishedRun, steps: Mapping[str, Steps]) -> list[dict[str, Any]]:
+    """Return the findings about validations and checkpoints of the training."""
     training = steps.get(_TRAINING)
     if training is None:
         return []
     rows = [row for row in rare_work.read(run.folder / layout.rare(run.rank)) if row.stage == _TRAINING]
     last = run.last(_TRAINING)
-    found = findings.of_run(rows, training, last.capture.circumstances.framework if last is not None else "")
-    return [msgspec.to_builtins(each) for each in found]
+    run_findings = findings.of_run(rows, training, last.capture.circumstances.framework if last is not None else "")
+    return [msgspec.to_builtins(finding) for finding in run_findings]
 
 
-def _together(told: dict[str, Any]) -> dict[str, Any]:
-    """What `perfhooks.analysis.ranks.gather` told, as far as the page shows it and there is room: late windows first.
+def _together(comparison: dict[str, Any]) -> dict[str, Any]:
+    """Reduce the comparison of ranks to the report, as far as it fits, late windows first.
 
     Args:
-        told: What it gave.
+        comparison: Results of `perfhooks.analysis.ranks.gather`.
 
     Returns:
-        ``world_size``, ``ranks`` (how many), ``windows`` by name, ``missing``, and ``missing_count``, that of all.
+        ``world_size``, ``ranks`` (their number), ``windows`` by name, ``frontier``, ``missing``, and
+        ``missing_count``, the number of all missing entries.
     """
     windows: dict[str, Any] = {}
-    left = _BUDGET_RANKS
-    for each in reversed(told["windows"]):
-        shown = {name: value for name, value in each.items() if name not in _UNSHOWN}
-        left -= len(msgspec.json.encode(shown))
-        if windows and left < 0:
+    room = _BUDGET_RANKS
+    for window in reversed(comparison["windows"]):
+        shown = {name: value for name, value in window.items() if name not in _UNSHOWN}
+        room -= len(msgspec.json.encode(shown))
+        if windows and room < 0:
             break
-        windows[each["name"]] = shown
+        windows[window["name"]] = shown
+    missing = comparison["missing"]
     return {
-        "world_size": told["world_size"],
-        "ranks": len(told["ranks"]),
+        "world_size": comparison["world_size"],
+        "ranks": len(comparison["ranks"]),
         "windows": windows,
-        "frontier": told["frontier"],
-        "missing": [entry | {"text": json_values.text(entry["text"], 1000)} for entry in told["missing"][:_MISSING]],
-        "missing_count": len(told["missing"]),
+        "frontier": comparison["frontier"],
+        "missing": [entry | {"text": json_values.text(entry["text"], 1000)} for entry in missing[:_MISSING]],
+        "missing_count": len(missing),
     }
 
 
-def _startup(run: Path, rank: int) -> json_values.Columns:
-    """What the process did before its first step, what took longest first; empty where nobody looked."""
+def _read_startup(run: Path, rank: int) -> json_values.Columns:
     table = startup_rows.read(run / layout.startup(rank))
     return json_values.columns(table.sort("seconds", descending=True), _LINES) if table.height else {}
 
 
-def _tried(path: Path) -> list[dict[str, Any]] | None:
-    """What `perfhooks try` measured; None where nobody tried anything."""
+def _read_trials(path: Path) -> list[dict[str, Any]] | None:
     try:
-        return [msgspec.to_builtins(each) for each in read_tried(path)]
+        return [msgspec.to_builtins(advice) for advice in read_tried(path)]
     except FileNotFoundError:
         return None
     except PerfhooksError as error:
-        _log.warning("it is not on the page: %s", error)
+        _log.warning("The report omits the results of `perfhooks try`: %s", error)
         return None
 
 
-def _steps(run: FinishedRun) -> dict[str, Steps]:
-    """Steps of the run by loop, as far as they can be read."""
+def _read_steps(run: FinishedRun) -> dict[str, Steps]:
+    """Read the steps by loop; empty if the timeline is broken."""
     try:
         return run.steps
     except PerfhooksError as error:
-        _log.debug("the page lacks the steps: %s", error)
+        _log.debug("The report has no timeline: %s", error)
         return {}
 
 
@@ -355,9 +350,9 @@ class StoredFindings(NamedTuple):
     window: str
     """Name of the window that the summary describes."""
     of_run: list[Mapping[str, Any]]
-    """Findings about the whole run, those about slow ranks among them."""
+    """Findings about the whole run, including slow ranks."""
     of_ranks: dict[tuple[str, int], list[Mapping[str, Any]]]
-    """By window and rank; windows without a share of the report are absent."""
+    """Findings by window and rank; windows without a summary are absent."""
 
 
 def stored_findings(folder: Path) -> StoredFindings:
@@ -367,22 +362,22 @@ def stored_findings(folder: Path) -> StoredFindings:
         folder: The run folder.
     """
     data = gather(folder)
-    found = {
-        (window["name"], int(rank)): share["findings"]["rows"]
+    of_ranks = {
+        (window["name"], int(rank)): summary["findings"]["rows"]
         for window in data["windows"]
-        for rank, share in window["details"].items()
-        if "findings" in share
+        for rank, summary in window["details"].items()
+        if "findings" in summary
     }
-    return StoredFindings(data["summary"].get("window", ""), [*data.get("findings", ())], found)
+    return StoredFindings(data["summary"].get("window", ""), [*data.get("findings", ())], of_ranks)
 
 
-def _count(steps: dict[str, Steps]) -> int | None:
-    """How many steps that is, each number once; None where none is known."""
-    return sum(int(np.ptp(each.numbers)) + 1 for each in steps.values()) or None
+def _count_steps(steps: dict[str, Steps]) -> int | None:
+    """Return the number of distinct steps; None if there are none."""
+    return sum(int(np.ptp(of_loop.numbers)) + 1 for of_loop in steps.values()) or None
 
 
-def _thinned(steps: Steps) -> json_values.Columns:
-    """The median wall time of stretches of all steps but those at a start; recorded steps apart from others."""
+def _downsample(steps: Steps) -> json_values.Columns:
+    """Return medians over intervals of steps, without the first steps; profiled steps have rows of their own."""
     width = max(-(-(int(np.ptp(steps.numbers)) + 1) // _SAMPLES), 1)
     columns = {
         "step": steps.numbers // width * width,

@@ -1,4 +1,4 @@
-"""One window of one rank as data: what the page needs of a trace, as plain JSON of some tens of kilobytes."""
+"""The summary of one window of one rank: plain JSON of some tens of kilobytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perfhooks.analysis.findings.loader_plan import COLUMNS
 from perfhooks.core import json_values
 from perfhooks.core.labels import STEP_MARK
 from perfhooks.report.page import compiled_rows, device_rows, limits_said, operator_rows, roofline
-from perfhooks.report.page.data import SHARE_FORMAT
+from perfhooks.report.page.data import WINDOW_FORMAT
 from perfhooks.report.page.headline import is_device_missing, known_steps, of_window, other_kinds, summary
 from perfhooks.run.loader import looks
 from perfhooks.trace.kinds import Kind, classify
@@ -32,47 +32,51 @@ if TYPE_CHECKING:
 _ROWS: Final = 80
 _STEPS: Final = 240
 _SAMPLES: Final = 360
-"""Points of memory over time, for each device."""
+"""Maximum points of memory over time, for each device."""
 _POINTS: Final = 200
-"""The same of each counter."""
+"""Maximum points of each counter."""
 _LANES: Final = 12
-"""Counters that are drawn."""
+"""Maximum counters in the chart."""
 _RATES: Final = tuple(rates.COLUMNS)
-"""Each is some kilobytes of the page in a long table: only operators and kernels have them there."""
+"""Columns that only operators and kernels keep: each takes some kilobytes of the report."""
 _ON_DEVICE: Final = ("kernel", "copy", "set", "device_annotation")
 
 _log = logging.getLogger("perfhooks")
 
 
 def reduce(capture: Capture, trace: Trace) -> dict[str, Any]:
-    """Reduce one window of one rank to what the page shows of it.
+    """Reduce one window of one rank to its summary for the report.
 
-    A part that fails is left out and named under ``problems``; it costs no other part.
+    A part that fails is omitted, and its error is in ``problems``.
 
     Args:
         capture: The facts of the window.
         trace: Its trace.
 
     Returns:
-        Plain data in the form of `perfhooks.report.page.data.Share`; tables are columns, as `json_values.columns` makes
-        them. What the trace does not show is absent.
+        Plain data in the form of `perfhooks.report.page.data.WindowData`. Tables are columns, as by
+        `json_values.columns`. Parts that are not in the trace are absent.
     """
-    made: dict[str, Any] = {"format": SHARE_FORMAT, "rank": capture.rank, "stage": capture.stage, "events": len(trace)}
+    parts: dict[str, Any] = {
+        "format": WINDOW_FORMAT,
+        "rank": capture.rank,
+        "stage": capture.stage,
+        "events": len(trace),
+    }
     problems = []
-    for name, part in _PARTS.items():
+    for name, reduce_part in _PARTS.items():
         try:
-            made |= {name: value} if (value := part(capture, trace)) else {}
-        except Exception as error:  # noqa: BLE001 -- the page is worth having without any one part
+            parts |= {name: value} if (value := reduce_part(capture, trace)) else {}
+        except Exception as error:  # noqa: BLE001 -- the report is useful without one part
             problems.append(f"{name}: {type(error).__name__}: {error}")
-            _log.debug("the page lacks %s", name, exc_info=True)
-    return made | ({"problems": problems} if problems else {})
+            _log.debug("The report has no %s.", name, exc_info=True)
+    return parts | ({"problems": problems} if problems else {})
 
 
 def _subject(capture: Capture, trace: Trace) -> dict[str, Any]:
-    """What was profiled, as far as the trace knows."""
     devices = trace.metadata.get("deviceProperties")
     has_frames = any(classify(category) == Kind.PYTHON for category in trace.categories)
-    names = [each.get("name") for each in devices if isinstance(each, dict)] if isinstance(devices, list) else []
+    names = [device.get("name") for device in devices if isinstance(device, dict)] if isinstance(devices, list) else []
     return json_values.facts(
         {
             "model": modules.model(trace, capture.tables(trace).modules),
@@ -114,65 +118,62 @@ def _operators(capture: Capture, trace: Trace) -> dict[str, json_values.Columns]
     groups |= {"step": ("step",)}
     tables = {name: _costliest(capture.tables(trace).operators(by)) for name, by in groups.items()}
     return {
-        name: json_values.columns(table.drop(*_RATES) if name == "step" else _rated(table))
+        name: json_values.columns(table.drop(*_RATES) if name == "step" else _round_rates(table))
         for name, table in tables.items()
     }
 
 
-def _rated(table: pl.DataFrame) -> pl.DataFrame:
-    """How fast rows were, in three digits; what of it the page shows."""
+def _round_rates(table: pl.DataFrame) -> pl.DataFrame:
+    """Round rates to three digits, and drop the column that the report omits."""
     numbers = pl.col("tflops_per_s", "gb_per_s", "limit_percent").round_sig_figs(3)
     return table.with_columns(numbers).drop("flops_per_byte")
 
 
 def _costliest(table: pl.DataFrame) -> pl.DataFrame:
-    """The rows that cost most, on the host or on devices; work of devices by itself has a table of its own."""
-    ours = _on_host(table)
-    return _readable(pl.concat([ours.head(_ROWS), _by_device(ours)]).unique(maintain_order=True))
+    """Return the costliest rows on the host or on devices. Device work has a table of its own."""
+    rows = _on_host(table)
+    return _with_readable_names(pl.concat([rows.head(_ROWS), _by_device(rows)]).unique(maintain_order=True))
 
 
 def _on_host(table: pl.DataFrame) -> pl.DataFrame:
-    """The rows without work of devices and without the marks of steps."""
+    """Return the rows without device work and step marks."""
     return table.filter(~pl.col("kind").is_in(_ON_DEVICE) & ~pl.col("name").str.starts_with(STEP_MARK[:-1]))
 
 
-def _readable(table: pl.DataFrame) -> pl.DataFrame:
-    """The same rows with names of labels as a reader knows them."""
+def _with_readable_names(table: pl.DataFrame) -> pl.DataFrame:
     names = [name and part_names.readable(name) for name in table["name"]]
     return table.with_columns(pl.Series("name", names, dtype=pl.String))
 
 
 def _by_device(table: pl.DataFrame) -> pl.DataFrame:
-    """The operators that give devices most work."""
     return table.sort("self_device_ms", descending=True, nulls_last=True).head(_ROWS // 2)
 
 
 def _behind_operators(capture: Capture, trace: Trace) -> json_values.Columns:
     tables = capture.tables(trace)
-    ours = _on_host(tables.operators())
-    shown = pl.concat([ours.head(_ROWS // 2), _by_device(ours)]).unique("name", maintain_order=True)
+    rows = _on_host(tables.operators())
+    shown = pl.concat([rows.head(_ROWS // 2), _by_device(rows)]).unique("name", maintain_order=True)
     return operator_rows.behind(tables, shown["name"].to_list(), has_shapes="dims" in trace.arguments)
 
 
 def _labels(capture: Capture, trace: Trace) -> json_values.Columns:
-    """The labels, where somebody wrote some of their own."""
     table = capture.tables(trace).labels
-    return json_values.columns(_readable(table), _ROWS) if table["own"].any() else {}
+    return json_values.columns(_with_readable_names(table), _ROWS) if table["own"].any() else {}
 
 
 def _functions(capture: Capture, trace: Trace) -> dict[str, Any]:
     table = capture.tables(trace).functions
     if not table.height:
         return {}
-    # both who spent it and who called them
+    # by self time, and by total time for their callers
     costly = pl.concat([table.head(_ROWS), table.sort("total_ms", descending=True).head(_ROWS // 2)])
     return {"rows": json_values.columns(costly.unique(maintain_order=True)), "count": table.height}
 
 
 def _workers(capture: Capture, trace: Trace) -> json_values.Columns:
-    del trace  # they are other processes
-    looked = capture.circumstances.looked
-    return json_values.columns(pl.DataFrame(looks.rows(looked)), _ROWS // 2) if looked else {}
+    del trace  # workers are other processes
+    samples = capture.circumstances.looked
+    return json_values.columns(pl.DataFrame(looks.rows(samples)), _ROWS // 2) if samples else {}
 
 
 def _plan(capture: Capture, trace: Trace) -> dict[str, Any]:
@@ -187,7 +188,7 @@ def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:
     if not table.height:
         return {}
     shares = table.group_by("class").agg(pl.col("total_ms", "count").sum()).sort("total_ms", descending=True)
-    rows = json_values.columns(_rated(table.head(_ROWS)))
+    rows = json_values.columns(_round_rates(table.head(_ROWS)))
     return {"rows": rows, "count": table.height, "classes": json_values.columns(shares)}
 
 
@@ -196,7 +197,7 @@ def _modules(capture: Capture, trace: Trace) -> dict[str, Any]:
     if not table.height:
         return {}
     cost = pl.sum_horizontal(pl.col("^(forward|backward)(_device)?_ms$"))
-    # the tree, cut where it becomes small: what is above a costly module is costlier
+    # this keeps a tree, because a parent of a costly module costs at least as much
     least = table.select(cost.top_k(min(3 * _ROWS, table.height)).min()).item()
     return {
         "rows": json_values.columns(table.filter(cost >= least).drop("path", *_RATES), 4 * _ROWS),
@@ -219,8 +220,8 @@ def _memory(capture: Capture, trace: Trace) -> dict[str, Any]:
 
 
 def _counters(capture: Capture, trace: Trace) -> dict[str, Any]:
-    found = counters.over_time(trace, capture.tables(trace).counting, _POINTS)
-    if not found.lanes:
+    chart = counters.over_time(trace, capture.tables(trace).counting, _POINTS)
+    if not chart.lanes:
         return {}
     lanes = [
         {
@@ -228,10 +229,10 @@ def _counters(capture: Capture, trace: Trace) -> dict[str, Any]:
             "device": lane.device,
             "mean": [*map(json_values.number, lane.mean)],
         }
-        for lane in found.lanes[:_LANES]
+        for lane in chart.lanes[:_LANES]
     ]
-    times = {name: [*map(json_values.number, getattr(found, name))] for name in ("begin_ms", "end_ms")}
-    return {"parts": {"step": found.step, **times}, "lanes": lanes, "count": len(found.lanes)}
+    times = {name: [*map(json_values.number, getattr(chart, name))] for name in ("begin_ms", "end_ms")}
+    return {"parts": {"step": chart.step, **times}, "lanes": lanes, "count": len(chart.lanes)}
 
 
 def _collectives(capture: Capture, trace: Trace) -> json_values.Columns:
@@ -242,8 +243,8 @@ def _collectives(capture: Capture, trace: Trace) -> json_values.Columns:
         .agg(
             pl.len().alias("count"),
             pl.col("duration_ms").sum().alias("total_ms"),
-            _known(pl.col("exposed_ms")),
-            _known(pl.col("bytes")),
+            _sum_known(pl.col("exposed_ms")),
+            _sum_known(pl.col("bytes")),
             pl.col("bytes").median().alias("median_bytes"),
             pl.col("bus_gb_per_s").median(),
         )
@@ -260,9 +261,9 @@ def _copies(capture: Capture, trace: Trace) -> json_values.Columns:
         .agg(
             pl.len().alias("count"),
             pl.col("duration_ms").sum().alias("total_ms"),
-            _known(pl.col("bytes")),
+            _sum_known(pl.col("bytes")),
             (pl.col("bytes").sum() / pl.col("duration_ms").sum() / 1e6).alias("gb_per_s"),
-            _known(pl.col("host_ms")),
+            _sum_known(pl.col("host_ms")),
         )
         .sort("total_ms", descending=True),
         _ROWS // 2,
@@ -273,21 +274,22 @@ def _synchronisations(capture: Capture, trace: Trace) -> json_values.Columns:
     table = capture.tables(trace).synchronisations
     return json_values.columns(
         table.group_by("call", "operator", "line", maintain_order=True)
-        .agg(pl.len().alias("count"), _known(pl.col("host_ms")), _known(pl.col("bytes")))
+        .agg(pl.len().alias("count"), _sum_known(pl.col("host_ms")), _sum_known(pl.col("bytes")))
         .sort("host_ms", descending=True, nulls_last=True),
         _ROWS // 2,
     )
 
 
-def _known(column: pl.Expr) -> pl.Expr:
-    """The sum of what is known, null if nothing is."""
+def _sum_known(column: pl.Expr) -> pl.Expr:
+    """Return the sum of the known values, null if all are null."""
     return pl.when(column.count() > 0).then(column.sum())
 
 
 def _findings(capture: Capture, trace: Trace) -> dict[str, Any]:
-    seen = findings.Evidence(capture, trace)
-    rows = msgspec.json.decode(msgspec.json.encode(findings.look(seen)))
-    return {"rows": rows, "accounted": json_values.number(seen.accounted), "step_ms": json_values.number(seen.step_ms)}
+    evidence = findings.Evidence(capture, trace)
+    rows = msgspec.json.decode(msgspec.json.encode(findings.look(evidence)))
+    accounted, step_ms = json_values.number(evidence.accounted), json_values.number(evidence.step_ms)
+    return {"rows": rows, "accounted": accounted, "step_ms": step_ms}
 
 
 _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
@@ -314,6 +316,6 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "copies": _copies,
     "synchronisations": _synchronisations,
     "device": lambda capture, trace: device_rows.of_window(capture.tables(trace)),
-    "gaps": lambda capture, trace: json_values.columns(_readable(capture.tables(trace).gaps)),
+    "gaps": lambda capture, trace: json_values.columns(_with_readable_names(capture.tables(trace).gaps)),
     "checks": lambda capture, trace: {"rows": json_values.columns(capture.tables(trace).checks, _ROWS)},
 }
