@@ -115,7 +115,16 @@ def is_test(file, name):
     return any(re.search(rf"^def {name}\(", path.read_text(encoding="utf-8"), re.MULTILINE) for path in files)
 
 
-LISTS = [path for path in (*PAGES, *sorted(ROOT.glob("integrations/*/*.md"))) if "| test |" in path.read_text("utf-8")]
+LISTS = [
+    path
+    for path in (
+        *PAGES,
+        ROOT / "tests/promises.md",
+        ROOT / "tests/features.md",
+        *sorted(ROOT.glob("integrations/*/*.md")),
+    )
+    if "| test |" in path.read_text("utf-8")
+]
 """Pages with a table of what is held by which test."""
 
 
@@ -135,7 +144,7 @@ class Promise(NamedTuple):
 
 
 def promises():
-    rows = (ROOT / "docs/promises.md").read_text(encoding="utf-8").splitlines()
+    rows = (ROOT / "tests/promises.md").read_text(encoding="utf-8").splitlines()
     cells = [row.strip("|").split(" | ") for row in rows if row.startswith("| ") and "`test_" in row]
     return [Promise(*(cell.strip() for cell in row)) for row in cells]
 
@@ -188,7 +197,7 @@ DOCUMENTED = {
 def test_nothing_that_is_documented_is_without_a_promise(kind):
     text = "\n".join(f"{each.said} {each.place}" for each in promises())
     missing = [name for name in DOCUMENTED[kind] if not re.search(rf"(?<!\w){re.escape(name)}(?![\w.])", text)]
-    assert not missing, f"docs/promises.md has no row, with its test, for {missing}"
+    assert not missing, f"tests/promises.md has no row, with its test, for {missing}"
 
 
 def test_every_handler_is_on_the_page_of_the_api():
@@ -225,7 +234,7 @@ def test_what_they_name_is_there(page):
 
 def test_the_page_of_features_numbers_its_rows_and_names_only_what_there_is():
     """115 rows, as many as the documents have that perfhooks began from; each table, verb and keyword exists."""
-    page = (ROOT / "docs/features.md").read_text(encoding="utf-8")
+    page = (ROOT / "tests/features.md").read_text(encoding="utf-8")
     rows = [re.split(r" \| ", line.strip("| ")) for line in page.splitlines() if re.match(r"\| \d", line)]
     assert [int(row[0]) for row in rows] == list(range(1, 116))
     assert all(len(row) == 4 and all(map(str.strip, row)) for row in rows)
