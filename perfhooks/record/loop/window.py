@@ -247,6 +247,7 @@ def _silenced_stderr() -> Iterator[None]:
     finally:
         os.dup2(stderr_copy, 2)
         os.close(stderr_copy)
+        os.close(null)
 
 
 def _microseconds(folded: Mapping[str, int]) -> dict[str, int]:
