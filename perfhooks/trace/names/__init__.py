@@ -1,1 +1,1 @@
-"""Words as they really occur: torch's own, libraries' that communicate, and whose line a frame is."""
+"""Names in real traces: of torch, of communication libraries, of device work, and of frames."""

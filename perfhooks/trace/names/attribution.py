@@ -1,4 +1,4 @@
-"""Lines of the user's code, of installed packages and of torch around slices of the host; see `origins`."""
+"""Code lines around host slices: of the user, of installed packages and of torch. `origins` defines whose a line is."""
 
 from __future__ import annotations
 
@@ -18,92 +18,95 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 _STARTS: Final = re.compile(r"torch/(?:autograd/profiler|profiler/profiler)\.py\(\d+\): _?start_trace$")
-"""What begins a recording."""
+"""Frames that start the recorder."""
 _DEEPEST: Final = 1000
-"""Frames between the outermost one and that."""
+"""Maximum depth of the stack at the start of the recording."""
 
 
 def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = False) -> list[str | None]:
-    """The innermost line of the user around each slice of the host; None where there is none, or no slice (-1).
+    """Return the innermost line of the user around each host slice; None for no line, or no slice (-1).
 
-    Where that line runs inside of an installed package, the line of the package in which it does is named as well
-    (``train.py(5): main, in lightning/pytorch/x.py(7): fit``), and alone where no line of the user is on the stack.
-    The line is the first one of the function; of those in which recording began it is not known
-    (``train.py: main``).
+    If an installed package runs between the line and the slice, its line follows: ``train.py(5): main, in
+    lightning/pytorch/x.py(7): fit``. Without a line of the user, the line of the package stands alone. The line number
+    is the first line of the function. Frames that were open at the start of the recording have no number:
+    ``train.py: main``.
 
     Args:
-        trace: any trace; without Python frames there are no lines.
-        rows: slices of the host, in any order, or -1.
-        owners: what the machine that recorded knew.
-        otherwise: name any other innermost line but our own where there is neither.
+        trace: Any trace. Without Python frames it has no lines.
+        rows: Host slices in any order, or -1.
+        owners: Origins from the recording host.
+        otherwise: Use any other line except ours if neither user nor package has one.
     """
-    around = [_around(trace, rows, each, owners).tolist() for each in PREFERENCE[: 3 if otherwise else 2]]
-    return [spoken(trace, *each) for each in zip(*around, strict=True)]
+    around = [_around(trace, rows, origins, owners).tolist() for origins in PREFERENCE[: 3 if otherwise else 2]]
+    return [describe_frames(trace, *frames) for frames in zip(*around, strict=True)]
 
 
 def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
-    """The same for many slices: the distinct lines, and for each slice the place of its line among them, or -1."""
-    return _numbered(trace, *(_around(trace, rows, each, owners) for each in PREFERENCE[:2]))
+    """Return the distinct texts of `lines`, and the index of the text of each slice, or -1."""
+    return _distinct_lines(trace, *(_around(trace, rows, origins, owners) for origins in PREFERENCE[:2]))
 
 
 def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
-    """The same of what runs itself: a frame is its own line, and where neither user nor library has one, anybody's is.
+    """Return the lines that run during each slice, as distinct texts and indices like `of_rows`.
+
+    A frame is its own line. If neither user nor package has a line, any other line counts.
 
     Args:
-        trace: any trace; without Python frames there are no lines.
-        rows: slices of the host, in any order, or -1.
-        owners: what the machine that recorded knew.
+        trace: Any trace. Without Python frames it has no lines.
+        rows: Host slices in any order, or -1.
+        owners: Origins from the recording host.
     """
     tree = host.tree(trace)
     names, parent = trace.name[tree.row], tree.nesting.parent
-    found = [nearest(parent, tree.entry[rows], names_of(trace, each, owners)[names]) for each in PREFERENCE]
-    return _numbered(trace, *(np.append(tree.row, -1)[each] for each in found))
+    frames = [nearest(parent, tree.entry[rows], names_of(trace, origins, owners)[names]) for origins in PREFERENCE]
+    return _distinct_lines(trace, *(np.append(tree.row, -1)[entries] for entries in frames))
 
 
-def _numbered(trace: Trace, user: Ints, library: Ints, other: Ints | None = None) -> tuple[list[str], Ints]:
-    """What is spoken of the frames of some slices, each text once, and for each slice the place of its text, or -1."""
+def _distinct_lines(trace: Trace, user: Ints, library: Ints, other: Ints | None = None) -> tuple[list[str], Ints]:
     names = np.append(trace.name, -1).astype(np.int64) + 1
-    begun = np.fromiter(begun_in(trace), np.int64)
-    names[begun] += len(trace.names)  # of the same name another may have a line of its own
+    open_frames = np.fromiter(open_at_start(trace), np.int64)
+    names[open_frames] += len(trace.names)  # other frames with the same name have a line number
     other = np.full(len(user), -1) if other is None else np.where((user < 0) & (library < 0), other, -1)
-    # what is said of some frames depends on their names, and on which of them is the inner one: one number for it
-    said = 2 * (names[user] * (2 * len(trace.names) + 1) + names[library]) + (library > user)
-    said = np.where(other >= 0, -names[other], said)
-    _, first, place = np.unique(said, return_index=True, return_inverse=True)
-    frames = zip(user[first].tolist(), library[first].tolist(), other[first].tolist(), strict=True)
-    texts = [spoken(trace, *each) for each in frames]
-    known = {text: number for number, text in enumerate(dict.fromkeys(text for text in texts if text))}
-    numbers = np.array([known.get(text or "", -1) for text in texts] or [-1], np.int64)
-    return list(known), numbers[place]
+    # the text depends on both names and on which frame is the inner one: one number encodes all three
+    key = 2 * (names[user] * (2 * len(trace.names) + 1) + names[library]) + (library > user)
+    key = np.where(other >= 0, -names[other], key)
+    _, first, position = np.unique(key, return_index=True, return_inverse=True)
+    stacks = zip(user[first].tolist(), library[first].tolist(), other[first].tolist(), strict=True)
+    texts = [describe_frames(trace, *frames) for frames in stacks]
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(text for text in texts if text))}
+    by_key = np.array([numbers.get(text or "", -1) for text in texts] or [-1], np.int64)
+    return list(numbers), by_key[position]
 
 
-def spoken(trace: Trace, user: int, library: int, other: int = -1) -> str | None:
-    """What `lines` says of the innermost frames of the user, of a library and of anybody else; slices, or -1."""
-    line, inner = _place(trace, user), _place(trace, library)
+def describe_frames(trace: Trace, user: int, library: int, other: int = -1) -> str | None:
+    """Return the text of `lines` for the innermost frames of the user, of a library and of other code.
+
+    Frames are slices of the trace, or -1.
+    """
+    line, inner = _frame_name(trace, user), _frame_name(trace, library)
     if line is None and inner is None:
-        return _place(trace, other)
-    # of two slices around the same one, the inner is the later
+        return _frame_name(trace, other)
+    # of two slices around the same slice, the inner has the higher index
     return f"{line}, in {inner}" if line and library > user else line or inner
 
 
-def _place(trace: Trace, frame: int) -> str | None:
-    """The name of a frame, without the number of its line where that is none of its own."""
+def _frame_name(trace: Trace, frame: int) -> str | None:
     name = trace.name_of(frame)
-    place = PLACE.match(name) if name is not None and frame in begun_in(trace) else None
+    place = PLACE.match(name) if name is not None and frame in open_at_start(trace) else None
     return name if place is None else f"{place['file']}: {place.string[place.end() :]}"
 
 
 @cached_per_trace
-def begun_in(trace: Trace) -> frozenset[int]:
-    """The frames in which recording began.
+def open_at_start(trace: Trace) -> frozenset[int]:
+    """Return the frames that were open when the recording began.
 
-    The recorder writes those that are open then one after the other, from the outermost to its own, and each with the
-    line that runs: as a place to look at, the line in which a step ends is innocent. Any other has its first line.
+    The recorder writes them one after the other, from the outermost to its own. Their line number is the line that ran
+    at that time, which is usually the end of a step. All other frames have the number of their first line.
     """
     tree = host.tree(trace)
     frames = np.flatnonzero(trace.kind[tree.row] == Kind.PYTHON)
     _, first = np.unique(tree.thread[frames], return_index=True)
-    found: set[int] = set()
+    open_frames: set[int] = set()
     for begin in first.tolist():
         chain: list[int] = []
         for entry in frames[begin : begin + _DEEPEST].tolist():
@@ -111,36 +114,36 @@ def begun_in(trace: Trace) -> frozenset[int]:
             if chain and trace.start[row] >= trace.end[chain[-1]]:
                 break
             if _STARTS.search(trace.names[trace.name[row]]):
-                found.update(chain)
+                open_frames.update(chain)
                 break
             chain.append(row)
-    return frozenset(found)
+    return frozenset(open_frames)
 
 
 def _around(trace: Trace, rows: Ints, origins: tuple[Origin, ...], owners: Owners) -> Ints:
-    """The innermost frame of some origins around each slice, or -1."""
+    """Return the innermost frame of these origins around each slice, or -1."""
     frames = trace.rows(Kind.PYTHON)
     frames = frames[names_of(trace, origins, owners)[trace.name[frames]]]
-    found = np.full(len(rows), -1, np.int64)
-    known = np.flatnonzero(rows >= 0)
-    if len(frames) and len(known):
-        found[known] = device.holders(trace, rows[known], frames)
-    return found
+    innermost = np.full(len(rows), -1, np.int64)
+    slices = np.flatnonzero(rows >= 0)
+    if len(frames) and len(slices):
+        innermost[slices] = device.holders(trace, rows[slices], frames)
+    return innermost
 
 
 @cached_per_trace
 def names_of(trace: Trace, origins: tuple[Origin, ...], owners: Owners = ()) -> Flags:
-    """Which of `Trace.names` are lines of one of these origins; at least one value.
+    """Return which of `Trace.names` are lines of one of these origins; at least one value.
 
     Args:
-        trace: any trace.
-        origins: those that are wanted.
-        owners: what the machine that recorded knew.
+        trace: Any trace.
+        origins: Origins to select.
+        owners: Origins from the recording host.
     """
-    return np.array([each in origins for each in _origins(trace, owners)] or [False], np.bool_)
+    return np.array([origin in origins for origin in _origins(trace, owners)] or [False], np.bool_)
 
 
 @cached_per_trace
 def _origins(trace: Trace, owners: Owners) -> list[Origin]:
-    known = dict(owners)
-    return [origin(name, known) for name in trace.names]
+    by_file = dict(owners)
+    return [origin(name, by_file) for name in trace.names]

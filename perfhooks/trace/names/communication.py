@@ -1,4 +1,4 @@
-"""Names of what communicates: kernels, by one table for all libraries with the source of each name, and operators."""
+"""Names of communication kernels, in one table with the source of each name, and of communication operators."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Library(NamedTuple):
 
     name: str
     pattern: str
-    """A regular expression that is searched for in the names of kernels; case does not matter."""
+    """Regular expression to search for in names of kernels, without regard to case."""
     source: str
-    """Where the names were read."""
+    """Source of the names."""
     operation: str | None = None
-    """What all of these kernels do, where their names do not say it."""
+    """Operation of all these kernels, if their names do not contain it."""
 
 
 LIBRARIES: Final = (
@@ -46,7 +46,7 @@ LIBRARIES: Final = (
     Library(
         "deep_ep",
         r"^[^<(]*(?<!\w)(?:(?:deep_)?ep::(?!.*layout)|hybrid_ep::\w*(?:dispatch|combine|sync))|^_ZN(?:\d+\w+?)?7deep_ep(?!6layout)",
-        "https://github.com/deepseek-ai/DeepEP: csrc/kernels; its traces, where it is ``dpsk::ep``, in "
+        "https://github.com/deepseek-ai/DeepEP: csrc/kernels; its traces, which name it ``dpsk::ep``, in "
         "https://github.com/deepseek-ai/profile-data",
         "all_to_all",
     ),
@@ -102,40 +102,42 @@ LIBRARIES: Final = (
         "https://github.com/NVIDIA/TransformerEngine: transformer_engine/common/comm_gemm_overlap/userbuffers",
     ),
 )
-"""What is known, in the order in which it is tried."""
+"""Known libraries; the first match decides."""
 
 RECORD: Final = "record_param_comms"
-"""The operator in which torch's own backends write down the arguments of a collective."""
+"""The operator that contains the arguments of a collective of torch's own backends."""
 _BACKENDS: Final = "nccl|rccl|hccl|xccl|cncl|mccl|eccl|oneccl|msccl|gloo|mpi|ucc"
 LABEL: Final = re.compile(rf"({_BACKENDS}):(\w+)$")
-"""The range that torch's backends put around a collective; the inputs of the range are its tensors."""
+"""The range of torch's backends around a collective. The inputs of the range are the tensors."""
 ON_HOST: Final = ("gloo:", "mpi:", "ucc:")
-"""Of these ranges, those that are the collective itself; the others only ask a device for it."""
+"""Beginnings of ranges that run the collective on the host. Other ranges only launch it on a device."""
 _CALLING: Final = rf"{RECORD}$|(?:{_BACKENDS}):|c10d::"
 OPERATORS: Final = rf"^(?:{_CALLING}|_?c10d_functional|symm_mem::)"
 """All operators and ranges that communicate."""
 ON_THREAD: Final = re.compile(rf"^(?:{_CALLING}|_c10d_functional::wait)")
-"""Of these, the ones that their thread spends starting a collective or waiting for it: a functional one returns at
-once, and what it calls is among these; symmetric memory is written to by kernels alone."""
+"""Operators whose thread starts a collective or waits for it. Functional collectives return immediately, and the
+operators that they call match. Kernels alone write to symmetric memory."""
 
-_KNOWN: Final = tuple((library, re.compile(library.pattern, re.IGNORECASE)) for library in LIBRARIES)
+_SEARCHES: Final = tuple((library, re.compile(library.pattern, re.IGNORECASE)) for library in LIBRARIES)
 
 
 @functools.lru_cache(maxsize=4096)
 def library(kernel: str) -> Library | None:
-    """The library that a kernel is of, by its name; None for a kernel that computes, or of an unknown library."""
-    return next((each for each, pattern in _KNOWN if pattern.search(kernel)), None)
+    """Return the library of a communication kernel; None for other kernels and unknown libraries."""
+    return next((candidate for candidate, pattern in _SEARCHES if pattern.search(kernel)), None)
 
 
 def texts(communication: str | None) -> list[str]:
-    """What the user adds, see `perfhooks.trace.read`; no regular expressions, as a run folder may come from anybody.
+    """Return the user's own parts of kernel names, see `perfhooks.trace.read`.
+
+    They are no regular expressions, because a run folder may come from an untrusted source.
 
     Raises:
-        OptionError: it is no text, or an empty one.
+        OptionError: The value is no text, or has an empty part.
     """
     if communication is None:
         return []
-    parts = [each.strip() for each in communication.split("|")] if isinstance(communication, str) else []
+    parts = [part.strip() for part in communication.split("|")] if isinstance(communication, str) else []
     if not all(parts) or not parts:
         raise OptionError(f"communication must be parts of kernel names, as 'mine|other', got {communication!r}")
     return parts
@@ -143,7 +145,7 @@ def texts(communication: str | None) -> list[str]:
 
 @cached_per_trace
 def named(trace: Trace) -> Flags:
-    """For each of the names of a trace, whether it is that of a kernel that communicates."""
+    """Return which names of a trace belong to communication kernels."""
     own = texts(trace.communication)
     communicates = np.zeros(len(trace.names) + 1, np.bool_)
     for number in trace.names_of(Kind.KERNEL):

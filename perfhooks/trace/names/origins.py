@@ -1,10 +1,10 @@
-"""The origin of a frame, by the name of its file: the one definition of the user's code.
+"""Origin of a frame, by the name of its file. This is the only definition of user code.
 
-The recorder cuts the folders of ``sys.path`` off file names: ``lightning/pytorch/x.py`` lies where packages are
-installed, ``models/net.py`` beside the user's script, and the name does not tell them apart. So the worker looks up
-the first part of each name on the machine that recorded, and the capture keeps what it found (see
-`perfhooks.run.installation`). Where nobody looked, as for traces that others recorded, names of the standard library
-and of well-known packages are what they usually are, and everything else is the user's.
+The recorder removes the folders of ``sys.path`` from file names. So the names alone do not separate
+``lightning/pytorch/x.py`` in an installed package from ``models/net.py`` beside the user's script. The worker looks up
+the first part of each name on the recording host and stores the result in the capture (`perfhooks.run.installation`).
+Without such a result, for example in traces of other tools, names of the standard library and of well-known packages
+decide. Everything else is user code.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 
 class Origin(str, enum.Enum):
-    """Where the code of a frame comes from."""
+    """Origin of the code of a frame."""
 
     USER = "user"
     INSTALLED = "installed"
-    """An installed package of any environment, or a well-known library that runs from its sources elsewhere."""
+    """An installed package of any environment, or a well-known library that runs from a source checkout."""
     STANDARD = "standard"
     """The standard library."""
     TORCH = "torch"
-    """torch, and the code that it generates."""
+    """torch and its generated code."""
     PERFHOOKS = "perfhooks"
     """perfhooks and its integrations."""
     NO_SOURCE = "no source"
-    """No line of Python: a function written in C, a module's name, an operator."""
+    """No Python line: a C function, the name of a module, an operator."""
 
 
 Owners: TypeAlias = tuple[tuple[str, str], ...]
-"""The first parts of file names (``lightning``, ``train.py``) or whole absolute names, and the `Origin` of each."""
+"""Pairs of the first part of a file name (``lightning``, ``train.py``) or an absolute file name, and its `Origin`."""
 
 PREFERENCE: Final = ((Origin.USER,), (Origin.INSTALLED,), (Origin.TORCH, Origin.STANDARD))
-"""Whose lines are named: what `spoken` takes; never our own."""
+"""Origins of the frames that `describe_frames` accepts, in this order. Our own frames are never named."""
 
 KNOWN: Final = frozenset(
     (
@@ -53,27 +53,28 @@ KNOWN: Final = frozenset(
         *("IPython", "ipykernel", "tornado", "zmq", "nest_asyncio.py", "debugpy", "_pytest", "pytest", "pluggy"),
     )
 )
-"""Packages that nobody profiles as their own, for traces of which nobody looked up whose they are."""
+"""Well-known packages. They decide for traces without looked-up origins."""
 
 _TORCH: Final = frozenset(("torch", "functorch", "torchgen", "triton"))
 PLACE: Final = re.compile(r"(?P<file><[^>]*>[.\d]*|.+\.py\w?)\(\d+\): ")
 _INSTALLED: Final = re.compile(r"/(?:site-packages|dist-packages)/(?P<rest>.+)")
 _STANDARD: Final = re.compile(r"/(?:lib/)?python3(?:\.\d+)?/(?!(?:site|dist)-packages/)|\.zip/")
-# what torch.compile writes may lie below a folder of sys.path, which the recorder cuts off, or in a cache of any name
+# files of torch.compile may be below a folder of sys.path, which the recorder removes, or in a cache of any name
 _GENERATED: Final = re.compile(
     r"(?:^|/)torchinductor_|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$|^<eval_with_key>|(?:^|/)\.triton/"
 )
 _GENERATORS: Final = ("torchinductor_", "<eval_with_key>", ".triton/")
-_HASHED: Final = 55  # letters in the name of a file that is called by what is in it
+_HASHED: Final = 55  # characters of a file name of torch.compile that is a hash of the content
 _OURS: Final = re.compile(r"perfhooks(?:_\w+)?$")
 _OUR_FILES: Final = re.compile(r"/(?:perfhooks|integrations/perfhooks_\w+)/(?!examples/|tests/|benchmarks/)[\w/]+\.py$")
 
 
 def first_part(name: str) -> str | None:
-    """The first part of the file of a frame, which decides whose it is; None where it has no such part.
+    """Return the first part of the file of a frame, which decides its origin; None for absolute files and no file.
 
     Args:
-        name: the name of a frame: ``lightning/pytorch/x.py(12): f`` has ``lightning``, ``train.py(3): f`` ``train.py``.
+        name: Name of the frame. The result for ``lightning/pytorch/x.py(12): f`` is ``lightning``, and for
+            ``train.py(3): f`` it is ``train.py``.
     """
     file = file_of(name)
     return None if file is None else _first_part(file)
@@ -84,17 +85,17 @@ def _first_part(file: str) -> str | None:
 
 
 def file_of(name: str) -> str | None:
-    """The file of a frame as the recorder names it, with slashes; None where the frame is no line of Python."""
+    """Return the file of a frame in the spelling of the recorder, with slashes; None if the frame is no Python line."""
     place = PLACE.match(name)
     return place["file"].replace("\\", "/") if place else None
 
 
 def origin(name: str, owners: Mapping[str, str] | None = None) -> Origin:
-    """Say whose line a frame is.
+    """Return the origin of a frame.
 
     Args:
-        name: the name of a frame, as ``with_stack`` records it.
-        owners: what the machine that recorded knew of first parts; None where nobody looked.
+        name: Name of the frame, as ``with_stack`` records it.
+        owners: Origins from the recording host; None without a lookup.
     """
     file = file_of(name)
     if file is None:
@@ -103,25 +104,24 @@ def origin(name: str, owners: Mapping[str, str] | None = None) -> Origin:
         return Origin.TORCH
     first = _first_part(file)
     if first is None:
-        found = _of_absolute(file)
-        return Origin(owners[file]) if found is Origin.USER and owners and file in owners else found
+        result = _of_absolute(file)
+        return Origin(owners[file]) if result is Origin.USER and owners and file in owners else result
     return _of_first(first, owners or {})
 
 
 def _is_generated(file: str) -> bool:
-    """Whether torch.compile wrote it; the expression is slow for long names, and of hardly any it need be asked."""
+    # the expression is slow for long names, so cheap checks come first
     may_be = len(file.rpartition("/")[2]) == _HASHED or any(word in file for word in _GENERATORS)
     return may_be and _GENERATED.search(file) is not None
 
 
 def _of_absolute(file: str) -> Origin:
-    """Of a file that does not lie below ``sys.path``, or has no name: what a cell of a notebook runs is the user's."""
-    if file.startswith("<"):
+    if file.startswith("<"):  # code without a file; cells of a notebook are user code
         return Origin.USER if file.startswith("<ipython") else Origin.STANDARD
     installed = _INSTALLED.search(file)
     if installed:
-        found = _of_first(installed["rest"].partition("/")[0], {})
-        return found if found in (Origin.TORCH, Origin.PERFHOOKS) else Origin.INSTALLED
+        package = _of_first(installed["rest"].partition("/")[0], {})
+        return package if package in (Origin.TORCH, Origin.PERFHOOKS) else Origin.INSTALLED
     if _OUR_FILES.search(file):
         return Origin.PERFHOOKS
     return Origin.STANDARD if _STANDARD.search(file) else Origin.USER

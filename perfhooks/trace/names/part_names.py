@@ -1,4 +1,4 @@
-"""Which part of a step a label or a Python frame is, by its name: the one table of names."""
+"""Parts of a step by the names of labels and Python frames. This is the only table of such names."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ _NAMES: Final = {
     labels.CHECKPOINT: ("checkpoint", "checkpointing", "save checkpoint"),
     labels.COMMUNICATION: ("communication",),
 }
-"""The names that people give to the parts of a step, in small letters and without signs: ``## forward ##`` and
-``Forward`` are ``forward``, ``optimizer_step`` is ``optimizer step``, ``copy_batch_to_gpu`` is torchrec's."""
+"""Common names of the parts of a step, in lower case and without punctuation.
+
+``## forward ##`` and ``Forward`` are ``forward``, and ``optimizer_step`` is ``optimizer step``. torchrec has the label
+``copy_batch_to_gpu``.
+"""
 
 _PARTS: Final = {name: part for part, names in _NAMES.items() for name in names}
 
@@ -47,21 +50,22 @@ _FRAMES: Final = (
     (re.compile(r"torch/distributed/checkpoint/state_dict_saver\.py\(\d+\): (?:async_)?save$"), labels.CHECKPOINT),
     (re.compile(f"^{re.escape(ranges.MODULE)}"), labels.FORWARD),
 )
-"""The Python frames that are a part of the step, where stacks were recorded."""
+"""Python frames that are a part of the step. Only traces with stacks have them."""
 
 _RANGES: Final = (
     *((name, labels.OPTIMIZER) for name in (ranges.UPDATE, ranges.ZERO_GRAD)),
     *((name, labels.FORWARD) for name in ranges.WRAPPERS),
 )
-"""How the ranges begin that torch itself writes around a part of the step."""
+"""Beginnings of the ranges that torch writes around a part of the step."""
 
 _AUTOMATIC: Final = {name: part for part, name in labels.AUTOMATIC.items()}
 
 
 def readable(name: str) -> str:
-    """The name of a label as reports show it; any other name as it is.
+    """Return the name of a label for reports; any other name is unchanged.
 
-    ``forward (auto)`` is ``forward``, ``ProfilerStep#7`` is ``step`` and a fetch of a loader is ``waiting for data``.
+    ``forward (auto)`` becomes ``forward``, ``ProfilerStep#7`` becomes ``step``, and a fetch of a loader becomes
+    ``waiting for data``.
     """
     if name.startswith(ranges.LOADER):
         return "waiting for data"
@@ -69,22 +73,22 @@ def readable(name: str) -> str:
 
 
 def of_label(name: str) -> str | None:
-    """The part that somebody meant who wrote a label; None for other labels."""
+    """Return the part that a label of the user or of Lightning stands for; None for other labels."""
     if name.startswith(ranges.LIGHTNING):
         return _HOOKS.get(re.split(r"[.\]]", name)[-1])
     return _PARTS.get(" ".join(re.findall(r"[a-z0-9]+", name.lower())))
 
 
 def of_automatic(name: str) -> str | None:
-    """The part that a label of perfhooks' own names; None for other labels."""
+    """Return the part that a label of perfhooks stands for; None for other labels."""
     return _AUTOMATIC.get(name)
 
 
 def of_range(name: str) -> str | None:
-    """The part that a range of torch's own is; None for other labels."""
+    """Return the part that a range of torch stands for; None for other labels."""
     return next((part for start, part in _RANGES if name.startswith(start)), None)
 
 
 def of_frame(name: str) -> str | None:
-    """The part that a Python frame is; None for nearly all."""
+    """Return the part that a Python frame stands for; None for most frames."""
     return next((part for pattern, part in _FRAMES if pattern.search(name)), None)

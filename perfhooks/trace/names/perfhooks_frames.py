@@ -1,4 +1,4 @@
-"""Frames of perfhooks itself, as a trace names them."""
+"""Regular expressions for the frames of perfhooks itself."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ STAND_IN: Final = re.compile(
     r"(?:^|/)perfhooks(?:_[a-z]+/|/adapting/|/launching/(?:calls|loaders|frameworks)\.py|/recording/loader\.py)"
     r"|(?:^|/)perfhooks/record/loop/labelling\.py\(\d+\): (?:_labelled_call|labelled|noted)$"
 )
-"""Frames that stand in for functions of torch or of a framework: they call the user's program."""
+"""Frames that wrap functions of torch or of a framework, and call the user's program."""
 PROGRAM: Final = re.compile(
     r"^nn\.Module: |^(?!.*(?:^|/)(?:contextlib|functools|threading)\.py\(|.*torch/(?:compiler|_dynamo|profiler)/"
     r"|.*torch/autograd/profiler\.py\().+\(\d+\): "
 )
-"""Frames that belong to the program if a stand-in calls them; the others help the stand-in."""
+"""Frames that belong to the program if a wrapper calls them. All other frames below a wrapper are helpers of it."""

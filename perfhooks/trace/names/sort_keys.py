@@ -1,4 +1,4 @@
-"""What tables are sorted by: their own columns, and the words of torch's ``key_averages().table(sort_by=...)``."""
+"""Sort keys of tables: their own columns, and the keys of torch's ``key_averages().table(sort_by=...)``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _DEVICES: Final = ("cuda", "xpu", "privateuse1", "hip", "mtia")
-"""Torch reads each of these as ``device`` in a key."""
+"""Words that torch treats as ``device`` in a key."""
 
 _OPERATORS: Final = {
     "cpu_time_total": "cpu_ms",
@@ -32,13 +32,13 @@ _CALLS: Final = {
     "count": "calls",
 }
 
-_MEANING: Final[dict[str, dict[str, str]]] = {
+_TORCH_KEYS: Final[dict[str, dict[str, str]]] = {
     "operators": _OPERATORS | {"cpu_time": "cpu_ms / count", "device_time": "device_ms / count"},
     "labels": _CALLS | {"device_time_total": "device_ms", "device_time": "device_ms / calls"},
     "functions": _CALLS,
     "kernels": {"device_time_total": "total_ms", "self_device_time_total": "total_ms", "device_time": "mean_ms"},
 }
-"""By table, what each of torch's keys is among its columns; a mean is a column by a number of calls."""
+"""Column of each of torch's keys, by table. A mean is a column divided by a number of calls."""
 
 
 _RATES: Final = ("tflops_per_s", "gb_per_s", "flops_per_byte", "limit_percent", "limit")
@@ -57,39 +57,39 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         *_RATES,
     ),
 }
-"""By table, the columns that its file has; the tables themselves take polars, which a handler must not import."""
+"""Columns of the file of each table. They are repeated here because a handler must not import polars."""
 
 
 def check(name: str, key: str, columns: Iterable[str] = ()) -> str:
-    """The column that a table is sorted by, or two with `` / `` between them.
+    """Return the column of a sort key, or two columns with `` / `` between them.
 
     Args:
-        name: of the table.
-        key: what the user wrote: a column, or one of torch's keys.
-        columns: that the table has; `COLUMNS` if none are given.
+        name: Name of the table.
+        key: A column, or one of torch's keys.
+        columns: Columns of the table; `COLUMNS` by default.
 
     Raises:
         OptionError: The table has no such column.
     """
-    own = tuple(columns) or COLUMNS[name]
-    known = {**_MEANING.get(name, {}), **dict(zip(own, own, strict=True))}
+    own_columns = tuple(columns) or COLUMNS[name]
+    by_key = {**_TORCH_KEYS.get(name, {}), **dict(zip(own_columns, own_columns, strict=True))}
     plain = str(key)
     for device in _DEVICES:
         plain = plain.replace(device, "device")
-    if plain not in known:
-        close = difflib.get_close_matches(plain, known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise OptionError(f"the table {name!r} can be sorted by {', '.join(known)}, got {key!r}{hint}")
-    return known[plain]
+    if plain not in by_key:
+        matches = difflib.get_close_matches(plain, by_key, n=1)
+        hint = f"; did you mean {matches[0]!r}?" if matches else ""
+        raise OptionError(f"the table {name!r} can be sorted by {', '.join(by_key)}, got {key!r}{hint}")
+    return by_key[plain]
 
 
 def ordered(name: str, table: pl.DataFrame, key: str) -> pl.DataFrame:
-    """A table in another order: numbers with the largest first, texts by their letters, what is unknown last.
+    """Return a sorted table: numbers in descending order, texts in alphabetical order, unknown values last.
 
     Args:
-        name: of the table.
-        table: its rows.
-        key: see `check`.
+        name: Name of the table.
+        table: The table to sort.
+        key: See `check`.
 
     Raises:
         OptionError: The table has no such column.

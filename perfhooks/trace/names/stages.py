@@ -1,4 +1,4 @@
-"""Which loop a trace shows, where nobody says it: training or inference, by what only one of them leaves in a trace."""
+"""Detection of the loop of a trace: training or inference, by events that only one of them has."""
 
 from __future__ import annotations
 
@@ -18,34 +18,35 @@ INFERENCE: Final = "inference"
 UNKNOWN: Final = "unknown"
 
 _GRADIENTS: Final = re.compile(rf"^{re.escape(ranges.NODE)}|(?:^|[: ]){ranges.BACKWARD_CLASS}")
-# a transposed convolution runs the kernels of the gradient by the input forwards: these are no sign
+# kernels of the gradient of the input do not count: a transposed convolution runs them in the forward pass
 _GRADIENT_KERNELS: Final = re.compile(r"wgrad|_wrw_|backward|bn_bw|norm\w*bwd|_bwd_(?!data|gtc)", re.IGNORECASE)
 _SERVING: Final = re.compile(r"kv_?cache|and_cache|paged_?(?:kv|attention)", re.IGNORECASE)
-"""Keys and values are kept from token to token only where tokens are generated."""
+"""Names of operators and kernels that use a cache of keys and values. Only generation of tokens has such a cache."""
 _TRAINING_PARTS: Final = (labels.BACKWARD, labels.OPTIMIZER)
 _LAYERS: Final = ("gemms", "convolution", "attention")
 
 
 @cached_per_trace
 def shown(trace: Trace) -> str:
-    """The loop that a trace shows: `TRAIN`, `INFERENCE` or `UNKNOWN`.
+    """Return the loop of a trace: `TRAIN`, `INFERENCE` or `UNKNOWN`.
 
-    Training has a backward pass (nodes of autograd, a call of ``backward``, a label, kernels of gradients) or updates
-    (ranges of optimizers, their kernels). Inference has none of these, and keeps keys and values from token to token,
-    or has layers of which autograd took no note, as under ``torch.no_grad`` and ``torch.inference_mode``: elsewhere
-    torch numbers operators for the backward pass. What is neither, as a forward pass that notes gradients, is unknown.
+    - Training has a backward pass (nodes of autograd, a call of ``backward``, a label, kernels of gradients) or updates
+      (ranges of optimizers, their kernels).
+    - Inference has neither. It has a cache of keys and values, or layers without sequence numbers. Torch numbers
+      operators for the backward pass, except under ``torch.no_grad`` and ``torch.inference_mode``.
+    - Anything else is unknown, for example a forward pass with gradients enabled.
 
     Args:
-        trace: any trace.
+        trace: Any trace.
     """
-    if _trains(trace):
+    if _is_training(trace):
         return TRAIN
-    return INFERENCE if _infers(trace) else UNKNOWN
+    return INFERENCE if _is_inference(trace) else UNKNOWN
 
 
-def _trains(trace: Trace) -> bool:
+def _is_training(trace: Trace) -> bool:
     return (
-        any(_is_of_training(name) for name in _names(trace, Kind.OP, Kind.ANNOTATION))
+        any(_is_training_name(name) for name in _names(trace, Kind.OP, Kind.ANNOTATION))
         or any(part_names.of_frame(name) == labels.BACKWARD for name in _names(trace, Kind.PYTHON))
         or any(
             _GRADIENT_KERNELS.search(name) or work_kinds.of_kernel(name) == "optimizer"
@@ -54,12 +55,12 @@ def _trains(trace: Trace) -> bool:
     )
 
 
-def _is_of_training(name: str) -> bool:
-    told = (part_names.of_label, part_names.of_automatic, part_names.of_range)
-    return any(part_of(name) in _TRAINING_PARTS for part_of in told) or _GRADIENTS.search(name) is not None
+def _is_training_name(name: str) -> bool:
+    classifiers = (part_names.of_label, part_names.of_automatic, part_names.of_range)
+    return any(part_of(name) in _TRAINING_PARTS for part_of in classifiers) or _GRADIENTS.search(name) is not None
 
 
-def _infers(trace: Trace) -> bool:
+def _is_inference(trace: Trace) -> bool:
     if any(_SERVING.search(name) for name in _names(trace, Kind.OP, Kind.KERNEL)):
         return True
     _, sequence = trace.sparse("sequence")

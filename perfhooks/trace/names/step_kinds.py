@@ -1,4 +1,4 @@
-"""Steps that differ in kind: those that validate or save a checkpoint are apart from those that only train."""
+"""Kinds of steps: with a validation, with a checkpoint, and all others."""
 
 from __future__ import annotations
 
@@ -15,41 +15,42 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 KINDS: Final = (labels.VALIDATION, labels.CHECKPOINT)
-"""The parts that make a step one of another kind."""
+"""Parts that define a kind of step."""
 _COLUMNS: Final = tuple(f"{kind}_ms" for kind in KINDS)
 
 
 def kinds(table: pl.DataFrame) -> list[str]:
-    """Return the kind of each step of a step table: ``validation``, ``checkpoint``, or nothing for all other steps.
+    """Return the kind of each step of a step table: ``validation``, ``checkpoint``, or an empty text for other steps.
 
-    A part that all steps have makes no kind, however much of a step it is.
+    A part that all steps contain defines no kind, however long it is.
 
     Args:
         table: The result of `perfhooks.trace.tables.steps.table`.
     """
     parts = {kind: table[column].fill_null(0).to_list() for kind, column in zip(KINDS, _COLUMNS, strict=True)}
-    rare = {kind: spent for kind, spent in parts.items() if any(spent) and not all(spent)}
+    rare = {kind: part_ms for kind, part_ms in parts.items() if any(part_ms) and not all(part_ms)}
     largest = [
-        max(((spent[step], kind) for kind, spent in rare.items()), default=(0, "")) for step in range(table.height)
+        max(((part_ms[step], kind) for kind, part_ms in rare.items()), default=(0, "")) for step in range(table.height)
     ]
-    return [kind if spent > 0 else "" for spent, kind in largest]
+    return [kind if part_ms > 0 else "" for part_ms, kind in largest]
 
 
 def most_common(names: list[str]) -> str:
-    """Return the kind that most steps have."""
+    """Return the kind of most steps."""
     return max(("", *KINDS), key=names.count)
 
 
 def usual(table: pl.DataFrame) -> Flags:
     """Return which steps are of the most common kind, without outliers.
 
-    The first step of a program is one if it is far from the median of the others: it imports, and compiles.
+    The first step of a program is an outlier if it is far above the median of the other steps, because it imports and
+    compiles.
     """
     names = kinds(table)
     common = most_common(names)
-    found: Flags = np.array([kind == common for kind in names], np.bool_)
-    wall, others = table["wall_ms"].to_numpy(), found & (table["step"].fill_null(-1) != 0).to_numpy()
-    if others.any() and wall[found][0] > OUTLIER * np.median(wall[others]):
-        found = others
-    found[found] = is_near(wall[found])
-    return found
+    is_usual: Flags = np.array([kind == common for kind in names], np.bool_)
+    wall, is_later = table["wall_ms"].to_numpy(), is_usual & (table["step"].fill_null(-1) != 0).to_numpy()
+    if is_later.any() and wall[is_usual][0] > OUTLIER * np.median(wall[is_later]):
+        is_usual = is_later
+    is_usual[is_usual] = is_near(wall[is_usual])
+    return is_usual

@@ -1,4 +1,4 @@
-"""Types of tensors as traces spell them: C++ names, which differ between compilers, and those of NCCL and HCCL."""
+"""Spellings of tensor types in traces: C++ names, which differ between compilers, and names of NCCL and HCCL."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ _TYPES: Final = {
     "complex64": (8, ("complex<float>", "ComplexFloat")),
     "complex128": (16, ("complex<double>", "ComplexDouble")),
 }
-"""By torch's name: the bytes of one element, and how it is spelled, less ``c10::``."""
+"""Bytes of one element and spellings without ``c10::``, by torch's name."""
 
 SIZES: Final = {name: size for name, (size, _) in _TYPES.items()}
-"""The bytes of one element, by torch's name."""
+"""Bytes of one element, by torch's name."""
 SPELLINGS: Final = {
     f"{namespace}{spelling}": name
     for name, (_, spellings) in _TYPES.items()
     for spelling in spellings
     for namespace in ("", "c10::")
 }
-"""Every spelling and what torch calls the type."""
+"""Torch's name of each spelling."""
 _NAMES: Final = {spelling.lower(): name for spelling, name in SPELLINGS.items()}
 
 TENSORS: Final = "TensorList"
 GENERIC: Final = "GenericList"
-"""A list of anything: of tensors where it has shapes, else of numbers."""
+"""A list of tensors if it has shapes, else a list of numbers."""
 LISTS: Final = (TENSORS, GENERIC)
 NUMBER: Final = "Scalar"
 NUMBERS: Final = "ScalarList"
 
 
-def short(spelled: str) -> str:
-    """A type as users know it: ``BFloat16`` instead of ``c10::BFloat16``."""
-    return spelled.removeprefix("c10::")
+def short(spelling: str) -> str:
+    """Return a type without its namespace: ``BFloat16`` for ``c10::BFloat16``."""
+    return spelling.removeprefix("c10::")
 
 
-def name_of(spelled: object) -> str | None:
-    """Return torch's name of a type, in whatever letters it is spelled; None if it is no type of a tensor."""
-    return _NAMES.get(spelled.lower()) if isinstance(spelled, str) else None
+def name_of(spelling: object) -> str | None:
+    """Return torch's name of a type, without regard to case; None if it is no tensor type."""
+    return _NAMES.get(spelling.lower()) if isinstance(spelling, str) else None
 
 
-def size(spelled: str | None) -> int | None:
-    """Return the bytes of one element of a type; None if it is no type of a tensor."""
-    name = name_of(spelled)
+def size(spelling: str | None) -> int | None:
+    """Return the bytes of one element of a type; None if it is no tensor type."""
+    name = name_of(spelling)
     return None if name is None else SIZES[name]

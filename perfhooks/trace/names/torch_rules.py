@@ -1,7 +1,7 @@
-"""The rules by which torch.profiler makes its table of operators, one function each.
+"""Rules of torch.profiler for its table of operators, one function per rule.
 
 Source: ``torch/autograd/profiler.py`` (``_parse_kineto_results``) and ``torch/autograd/profiler_util.py`` of torch
-2.15; the rules themselves have not changed since 2.4.
+2.15. The rules are the same since torch 2.4.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Instants, Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
 
-# c10's DeviceType: what torch books as memory of the host, and as memory of "the" device
+# values of c10::DeviceType that torch counts as host memory and as device memory
 _HOST_TYPES: Final = (0, 2, 5)  # CPU, MKLDNN, IDEEP
 _DEVICE_TYPES: Final = (1, 6, 12, 20)  # CUDA, HIP, XPU, PrivateUse1
 
 
 def shown_name(name: str) -> str:
-    """The name under which an event is counted: all steps are one."""
+    """Return the name of an event in the table. All steps have one name."""
     return f"{STEP_MARK[:-1]}*" if name.startswith(STEP_MARK) else name
 
 
 def hidden(trace: Trace, rows: Ints) -> Flags:
-    """Which slices the table leaves out."""
+    """Return which slices the table omits."""
     return np.array([name in ranges.HIDDEN for name in trace.names] or [False], np.bool_)[trace.name[rows]]
 
 
 def tree_threads(trace: Trace, rows: Ints) -> Ints:
-    """The thread on which each slice takes part in the tree of calls.
+    """Return the thread of each slice in the tree of calls.
 
-    A runtime call joins the thread of the operator that its external id names. One that names none stays out, for its
-    thread is numbered otherwise than that of operators; unless no call names any, which is the fault of the recorder.
+    A runtime call belongs to the thread of the operator with its external id. Calls without such an operator get
+    threads of their own, because their thread numbers differ from those of operators. If no call has an operator, the
+    recorder wrote no ids, and all calls keep their threads.
     """
     thread = trace.thread[rows].astype(np.int64)
     calls = np.flatnonzero(trace.kind[rows] == Kind.RUNTIME)
@@ -53,7 +54,7 @@ def tree_threads(trace: Trace, rows: Ints) -> Ints:
 
 
 def named_operator(trace: Trace, rows: Ints) -> Ints:
-    """The operator or label whose external id a slice bears, or -1."""
+    """Return the operator or label with the external id of each slice, or -1."""
     return _by_external_id(trace).of(trace.external[rows])
 
 
@@ -63,16 +64,16 @@ def _by_external_id(trace: Trace) -> Numbered:
 
 
 def merged_into(parent: Ints, name: Column) -> Ints:
-    """The slice as whose part each one is counted: an only child that is named as its parent is no call of its own."""
+    """Return the slice that each slice counts for. An only child with the name of its parent is no call of its own."""
     children = np.bincount(parent[parent >= 0], minlength=len(parent))
     only = (parent >= 0) & (name[parent] == name) & (children[parent] == 1)
     return outermost(np.where(only, parent, -1))
 
 
 def memory_within(events: Instants, start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Bytes of the host and of devices that were allocated, less those released, while each slice ran.
+    """Return the allocated minus the released bytes during each slice, on the host and on devices.
 
-    By anybody: torch asks for the time only, both ends included, and not for the thread.
+    Torch counts all events in the time of the slice, both ends included, on any thread.
     """
     first, last = np.searchsorted(events.time, start, "left"), np.searchsorted(events.time, end, "right")
     host, device = (np.concatenate(([0], np.cumsum(size))) for size in memory_sizes(events))
@@ -80,23 +81,23 @@ def memory_within(events: Instants, start: Ints, end: Ints) -> tuple[Ints, Ints]
 
 
 def memory_sizes(events: Instants) -> tuple[Ints, Ints]:
-    """The bytes of each event, for the host and for devices."""
+    """Return the bytes of each event on the host and on devices."""
     host = np.where(np.isin(events.device_type, _HOST_TYPES), events.size, 0)
     device = np.where(np.isin(events.device_type, _DEVICE_TYPES), events.size, 0)
     return host, device
 
 
-def homeless_memory(events: Instants, start: Ints, end: Ints) -> Flags:
-    """Which memory events lie in no slice, both ends of a slice included; they make the row ``[memory]``."""
+def memory_outside(events: Instants, start: Ints, end: Ints) -> Flags:
+    """Return which memory events are outside of all slices, both ends included. They form the row ``[memory]``."""
     covered = intervals.union(start, end + 1)
-    begun = np.searchsorted(covered[:, 0], events.time, "right")
-    homeless: Flags = begun == np.searchsorted(covered[:, 1], events.time, "right")
-    return homeless
+    started = np.searchsorted(covered[:, 0], events.time, "right")
+    is_outside: Flags = started == np.searchsorted(covered[:, 1], events.time, "right")
+    return is_outside
 
 
 @cached_per_trace
 def shown_names(trace: Trace) -> tuple[list[str], Ints]:
-    """The distinct names of the table, and for each name of the trace its place among them."""
-    found: dict[str, int] = {}
-    places = [found.setdefault(shown_name(name), len(found)) for name in trace.names]
-    return list(found), np.array(places, np.int64)
+    """Return the distinct names of the table, and the index among them of each name of the trace."""
+    numbers: dict[str, int] = {}
+    indices = [numbers.setdefault(shown_name(name), len(numbers)) for name in trace.names]
+    return list(numbers), np.array(indices, np.int64)

@@ -1,8 +1,8 @@
-"""What kind of work a kernel or an operator does, told by its name: rules about parts of words.
+"""Classification of kernels and operators into kinds of work, by patterns in their names.
 
-Sources: names as they stand in recorded traces (those of the table ``tests/data/kernel_kinds.tsv``), and in the
-code of the libraries: torch's ``aten/src/ATen/native/cuda`` and ``torch/_inductor``, CUTLASS, FlashInfer, vLLM, SGLang,
-TensorRT-LLM, aiter, MIOpen, FBGEMM, flash-linear-attention, mamba, TransformerEngine, bitsandbytes.
+Sources are recorded traces (``tests/data/kernel_kinds.tsv``) and the code of these libraries: torch
+(``aten/src/ATen/native/cuda`` and ``torch/_inductor``), CUTLASS, FlashInfer, vLLM, SGLang, TensorRT-LLM, aiter, MIOpen,
+FBGEMM, flash-linear-attention, mamba, TransformerEngine, bitsandbytes.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ KINDS: Final = (
     *("gemms", "convolution", "attention", "normalisation", "elementwise", "reduction", "indexing", "quantisation"),
     *("moe", "ssm", "communication", "copies", "optimizer", "other"),
 )
-"""What work can be; ``other`` is what nothing tells."""
+"""Kinds of work. ``other`` is work without a matching pattern."""
 
 TRITON: Final = r"^triton_"
-"""What torch.compile made."""
+"""Kernels of torch.compile."""
 _FUSED: Final = rf"{TRITON}[a-z]{{2,4}}_fused_"
-"""The kind of the kernel: pointwise, reduction, persistent reduction, template and so on; then the operators of which
-it has a part, a number, and the signature in old versions."""
+"""Beginning of the name of a fused kernel. The letters stand for pointwise, reduction, persistent reduction, template
+and so on. The fused operators follow, then a number, and in old versions the signature."""
 _NUMBER: Final = r"\d*(?:_[\dcde]+)?$"
 
-# Of the operators in the name of a fusion: those that only move numbers, or turn shapes. A matrix product, a
-# convolution or attention in the list is a call beside the kernel, of which the kernel adds a bias or turns the result.
+# Operators in the name of a fusion that only move numbers or change shapes. A matrix product, a convolution or
+# attention in the list is a separate call: the kernel adds its bias or changes the shape of its result.
 _MOVES: Final = (
     r"(?:copy|clone|cat|stack|zeros(?:_like)?|constant_pad_nd|slice|view|unsafe_view|reshape|permute|transpose|t|"
     r"unsqueeze|squeeze|expand|select|split(?:_with_sizes)?|unbind|as_strided|contiguous|repeat|alias|mm|bmm|moe_forward|"
@@ -77,13 +77,13 @@ _QUANTISES: Final = (
 
 
 class Clue(NamedTuple):
-    """A part of names that tells a kind."""
+    """A pattern of names and the kind of work that it stands for."""
 
     kind: str
     pattern: str
     of: Literal["name", "own"] = "name"
-    """Where it is looked for: in the whole name, with the types and functions that a template was made of, or in the
-    function's own name alone, as ``copy`` and ``gather`` are words of many templates."""
+    """Text to search: ``name`` is the full name with its template arguments, ``own`` the name of the function alone.
+    The latter is for words such as ``copy`` and ``gather``, which occur in the arguments of many templates."""
 
 
 KERNELS: Final = (
@@ -107,7 +107,7 @@ KERNELS: Final = (
     Clue("copies", r"(?<![a-z])(?<!index_)copy(?![a-z])", "own"),
     Clue("elementwise", r"rotary|(?<![a-z])rope(?![a-z])|tri[ul]_|arange|_range(?![a-z])|position", "own"),
     Clue("indexing", r"(?<!with_)index(?!ed)|gather|scatter|embedding|_embs?(?![a-z])|_eb_|indices|token_ids", "own"),
-    Clue("indexing", r"alloc_(?:decode|extend)", "own"),  # places for tokens, in SGLang
+    Clue("indexing", r"alloc_(?:decode|extend)", "own"),  # slots of tokens in SGLang
     Clue("indexing", rf"sparse|dense_representation|permute_\w*(?:data|lengths)|{_INTERPOLATES}", "own"),
     Clue("indexing", r"(?<![a-z_])compute_cuda_kernel", "own"),  # of repeat_interleave
     Clue("copies", r"catarray|\w_copy_kernel|^dma_"),
@@ -127,7 +127,7 @@ KERNELS: Final = (
     Clue("quantisation", rf"{_QUANTISES}|cast_and_transpose|scaled_fp8|fp8_?rowwise|qparam"),
     Clue("elementwise", rf"(?<![a-z])(?:{_POINTWISE})(?![a-z])", "own"),
 )
-"""What kind of work a kernel is; the first that is found decides."""
+"""Patterns of kernels; the first match decides."""
 
 OPERATORS: Final = (
     Clue("communication", communication.OPERATORS),
@@ -146,10 +146,9 @@ OPERATORS: Final = (
     Clue("gemms", r"(?<!fb)gemm|gemv|matmul|_mm$|::_*(?:\w+_)?(?:bi)?linear|einsum|cublas|marlin"),
     Clue("quantisation", rf"::\w*(?:{_QUANTISES}|choose_qparams)"),
 )
-"""The same of operators, before the stem of their name (`STEMS`) tells."""
+"""Patterns of operators; the first match decides. Without a match, the stem of the name (`STEMS`) decides."""
 
-# Elementwise are those that torch itself tags as pointwise (torch.Tag.pointwise), with losses, dropout, random numbers
-# and what fills a tensor.
+# The elementwise operators have torch's tag torch.Tag.pointwise, or are losses, dropout, random numbers or fills.
 STEMS: Final = {
     "elementwise": (
         "abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh ceil celu clamp clamp_max clamp_min clip "
@@ -187,47 +186,46 @@ STEMS: Final = {
         "chunk_cat split_with_sizes_copy"
     ),
 }
-"""What kind of work an operator is, by the stem of its name (see `stem`)."""
+"""Stems of operator names by kind of work, see `stem`."""
 
 _BY_STEM: Final = {stem: kind for kind, stems in STEMS.items() for stem in stems.split()}
 _ENDS: Final = re.compile(r"(?:_(?:backward|backward_data|double_backward|out|jvp|scalar|tensor|list))*_?$")
 _FOREACH: Final = "foreach_"
-_NOBODY: Final = "(anonymous namespace)::"
-_LONGEST: Final = 600
-"""Letters of a name that are looked at: templates say early what they are made for."""
+_ANONYMOUS: Final = "(anonymous namespace)::"
+_MAX_LENGTH: Final = 600
+"""Characters of a name to search. Templates have their decisive words at the beginning."""
 _END_OF_OWN: Final = re.compile(r"[<(]")
-"""The template of a function, or its arguments."""
+"""Start of the template arguments or of the parameters of a function."""
 _DTYPE: Final = re.compile(r"-dtype_.*$")
-"""At the end of the kernels of an MTIA, which have the names of operators."""
+"""Suffix of kernels of MTIA devices, which are named after operators."""
 
 
 @functools.lru_cache(maxsize=2048)  # windows of one run have the same names
 def of_kernel(name: str) -> str:
-    """What kind of work a kernel is, one of `KINDS`.
+    """Return the kind of work of a kernel, one of `KINDS`.
 
     Args:
-        name: as it is in the trace.
+        name: Name of the kernel in the trace.
     """
-    plain = name[:_LONGEST].lower().replace(_NOBODY, "")
-    return _told(plain, _searches(KERNELS)) or _of_operator(f"::{_DTYPE.sub('', plain)}")
+    plain = name[:_MAX_LENGTH].lower().replace(_ANONYMOUS, "")
+    return _first_match(plain, _searches(KERNELS)) or _of_operator(f"::{_DTYPE.sub('', plain)}")
 
 
 @functools.lru_cache(maxsize=2048)
 def of_operator(name: str) -> str:
-    """The same of an operator.
+    """Return the kind of work of an operator, one of `KINDS`.
 
     Args:
-        name: as it is in the trace; of a node of autograd that of its forward operator, as ``::addmm``.
+        name: Name of the operator in the trace. For a node of autograd: that of its forward operator, as ``::addmm``.
     """
-    return _of_operator(name[:_LONGEST].lower())
+    return _of_operator(name[:_MAX_LENGTH].lower())
 
 
 def _of_operator(name: str) -> str:
-    return _told(name, _searches(OPERATORS)) or _BY_STEM.get(stem(name), "other")
+    return _first_match(name, _searches(OPERATORS)) or _BY_STEM.get(stem(name), "other")
 
 
-def _told(name: str, searches: Iterable[tuple[Clue, Callable[[str], object]]]) -> str | None:
-    """The kind of the first rule that applies."""
+def _first_match(name: str, searches: Iterable[tuple[Clue, Callable[[str], object]]]) -> str | None:
     texts = {"name": name, "own": _END_OF_OWN.split(name, maxsplit=1)[0]}
     return next((rule.kind for rule, search in searches if search(texts[rule.of])), None)
 
@@ -238,6 +236,6 @@ def _searches(rules: tuple[Clue, ...]) -> list[tuple[Clue, Callable[[str], objec
 
 
 def stem(name: str) -> str:
-    """What an operator does, by its name: ``aten::_foreach_add_``, ``add.out`` and ``add_backward`` are ``add``."""
+    """Return the stem of an operator name: ``add`` for ``aten::_foreach_add_``, ``add.out`` and ``add_backward``."""
     own = name.rpartition("::")[2].rpartition(": ")[2].partition(".")[0].lstrip("_").removeprefix(_FOREACH)
     return _ENDS.sub("", own)

@@ -35,7 +35,7 @@ def table(trace: Trace) -> pl.DataFrame:
     with them (``cumtime``), a call that lies in one of the same function counted once; ``mean_ms`` is the total by the
     number of calls. ``file`` and ``line`` say where the function begins, null for what is written in C and for modules
     (``nn.Module: Linear_0``): a trace has no other lines. ``line`` is null as well where recording began in the only
-    call of the function, see `perfhooks.trace.names.attribution.begun_in`.
+    call of the function, see `perfhooks.trace.names.attribution.open_at_start`.
 
     Frames of perfhooks, and what they call for themselves, have no row, and their time is in no self time. The other
     self times sum to the time in which any function ran, of each thread, to the nanosecond; what threads other than
@@ -87,6 +87,6 @@ def _begun(trace: Trace) -> Ints:
     """The names that only frames have in which recording began."""
     begun, every = (
         np.bincount(trace.name[frames], minlength=len(trace.names))
-        for frames in (sorted(attribution.begun_in(trace)), trace.rows(Kind.PYTHON))
+        for frames in (sorted(attribution.open_at_start(trace)), trace.rows(Kind.PYTHON))
     )
     return np.flatnonzero((begun > 0) & (begun == every))

@@ -232,7 +232,7 @@ def _sources(trace: Trace, entry: Ints, owners: Owners) -> list[str | None]:
     for origins in PREFERENCE:
         wanted = is_frame & attribution.names_of(trace, origins, owners)[name]
         around.append(np.append(tree.row, -1)[nearest(tree.nesting.parent, entry, wanted)].tolist())
-    return [attribution.spoken(trace, *entries) for entries in zip(*around, strict=True)]
+    return [attribution.describe_frames(trace, *entries) for entries in zip(*around, strict=True)]
 
 
 def _nearest(parent: Ints, entry: Ints, name: Ints, choices: tuple[np.ndarray, ...]) -> list[int]:

@@ -358,7 +358,7 @@ def _shapes(trace: Trace, rows: Ints) -> _Key:
 def _memory_row(trace: Trace) -> dict[str, int]:
     """The row of what was allocated while nothing that is shown ran; empty where that is nothing."""
     rows = _shown(trace)
-    homeless = torch_rules.homeless_memory(trace.instants, trace.start[rows], trace.end[rows])
+    homeless = torch_rules.memory_outside(trace.instants, trace.start[rows], trace.end[rows])
     if not homeless.any():
         return {}
     host, device = (int(size[homeless].sum()) for size in torch_rules.memory_sizes(trace.instants))
