@@ -97,10 +97,10 @@ class Cases:
             raise BoundError(f"{(children - own) >> 10} MiB")
         ran = [row.group.signature.name for row in done.rows if row.alone_ms is not None]
         problems = [each.problem for row in done.rows for each in (row, *row.tried)]
-        deaths = sum("it ended the process" in problem for problem in problems)
+        deaths = sum("crashed the child process" in problem for problem in problems)
         self._ran |= set(ran)
         self.made.update(asked=len(done.rows), ran=len(ran), deaths=deaths)
-        self.made["late"] += sum("of the time that was left" in problem for problem in problems)
+        self.made["late"] += sum("exceeded its time limit" in problem for problem in problems)
         self.made["operators that ran"] = len(self._ran)
         return "died" if deaths else "tried"
 

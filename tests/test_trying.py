@@ -91,7 +91,7 @@ def test_nearly_all_of_a_step_can_be_run_again_and_the_rest_has_its_reason(calls
     assert chosen.covered >= 0.99
     left = {each.name: each.reason for each in chosen.left}
     operators = {each: reason for each, reason in left.items() if each.startswith("aten::")}
-    assert set(operators.values()) <= {"the shapes of a list of more than 30 tensors are not recorded"}
+    assert set(operators.values()) <= {"torch does not record the shapes of lists of more than 30 tensors"}
     assert set(operators) <= {"aten::_foreach_norm", "aten::_foreach_mul_", "aten::stack", "aten::cat"}
     assert {reason for each, reason in left.items() if each not in operators} == {AUTOGRAD}
 
@@ -214,14 +214,14 @@ def test_a_flag_is_read_as_any_recorder_writes_it(written):
         ("c10d::allreduce_", (), "a collective needs the other ranks"),
         ("mine::op", (), "an operator of mine, which is not torch's own"),
         ("aten::nothing_like_it", (), "this torch has no such operator"),
-        ("aten::mm", (tensor(2, 2), plain("1")), "no overload of this torch takes what was recorded of its arguments"),
+        ("aten::mm", (tensor(2, 2), plain("1")), "no overload of this torch accepts its recorded arguments"),
         ("aten::from_file", (plain("/etc/passwd"), nothing(), nothing(), nothing(), nothing(), nothing(), nothing()),
-         "its schema does not say that all it does is to compute tensors"),
+         "its schema does not guarantee that it only computes tensors"),
         ("aten::resize_", (tensor(2), plain("[3]", "ScalarList"), nothing()),
-         "its schema does not say that all it does is to compute tensors"),
-        ("aten::item", (tensor(1),), "its schema does not say that all it does is to compute tensors"),
+         "its schema does not guarantee that it only computes tensors"),
+        ("aten::item", (tensor(1),), "its schema does not guarantee that it only computes tensors"),
         ("aten::cat", (Argument("TensorList", (), (), ""), plain("0")),
-         "the shapes of a list of more than 30 tensors are not recorded"),
+         "torch does not record the shapes of lists of more than 30 tensors"),
         ("AddBackward0", (), "autograd's own work between operators"),
     ],
 )  # fmt: skip
@@ -373,7 +373,7 @@ def test_a_block_is_a_millisecond_or_more_and_inputs_that_change_begin_anew():
 def test_a_clock_that_stands_still_is_refused_before_calls_without_number_are_made():
     """It took 20 GB of memory for the pieces of what changes its inputs."""
     calls = ready.Ready(int, (), written=(torch.ones(3),))
-    with pytest.raises(OptionError, match="clock must move on"):
+    with pytest.raises(OptionError, match="clock must advance"):
         timing.Blocks(calls, lambda: 0.0)
 
 
@@ -434,8 +434,8 @@ def test_a_planted_slow_layout_and_planted_float64_are_found_with_their_size():
     ("recorded_ms", "saved", "said"),
     [
         (10, (90, 90), "bf16: 90 ms, 90% (1 operator)"),
-        (100, (90, 900), "bf16: 90 ms to 900 ms, 90% to 900% (1 operator, 1 of them not for sure)"),
-        (1, (0.9, 9), "bf16: 0.9 ms to 9 ms, 0.9% to 9% (1 operator, 1 of them not for sure)"),
+        (100, (90, 900), "bf16: 90 ms to 900 ms, 90% to 900% (1 operator, 1 of them uncertain)"),
+        (1, (0.9, 9), "bf16: 0.9 ms to 9 ms, 0.9% to 9% (1 operator, 1 of them uncertain)"),
     ],
 )
 def test_what_takes_another_time_alone_than_it_took_in_the_training_saves_a_range(recorded_ms, saved, said):
@@ -798,18 +798,18 @@ def test_a_device_that_is_not_here_is_refused_with_the_way_out(monkeypatch):
     with pytest.raises(OptionError) as refused:
         safe.device_of(None, on_device=True)
     assert str(refused.value) == (
-        "device 'cuda', where this was recorded, is not here: No CUDA GPUs are available. "
-        "--device cpu runs its operators on this processor, which says little of the device"
+        "the recorded device 'cuda' is not available: No CUDA GPUs are available. "
+        "--device cpu runs the operators on this CPU, with little meaning for the device"
     )
     with pytest.raises(
-        OptionError, match=r"^device 'cuda:1' is not here: No CUDA GPUs are available\. Give --device cpu$"
+        OptionError, match=r"^device 'cuda:1' is not available: No CUDA GPUs are available\. Use --device cpu$"
     ):
         safe.device_of("cuda:1", on_device=True)
     with pytest.raises(
-        OptionError, match=r"^device must be one that torch knows, as cpu, cuda or cuda:1; got 'nowhere'$"
+        OptionError, match=r"^device must be a device of torch, for example cpu or cuda:1, got 'nowhere'$"
     ):
         safe.device_of("nowhere", on_device=True)
-    with pytest.raises(OptionError, match=r"^device 'meta' computes nothing, .* Give --device cpu$"):
+    with pytest.raises(OptionError, match=r"^device 'meta' computes nothing .* Use --device cpu$"):
         safe.device_of("meta", on_device=False)
 
 
@@ -829,7 +829,7 @@ def test_what_torch_says_of_a_device_is_cut_after_its_first_sentence(monkeypatch
         raise RuntimeError(said)
 
     monkeypatch.setattr(safe.torch, "empty", absent)
-    with pytest.raises(OptionError, match=re.escape(f"device 'cuda' is not here: {short}. Give --device cpu")):
+    with pytest.raises(OptionError, match=re.escape(f"device 'cuda' is not available: {short}. Use --device cpu")):
         safe.device_of("cuda", on_device=False)
 
 

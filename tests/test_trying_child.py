@@ -67,10 +67,10 @@ def test_a_death_has_a_name_and_what_was_measured_before_and_is_measured_after_i
     rows = tried(MM, ADD, SUB, seconds=20).rows
     assert [row.alone_ms is not None for row in rows] == [True] * 3
     problems = [[each.problem for each in row.tried] for row in rows]
-    left = "it ended the process that tried it: exit code 7"
-    assert problems == [["", died, left, ""] for died in ("", "it ended the process that tried it: SIGSEGV", "")]
+    left = "crashed the child process: exit code 7"
+    assert problems == [["", died, left, ""] for died in ("", "crashed the child process: SIGSEGV", "")]
     assert all(each.timing is not None for row in rows for each in row.tried if not each.problem)
-    assert "not run: it ended the process that tried it: SIGSEGV" in written.table(trial_of(rows))["verdict"].to_list()
+    assert "not run: crashed the child process: SIGSEGV" in written.table(trial_of(rows))["verdict"].to_list()
 
 
 def trial_of(rows):
@@ -80,7 +80,7 @@ def trial_of(rows):
 def test_an_operator_that_dies_by_itself_is_a_row_and_the_next_one_is_run(monkeypatch):
     monkeypatch.setattr(bench.inputs, "build", dying(bench.inputs.build))
     first, second = tried(ADD, MM, variants=("bf16",), seconds=20).rows
-    assert first.problem == "it ended the process that tried it: SIGABRT"
+    assert first.problem == "crashed the child process: SIGABRT"
     assert second.tried[0].timing is not None
 
 
@@ -108,7 +108,7 @@ def test_seconds_hold_for_a_single_call_and_the_rest_has_its_share_of_what_is_le
     (row,) = tried(MM, seconds=8, limit=1).rows
     assert time.monotonic() - began < 8 + 4  # seconds for a child and for a busy machine
     hung, same = row.tried
-    assert hung.problem.startswith("it took more than ")
+    assert hung.problem.startswith("exceeded its time limit of ")
     assert hung.problem.endswith("(--seconds)")
     assert same.timing is not None
 
@@ -118,7 +118,7 @@ def test_what_there_is_no_time_for_is_said(monkeypatch):
     done = tried(MM, ADD, SUB, seconds=0.5)
     assert done.is_out_of_time
     assert len(done.rows) < 3
-    assert "The time was over before all operators had been tried: give more --seconds." in written.sentences(done)
+    assert "Time limit reached before all operators had been tried: increase --seconds." in written.sentences(done)
 
 
 def test_a_parent_that_is_killed_leaves_no_child_behind(tmp_path):

@@ -110,13 +110,13 @@ def test_json_says_what_cannot_be_run_again(run, folder):
     ("arguments", "said"),
     [
         (("--variant", "faster"), "variant must be one of float32, bf16"),
-        (("--finding", "host-bound"), "finding must be one that can be tried"),
+        (("--finding", "host-bound"), "finding must be one of"),
         (("--op", "aten::conv2d", "--op", "bmm"), "there is no call of aten::conv2d or bmm in"),
         (("--op", "mm", "--finding", "float64-products"), "choose one of --op and --finding"),
         (("--limit", "0"), "limit must be an integer >= 1"),
         (("--seconds", "0"), "seconds must be a number above 0"),
         (("--memory", "-1"), "memory must be a number of GiB above 0"),
-        (("--device", "nowhere"), "device must be one that torch knows"),
+        (("--device", "nowhere"), "device must be a device of torch"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(run, folder, arguments, said):

@@ -90,7 +90,7 @@ def test_it_is_kept_and_compared_with_later(machine, tmp_path):
     assert table["call"].to_list() == ["new"]
     assert table["verdict"].to_list() == ["slower"]
     assert table["ratio"][0] == pytest.approx(3, rel=0.15)
-    with pytest.raises(OptionError, match=r"it has old \(\[3\], "):
+    with pytest.raises(OptionError, match=r"got old \(\[3\], "):
         compare(machine, third=1e-3).against(loaded)
     (tmp_path / "calls.json").write_text('{"format": 99}')
     with pytest.raises(PerfhooksError, match="format"):
@@ -222,7 +222,7 @@ def test_fuzzer_take_gives_sets_of_inputs():
         ({"a": print}, {"inputs": [torch.ones(2)]}, "each set of inputs must be"),
         ({"a": print}, {"inputs": [[torch.ones(2)], [torch.zeros(2)]]}, "need names"),
         ({"a": print}, {"inputs": [[1]], "args": [1]}, "one or the other"),
-        ({"a": print}, {"setup": "x = 1"}, "are for statements"),
+        ({"a": print}, {"setup": "x = 1"}, "need statements"),
         ({"a": "x"}, {"args": [1]}, "by name"),
         ({"a": "x ="}, {}, "stmt must be Python"),
         ({"a": "x"}, {"setup": "x ="}, "setup must be Python"),

@@ -1,4 +1,4 @@
-"""Where recorded calls are run: in a child process, which is asked for one of them after the other."""
+"""The measurement of recorded calls in a child process, one call per request."""
 
 from __future__ import annotations
 
@@ -28,52 +28,53 @@ if TYPE_CHECKING:
     from perfhooks.trials.timing import Clock, Timing
     from perfhooks.trials.variants import Variant
 
-_ALONE: Final = 5
-"""Blocks of a call by itself: their median says whether it is comparable at all, which needs no more."""
+_SAMPLES: Final = 5
+"""Blocks of a call without variants. Their median only decides whether the call is comparable."""
 _LONGEST: Final = 200
-"""Characters of what torch has to say."""
+"""Maximum length of an error message of torch in a table."""
 SHORTEST_S: Final = 0.1
-"""For a variant, however little time is left: less is no measurement."""
+"""Minimum time per variant, in seconds, even after the time limit. Shorter measurements are useless."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """One variant of one operator."""
+    """The measurement of one variant of one operator."""
 
     variant: str
     timing: Timing | None = None
     difference: float | None = None
-    """Of the results, see `perfhooks.trials.ready.difference`."""
+    """Relative difference of the results, see `perfhooks.trials.ready.difference`."""
     is_wrong: bool = False
-    """Whether that is more than the variant may bring about."""
+    """Whether the difference exceeds the tolerance of the variant."""
     problem: str = ""
-    """Why it could not be run."""
+    """Reason why the variant failed."""
 
 
 class Alone(NamedTuple):
-    """A call by itself."""
+    """The measurement of a recorded call without variants."""
 
     ms: float | None = None
-    """What it takes; None where it could not be run."""
+    """Duration of the call, in milliseconds; None if the call failed."""
     problem: str = ""
-    """Why."""
+    """Reason of the failure."""
     variants: tuple[str, ...] = ()
-    """What is to be tried with it."""
+    """Names of the variants to try."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions:
-    """What to try."""
+    """Options of a trial."""
 
     device: torch.device
     variants: tuple[str, ...] = ()
-    """By name; none are those that make sense for each operator."""
+    """Names of variants; if empty, the variants that suit each operator."""
     limit: int = 10
-    """How many of the operators that cost most."""
+    """Number of operators, the costliest first."""
     memory: float = math.inf
-    """GiB that may be taken."""
+    """Memory limit, in GiB."""
     seconds: float = math.inf
-    """How long all of it may take: what cannot be decided by then stays so, and what has not ended is ended."""
+    """Time limit, in seconds. Comparisons that need more time stay undecided; a call that is still running is
+    killed."""
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
@@ -85,7 +86,7 @@ class TrialOptions:
             raise OptionError(f"seconds must be a number above 0, got {self.seconds:g}")
 
     def of(self, call: Ready) -> list[Variant]:
-        """The variants to try of a call: one that was named is tried with all, the others where they make sense."""
+        """Return the variants of a call: the selected ones, else those that suit it."""
         return [variant for variant in variants.chosen(self.variants) if self.variants or variant.suits(call)]
 
 
@@ -93,81 +94,85 @@ class TrialOptions:
 def answering(
     signatures: Sequence[Signature | Update], options: TrialOptions, circumstances: Circumstances
 ) -> Iterator[Callable[..., Any]]:
-    """What a child does while it is there: answers with what a method of its `Bench` gives, asked for by its name."""
+    """Run a `Bench` in a child process.
+
+    Yields:
+        A function that calls a method of the bench by its name.
+    """
     with safe.as_recorded(circumstances):
         safe.bind(options.memory, options.device)
         bench = Bench(signatures, options)
-        yield lambda method, *given: getattr(bench, method)(*given)
+        yield lambda method, *arguments: getattr(bench, method)(*arguments)
 
 
 class Bench:
-    """Holds one call and its inputs, until it is asked for another one.
+    """Measures calls. The inputs of the latest call stay in memory until another call is requested.
 
     Args:
-        signatures: What may be asked for, by its place in here.
-        options: What to try.
+        signatures: The calls, requested by their index.
+        options: Options of the trial.
     """
 
     def __init__(self, signatures: Sequence[Signature | Update], options: TrialOptions) -> None:
         self._signatures = signatures
         self._options = options
-        self._laid: tuple[int, Ready] | None = None
+        self._current: tuple[int, Ready] | None = None
         self._original: Blocks | None = None
 
-    def alone(self, place: int, seconds: float) -> Alone | None:
-        """Run a call by itself; None where there is nothing to try with it."""
+    def alone(self, index: int, seconds: float) -> Alone | None:
+        """Measure a call without variants. Return None if no variant suits it."""
         try:
-            names = tuple(variant.name for variant in self._options.of(self._call(place)))
-            return Alone(ms=1e3 * self._seconds(place, seconds), variants=names) if names else None
-        except Exception as error:  # noqa: BLE001 -- whatever an operator has to say
+            names = tuple(variant.name for variant in self._options.of(self._call(index)))
+            return Alone(ms=1e3 * self._seconds(index, seconds), variants=names) if names else None
+        except Exception as error:  # noqa: BLE001 -- operators raise any exception
             return Alone(problem=self._problem(error))
 
-    def tried(self, place: int, number: int, seconds: float) -> Tried | None:
-        """Run a call beside one of its variants; None where it would be the same call, or cannot be."""
-        variant = self._options.of(self._call(place))[number]
+    def tried(self, index: int, variant_index: int, seconds: float) -> Tried | None:
+        """Compare a call with a variant. Return None if the variant is equal to the call or impossible."""
+        variant = self._options.of(self._call(index))[variant_index]
         try:
-            return self._tried(place, variant, seconds)
-        except Exception as error:  # noqa: BLE001 -- whatever an operator has to say
+            return self._tried(index, variant, seconds)
+        except Exception as error:  # noqa: BLE001 -- operators raise any exception
             return Tried(variant=variant.name, problem=self._problem(error))
         finally:
             gc.collect(0)
 
-    def _call(self, place: int) -> Ready:
-        if self._laid is None or self._laid[0] != place:
-            self._laid = self._original = None  # the next one may need the memory
-            self._laid = place, self._built(self._signatures[place])
-        return self._laid[1]
+    def _call(self, index: int) -> Ready:
+        if self._current is None or self._current[0] != index:
+            self._current = self._original = None  # frees memory for the next call
+            self._current = index, self._build(self._signatures[index])
+        return self._current[1]
 
-    def _built(self, signature: Signature | Update) -> Ready:
+    def _build(self, signature: Signature | Update) -> Ready:
         inputs.check_memory(signature, self._options.memory * safe.GIB)
         return inputs.build(signature, self._options.device)
 
-    def _blocks(self, place: int) -> Blocks:
+    def _blocks(self, index: int) -> Blocks:
         if self._original is None:
-            self._original = Blocks(self._call(place), self._options.clock)
+            self._original = Blocks(self._call(index), self._options.clock)
         return self._original
 
-    def _seconds(self, place: int, longest: float) -> float:
-        ends = time.monotonic() + longest / 2
-        blocks = self._blocks(place)
-        taken = [blocks.seconds()]
-        while len(taken) < _ALONE and time.monotonic() < ends:
-            taken.append(blocks.seconds())
-        return median(taken)
+    def _seconds(self, index: int, limit: float) -> float:
+        ends = time.monotonic() + limit / 2
+        blocks = self._blocks(index)
+        samples = [blocks.seconds()]
+        while len(samples) < _SAMPLES and time.monotonic() < ends:
+            samples.append(blocks.seconds())
+        return median(samples)
 
-    def _tried(self, place: int, variant: Variant, seconds: float) -> Tried | None:
-        call = self._call(place)
+    def _tried(self, index: int, variant: Variant, seconds: float) -> Tried | None:
+        call = self._call(index)
         if (changed := variant.changed(call)) is None:
             return None
-        # half of the time goes into building, holding results against each other, and finding out how long a call takes
-        longest = min(max(seconds / 2, SHORTEST_S), timing.LONGEST_S)
-        apart = difference(call, changed)
+        # the other half is for building inputs, comparing results and calibration
+        limit = min(max(seconds / 2, SHORTEST_S), timing.LONGEST_S)
+        deviation = difference(call, changed)
         blocks = Blocks(changed, self._options.clock)
-        timed = timing.in_turn(self._blocks(place), blocks, seconds=min(timing.SECONDS, longest), longest=longest)
-        wrong = apart is not None and apart > variant.tolerance
-        return Tried(variant=variant.name, timing=timed, difference=apart, is_wrong=wrong)
+        timing_result = timing.in_turn(self._blocks(index), blocks, seconds=min(timing.SECONDS, limit), longest=limit)
+        is_wrong = deviation is not None and deviation > variant.tolerance
+        return Tried(variant=variant.name, timing=timing_result, difference=deviation, is_wrong=is_wrong)
 
     def _problem(self, error: Exception) -> str:
         if isinstance(error, UnmatchedError) or not safe.is_of_memory(error):
             return said(error)[:_LONGEST]
-        return f"needs more than the {self._options.memory:.3g} GiB that may be taken (--memory)"
+        return f"needs more memory than the limit of {self._options.memory:.3g} GiB (--memory)"

@@ -1,6 +1,6 @@
-"""A child process that answers questions and may die of one: the death has a name, and the next child goes on.
+"""A child process that answers requests. If a request kills the child, the death is reported and a new child continues.
 
-A recording is data and may come from anybody; one operator in fifty ends a process if its arguments are bad enough.
+A recording is untrusted data. One operator in fifty ends its process if its arguments are bad enough.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     Answer = Callable[..., Any]
 
 _LONGEST_S: Final = 1e6
-"""Maximum of a timer of the system."""
+"""System limit of a timer, in seconds."""
 _GRACE_S: Final = 2.0
-"""Maximum wait after the timer of the child should have ended it."""
+"""Wait after the child's own timer should have ended it, in seconds."""
 
 
 class DeadError(Exception):
-    """A question that the child did not survive: says how."""
+    """A request that ended the child; the message contains the reason."""
 
 
 class ChildProcess:
-    """Answers questions one after the other, in a process of its own that begins with the first of them.
+    """A process that answers requests one after the other. It starts with the first request.
 
     Args:
-        answering: Entered once in each child; gives what answers there. Whatever it sets ends with the child.
-        forks: Whether the child is a copy of this process, which takes milliseconds, rather than a new one. No copy can
-            be made of a process that uses a device, or that has computed with several threads.
+        answering: Context manager, entered once in each child; its value answers the requests there.
+        forks: Whether the child is a fork, which takes milliseconds, or a new process. A process that uses a device or
+            has computed with several threads cannot be forked.
     """
 
     def __init__(self, answering: Callable[[], AbstractContextManager[Answer]], *, forks: bool) -> None:
@@ -46,37 +46,37 @@ class ChildProcess:
         self._process: Any = None
 
     def ask(self, seconds: float, *question: Any) -> Any:
-        """Put a question.
+        """Send a request and return its result.
 
         Args:
-            seconds: How long the answer may take; the child is ended after that.
-            question: What the answering function is called with.
+            seconds: Time limit; the child is killed after it.
+            question: Arguments of the answering function.
 
         Raises:
-            DeadError: The child has died of it.
+            DeadError: The child died during the request.
         """
         if self._process is None:
-            self._begin()
+            self._start()
         limit = min(seconds, _LONGEST_S)
         try:
             self._pipe.send((limit, question))
             if self._pipe.poll(limit + _GRACE_S):
                 return self._pipe.recv()
-            code = -signal.SIGALRM  # it blocks the signal, or still imports torch
+            code = -signal.SIGALRM  # the child blocks the signal, or still imports torch
         except (EOFError, ConnectionError):
             self._process.join()
             code = self._process.exitcode
         self.close()
         if code == -signal.SIGALRM:
-            raise DeadError(f"it took more than {words.ms(1e3 * seconds)} of the time that was left (--seconds)")
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        raise DeadError(f"it ended the process that tried it: {how}")
+            raise DeadError(f"exceeded its time limit of {words.ms(1e3 * seconds)} (--seconds)")
+        reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        raise DeadError(f"crashed the child process: {reason}")
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._pipe, theirs = self._context.Pipe()
         arguments = (self._answering, theirs, self._pipe)
         self._process = self._context.Process(target=_answer, args=arguments, daemon=True)
-        # Ctrl-C reaches all processes of a terminal: a child never hears of it, and is ended when we have
+        # Ctrl-C reaches all processes of a terminal: the child ignores it, and the parent ends the child
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
@@ -85,7 +85,7 @@ class ChildProcess:
         theirs.close()
 
     def close(self) -> None:
-        """End the child, whatever it does."""
+        """Kill the child."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
@@ -95,10 +95,9 @@ class ChildProcess:
 
 
 def _answer(answering: Callable[[], AbstractContextManager[Answer]], pipe: Connection, ours: Connection) -> None:
-    """What the child does, until nobody asks any more."""
-    ours.close()  # else it would never hear that its parent is gone
+    ours.close()  # an open copy would hide the death of the parent
     _be_quiet()
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends it also inside of an operator
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the child even inside an operator
     with closing(pipe), answering() as answer:
         while True:
             try:
@@ -112,8 +111,8 @@ def _answer(answering: Callable[[], AbstractContextManager[Answer]], pipe: Conne
 
 
 def _be_quiet() -> None:
-    """What dies says much, on the terminal or into the CSV."""
+    """Silence standard output, standard error and the crash report of Python."""
     faulthandler.disable()
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
-        os.dup2(nowhere, descriptor)
+        os.dup2(null, descriptor)

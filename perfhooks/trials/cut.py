@@ -1,4 +1,4 @@
-"""Which of the recorded calls are run again: whole updates and the outermost operators. Each moment counts once."""
+"""The selection of recorded calls to run again: whole updates and outermost operators. No time is counted twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPTIONS: Final = {
     "weight_decay": (1e-4, {"SGD", "Adam", "Adagrad", "RMSprop"}, {"add"}),
     "amsgrad": (True, {"Adam", "AdamW"}, {"maximum", "maximum_"}),
 }
-"""Options that cost time: a usual value, the optimizers that have it, and the operators that only it brings about."""
+"""Options that cost time: a common value, the optimizers with this option, and the operators that reveal it."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Group:
 
     signature: Signature | Update
     calls: float
-    """How often a step has it."""
+    """Calls per step."""
     step_ms: float
-    """Milliseconds of a step that they took when they were recorded."""
+    """Recorded milliseconds per step."""
     call_ms: float
-    """What one of them took, at the median."""
+    """Recorded median per call, in milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -52,54 +52,54 @@ class SkippedOperators:
     name: str
     reason: str
     share: float
-    """Of the time of all operators."""
+    """Share of the time of all operators."""
 
 
 @dataclass(frozen=True)
 class OperatorSelection:
-    """What a recording offers."""
+    """The operators of a recording, divided into those that can run again and the skipped ones."""
 
     groups: tuple[Group, ...]
-    """What takes most of a step first."""
+    """Groups by time per step, the costliest first."""
     left: tuple[SkippedOperators, ...]
     covered: float
-    """The share of the time of all operators, and of autograd between them, that the groups have."""
+    """Share of the groups in the time of all operators and of autograd between them."""
 
 
 def cut(calls: CountedCalls, wanted: Callable[[str], object] | None = None) -> OperatorSelection:
-    """Choose the outermost calls that can be run again.
+    """Select the outermost calls that can run again.
 
     Args:
-        calls: Those of a window.
-        wanted: Takes the name of an operator: the outermost calls of these, instead of the outermost of all.
+        calls: The calls of a window.
+        wanted: Filter on operator names. The outermost calls that match are selected, even inside other operators.
     """
     signatures, names, is_operator = calls.signatures(), calls.names(), calls.is_operator
     updates = dict(_updates(calls, signatures, names))
     reason_of = functools.cache(_reason)
     is_inside = np.zeros(len(names), np.bool_)
-    chosen: dict[Signature | Update, list[int]] = defaultdict(list)
-    left: Counter[tuple[str, str]] = Counter()
-    for place, above in enumerate(calls.parent.tolist()):
-        if above >= 0 and is_inside[above]:
-            is_inside[place] = True
-        elif (wanted is None or wanted(names[place])) and (place in updates or is_operator[place]):
-            again = updates.get(place) or signatures[place]
-            if isinstance(again, Signature) and (reason := reason_of(again)) is not None:
-                left[again.name, reason] += int(calls.own[place])
+    selected: dict[Signature | Update, list[int]] = defaultdict(list)
+    skipped: Counter[tuple[str, str]] = Counter()
+    for index, parent in enumerate(calls.parent.tolist()):
+        if parent >= 0 and is_inside[parent]:
+            is_inside[index] = True
+        elif (wanted is None or wanted(names[index])) and (index in updates or is_operator[index]):
+            call = updates.get(index) or signatures[index]
+            if isinstance(call, Signature) and (reason := reason_of(call)) is not None:
+                skipped[call.name, reason] += int(calls.own[index])
             else:
-                is_inside[place] = True
-                chosen[again].append(place)
-    groups = [_group(again, calls.total[places], calls.steps) for again, places in chosen.items()]
-    every = max(int(calls.own[is_operator].sum()), 1)
+                is_inside[index] = True
+                selected[call].append(index)
+    groups = [_group(call, calls.total[indices], calls.steps) for call, indices in selected.items()]
+    total_ns = max(int(calls.own[is_operator].sum()), 1)
     return OperatorSelection(
         tuple(sorted(groups, key=lambda group: -group.step_ms)),
-        tuple(SkippedOperators(name, reason, spent / every) for (name, reason), spent in left.most_common()),
-        int(calls.own[is_inside & is_operator].sum()) / every,
+        tuple(SkippedOperators(name, reason, ns / total_ns) for (name, reason), ns in skipped.most_common()),
+        int(calls.own[is_inside & is_operator].sum()) / total_ns,
     )
 
 
 def _reason(signature: Signature) -> str | None:
-    """Why a call cannot be run again; None if it can."""
+    """Return why a call cannot run again, or None if it can."""
     try:
         schemas.overload(signature)
     except schemas.UnmatchedError as error:
@@ -107,26 +107,26 @@ def _reason(signature: Signature) -> str | None:
     return None
 
 
-def _group(again: Signature | Update, spent: Any, steps: int) -> Group:
-    return Group(again, len(spent) / steps, int(spent.sum()) * _MS / steps, median(spent.tolist()) * _MS)
+def _group(call: Signature | Update, ns: Any, steps: int) -> Group:
+    return Group(call, len(ns) / steps, int(ns.sum()) * _MS / steps, median(ns.tolist()) * _MS)
 
 
 def _updates(
     calls: CountedCalls, signatures: Sequence[Signature], names: Sequence[str]
 ) -> Iterator[tuple[int, Update]]:
-    """The updates that can be made again, each with its place.
+    """Yield the updates that can run again, each with the index of its label.
 
-    torch's label says whose update it is, and the backward passes since the one before say of which parameters: a step
-    that accumulates gradients has several equal passes. Passes that differ do not tell which parameters it has.
+    torch's label names the optimizer. The backward passes since the previous update reveal its parameters: with
+    gradient accumulation there are several equal passes. If the passes differ, the parameters are unknown.
     """
     trace = calls.trace
     start, thread = trace.start[calls.row].tolist(), trace.thread[calls.row].tolist()
     leaves = sorted(
-        (start[place], _parameter(signatures[place])) for place, name in enumerate(names) if name == ranges.LEAF
+        (start[index], _parameter(signatures[index])) for index, name in enumerate(names) if name == ranges.LEAF
     )
     before = 0
     for label in sorted(
-        (place for place, name in enumerate(names) if name.startswith(ranges.UPDATE)), key=start.__getitem__
+        (index for index, name in enumerate(names) if name.startswith(ranges.UPDATE)), key=start.__getitem__
     ):
         passes = set()
         for first, last in parts.of_thread(trace, thread[label])[labels.BACKWARD].tolist():
@@ -134,40 +134,44 @@ def _updates(
                 gradients = leaves[bisect(leaves, (first,)) : bisect(leaves, (last,))]
                 passes.add(tuple(sorted(parameter for _, parameter in gradients)))
         before = start[label]
-        update = _update(names[label], passes - {()}, signatures[_called(calls, label)])
+        update = _update(names[label], passes - {()}, signatures[_descendants(calls, label)])
         if update is not None:
             yield label, update
 
 
-def _called(calls: CountedCalls, place: int) -> slice:
-    """What a call called: the calls after it, until one that lies in none of these."""
-    outside = np.flatnonzero(calls.parent[place + 1 :] < place)
-    return slice(place + 1, place + 1 + int(outside[0]) if len(outside) else None)
+def _descendants(calls: CountedCalls, index: int) -> slice:
+    """Return the descendants of a call: all following calls up to the first one outside."""
+    outside = np.flatnonzero(calls.parent[index + 1 :] < index)
+    return slice(index + 1, index + 1 + int(outside[0]) if len(outside) else None)
 
 
 def _parameter(leaf: Signature) -> tuple[str, tuple[int, ...]]:
-    """The type and sizes of the parameter whose gradient is accumulated; no type where they were not recorded."""
+    """Return the type and sizes of the parameter of a gradient. Without recorded shapes the type is empty."""
     return (leaf.arguments[0].type, leaf.arguments[0].dims) if leaf.arguments else ("", ())
 
 
 def _update(label: str, passes: set[tuple[Any, ...]], inside: Sequence[Signature]) -> Update | None:
-    """What an update did; None where the recording does not tell it."""
+    """Return the update below a label; None if it cannot be reconstructed."""
     optimizer = label.removeprefix(ranges.UPDATE).partition(".")[0]
     stems = {call.name.removeprefix(operators.NAMESPACE) for call in inside}
     kind = getattr(torch.optim, optimizer, None)
     if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer):
         return None
-    if len(passes) != 1 or ranges.LEAF in stems:  # a closure ran in it
+    if len(passes) != 1 or ranges.LEAF in stems:  # a leaf in the update: it ran a closure
         return None
     (parameters,) = passes
-    touched = {sizes for call in inside for given in call.arguments or () for sizes, _ in given.tensors if sizes}
-    # gradients that no operator of the update touches are another optimizer's; lists of many tensors are not recorded
-    if touched and not {sizes for _, sizes in parameters if sizes} <= touched:
+    sizes_in_update = {
+        sizes for call in inside for argument in call.arguments or () for sizes, _ in argument.tensors if sizes
+    }
+    # gradients without an operator in this update belong to another optimizer; long lists are not recorded
+    if sizes_in_update and not {sizes for _, sizes in parameters if sizes} <= sizes_in_update:
         return None
     if not all(kind in schemas.DTYPES for kind, _ in parameters):
         return None
-    begun = {stem.split("_")[1] for stem in stems if stem.startswith("_")}
-    way = next((way for way in ("fused", "foreach") if way in begun), "for-loop")
+    prefixes = {stem.split("_")[1] for stem in stems if stem.startswith("_")}
+    implementation = next(
+        (implementation for implementation in ("fused", "foreach") if implementation in prefixes), "for-loop"
+    )
     stems = {stem.removeprefix(operators.FOREACH) for stem in stems}
     options = ((name, value) for name, (value, has, brings) in _OPTIONS.items() if optimizer in has and brings & stems)
-    return Update(optimizer, parameters, tuple(options), way)
+    return Update(optimizer, parameters, tuple(options), implementation)

@@ -1,4 +1,4 @@
-"""Recorded calls and updates made ready to run: inputs of the recorded extent, layout and type, with usable values."""
+"""Recorded calls and updates that can run: inputs have the recorded sizes, layout and type, and valid values."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from perfhooks.trials.recorded import Signature
 
 _COPIES: Final = 4
-"""How often a call's inputs are in memory while it is tried: as built, kept to be written anew, both of a variant."""
+"""Copies of a call's inputs in memory: as built and saved for the next run, for the call and for its variant."""
 _RESULTS: Final = 3
-"""The same of its results: as given, and a copy of these and of the variant's, to hold them against each other."""
+"""Copies of a call's results in memory: the result itself, and float copies of both results for the comparison."""
 _OF_UPDATE: Final = 8
-"""The same of an update's parameters: these, gradients and two states, each for the update and for its variant."""
+"""Copies of an update's parameters in memory: parameter, gradient and two states, for the update and its variant."""
 _ENDLESS: Final = 1 << 62
-"""Bytes that nobody has; a trace may ask for numbers that no float holds."""
+"""Upper bound of a memory estimate, in bytes. Sizes in a trace may exceed the range of a float."""
 _PROBABILITIES: Final = frozenset({"bernoulli", "binary_cross_entropy", "binary_cross_entropy_backward", "multinomial"})
 _POSITIVE: Final = frozenset(
     {"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "pow", "lgamma", "digamma", "xlogy", "poisson", "reciprocal"}
@@ -36,15 +36,15 @@ _POSITIVE: Final = frozenset(
 _POSITIVE_NAMES: Final = frozenset(
     {"rstd", "save_invstd", "save_var", "running_var", "var", "tensor2", "exp_avg_sq", "total_weight", "weight_sum"}
 )
-"""Arguments that are variances, their roots, or divisors."""
+"""Arguments that are variances, standard deviations or divisors."""
 _FEW: Final = 2
-"""Integers below this are good for any argument."""
+"""Exclusive limit of integers that are valid for any argument."""
 
 
 def learn_sizes() -> None:
-    """Import what computes sizes without memory: two seconds, here once instead of in each copy of this process."""
+    """Import torch's shape computation, which takes two seconds, before this process is forked."""
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # torch tells of devices and compilers that nobody asks for here
+    logging.disable(logging.WARNING)  # torch warns about devices and compilers that are not used here
     try:
         torch.empty(1, device="meta").add(1)
     finally:
@@ -52,29 +52,33 @@ def learn_sizes() -> None:
 
 
 def check_memory(again: Signature | Update, allowed: float) -> None:
-    """See whether a call or an update can be tried with so many bytes, before any of them is taken.
+    """Check whether a call or an update fits into memory, without an allocation.
+
+    Args:
+        again: The recorded call or update.
+        allowed: Memory limit, in bytes.
 
     Raises:
-        UnmatchedError: It needs more, or torch cannot tell how large its result will be.
+        UnmatchedError: It needs more memory, or torch cannot compute the size of its result.
     """
-    for needed in (min(each, _ENDLESS) for each in _needed(again)):
-        if needed > allowed:
-            raise UnmatchedError(f"needs {needed / GIB:.3g} GiB, and {allowed / GIB:.3g} may be taken (--memory)")
+    for needed_bytes in (min(estimate, _ENDLESS) for estimate in _estimates(again)):
+        if needed_bytes > allowed:
+            raise UnmatchedError(f"needs {needed_bytes / GIB:.3g} GiB; the limit is {allowed / GIB:.3g} GiB (--memory)")
 
 
-def _needed(again: Signature | Update) -> Iterator[int]:
-    """What is needed at least, more exactly with each number: inputs, then what torch tells of results."""
+def _estimates(again: Signature | Update) -> Iterator[int]:
+    """Yield lower bounds in bytes, each more exact: the inputs, then inputs and results."""
     if isinstance(again, Update):
         yield _OF_UPDATE * sum(math.prod(dims) * DTYPES[kind].itemsize for kind, dims in again.parameters)
         return
-    given = _COPIES * sum(map(_bytes, again.arguments or ()))
-    yield given
+    input_bytes = _COPIES * sum(map(_bytes, again.arguments or ()))
+    yield input_bytes
     try:
-        # on this device torch only computes shapes, and takes no memory
+        # on the meta device torch only computes shapes
         results = [*tensors(build(again, "meta")())]
     except NotImplementedError as error:
-        raise UnmatchedError("how large its result will be is not known before it has run") from error
-    yield given + _RESULTS * sum(result.numel() * result.itemsize for result in results)
+        raise UnmatchedError("the size of its result is unknown before it runs") from error
+    yield input_bytes + _RESULTS * sum(result.numel() * result.itemsize for result in results)
 
 
 def _bytes(argument: Argument) -> int:
@@ -83,66 +87,65 @@ def _bytes(argument: Argument) -> int:
 
 
 def build(again: Signature | Update, device: str | torch.device) -> Ready:
-    """Make a recorded call, or an update, ready to run.
+    """Make a recorded call or update ready to run.
 
     Args:
-        again: What it was called with.
-        device: Where to run it.
+        again: The recorded call or update.
+        device: Device of its tensors.
 
     Raises:
-        UnmatchedError: It cannot be run again: says why.
+        UnmatchedError: It cannot run again; the message contains the reason.
     """
     if isinstance(again, Update):
         return _update(again, [_parameter(*parameter, device) for parameter in again.parameters], again.implementation)
-    operator, given = schemas.overload(again)
+    operator, arguments = schemas.overload(again)
     formal = schemas.formal(operator)
-    made = {argument.name: _made(argument, given, again.name, torch.device(device)) for argument in formal}
-    # attention without dropout draws nothing, though it might
-    draws = torch.Tag.nondeterministic_seeded in operator.tags and given.get("dropout_p") != 0
+    values = {argument.name: _value_of(argument, arguments, again.name, torch.device(device)) for argument in formal}
+    # attention is tagged as random, even without dropout
+    draws = torch.Tag.nondeterministic_seeded in operator.tags and arguments.get("dropout_p") != 0
     return Ready(
         operator,
-        tuple(made[argument.name] for argument in formal if not argument.kwarg_only),
-        {argument.name: made[argument.name] for argument in formal if argument.kwarg_only},
-        tuple(tensors([made[argument.name] for argument in formal if schemas.is_written(argument)])),
+        tuple(values[argument.name] for argument in formal if not argument.kwarg_only),
+        {argument.name: values[argument.name] for argument in formal if argument.kwarg_only},
+        tuple(tensors([values[argument.name] for argument in formal if schemas.is_written(argument)])),
         again.name,
         is_random=draws or "empty" in again.name,
     )
 
 
-def _made(formal: Any, given: Mapping[str, Any], operator: str, device: torch.device) -> Any:
-    """What an argument of a schema is when the call is run."""
-    value = given[formal.name]
+def _value_of(formal: Any, arguments: Mapping[str, Any], operator: str, device: torch.device) -> Any:
+    value = arguments[formal.name]
     if formal.name == "device" and str(formal.type).endswith("Device]"):
         return device
     if not isinstance(value, Argument):
         return value
     stem = operator.removeprefix(operators.NAMESPACE).removeprefix(operators.FOREACH).rstrip("_")
-    made = []
-    for place, (dims, strides) in enumerate(value.tensors):
-        buffer = torch.empty(extent(dims, strides), dtype=_dtype(value, formal.name, given), device=device)
-        _fill(buffer, stem, formal.name, given, place)  # also the holes between its elements
+    tensors = []
+    for index, (dims, strides) in enumerate(value.tensors):
+        buffer = torch.empty(extent(dims, strides), dtype=_dtype(value, formal.name, arguments), device=device)
+        _fill(buffer, stem, formal.name, arguments, index)  # the buffer includes gaps between elements
         is_laid = strides is not None and len(strides) == len(dims)
-        made.append(buffer.as_strided(dims, strides) if is_laid else buffer.view(dims))
-    return made[0] if value.is_tensor else made
+        tensors.append(buffer.as_strided(dims, strides) if is_laid else buffer.view(dims))
+    return tensors[0] if value.is_tensor else tensors
 
 
-def _dtype(value: Argument, name: str, given: Mapping[str, Any]) -> torch.dtype:
-    """The type of a tensor; those of a list are not recorded: that of the call's other tensors."""
+def _dtype(value: Argument, name: str, arguments: Mapping[str, Any]) -> torch.dtype:
+    """Return the type of a tensor. Lists have no recorded types: use the type of the call's other tensors."""
     if value.is_tensor:
         return DTYPES[value.type]
-    others = (other for other in given.values() if isinstance(other, Argument) and other.is_tensor)
-    return torch.int64 if name == "indices" else next((DTYPES[other.type] for other in others), torch.float32)
+    other_tensors = (other for other in arguments.values() if isinstance(other, Argument) and other.is_tensor)
+    return torch.int64 if name == "indices" else next((DTYPES[other.type] for other in other_tensors), torch.float32)
 
 
 def _fill(tensor: torch.Tensor, operator: str, name: str, given: Mapping[str, Any], place: int) -> None:
-    """Values that an operator can work with: indices within range, probabilities, what has a root or a logarithm.
+    """Fill a tensor with values that are valid for an operator, for example indices within range, or probabilities.
 
     Args:
-        tensor: To be filled.
-        operator: The stem of its name.
-        name: That of the argument in the schema.
+        tensor: The tensor to fill.
+        operator: Name of the operator, without namespace and suffix.
+        name: Name of the argument in the schema.
         given: All arguments of the call by name: `Argument` for tensors, else values.
-        place: Which tensor of a list it is.
+        place: Index of the tensor in a list.
     """
     if operator in _PROBABILITIES:
         tensor.copy_(torch.rand(tensor.shape, device=tensor.device))
@@ -160,7 +163,7 @@ def _fill(tensor: torch.Tensor, operator: str, name: str, given: Mapping[str, An
 
 
 def _limit(name: str, given: Mapping[str, Any], place: int) -> int:
-    """Above the largest number that an argument of integers may hold."""
+    """Return the exclusive limit of the integers of an argument."""
     if isinstance(weights := given.get("num_weights", given.get("num_classes")), int) and weights > 0:
         return weights
     source = next((given[name] for name in ("weight", "self", "input") if _has_sizes(given.get(name))), None)
@@ -171,7 +174,7 @@ def _limit(name: str, given: Mapping[str, Any], place: int) -> int:
         limit = sizes[1] if len(sizes) > 1 else sizes[0]
     elif isinstance(dim := given.get("dim"), int) and -len(sizes) <= dim < len(sizes):
         limit = sizes[dim]
-    elif "kernel_size" in given:  # places in the plane of an image
+    elif "kernel_size" in given:  # positions in an image
         limit = math.prod(sizes[2:])
     else:
         limit = sizes[place] if place < len(sizes) else sizes[0]
@@ -188,20 +191,31 @@ def _parameter(kind: str, dims: tuple[int, ...], device: str | torch.device) -> 
     return parameter
 
 
-def _update(update: Update, parameters: list[torch.Tensor], way: str, state: dict[Any, Any] | None = None) -> Ready:
-    """An update of some parameters by one of the implementations of an optimizer."""
-    options = {**dict(update.options), **({"fused": True} if way == "fused" else {"foreach": way == "foreach"})}
+def _update(
+    update: Update, parameters: list[torch.Tensor], implementation: str, state: dict[Any, Any] | None = None
+) -> Ready:
+    """Make an update of parameters by one implementation of an optimizer ready to run."""
+    options = {
+        **dict(update.options),
+        **({"fused": True} if implementation == "fused" else {"foreach": implementation == "foreach"}),
+    }
     try:
         optimizer = getattr(torch.optim, update.optimizer)(parameters, lr=1e-3, **options)
     except (TypeError, RuntimeError, ValueError) as error:
-        raise UnmatchedError(f"torch.optim.{update.optimizer} does not take {way}: {error}") from error
-    if state:  # what it has seen so far is part of what it does next, as momentum is
+        raise UnmatchedError(
+            f"torch.optim.{update.optimizer} has no {implementation} implementation: {error}"
+        ) from error
+    if state:  # for example momentum
         optimizer.load_state_dict(optimizer.state_dict() | {"state": copy.deepcopy(state)})
 
-    def remade(wanted: str) -> Ready | None:
-        # a parameter is a leaf of autograd, so a deep copy has a copy of its gradient
+    def remade(new_implementation: str) -> Ready | None:
+        # a deep copy of a leaf includes its gradient
         copies = copy.deepcopy(parameters)
-        return None if wanted == way else _update(update, copies, wanted, optimizer.state_dict()["state"])
+        return (
+            None
+            if new_implementation == implementation
+            else _update(update, copies, new_implementation, optimizer.state_dict()["state"])
+        )
 
     written = tuple(parameter.detach() for parameter in parameters)
     return Ready(optimizer.step, (), {}, written, update.name, remade=remade)

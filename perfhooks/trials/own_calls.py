@@ -1,4 +1,4 @@
-"""Functions of one's own held against each other: timed in turn, with a verdict, and kept for later."""
+"""The comparison of the user's own functions: interleaved timing, a verdict, and storage for later comparisons."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 2
 """1: one set of inputs; 2: a grid of inputs and threads."""
 _ENDLESS: Final = 1e308
-"""Stands for infinity in a file."""
+"""Replacement for infinity in JSON."""
 _FASTEST: Final = re.compile(r"\| {2}" + re.escape(colors.BEST + colors.BOLD))
 _COLOR: Final = re.compile("\x1b\\[[0-9;]*m")
 
@@ -48,58 +48,59 @@ _Given = tuple[Sequence[Any], Mapping[str, Any]]  # by position and by name
 
 @dataclass(frozen=True, kw_only=True)
 class TimedCall:
-    """One call with one set of inputs, on one number of threads."""
+    """One call with one set of inputs and one number of threads."""
 
     call: str
-    """Its name: the ``description`` of ``torch.utils.benchmark.Timer``."""
+    """Name of the call: the ``description`` of ``torch.utils.benchmark.Timer``."""
     sub_label: str
-    """What the inputs are called."""
+    """Name of the inputs."""
     threads: int
     seconds: tuple[float, ...]
-    """Seconds a call, of each block."""
+    """Seconds per call, for each block."""
     timing: Timing | None = None
-    """What it takes beside the first call: ``outcome``, ``ratio`` and its interval; None for the first one."""
+    """Comparison with the first call: ``outcome``, ``ratio`` and its interval; None for the first call."""
     difference: float | None = None
-    """How far its results are from the first call's, as a part of the largest value; None where they are no tensors."""
+    """Difference from the results of the first call, relative to the largest value; None for results without
+    tensors."""
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """What tells it from the others."""
+        """Unique key of the row."""
         return self.sub_label, self.threads, self.call
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The beginning of its row in every table."""
+        """First columns of the row in every table."""
         return {"call": self.call, "sub_label": self.sub_label, "threads": self.threads}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CallComparison:
-    """What `compare_calls` measured; prints as a table."""
+    """The measurements of `compare_calls`; its text is a table."""
 
     rows: tuple[TimedCall, ...]
-    """By inputs, threads and call; the first call of each group is the one that the others are held against."""
+    """Measurements by inputs, threads and call. The first call of each group is the reference."""
     label: str
     env: str
     statements: dict[str, str] = field(default_factory=dict)
-    """Those of the calls that were given as text."""
+    """Calls that are statements, by name."""
     setup: str = ""
     circumstances: dict[str, str] = field(default_factory=dict)
-    """Where that was."""
+    """Version of torch and name of the machine."""
     format: int = FORMAT
 
     @property
     def table(self) -> pl.DataFrame:
-        """One row a call, set of inputs and number of threads.
+        """One row per call, set of inputs and number of threads.
 
-        ``call``, ``sub_label``, ``threads``, ``median_ms``, how many ``times`` as fast it is as the first call (from
-        ``low`` to ``high``, 99%), the ``verdict``, and the ``difference`` of results.
+        The columns are ``call``, ``sub_label``, ``threads``, ``median_ms``, the speedup compared with the first call
+        (``times``, with its 99% interval from ``low`` to ``high``), ``verdict``, and ``difference`` of the results.
         """
         return pl.DataFrame([_row(timed) for timed in self.rows], schema=_SCHEMA)
 
     @property
     def measurements(self) -> list[Measurement]:
-        """The same for ``torch.utils.benchmark.Compare``; with those of another ``env``, it shows both."""
+        """Measurements for ``torch.utils.benchmark.Compare``, which can show several ``env`` in one table."""
         return [Measurement(1, list(timed.seconds), self._task(timed)) for timed in self.rows]
 
     def _task(self, timed: TimedCall) -> TaskSpec:
@@ -108,48 +109,49 @@ class CallComparison:
         return TaskSpec(stmt, self.setup, num_threads=timed.threads, **names)
 
     def against(self, earlier: CallComparison) -> pl.DataFrame:
-        """Hold each call against the one of the same name, inputs and threads that was timed earlier, or elsewhere.
+        """Compare each call with an earlier measurement of the same name, inputs and threads.
 
-        Only changes of about 10% or more are told apart, for two processes differ by more than the blocks of one tell.
-        To see smaller ones, give both versions to `compare_calls` at once.
+        Only changes of about 10% or more are detected, because two processes differ more than the blocks of one
+        process. To detect smaller changes, pass both versions to `compare_calls`.
 
         Args:
-            earlier: What `load` gave.
+            earlier: Earlier comparison, for example from `load`.
 
         Returns:
-            ``call``, ``sub_label``, ``threads``, ``before_ms`` and ``now_ms`` (medians), ``ratio`` (now over before)
-            with the ends of its interval (99%), and the ``verdict``.
+            A table with ``call``, ``sub_label``, ``threads``, ``before_ms`` and ``now_ms`` (medians), ``ratio`` (now
+                over
+            before) with its 99% interval from ``low`` to ``high``, and ``verdict``.
 
         Raises:
-            OptionError: None of the earlier calls is one of these.
+            OptionError: No call is in both comparisons.
         """
         before = {timed.key: timed for timed in earlier.rows}
         pairs = [(before[now.key], now) for now in self.rows if now.key in before]
         if not pairs:
-            raise OptionError(f"earlier must have one of {_named(self.rows)}; it has {_named(earlier.rows)}")
-        return pl.DataFrame([_later(*pair) for pair in pairs], schema=_LATER)
+            raise OptionError(f"earlier must contain one of {_named(self.rows)}, got {_named(earlier.rows)}")
+        return pl.DataFrame([_compare_with(*pair) for pair in pairs], schema=_LATER)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Keep it as a file, to be compared with later."""
+        """Write the comparison to a file."""
         # JSON has no infinity
-        finite = (replace(one, difference=_within(one.difference, math.inf, _ENDLESS)) for one in self.rows)
+        finite = (replace(row, difference=_within(row.difference, math.inf, _ENDLESS)) for row in self.rows)
         with publish(Path(path)) as file:
             file.write(msgspec.json.encode(replace(self, rows=tuple(finite))))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CallComparison:
-        """What `save` wrote.
+        """Read a file of `save`.
 
         Raises:
-            FileNotFoundError: It is not there.
-            PerfhooksError: It is broken, or of another format.
+            FileNotFoundError: The file does not exist.
+            PerfhooksError: The file is damaged, or its format is unknown.
         """
         loaded = read_format(Path(path), cls, FORMAT, "a comparison of calls")
-        ends = (replace(one, difference=_within(one.difference, _ENDLESS, math.inf)) for one in loaded.rows)
+        ends = (replace(row, difference=_within(row.difference, _ENDLESS, math.inf)) for row in loaded.rows)
         return replace(loaded, rows=tuple(ends))
 
     def __repr__(self) -> str:
-        """torch's table of times, the fastest of each row marked, and below it what can be said of each call."""
+        """Return torch's table of times, with the fastest call of each row marked, and the verdicts."""
         from perfhooks.report.page.terminal_tables import text
 
         return f"{self._times()}\n\n{text(_rounded(self.table))}"
@@ -158,7 +160,7 @@ class CallComparison:
         compare = Compare(self.measurements)
         compare.trim_significant_figures()
         compare.colorize(rowwise=True)
-        # a mark instead of a color is seen in a notebook and in a file, too
+        # notebooks and files show marks, but no terminal colors
         plain = _COLOR.sub("", _FASTEST.sub("| *", str(compare))).rstrip()
         return f"{plain} * is the fastest of its row, or within 1% or 0.1 us of it." if "| *" in plain else plain
 
@@ -208,51 +210,53 @@ def compare_calls(
     tolerance: float = timing.TOLERANCE,
     clock: Clock | None = None,
 ) -> CallComparison:
-    """Say which of some functions is faster, and how sure that is; for each set of inputs and number of threads.
+    """Compare the speed of several functions, for each set of inputs and number of threads.
 
         compare_calls({"sum": "(x * x).sum()", "dot": "x @ x"}, inputs=[{"x": small}, {"x": large}], threads=(1, 2))
 
-    The first is held against each of the others: both are timed in turn (A B B A) in blocks of a millisecond or more by
-    the clock of ``torch.utils.benchmark``, which waits for devices, until it can be said which is faster. Random
-    numbers, flags and threads are afterwards as they were. The results of all are held against those of the first.
+    Each function is compared with the first one, in speed and in results. Both run in interleaved blocks (A B B A) of a
+    millisecond or more until the comparison is decided. The clock of ``torch.utils.benchmark`` waits for devices. The
+    state of random numbers, flags and threads is restored.
 
     Args:
-        calls: Functions or statements by name, the reference first; the names are the ``description`` of
+        calls: Functions or statements by name, the reference first. The names are the ``description`` of
             ``torch.utils.benchmark.Timer``.
-        args: What each function is called with.
-        kwargs: And by name; for statements, names that they use.
-        inputs: Several sets of inputs instead, by name, or a list that is named by the shapes of its tensors. A set is
-            a list of positional arguments, or a mapping of arguments by name.
-        threads: How many threads torch uses, one number or several; None leaves it as it is.
-        setup: What a statement needs to have run before.
-        globals: The names that statements may use.
-        label: The title of the table.
-        sub_label: What a single set of inputs is called; None is the shapes of its tensors.
-        env: What tells this environment from another one in whose table it is shown; None is the version of torch.
-        seconds: How long to go on where it cannot be said.
-        tolerance: What share of difference is none.
-        clock: Tells seconds; None is torch's.
+        args: Positional arguments of each function.
+        kwargs: Keyword arguments of each function; for statements, additional names.
+        inputs: Several sets of inputs, by name or as a list. Sets of a list are named by the shapes of their tensors. A
+            set is a list of positional arguments, or a mapping of arguments by name.
+        threads: Number of torch's threads, or several numbers; None does not change it.
+        setup: Code that runs before a statement.
+        globals: Names that statements can use.
+        label: Title of the table.
+        sub_label: Name of a single set of inputs; None selects the shapes of its tensors.
+        env: Name of this environment in a table with several environments; None selects the version of torch.
+        seconds: Time limit of an undecided comparison, in seconds.
+        tolerance: Relative difference that counts as equal.
+        clock: Returns the time in seconds; None selects torch's clock.
 
     Returns:
-        What was measured; it shows itself as a table, also at the end of a cell in a notebook.
+        The measurements. They are shown as a table, also at the end of a notebook cell.
 
     Raises:
-        OptionError: There is no call, or an argument has a value that it cannot have.
+        OptionError: There is no call, or an argument has an invalid value.
     """
     _check(calls, seconds, tolerance)
     if inputs is not None and (args or kwargs or sub_label):
-        raise OptionError("inputs takes the place of args, kwargs and sub_label: give one or the other")
+        raise OptionError("inputs replaces args, kwargs and sub_label: use one or the other")
     if (setup or globals) and not any(isinstance(call, str) for call in calls.values()):
-        raise OptionError("setup and globals are for statements, and all of calls are functions")
+        raise OptionError("setup and globals need statements, but all calls are functions")
     sets = {sub_label or _shapes([args, kwargs]): (args, kwargs or {})} if inputs is None else _sets(inputs)
     limits = {"seconds": seconds, "tolerance": tolerance}
     rows: list[TimedCall] = []
     with restored():
-        for name, given in sets.items():
-            ready = {each: _ready(each, call, given, setup, globals or {}) for each, call in calls.items()}
+        for name, arguments in sets.items():
+            ready = {
+                call_name: _ready(call_name, call, arguments, setup, globals or {}) for call_name, call in calls.items()
+            }
             for number in _threads(threads):
                 with switched({THREADS: number}):
-                    rows += _timed(ready, {"sub_label": name, "threads": number}, limits, clock)
+                    rows += _measure(ready, {"sub_label": name, "threads": number}, limits, clock)
     return CallComparison(
         rows=tuple(rows),
         label=label,
@@ -264,76 +268,77 @@ def compare_calls(
 
 
 def _check(calls: object, seconds: float, tolerance: float) -> None:
-    known = calls.values() if isinstance(calls, Mapping) else ()
-    if not known or not all(callable(call) or isinstance(call, str) for call in known):
+    values = calls.values() if isinstance(calls, Mapping) else ()
+    if not values or not all(callable(call) or isinstance(call, str) for call in values):
         raise OptionError(
-            f'calls must be functions or statements by name, at least one, as {{"old": old, "new": new}}; got {calls!r}'
+            f'calls must be functions or statements by name, for example {{"old": old, "new": new}}, got {calls!r}'
         )
     if seconds <= 0 or not 0 < tolerance < 1:
-        raise OptionError(f"seconds must be above 0 and tolerance from 0 to 1, got {seconds} and {tolerance}")
+        raise OptionError(f"seconds must be > 0 and tolerance from 0 to 1, got {seconds} and {tolerance}")
 
 
 def _sets(inputs: object) -> dict[str, _Given]:
-    """Each set of inputs by its name: what is given by position, and what by name."""
+    """Return the positional and keyword arguments of each set of inputs, by name."""
     if isinstance(inputs, str) or not isinstance(inputs, Mapping | Sequence) or not inputs:
-        raise OptionError(f"inputs must be sets of inputs, by name or as a list, at least one; got {inputs!r}")
-    pairs = list(inputs.items()) if isinstance(inputs, Mapping) else [(_shapes(each), each) for each in inputs]
+        raise OptionError(f"inputs must be a list or mapping of one or more sets of inputs, got {inputs!r}")
+    pairs = list(inputs.items()) if isinstance(inputs, Mapping) else [(_shapes(value), value) for value in inputs]
     named = dict(pairs)
     if len(named) < len(pairs):
-        raise OptionError(f"inputs of equal shapes need names, as {{'small': ..., 'large': ...}}; got {list(named)}")
-    if odd := [each for each in named.values() if isinstance(each, str) or not isinstance(each, Mapping | Sequence)]:
-        raise OptionError(f"each set of inputs must be a list of arguments or a mapping by name, got {odd[0]!r}")
-    return {str(name): ((), each) if isinstance(each, Mapping) else (each, {}) for name, each in named.items()}
+        raise OptionError(f"inputs of equal shapes need names: {{'small': ..., 'large': ...}}; got {list(named)}")
+    if invalid := [
+        value for value in named.values() if isinstance(value, str) or not isinstance(value, Mapping | Sequence)
+    ]:
+        raise OptionError(f"each set of inputs must be a list of arguments or a mapping by name, got {invalid[0]!r}")
+    return {str(name): ((), value) if isinstance(value, Mapping) else (value, {}) for name, value in named.items()}
 
 
-def _shapes(given: Any) -> str:
-    return ", ".join(str(list(tensor.shape)) for tensor in tensors(given)) or "call"
+def _shapes(value: Any) -> str:
+    return ", ".join(str(list(tensor.shape)) for tensor in tensors(value)) or "call"
 
 
-def _threads(wanted: int | Sequence[int] | None) -> list[int]:
-    numbers = [THREADS.value] if wanted is None else [wanted] if isinstance(wanted, int) else [*wanted]
+def _threads(threads: int | Sequence[int] | None) -> list[int]:
+    numbers = [THREADS.value] if threads is None else [threads] if isinstance(threads, int) else [*threads]
     if not numbers or not all(type(number) is int and number > 0 for number in numbers):
-        raise OptionError(f"threads must be an integer >= 1, or several, got {wanted!r}")
+        raise OptionError(f"threads must be one or more integers >= 1, got {threads!r}")
     return numbers
 
 
-def _ready(name: str, call: Call, given: _Given, setup: str, names: Mapping[str, Any]) -> Ready:
-    """A call with its inputs; the user's own code may need autograd."""
-    args, kwargs = given
+def _ready(name: str, call: Call, arguments: _Given, setup: str, names: Mapping[str, Any]) -> Ready:
+    args, kwargs = arguments
     if not isinstance(call, str):
-        return Ready(call, tuple(args), dict(kwargs), name=name, gradients=True)
+        return Ready(call, tuple(args), dict(kwargs), name=name, gradients=True)  # the user's code may need autograd
     if args:
-        raise OptionError(f'a statement takes its inputs by name, as {{"x": x}}; {name!r} got {len(args)} by position')
+        raise OptionError(f'a statement needs inputs by name ({{"x": x}}), but {name!r} got {len(args)} by position')
     return Ready(function_of(call, setup, {**names, **kwargs}), (), name=name, gradients=True)
 
 
-def _timed(
+def _measure(
     ready: Mapping[str, Ready], case: Mapping[str, Any], limits: Mapping[str, Any], clock: Clock | None
 ) -> list[TimedCall]:
-    """Each call with one set of inputs, on one number of threads."""
-    reference, *others = ready
-    differences = {name: difference(ready[reference], ready[name]) for name in others}
+    """Measure each call with one set of inputs and one number of threads."""
+    reference, *candidates = ready
+    differences = {name: difference(ready[reference], ready[name]) for name in candidates}
     blocks = {name: timing.Blocks(call, clock) for name, call in ready.items()}
-    timings = {name: timing.in_turn(blocks[reference], blocks[name], **limits) for name in others}
-    first = [value for timed in timings.values() for value in timed.a]
-    if not others:  # one call is timed to be compared with later
-        first = [blocks[reference].seconds() for _ in range(2 * timing.PAIRS)]
-    held = [
-        TimedCall(call=name, seconds=timed.b, timing=timed, difference=differences[name], **case)
-        for name, timed in timings.items()
+    timings = {name: timing.in_turn(blocks[reference], blocks[name], **limits) for name in candidates}
+    reference_times = [seconds for timing_result in timings.values() for seconds in timing_result.a]
+    if not candidates:  # a single call, for a later comparison
+        reference_times = [blocks[reference].seconds() for _ in range(2 * timing.PAIRS)]
+    rows = [
+        TimedCall(call=name, seconds=timing_result.b, timing=timing_result, difference=differences[name], **case)
+        for name, timing_result in timings.items()
     ]
-    return [TimedCall(call=reference, seconds=tuple(first), **case), *held]
+    return [TimedCall(call=reference, seconds=tuple(reference_times), **case), *rows]
 
 
-def _later(before: TimedCall, now: TimedCall) -> dict[str, Any]:
-    told = verdict([level(before.seconds)], [level(now.seconds)], tolerance=timing.TOLERANCE)
-    times = {"before_ms": 1e3 * medians.median(before.seconds), "now_ms": 1e3 * medians.median(now.seconds)}
-    ends = {"ratio": told.ratio, "low": told.low, "high": told.high}
-    return {**now.columns, **times, **ends, "verdict": told.outcome}
+def _compare_with(before: TimedCall, now: TimedCall) -> dict[str, Any]:
+    comparison = verdict([level(before.seconds)], [level(now.seconds)], tolerance=timing.TOLERANCE)
+    medians_ms = {"before_ms": 1e3 * medians.median(before.seconds), "now_ms": 1e3 * medians.median(now.seconds)}
+    interval = {"ratio": comparison.ratio, "low": comparison.low, "high": comparison.high}
+    return {**now.columns, **medians_ms, **interval, "verdict": comparison.outcome}
 
 
 def _rounded(table: pl.DataFrame) -> pl.DataFrame:
-    """Numbers as a person reads them: times with their unit, others with three digits."""
+    """Return the table as text columns: times with unit, other numbers with three digits."""
     return table.select(
         "call",
         "sub_label",

@@ -1,4 +1,4 @@
-"""A call that is ready to run, and how far the results of two of them are apart."""
+"""Calls that are ready to run, and the difference between their results."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _SEED = 20
-_PIECE = 1 << 20
-"""Elements of results that are held against each other at once, as float64: memory for them is not asked for."""
+_CHUNK = 1 << 20
+"""Elements per chunk of a comparison in float64. Chunks keep its memory small."""
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,19 @@ class Ready:
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any] = field(default_factory=dict)
     written: tuple[torch.Tensor, ...] = ()
-    """The tensors that it writes into."""
+    """Tensors that the call writes to."""
     name: str = ""
-    """As recorded: ``aten::mm``."""
+    """Recorded name: ``aten::mm``."""
     setting: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """What is set while it runs, and only then."""
+    """Context manager for each run, for example with flags of torch."""
     result: Callable[[Any], Any] = lambda given: given
-    """What of its result counts."""
+    """Selects the part of the result that is compared."""
     remade: Callable[[str], Ready | None] | None = None
-    """Of an update by an optimizer: makes the same one with another implementation."""
+    """Makes the same update with another implementation; only for updates by an optimizer."""
     gradients: bool = False
-    """Whether autograd may see it, where it is on: the user's own code may need that."""
+    """Whether autograd stays enabled, because the user's own code may need it."""
     is_random: bool = False
-    """Whether its result is drawn, so that two of them cannot be held against each other."""
+    """Whether results are random and cannot be compared."""
 
     def __call__(self) -> Any:
         """Run it once."""
@@ -46,118 +46,125 @@ class Ready:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """What must hold while it runs."""
+        """Enter the context of a run."""
         with self.setting(), torch.set_grad_enabled(self.gradients and torch.is_grad_enabled()):
             yield
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """All that it is given."""
+        """Yield all tensors among the arguments."""
         yield from tensors((self.arguments, self.keywords))
 
     def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Ready:
-        """The same call with other tensors; what was one tensor stays one, what is written stays written.
+        """Return the same call with changed tensors.
 
-        Every tensor that is written into is copied, so that the two calls do not disturb each other.
+        Arguments that were the same tensor stay the same tensor. Written tensors are always copied, so that the two
+        calls are independent.
+
+        Args:
+            change: Function from a tensor to its replacement.
         """
-        known: dict[int, torch.Tensor] = {}
-        kept = {id(tensor) for tensor in self.written}
+        replacements: dict[int, torch.Tensor] = {}
+        written_ids = {id(tensor) for tensor in self.written}
 
-        def changed(given: Any) -> Any:
-            if isinstance(given, torch.Tensor):
-                if id(given) not in known:
-                    made = change(given)
-                    known[id(given)] = same_layout(made) if made is given and id(given) in kept else made
-                return known[id(given)]
-            return type(given)(map(changed, given)) if isinstance(given, (list, tuple)) else given
+        def replace_in(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                if id(value) not in replacements:
+                    replacement = change(value)
+                    replacements[id(value)] = (
+                        same_layout(replacement) if replacement is value and id(value) in written_ids else replacement
+                    )
+                return replacements[id(value)]
+            return type(value)(map(replace_in, value)) if isinstance(value, (list, tuple)) else value
 
         return replace(
             self,
-            arguments=changed(self.arguments),
-            keywords={name: changed(given) for name, given in self.keywords.items()},
-            written=tuple(known.get(id(tensor), tensor) for tensor in self.written),
+            arguments=replace_in(self.arguments),
+            keywords={name: replace_in(value) for name, value in self.keywords.items()},
+            written=tuple(replacements.get(id(tensor), tensor) for tensor in self.written),
         )
 
     def outputs(self) -> list[torch.Tensor]:
-        """Run it, and take the tensors that it returns."""
+        """Run the call. Return its result tensors, without complex ones."""
         return [tensor for tensor in tensors(self.result(self())) if not tensor.is_complex()]
 
     @contextmanager
     def unwritten(self) -> Iterator[None]:
-        """Give it its inputs back as they were, whatever it wrote into them meanwhile."""
+        """Restore the written tensors on exit."""
         saved = [tensor.clone() for tensor in self.written]
         yield
         for tensor, before in zip(self.written, saved, strict=True):
             tensor.copy_(before)
 
 
-def tensors(given: Any) -> Iterator[torch.Tensor]:
-    """The tensors in something, at any depth of lists and mappings."""
-    if isinstance(given, torch.Tensor):
-        yield given
-    elif isinstance(given, (list, tuple, dict)):
-        for part in given.values() if isinstance(given, dict) else given:
-            yield from tensors(part)
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a value, at any depth of lists and mappings."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for element in value.values() if isinstance(value, dict) else value:
+            yield from tensors(element)
 
 
 def same_layout(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A copy that lies in memory as its original does, holes and elements that share a place among it.
+    """Return a copy with the same memory layout, including gaps and overlapping elements.
 
     Args:
-        tensor: Any.
-        dtype: Of the copy; None is the same.
+        tensor: Any tensor.
+        dtype: Type of the copy; None keeps the type.
     """
     span = tensor.as_strided((extent(tensor.size(), tensor.stride()),), (1,))
     return span.to(dtype or tensor.dtype, copy=True).as_strided(tensor.size(), tensor.stride(), 0)
 
 
 def extent(dims: Sequence[int], strides: Sequence[int] | None) -> int:
-    """The elements of memory that a tensor spans."""
+    """Return the number of elements between the first and the last element of a tensor in memory."""
     if strides is None or len(strides) != len(dims):
         return math.prod(dims)
     return 0 if 0 in dims else 1 + sum((size - 1) * step for size, step in zip(dims, strides, strict=True))
 
 
 def difference(a: Ready, b: Ready) -> float | None:
-    """The largest difference of two calls' results, as a part of the largest value in them; of each tensor its own.
+    """Return the largest difference between the results of two calls, relative to the largest value of each tensor.
 
-    Both are left as they were: what they write into is given back.
+    Written tensors are restored.
 
     Args:
-        a: A call.
-        b: One that should give the same.
+        a: The reference call.
+        b: The other call.
 
     Returns:
-        0 for equal results; infinity where shapes differ, or one has a number where the other has none; None where
-        results are drawn, memory that nobody has written to, or no tensors.
+        0 for equal results. Infinity if shapes differ, or if only one result is finite at some position. None if
+            results
+        are random, uninitialised memory or no tensors.
     """
     if a.is_random or b.is_random:
         return None
-    first, second = _results(a), _results(b)
-    if len(first) != len(second):
+    results_a, results_b = _results(a), _results(b)
+    if len(results_a) != len(results_b):
         return math.inf
-    return max((_apart(*pair) for pair in zip(first, second, strict=True)), default=None)
+    return max((_relative_difference(*pair) for pair in zip(results_a, results_b, strict=True)), default=None)
 
 
 def _results(call: Ready) -> list[torch.Tensor]:
-    """What a call gives and what it writes."""
+    """Return the results and the written tensors of a call, on the CPU."""
     torch.manual_seed(_SEED)
     with call.unwritten():
-        every = (*call.outputs(), *call.written)
-        return [each.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for each in every]
+        outputs = (*call.outputs(), *call.written)
+        return [tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for tensor in outputs]
 
 
-def _apart(a: torch.Tensor, b: torch.Tensor) -> float:
+def _relative_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     if a.shape != b.shape:
         return math.inf
-    apart = largest = 0.0
-    pieces = (tensor.reshape(-1).split(_PIECE) for tensor in (a, b))
-    for pair in zip(*pieces, strict=True):
-        one, other = (piece.to(torch.float64) for piece in pair)
-        both = one.isfinite() & other.isfinite()
-        # what is infinite or no number must be so in both
-        if not torch.equal(one[~both].nan_to_num(7e77), other[~both].nan_to_num(7e77)):
+    largest_difference = largest_value = 0.0
+    chunks = (tensor.reshape(-1).split(_CHUNK) for tensor in (a, b))
+    for pair in zip(*chunks, strict=True):
+        chunk_a, chunk_b = (chunk.to(torch.float64) for chunk in pair)
+        is_finite = chunk_a.isfinite() & chunk_b.isfinite()
+        # infinities and NaN must be at the same positions
+        if not torch.equal(chunk_a[~is_finite].nan_to_num(7e77), chunk_b[~is_finite].nan_to_num(7e77)):
             return math.inf
-        if both.any():
-            apart = max(apart, float((one - other)[both].abs().max()))
-            largest = max(largest, float(one[both].abs().max()))
-    return apart / (largest or 1.0)
+        if is_finite.any():
+            largest_difference = max(largest_difference, float((chunk_a - chunk_b)[is_finite].abs().max()))
+            largest_value = max(largest_value, float(chunk_a[is_finite].abs().max()))
+    return largest_difference / (largest_value or 1.0)

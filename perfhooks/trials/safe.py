@@ -1,4 +1,4 @@
-"""What is set in torch and set back, where calls may run, and what memory they may take there."""
+"""Temporary settings of torch, the device of a trial, and its memory limit."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ if TYPE_CHECKING:
     from perfhooks.run.circumstances import Circumstances
 
 SHARE: Final = 0.5
-"""Of the memory that is free, for what is tried, unless said otherwise."""
+"""Default memory limit as a share of the free memory."""
 GIB: Final = 1 << 30
 _OWN: Final = 160 << 20
-"""Bytes for what is no tensor: Python, libraries that are loaded meanwhile, and what they keep."""
+"""Bytes reserved for Python, for libraries that are loaded later, and for their caches."""
 _STACK: Final = 8 << 20
-"""Bytes that a thread of torch reserves; hardly any of it is used."""
+"""Bytes of address space per thread of torch; hardly any of it is used."""
 _NO_MEMORY: Final = re.compile(r"can't allocate memory|not enough memory|out of memory|std::bad_alloc")
 
 
 class _Threads:
-    """How many threads torch uses, as an attribute like torch's flags."""
+    """Makes the number of torch's threads an attribute, like torch's flags."""
 
     @property
     def number(self) -> int:
         return torch.get_num_threads()
 
     @number.setter
-    def number(self, wanted: int) -> None:
-        torch.set_num_threads(wanted)
+    def number(self, number_of_threads: int) -> None:
+        torch.set_num_threads(number_of_threads)
 
 
 class Flag(NamedTuple):
-    """Something that is set in torch for the whole process."""
+    """A setting of torch for the whole process."""
 
     owner: Any
     name: str
 
     @property
     def value(self) -> Any:
-        """What it is now."""
+        """Current value."""
         return getattr(self.owner, self.name)
 
 
@@ -61,29 +61,29 @@ TF32: Final = (Flag(torch.backends.cuda.matmul, "allow_tf32"), Flag(torch.backen
 ONEDNN: Final = Flag(torch.backends.mkldnn, "enabled")
 THREADS: Final = Flag(_Threads(), "number")
 _FLAGS: Final = (CUDNN, SEARCHING, *TF32, ONEDNN, THREADS, Flag(torch.backends.cudnn, "deterministic"))
-"""All that may be set while something is tried."""
+"""All settings that a trial may change."""
 
 
 @contextmanager
-def switched(wanted: Mapping[Flag, Any]) -> Iterator[None]:
-    """Set some flags, and set them back."""
-    before = {flag: flag.value for flag in wanted}
+def switched(values: Mapping[Flag, Any]) -> Iterator[None]:
+    """Set flags inside the context, and restore them afterwards."""
+    before = {flag: flag.value for flag in values}
     try:
-        _set(wanted)
+        _set(values)
         yield
     finally:
         _set(before)
 
 
-def _set(wanted: Mapping[Flag, Any]) -> None:
-    for flag, value in wanted.items():
+def _set(values: Mapping[Flag, Any]) -> None:
+    for flag, value in values.items():
         if flag.value != value:
             setattr(*flag, value)
 
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Give back the state of random numbers, flags, threads, and memory that was taken meanwhile."""
+    """Restore random numbers, flags and threads on exit, and free cached memory."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
         try:
@@ -101,72 +101,75 @@ def has_onednn() -> bool:
     return bool(backend.is_available())
 
 
-def as_recorded(told: Circumstances) -> AbstractContextManager[None]:
-    """Have torch use the libraries and threads that the training used, as far as it told."""
-    threads = told.threads if 0 < (told.threads or 0) <= (told.cores or told.threads or 0) else None
-    wanted = {ONEDNN: told.onednn if has_onednn() else None, CUDNN: told.cudnn, THREADS: threads}
-    return switched({flag: value for flag, value in wanted.items() if value is not None})
+def as_recorded(training: Circumstances) -> AbstractContextManager[None]:
+    """Return a context with the libraries and threads of the training, as far as they are known."""
+    limit = training.cores or training.threads or 0
+    threads = training.threads if 0 < (training.threads or 0) <= limit else None
+    flags = {ONEDNN: training.onednn if has_onednn() else None, CUDNN: training.cudnn, THREADS: threads}
+    return switched({flag: value for flag, value in flags.items() if value is not None})
 
 
 def bind(memory: float, device: torch.device) -> None:
-    """Have this process, which may be ended, take no more memory than it may, and leave none on the disk if it dies.
+    """Limit the memory of this process, and disable core dumps.
 
     Args:
-        memory: GiB beyond what it has now.
-        device: Whose memory is meant.
+        memory: GiB beyond its current memory.
+        device: Device whose memory is limited.
     """
     own = psutil.Process()
     if hasattr(own, "rlimit"):  # on Linux
         own.rlimit(psutil.RLIMIT_CORE, (0, own.rlimit(psutil.RLIMIT_CORE)[1]))
     if memory == math.inf:
         return
-    if device.type == "cuda":  # it reserves addresses without end, so that the host's cannot be bounded as well
+    if device.type == "cuda":  # CUDA reserves a huge address space, so host memory cannot be limited too
         share = memory * GIB / torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(share, 1.0), device)
     elif hasattr(own, "rlimit"):
-        # the whole address space would count what glibc reserves for each thread, 64 MiB that nobody uses
+        # RLIMIT_AS would include the 64 MiB that glibc reserves for each thread
         limit = own.memory_info().data + memory * GIB + _OWN + _STACK * (os.cpu_count() or 1)
         own.rlimit(psutil.RLIMIT_DATA, (int(min(limit, 1 << 62)), own.rlimit(psutil.RLIMIT_DATA)[1]))
 
 
 def is_of_memory(error: Exception) -> bool:
-    """Whether an error says that there is no more memory."""
+    """Return whether an exception means that memory is exhausted."""
     return isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
 
 
 def free_bytes(device: torch.device) -> int:
-    """The memory that nobody uses."""
+    """Return the free memory of a device, in bytes."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return int(psutil.virtual_memory().available)
 
 
 def device_of(name: str | None, *, on_device: bool) -> torch.device:
-    """Where to run calls that were recorded on a device, or on the host.
+    """Return the device for calls that were recorded on a device or on the host.
 
     Args:
-        name: What the user said.
-        on_device: Whether a device did the work when it was recorded.
+        name: Name of the device from the user; None selects ``cuda`` or ``cpu``.
+        on_device: Whether a device executed the recorded work.
 
     Raises:
-        OptionError: That device is not here.
+        OptionError: The device is not available.
     """
-    wanted = name or ("cuda" if on_device else "cpu")
+    device_name = name or ("cuda" if on_device else "cpu")
     try:
-        device = torch.device(wanted)
+        device = torch.device(device_name)
     except RuntimeError as error:
-        raise OptionError(f"device must be one that torch knows, as cpu, cuda or cuda:1; got {wanted!r}") from error
+        raise OptionError(
+            f"device must be a device of torch, for example cpu or cuda:1, got {device_name!r}"
+        ) from error
     if device.type == "meta":
-        raise OptionError("device 'meta' computes nothing, so nothing can be timed on it. Give --device cpu")
+        raise OptionError("device 'meta' computes nothing and cannot be timed. Use --device cpu")
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        # without the advice about drivers and back ends that follows
-        sentence = f"is not here: {said(error).partition('. ')[0].rstrip('.')}."
+        # only the first sentence: the rest is advice about drivers and back ends
+        sentence = f"is not available: {said(error).partition('. ')[0].rstrip('.')}."
         if name:
-            raise OptionError(f"device {wanted!r} {sentence} Give --device cpu") from error
+            raise OptionError(f"device {device_name!r} {sentence} Use --device cpu") from error
         raise OptionError(
-            f"device {wanted!r}, where this was recorded, {sentence} "
-            "--device cpu runs its operators on this processor, which says little of the device"
+            f"the recorded device {device_name!r} {sentence} "
+            "--device cpu runs the operators on this CPU, with little meaning for the device"
         ) from error
     return device

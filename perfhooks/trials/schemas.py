@@ -1,4 +1,4 @@
-"""Which overload of an operator a recorded call was: the one whose schema accepts all of its arguments."""
+"""The overload of a recorded call: the first one whose schema accepts all arguments."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ if TYPE_CHECKING:
     from perfhooks.trials.recorded import Argument, Signature
 
 _UNUSUAL: Final = ("uint16", "uint32", "uint64", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
-"""Types that hardly any operator takes, so that no tensor of them is made."""
+"""Types that hardly any operator accepts, so no tensors of them are made."""
 DTYPES: Final[dict[str, torch.dtype]] = {
     spelled: getattr(torch, name) for spelled, name in tensor_types.SPELLINGS.items() if name not in _UNUSUAL
 }
-"""Types of tensors as the recorder writes them."""
+"""Types of tensors by their name in a recording."""
 
 _WORDS: Final = re.compile(r"[a-z_]{1,24}")
 _MODES: Final = {
     *("approximate", "driver", "indexing", "interpolation", "mode", "norm", "ord", "p", "pad_mode", "padding"),
     *("padding_side", "reduce", "rounding_mode", "side", "UPLO"),
 }
-"""Arguments that are texts and say how to compute: names of modes, and no paths."""
+"""String arguments that select a mode. They are never paths."""
 _TENSORS: Final = ("Tensor", "List[Tensor]")
 _REFUSED: Final = (
     (communication.OPERATORS, "a collective needs the other ranks"),
     (operators.AUTOGRAD, "autograd's own work between operators"),
     (operators.FOREIGN, "an operator of {namespace}, which is not torch's own"),
 )
-"""How names begin of what is not run again, and why."""
+"""Patterns of operators that cannot run again, with the reason."""
 
 
 class UnmatchedError(Exception):
-    """A call that cannot be run again: says why, in words that stand behind a name."""
+    """A call that cannot run again. The message completes a sentence that starts with its name."""
 
 
 def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
-    """The overload and its arguments: what is no tensor as a value, tensors as they were recorded.
+    """Return the overload of a recorded call, and its arguments.
 
     Args:
-        signature: Of a call.
+        signature: The recorded call.
 
     Returns:
-        An operator of ``torch.ops``, and by the name of each argument of its schema an `Argument` or a value.
+        An operator of ``torch.ops``, and by argument name an `Argument` (for tensors) or a value.
 
     Raises:
-        UnmatchedError: There is none.
+        UnmatchedError: No overload matches.
     """
     name, arguments = signature.name, signature.arguments
     for beginning, reason in _REFUSED:
@@ -62,21 +62,21 @@ def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
         raise UnmatchedError("its arguments were not recorded")
     if not (candidates := overloads(name)):
         raise UnmatchedError("this torch has no such operator")
-    if not (pure := [each for each in candidates if is_pure(*each)]):
-        raise UnmatchedError("its schema does not say that all it does is to compute tensors")
-    for operator, wanted in pure:
-        if len(wanted) == len(arguments):
-            with contextlib.suppress(KeyError, ValueError):  # another overload may take what this one does not
-                values = map(_value, wanted, arguments)
-                return operator, dict(zip([argument.name for argument in wanted], values, strict=True))
-    if any(given.type == tensor_types.TENSORS and not given.dims for given in arguments):
-        raise UnmatchedError("the shapes of a list of more than 30 tensors are not recorded")
-    raise UnmatchedError("no overload of this torch takes what was recorded of its arguments")
+    if not (pure := [candidate for candidate in candidates if is_pure(*candidate)]):
+        raise UnmatchedError("its schema does not guarantee that it only computes tensors")
+    for operator, parameters in pure:
+        if len(parameters) == len(arguments):
+            with contextlib.suppress(KeyError, ValueError):  # the next overload may accept them
+                values = map(_value, parameters, arguments)
+                return operator, dict(zip([argument.name for argument in parameters], values, strict=True))
+    if any(recorded.type == tensor_types.TENSORS and not recorded.dims for recorded in arguments):
+        raise UnmatchedError("torch does not record the shapes of lists of more than 30 tensors")
+    raise UnmatchedError("no overload of this torch accepts its recorded arguments")
 
 
 @functools.cache
 def overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
-    """The overloads of an operator, each with the arguments of its schema."""
+    """Return the overloads of an operator, each with the arguments of its schema."""
     packet = getattr(torch.ops.aten, name.removeprefix(operators.NAMESPACE), None)
     if packet is None or not hasattr(packet, "overloads"):
         return ()
@@ -84,21 +84,21 @@ def overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
     return tuple((operator, formal(operator)) for operator in overloads)
 
 
-def is_pure(operator: Any, wanted: tuple[Any, ...]) -> bool:
-    """Whether torch says that all it does is to compute tensors, of tensors, numbers and modes: a trace is data.
+def is_pure(operator: Any, parameters: tuple[Any, ...]) -> bool:
+    """Return whether a call of an overload from an untrusted trace is safe: it only computes tensors.
 
-    Its schema has every tensor that it writes into, and returns nothing else. What it does to its process, as to draw
-    random numbers, ends with the child that runs it. What its inputs are later is tagged, as by ``resize_``. Arguments
-    of other types, as streams and generators, are never given.
+    The schema lists every tensor that the operator writes to. The operator returns a tensor or writes to one. Side
+    effects on the process, such as random numbers, end with the child. Operators that change the metadata of inputs
+    have a tag, for example ``resize_``. Arguments of other types, such as streams and generators, are never passed.
     """
-    gives = any(str(result.type) in _TENSORS for result in _schema(operator).returns)
-    texts = {argument.name for argument in wanted if "str" in str(argument.type)}
-    is_computed = gives or any(map(is_written, wanted))
-    return is_computed and texts <= _MODES and torch.Tag.inplace_view not in operator.tags
+    has_tensor_result = any(str(result.type) in _TENSORS for result in _schema(operator).returns)
+    string_names = {argument.name for argument in parameters if "str" in str(argument.type)}
+    is_computed = has_tensor_result or any(map(is_written, parameters))
+    return is_computed and string_names <= _MODES and torch.Tag.inplace_view not in operator.tags
 
 
 def formal(operator: Any) -> tuple[Any, ...]:
-    """The arguments of an overload's schema."""
+    """Return the arguments of an overload's schema."""
     return tuple(_schema(operator).arguments)
 
 
@@ -107,37 +107,40 @@ def _schema(operator: Any) -> Any:
 
 
 def is_written(argument: Any) -> bool:
-    """Whether an operator writes into an argument of its schema."""
+    """Return whether an operator writes to an argument of its schema."""
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def _value(wanted: Any, given: Argument) -> Any:
-    """What an argument of a schema is given.
+def _value(parameter: Any, argument: Argument) -> Any:
+    """Return the value of an argument.
 
     Raises:
-        KeyError: It is of a type that cannot be read.
-        ValueError: It cannot be given what was recorded.
+        KeyError: The type of the argument is not supported.
+        ValueError: The recorded value does not match the type.
     """
-    kind = str(wanted.type)
+    kind = str(parameter.type)
     if kind.startswith("Optional["):
-        return _of_kind(kind[len("Optional[") : -1], given) if given.type else None
-    if kind == "str" and not given.type and wanted.has_default_value():  # texts are not recorded
-        return wanted.default_value
-    return _of_kind(kind, given)
+        return _convert(kind[len("Optional[") : -1], argument) if argument.type else None
+    if kind == "str" and not argument.type and parameter.has_default_value():  # torch does not record strings
+        return parameter.default_value
+    return _convert(kind, argument)
 
 
-def _of_kind(kind: str, given: Argument) -> Any:
-    """What an argument of a type is given."""
-    text = given.value.strip()
-    is_tensor = kind == "Tensor" and given.is_tensor and given.type in DTYPES
-    if is_tensor or (kind in ("List[Tensor]", "List[Optional[Tensor]]") and given.is_list and given.dims):
-        return given
-    if kind.startswith("List[") and given.type in (tensor_types.NUMBERS, tensor_types.GENERIC) and text.startswith("["):
-        read = _READERS[kind[len("List[") : -1]]
-        return [read(part.strip()) for part in text[1:-1].split(",") if part.strip()]
-    if given.type == tensor_types.NUMBER:
-        return _READERS[kind](given.value)
-    raise ValueError(given.type)
+def _convert(kind: str, argument: Argument) -> Any:
+    text = argument.value.strip()
+    is_tensor = kind == "Tensor" and argument.is_tensor and argument.type in DTYPES
+    if is_tensor or (kind in ("List[Tensor]", "List[Optional[Tensor]]") and argument.is_list and argument.dims):
+        return argument
+    if (
+        kind.startswith("List[")
+        and argument.type in (tensor_types.NUMBERS, tensor_types.GENERIC)
+        and text.startswith("[")
+    ):
+        read_item = _READERS[kind[len("List[") : -1]]
+        return [read_item(part.strip()) for part in text[1:-1].split(",") if part.strip()]
+    if argument.type == tensor_types.NUMBER:
+        return _READERS[kind](argument.value)
+    raise ValueError(argument.type)
 
 
 def _bool(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""A statement as ``timeit`` takes it, as a function that gives its value."""
+"""Statements in the form of ``timeit``, compiled to functions that return their value."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ _VALUE: Final = "return (\n{stmt}\n)"
 
 
 def function_of(stmt: str, setup: str, names: Mapping[str, Any]) -> Callable[[], Any]:
-    """Make a function of a statement, once its setup has run.
+    """Run the setup, and return a function that runs a statement.
 
         function_of("x @ y", "y = x.T", {"x": x})()  # the value of x @ y
 
     Args:
-        stmt: One expression, whose value the function returns, or any lines, of which it returns nothing.
-        setup: Lines that run now; the names that they make can be used, and changed, by the statement.
-        names: What else it can use.
+        stmt: One expression, whose value the function returns, or any lines; then it returns None.
+        setup: Lines that run now. The statement can use and change their names.
+        names: Other names for the statement.
 
     Raises:
-        OptionError: One of the two is no Python.
+        OptionError: The setup or the statement is not valid Python.
     """
     setup, stmt = textwrap.dedent(setup).strip() or "pass", textwrap.dedent(stmt).strip()
-    made = set(_function(setup, "setup").co_varnames)
+    setup_names = set(_function(setup, "setup").co_varnames)
     try:
         body, assigned = _VALUE.format(stmt=stmt), set(_function(_VALUE.format(stmt=stmt), "stmt").co_varnames)
     except OptionError:
         body, assigned = stmt, set(_function(stmt, "stmt").co_varnames)
-    # timeit writes both into one function, where a statement may change what there was before
-    shared = {"nonlocal": assigned & made, "global": assigned & names.keys() - made}
-    declared = [f"{word} {', '.join(sorted(those))}" for word, those in shared.items() if those]
+    # in timeit both are in one function, so a statement may assign to names of the setup
+    shared = {"nonlocal": assigned & setup_names, "global": assigned & names.keys() - setup_names}
+    declared = [f"{word} {', '.join(sorted(shared_names))}" for word, shared_names in shared.items() if shared_names]
     inner = "\n".join(["def call():", *(textwrap.indent(part, " ") for part in (*declared, body))])
-    made_of: Callable[[], Callable[[], Any]] = FunctionType(
+    make: Callable[[], Callable[[], Any]] = FunctionType(
         _function(f"{setup}\n{inner}\nreturn call", "stmt"), dict(names)
     )
-    return made_of()
+    return make()
 
 
-def _function(body: str, what: str) -> CodeType:
-    """The code of a function of these lines."""
+def _function(body: str, option: str) -> CodeType:
+    """Return the code of a function with these lines as its body."""
     source = f"def made():\n{textwrap.indent(body, ' ')}"
     try:
-        code = compile(source, f"<{what}>", "exec")
+        code = compile(source, f"<{option}>", "exec")
     except SyntaxError as error:
-        raise OptionError(f"{what} must be Python, got {body!r} ({error.msg})") from error
-    return next(each for each in code.co_consts if isinstance(each, CodeType))
+        raise OptionError(f"{option} must be Python, got {body!r} ({error.msg})") from error
+    return next(constant for constant in code.co_consts if isinstance(constant, CodeType))

@@ -1,4 +1,4 @@
-"""Two calls timed in turn, A B B A, by torch's own clock, and what can be said of them."""
+"""Two calls, timed in interleaved blocks (A B B A) with torch's clock, and the comparison of both."""
 
 from __future__ import annotations
 
@@ -24,46 +24,45 @@ if TYPE_CHECKING:
     Clock = Callable[[], float]
 
 BLOCK_S: Final = 1e-3
-"""A block takes this long or more: a clock costs below a ten-thousandth of it."""
+"""Minimum length of a block, in seconds. The overhead of a clock is then below 0.01%."""
 TOLERANCE: Final = 0.05
-"""A difference that is none. An operator is a part of a step: 5% of one that takes a fifth of it is 1% of the step, and
-that is what a step varies by anyway."""
+"""Relative difference that counts as equal. 5% of an operator that takes a fifth of a step is 1% of the step: noise."""
 PAIRS: Final = LEAST_STEPS
-"""Blocks of each side at least: fewer say nothing."""
+"""Minimum blocks per side for a decision."""
 MOST_PAIRS: Final = 160
 SECONDS: Final = 0.8
-"""What is not decided after this stays so: ten operators with five variants are to take a minute."""
+"""Default time limit per comparison, in seconds. Ten operators with five variants then take a minute."""
 LONGEST_S: Final = 20.0
-"""Calls of which not even the least number of blocks fits in here are timed less often, and nothing is decided; unless
-less is allowed."""
+"""Time limit for the minimum number of blocks, in seconds. Calls that need more are not decided."""
 _TICK: Final = 1e-9
-"""Seconds; no block takes less, whatever a clock says that has not moved on."""
+"""Minimum length of a block, in seconds, for clocks that do not advance."""
 _MOST: Final = 1 << 30
-"""Calls in a block: no call takes less than a picosecond."""
+"""Maximum calls per block: no call takes less than a picosecond."""
 UNBOUNDED: Final = 1e9
-"""An end of an interval of which nothing is known."""
+"""End of an unknown interval."""
 PIECE: Final = 256
-"""Calls that change their inputs begin anew after so many: what is multiplied by 0.9 a thousand times is no longer a
-number that a processor multiplies at full speed."""
+"""Calls between two resets of written inputs. Values that are multiplied by 0.9 a thousand times become subnormal,
+which CPUs multiply slowly."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What B takes beside A."""
+    """The comparison of B with A."""
 
     outcome: Outcome
     ratio: float
-    """B's time over A's, the median of pairs."""
+    """Time of B over time of A: the median of pairs."""
     low: float
     high: float
-    """The interval of the ratio, 99%; `UNBOUNDED` where there were too few blocks."""
+    """End of the 99% interval of the ratio, which begins at ``low``; `UNBOUNDED` for too few blocks."""
     a: tuple[float, ...]
-    """Seconds a call, of each block."""
+    """Seconds per call, for each block of A."""
     b: tuple[float, ...]
+    """Seconds per call, for each block of B."""
 
     @property
     def times(self) -> float:
-        """How many times as fast B is."""
+        """Speedup of B."""
         return 1 / self.ratio
 
     @property
@@ -79,11 +78,12 @@ class Timing:
 
 
 class Blocks:
-    """One call, timed in blocks by ``timeit``.
+    """Times one call in blocks with ``timeit``.
 
     Args:
-        call: What to time.
-        clock: Tells seconds; None is the one of ``torch.utils.benchmark``, which waits for devices.
+        call: The call.
+        clock: Returns the time in seconds; None selects the clock of ``torch.utils.benchmark``, which waits for
+            devices.
     """
 
     def __init__(self, call: Ready, clock: Clock | None = None) -> None:
@@ -92,69 +92,75 @@ class Blocks:
         operate = functools.partial(call.operator, *call.arguments, **call.keywords)
         self._timer = Timer(operate, self.refresh, timer=clock or timer)
         self.number = 1
-        self._settle()
+        self._calibrate()
 
     def refresh(self) -> None:
-        """Give the call its inputs back as they were."""
+        """Restore the written inputs of the call."""
         for tensor, saved in zip(self._call.written, self._saved, strict=True):
             tensor.copy_(saved)
 
-    def _settle(self) -> None:
-        """Find out how many calls make a block."""
-        self._seconds(1)  # the first one is slow for reasons of its own
-        while (taken := self._seconds(self.number)) < BLOCK_S:
-            self.number = max(self.number * 2, math.ceil(self.number * BLOCK_S * 1.2 / taken) // 2)
+    def _calibrate(self) -> None:
+        self._seconds(1)  # warm-up
+        while (block_s := self._seconds(self.number)) < BLOCK_S:
+            self.number = max(self.number * 2, math.ceil(self.number * BLOCK_S * 1.2 / block_s) // 2)
             if self.number > _MOST:
-                raise OptionError("clock must move on while calls run: by this one, a billion of them take no time")
+                raise OptionError("clock must advance while calls run: it measured no time for a billion calls")
 
     def seconds(self) -> float:
-        """What one call takes, by one block."""
+        """Time one block. Return the seconds per call."""
         return self._seconds(self.number) / self.number
 
     def _seconds(self, number: int) -> float:
-        piece = PIECE if self._call.written else number
-        pieces = [min(piece, number - done) for done in range(0, number, piece)]
+        calls_per_reset = PIECE if self._call.written else number
+        counts = [min(calls_per_reset, number - first) for first in range(0, number, calls_per_reset)]
         with self._call.running():
-            return max(sum(map(self._timer.timeit, pieces)), _TICK)
+            return max(sum(map(self._timer.timeit, counts)), _TICK)
 
 
 def in_turn(
     a: Blocks, b: Blocks, *, seconds: float = SECONDS, longest: float = LONGEST_S, tolerance: float = TOLERANCE
 ) -> Timing:
-    """Time two calls in turn, until it can be said which is faster.
+    """Time two calls in interleaved blocks until the comparison is decided.
 
     Args:
-        a: What things are held against.
-        b: What is held against it.
-        seconds: How long to go on where it cannot be said.
-        longest: How long to go on at all.
-        tolerance: What share of difference is none.
+        a: The baseline.
+        b: The candidate.
+        seconds: Time limit of an undecided comparison.
+        longest: Time limit for the minimum number of blocks.
+        tolerance: Relative difference that counts as equal.
     """
-    first: list[float] = []
-    second: list[float] = []
-    spent, asked = 0.0, PAIRS
-    while len(first) < MOST_PAIRS and spent <= (longest if len(first) < PAIRS else seconds):
-        spent += _round(a, b, first, second)
-        if len(first) >= asked:
-            if _told(first, second, tolerance).outcome != "undecided":
+    times_a: list[float] = []
+    times_b: list[float] = []
+    elapsed_s, next_check = 0.0, PAIRS
+    while len(times_a) < MOST_PAIRS and elapsed_s <= (longest if len(times_a) < PAIRS else seconds):
+        elapsed_s += _round(a, b, times_a, times_b)
+        if len(times_a) >= next_check:
+            if _compare(times_a, times_b, tolerance).outcome != "undecided":
                 break
-            asked *= 2
-    return _told(first, second, tolerance)
+            next_check *= 2
+    return _compare(times_a, times_b, tolerance)
 
 
-def _round(a: Blocks, b: Blocks, first: list[float], second: list[float]) -> float:
-    """A B B A: what drifts evenly disturbs both alike. How long that took."""
-    before, after = a.seconds(), b.seconds()
-    later, last = b.seconds(), a.seconds()
-    first += before, last
-    second += after, later
-    return (before + last) * a.number + (after + later) * b.number
+def _round(a: Blocks, b: Blocks, times_a: list[float], times_b: list[float]) -> float:
+    """Time the blocks A B B A, so that a drift affects both equally. Return the elapsed seconds."""
+    a_1, b_1 = a.seconds(), b.seconds()
+    b_2, a_2 = b.seconds(), a.seconds()
+    times_a += a_1, a_2
+    times_b += b_1, b_2
+    return (a_1 + a_2) * a.number + (b_1 + b_2) * b.number
 
 
-def _told(a: Sequence[float], b: Sequence[float], tolerance: float) -> Timing:
-    """What can be said of times that were taken in turn; nothing where there are too few."""
+def _compare(a: Sequence[float], b: Sequence[float], tolerance: float) -> Timing:
+    """Compare interleaved times. With too few blocks the result is undecided."""
     if len(a) < PAIRS:
         ratio = medians.median(after / before for before, after in zip(a, b, strict=True))
         return Timing(outcome="undecided", ratio=ratio, low=1 / UNBOUNDED, high=UNBOUNDED, a=tuple(a), b=tuple(b))
-    told = verdict.in_turn(a, b, tolerance=tolerance)
-    return Timing(outcome=told.outcome, ratio=told.ratio, low=told.low, high=told.high, a=tuple(a), b=tuple(b))
+    comparison = verdict.in_turn(a, b, tolerance=tolerance)
+    return Timing(
+        outcome=comparison.outcome,
+        ratio=comparison.ratio,
+        low=comparison.low,
+        high=comparison.high,
+        a=tuple(a),
+        b=tuple(b),
+    )

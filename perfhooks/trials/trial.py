@@ -1,6 +1,6 @@
-"""The recorded operators that cost most, each run as recorded and in every way that makes sense for it.
+"""The trial of the costliest recorded operators: each runs as recorded and in every suitable variant.
 
-Here is what is asked and what came of it; a child process runs them, see `perfhooks.trials.bench`.
+This module requests and collects the measurements. A child process runs them, see `perfhooks.trials.bench`.
 """
 
 from __future__ import annotations
@@ -24,67 +24,67 @@ if TYPE_CHECKING:
     from perfhooks.trials.cut import Group, OperatorSelection
 
 COMPARABLE: Final = (0.5, 2.0)
-"""A call that takes less or more than this by itself than it took in the training says nothing about the training: its
-inputs lay in other caches, or others used the machine."""
+"""Range of the time of a call alone, relative to its recorded time, in which results apply to the training. Outside it
+the caches or the load of the machine differed."""
 
 
 class Saving(NamedTuple):
-    """Milliseconds by which a step would be shorter, if nothing else changes."""
+    """Estimated reduction of the step time, in milliseconds, as a range."""
 
     least: float
     most: float
 
     @property
     def is_sure(self) -> bool:
-        """Whether it is one number."""
+        """Whether the range is a single number."""
         return self.least == self.most
 
     @classmethod
     def sum(cls, savings: Iterable[Saving]) -> Saving:
-        """All of them together."""
-        ends = [*savings]
-        return cls(sum(each.least for each in ends), sum(each.most for each in ends))
+        """Return the sum of savings."""
+        ranges = [*savings]
+        return cls(sum(saving.least for saving in ranges), sum(saving.most for saving in ranges))
 
 
 @dataclass(kw_only=True)
 class TriedOperator:
-    """One operator, and what was tried with it."""
+    """The measurements of one operator."""
 
     group: Group
     alone_ms: float | None = None
-    """What a call takes by itself; None where it could not be run."""
+    """Duration of a call outside the training, in milliseconds; None if it failed."""
     problem: str = ""
     tried: list[Tried] = field(default_factory=list)
 
     @property
     def beside_recorded(self) -> float | None:
-        """Its time by itself, as a multiple of what was recorded."""
+        """Time of a call outside the training, as a multiple of its recorded time."""
         return None if self.alone_ms is None or not self.group.call_ms else self.alone_ms / self.group.call_ms
 
     @property
     def is_comparable(self) -> bool:
-        """Whether what is measured here says something about the training."""
+        """Whether results of this operator apply to the training."""
         ratio = self.beside_recorded
         return ratio is not None and COMPARABLE[0] <= ratio <= COMPARABLE[1]
 
     def saving(self, tried: Tried) -> Saving | None:
-        """How much shorter a step would be; None where nothing can be said of it.
+        """Return the estimated reduction of the step time; None if it is unknown.
 
-        A range where it is not decided which is faster, and where the call alone took another time than in the
-        training: then it is only known of the time that both have in common that it is the operator's own.
+        The result is a range if the comparison is undecided, or if the call took another time outside the training. In
+        the second case only the common part of both times certainly belongs to the operator.
         """
         if tried.timing is None or tried.is_wrong or not self.beside_recorded:
             return None
-        part = 0.0 if tried.timing.outcome == "same" else self.group.step_ms * (1 - tried.timing.ratio)
+        difference = 0.0 if tried.timing.outcome == "same" else self.group.step_ms * (1 - tried.timing.ratio)
         if tried.timing.outcome == "undecided":
-            return Saving(0.0, max(part, 0.0))
-        common = 1.0 if self.is_comparable else min(self.beside_recorded, 1 / self.beside_recorded)
-        return Saving(*sorted((common * part, part)))
+            return Saving(0.0, max(difference, 0.0))
+        common_share = 1.0 if self.is_comparable else min(self.beside_recorded, 1 / self.beside_recorded)
+        return Saving(*sorted((common_share * difference, difference)))
 
 
 @dataclass(kw_only=True)
 class Trial:
-    """What was tried with a window."""
+    """The measurements of one window."""
 
     cut: OperatorSelection
     step_ms: float
@@ -92,12 +92,12 @@ class Trial:
     rows: list[TriedOperator] = field(default_factory=list)
     is_interrupted: bool = False
     is_out_of_time: bool = False
-    """Whether there were more operators than there was time for."""
+    """Whether the time limit ended the trial before the last operator."""
 
     def saved(self) -> dict[str, list[Saving]]:
-        """By how many milliseconds each variant makes a step shorter, with each of the operators that it makes faster.
+        """Return the savings of each variant, one per operator that it makes faster.
 
-        What is wrong counts for nothing. The variant that saves most is first.
+        Variants with wrong results are excluded. The variant with the largest sum is first.
         """
         saved: dict[str, list[Saving]] = {}
         for row in self.rows:
@@ -116,20 +116,20 @@ def run(
     *,
     ends: float | None = None,
 ) -> Trial:
-    """Try what a recording offers.
+    """Measure the operators of a recording.
 
     Args:
-        cut: Its operators.
-        step_ms: What a step took.
-        options: What to try.
-        circumstances: What the training had to work with.
-        tell: Is told how many operators are done, of how many, and what is tried now.
-        ends: The end of all, by the monotonic clock; None for ``options.seconds`` from now on.
+        cut: The selected operators.
+        step_ms: Step time, in milliseconds.
+        options: Options of the trial.
+        circumstances: Settings of the training, for example threads and libraries.
+        tell: Progress callback: the number of the operator, the number of all operators and a description.
+        ends: Time limit, in seconds of the monotonic clock; None means ``options.seconds`` from now.
 
     Returns:
-        What was measured, also where somebody pressed Ctrl-C meanwhile.
+        The measurements. Ctrl-C ends the trial early, and the result contains the measurements until then.
     """
-    began = time.monotonic()
+    start = time.monotonic()
     trial = Trial(cut=cut, step_ms=step_ms, device=str(options.device))
     signatures = tuple(group.signature for group in cut.groups)
     answering = functools.partial(bench.answering, signatures, options, circumstances)
@@ -137,28 +137,28 @@ def run(
     if forks:
         inputs.learn_sizes()
     with contextlib.closing(ChildProcess(answering, forks=forks)) as child:
-        asking = _Asking(child, began + options.seconds if ends is None else ends, options.limit, tell)
+        requests = _Requests(child, start + options.seconds if ends is None else ends, options.limit, tell)
         try:
-            for place in range(len(signatures)):
+            for index in range(len(signatures)):
                 if len(trial.rows) >= options.limit:
                     break
-                if asking.left < SHORTEST_S:
+                if requests.left < SHORTEST_S:
                     trial.is_out_of_time = True
                     break
-                asking.ask_of(place, trial)
+                requests.measure(index, trial)
         except KeyboardInterrupt:
             trial.is_interrupted = True
     return trial
 
 
-class _Asking:
-    """Asks a child for calls and their variants, one after the other.
+class _Requests:
+    """Requests calls and their variants from a child process.
 
     Args:
-        child: Whom to ask.
-        ends: When all of it ends, by the monotonic clock.
-        limit: How many operators share the time.
-        tell: Is told what is asked for.
+        child: The child process.
+        ends: Time limit, in seconds of the monotonic clock.
+        limit: Number of operators that share the time.
+        tell: Progress callback.
     """
 
     def __init__(self, child: ChildProcess, ends: float, limit: int, tell: Callable[[int, int, str], None]) -> None:
@@ -169,30 +169,30 @@ class _Asking:
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """Seconds until the time limit."""
         return self._ends - time.monotonic()
 
-    def ask_of(self, place: int, trial: Trial) -> None:
-        """Have a call run by itself, then beside each of its variants; there is no row where there are none."""
-        name = trial.cut.groups[place].signature.name
-        share = self.left / (self._limit - len(trial.rows))
+    def measure(self, index: int, trial: Trial) -> None:
+        """Measure a call alone, then each of its variants. Add no row if there are no variants."""
+        name = trial.cut.groups[index].signature.name
+        seconds = self.left / (self._limit - len(trial.rows))
         self._tell(len(trial.rows) + 1, self._limit, name)
         try:
-            alone = self._ask(share, "alone", place)
+            alone = self._ask(seconds, "alone", index)
         except DeadError as dead:
             alone = Alone(problem=str(dead))
         if alone is None:
             return
-        row = TriedOperator(group=trial.cut.groups[place], alone_ms=alone.ms, problem=alone.problem)
+        row = TriedOperator(group=trial.cut.groups[index], alone_ms=alone.ms, problem=alone.problem)
         trial.rows.append(row)
-        for number, variant in enumerate(alone.variants):
+        for variant_index, variant in enumerate(alone.variants):
             self._tell(len(trial.rows), self._limit, f"{name} {variant}")
             try:
-                tried = self._ask(share / len(alone.variants), "tried", place, number)
+                tried = self._ask(seconds / len(alone.variants), "tried", index, variant_index)
             except DeadError as dead:
                 tried = Tried(variant=variant, problem=str(dead))
             row.tried += [tried] if tried else []
 
-    def _ask(self, share: float, *question: Any) -> Any:
-        """It may take its share, or half of what is left if that is more: those that hang leave time for others."""
-        return self._child.ask(min(max(self.left / 2, share), max(self.left, SHORTEST_S)), *question, share)
+    def _ask(self, seconds: float, *question: Any) -> Any:
+        """Send a request. Its limit is its share, or half of the remaining time if that is longer."""
+        return self._child.ask(min(max(self.left / 2, seconds), max(self.left, SHORTEST_S)), *question, seconds)

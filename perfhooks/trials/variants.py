@@ -1,4 +1,4 @@
-"""What is tried with a recorded call, as a table, and which of it a finding advises; docs/try.md says it to users."""
+"""The variants of a recorded call, and the variants that a finding recommends. docs/try.md describes them for users."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     Test = Callable[[Ready], bool]
 
 _EXACT: Final = 1e-3
-"""How far results may be apart where both compute with the same precision: sums in another order, and TF32's products
-rounded to 10 bits of mantissa."""
+"""Maximum difference of results of equal precision. It allows another order of summation, and TF32 products with 10
+bits of mantissa."""
 _ROUNDED: Final = 0.05
-"""And where one has 7 or 10 bits of mantissa: an error of 1% to 2% of the largest value is usual for bf16."""
+"""Maximum difference with 7 or 10 bits of mantissa. Errors of 1% to 2% of the largest value are usual for bf16."""
 _OTHER_WAY: Final = 5 * _EXACT
-"""And where another kernel computes the same."""
+"""Maximum difference of results of another kernel."""
 _MULTIPLE: Final = 8
-"""Elements: 16 bytes of float16, which tensor cores want (NVIDIA, Matrix Multiplication Background); a CPU's registers
-hold 8 or 16 float32."""
+"""Elements in a multiple of 16 bytes of float16, which tensor cores need (NVIDIA, Matrix Multiplication Background).
+CPU registers contain 8 or 16 float32 values."""
 
 _LAYOUTS: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 _NO_COMPILER: Final = "No working C++ compiler"
-"""What torch says where it finds none, in a sentence that names its own configuration."""
+"""Beginning of torch's error without a compiler."""
 
 
 @dataclass(frozen=True)
@@ -46,42 +46,41 @@ class Variant:
     """Another way to run a call."""
 
     name: str
-    """One word, as ``--variant`` takes it."""
+    """One word, the value of ``--variant``."""
     suits: Test
-    """Whether it makes sense to try it where nobody asked for it by name."""
+    """Whether the variant is tried by default."""
     changed: Change
-    """The call in this way; None where it would be the same call, or cannot be."""
+    """Returns the changed call; None if the change is impossible or has no effect."""
     tolerance: float = _EXACT
-    """How far its results may be from those of the call; beyond it they are wrong."""
+    """Maximum difference of results."""
 
 
-def _on_cuda(call: Ready) -> bool:
-    """Whether it runs on a device that torch calls so."""
+def _is_on_cuda(call: Ready) -> bool:
     return any(tensor.is_cuda for tensor in call.tensors())
 
 
-def _named(pattern: str, *, on_cuda: bool | None = None) -> Test:
-    """Calls of some operators; None is everywhere, else on a device or on a CPU."""
+def _is_named(pattern: str, *, on_cuda: bool | None = None) -> Test:
+    """Return a test for operators by name, on a CUDA device, on the CPU or (None) anywhere."""
     names = re.compile(pattern)
-    return lambda call: bool(names.fullmatch(call.name)) and on_cuda in (None, _on_cuda(call))
+    return lambda call: bool(names.fullmatch(call.name)) and on_cuda in (None, _is_on_cuda(call))
 
 
-# --- inputs as if they had come in another way: making them so is not timed ---
+# --- changed inputs; the conversion is not timed ---
 
 
-def _inputs(turned: Callable[[torch.Tensor], torch.Tensor]) -> Change:
-    """The call with each input turned; None for updates, and where no input would change."""
+def _with_inputs(convert: Callable[[torch.Tensor], torch.Tensor]) -> Change:
+    """Return a change of each input. It returns None for updates, and if no input changes."""
 
     def changed(call: Ready) -> Ready | None:
-        if call.remade is not None or all(turned(tensor) is tensor for tensor in call.tensors()):
+        if call.remade is not None or all(convert(tensor) is tensor for tensor in call.tensors()):
             return None
-        return call.with_tensors(turned)
+        return call.with_tensors(convert)
 
     return changed
 
 
-def _cast(given: torch.dtype, wanted: torch.dtype) -> Change:
-    return _inputs(lambda tensor: same_layout(tensor, wanted) if tensor.dtype == given else tensor)
+def _cast(source: torch.dtype, target: torch.dtype) -> Change:
+    return _with_inputs(lambda tensor: same_layout(tensor, target) if tensor.dtype == source else tensor)
 
 
 def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
@@ -90,9 +89,11 @@ def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_scattered(call: Ready) -> bool:
-    """Whether an input lies in memory in another order, unless its channels are last on purpose."""
+    """Return whether an input is neither contiguous nor channels-last."""
     layouts = ((tensor, _LAYOUTS.get(tensor.dim(), torch.contiguous_format)) for tensor in call.tensors())
-    return any(not tensor.is_contiguous() and not tensor.is_contiguous(memory_format=last) for tensor, last in layouts)
+    return any(
+        not tensor.is_contiguous() and not tensor.is_contiguous(memory_format=layout) for tensor, layout in layouts
+    )
 
 
 def _has_float64(call: Ready) -> bool:
@@ -100,52 +101,54 @@ def _has_float64(call: Ready) -> bool:
 
 
 def _is_odd(call: Ready) -> bool:
-    """Whether it is a product of matrices of which a size is no multiple."""
+    """Return whether the call is a matrix product with a size that is not a multiple of 8."""
     factors = [call.arguments[place] for place in operators.FACTORS.get(call.name, ())]
     return any(size % _MULTIPLE for factor in factors for size in factor.shape[-2:])
 
 
 def _padded(call: Ready) -> Ready | None:
-    """Both factors padded with zeros, and what is added to them."""
+    """Return the product with zero padding of both factors and of the added matrix."""
     if not _is_odd(call):
         return None
-    left, right = (call.arguments[place] for place in operators.FACTORS[call.name])
+    left, right = (call.arguments[index] for index in operators.FACTORS[call.name])
     rows, columns = left.shape[-2], right.shape[-1]
-    made = [_with_margins(given, given is left or given is right) for given in call.arguments]
-    return replace(call, arguments=tuple(made), result=lambda product: product[..., :rows, :columns])
+    padded = [_with_margins(argument, argument is left or argument is right) for argument in call.arguments]
+    return replace(call, arguments=tuple(padded), result=lambda product: product[..., :rows, :columns])
 
 
-def _with_margins(given: Any, is_factor: bool) -> Any:
-    if not isinstance(given, torch.Tensor):
-        return given
-    # what is added may be one number for all columns or rows, and stays so
-    margins = [0 if size == 1 and not is_factor else -size % _MULTIPLE for size in reversed(given.shape[-2:])]
+def _with_margins(argument: Any, is_factor: bool) -> Any:
+    if not isinstance(argument, torch.Tensor):
+        return argument
+    # a size of 1 in the added matrix is a broadcast and stays 1
+    margins = [0 if size == 1 and not is_factor else -size % _MULTIPLE for size in reversed(argument.shape[-2:])]
     if not any(margins):
-        return given
-    padded = torch.nn.functional.pad(given, [end for margin in margins for end in (0, margin)])
-    # a factor that lay turned in memory lies so still
-    return padded.mT.contiguous().mT if given.dim() > 1 and given.stride(-2) == 1 != given.stride(-1) else padded
+        return argument
+    padded = torch.nn.functional.pad(argument, [width for margin in margins for width in (0, margin)])
+    # keep the layout of a transposed factor
+    return (
+        padded.mT.contiguous().mT if argument.dim() > 1 and argument.stride(-2) == 1 != argument.stride(-1) else padded
+    )
 
 
-# --- the same call while something is set ---
+# --- the same call with another setting ---
 
 
 def _while(setting: Callable[[], AbstractContextManager[None]], can: Test) -> Change:
     return lambda call: replace(call, setting=setting) if can(call) else None
 
 
-def _flags(wanted: Mapping[safe.Flag, Any], can: Test) -> Change:
-    """The call while flags are set; None where they are so already."""
+def _flags(values: Mapping[safe.Flag, Any], can: Test) -> Change:
+    """Return a change that sets flags. It returns None if they already have these values."""
 
     def changes(call: Ready) -> bool:
         with call.setting():
-            return can(call) and any(flag.value != value for flag, value in wanted.items())
+            return can(call) and any(flag.value != value for flag, value in values.items())
 
-    return _while(lambda: safe.switched(wanted), changes)
+    return _while(lambda: safe.switched(values), changes)
 
 
 def _attention(kernel: str, backend: Any, *, has_cpu: bool) -> Variant:
-    suits = _named(operators.ATTENTION) if has_cpu else _named(operators.ATTENTION, on_cuda=True)
+    suits = _is_named(operators.ATTENTION) if has_cpu else _is_named(operators.ATTENTION, on_cuda=True)
     change = _while(
         lambda: sdpa_kernel([backend]), lambda call: call.name == operators.ATTENTION and backend is not None
     )
@@ -153,38 +156,37 @@ def _attention(kernel: str, backend: Any, *, has_cpu: bool) -> Variant:
 
 
 def _with_other_threads(call: Ready) -> Ready | None:
-    """One thread where there are several, and all processors where there is one; None where there is but one."""
+    """Return the call with one thread, or with all CPUs if it had one; None if there is only one CPU."""
     with call.setting():
         wanted = 1 if safe.THREADS.value > 1 else Circumstances.current().cores or 1
     return _flags({safe.THREADS: wanted}, _is_on_cpu)(call)
 
 
-# --- the same by other code ---
+# --- the same result from other code ---
 
 
-def _remade(way: str) -> Change:
-    """The same update by another implementation of its optimizer."""
-    return lambda call: None if call.remade is None else call.remade(way)
+def _remade(implementation: str) -> Change:
+    return lambda call: None if call.remade is None else call.remade(implementation)
 
 
 def _compiled(call: Ready) -> Ready | None:
-    """The single call, compiled when it first runs; None for updates."""
+    """Return the compiled call; None for updates. The compilation happens in the first run."""
     if call.remade is not None:
         return None
 
     def run(*arguments: Any, **keywords: Any) -> Any:
         return call.operator(*arguments, **keywords)
 
-    # torch keeps what it compiled by the code object, no more than eight for each, and then no longer compiles
-    own = FunctionType(run.__code__.replace(), globals(), run.__name__, None, run.__closure__)
-    made = torch.compile(own, dynamic=False, fullgraph=True)
+    # torch caches at most eight compilations per code object, so each call needs its own
+    function = FunctionType(run.__code__.replace(), globals(), run.__name__, None, run.__closure__)
+    compiled_function = torch.compile(function, dynamic=False, fullgraph=True)
 
     def compiled(*arguments: Any, **keywords: Any) -> Any:
         try:
-            return made(*arguments, **keywords)
+            return compiled_function(*arguments, **keywords)
         except Exception as error:
             if _NO_COMPILER in str(error):
-                raise RuntimeError("torch.compile needs a C++ compiler: install g++, or name another in CXX") from error
+                raise RuntimeError("torch.compile needs a C++ compiler: install g++, or set CXX") from error
             raise
 
     return replace(call, operator=compiled)
@@ -195,12 +197,12 @@ def _is_update(call: Ready) -> bool:
 
 
 _DENSE: Final = f"{operators.GEMMS}|{operators.ATTENTION}"
-_is_product = _named(_DENSE)
-_is_product_on_cuda = _named(_DENSE, on_cuda=True)
-_is_product_on_cpu = _named(_DENSE, on_cuda=False)
-_is_convolution_on_cuda = _named(operators.CONVOLUTIONS, on_cuda=True)
-_is_convolution_on_cpu = _named(operators.CONVOLUTIONS, on_cuda=False)
-_is_on_cpu = _named(".*", on_cuda=False)
+_is_product = _is_named(_DENSE)
+_is_product_on_cuda = _is_named(_DENSE, on_cuda=True)
+_is_product_on_cpu = _is_named(_DENSE, on_cuda=False)
+_is_convolution_on_cuda = _is_named(operators.CONVOLUTIONS, on_cuda=True)
+_is_convolution_on_cpu = _is_named(operators.CONVOLUTIONS, on_cuda=False)
+_is_on_cpu = _is_named(".*", on_cuda=False)
 
 
 def _has_float32_on_cuda(call: Ready) -> bool:
@@ -219,42 +221,46 @@ VARIANTS: Final = (
     Variant("bf16", _is_product, _cast(torch.float32, torch.bfloat16), _ROUNDED),
     Variant("fp16", _is_product_on_cuda, _cast(torch.float32, torch.float16), _ROUNDED),
     Variant("tf32", _is_product_on_cuda, _ALLOWING_TF32, _OTHER_WAY),
-    Variant("channels_last", _named(operators.IMAGES), _inputs(_channels_last)),
-    Variant("contiguous", _is_scattered, _inputs(torch.Tensor.contiguous)),
+    Variant("channels_last", _is_named(operators.IMAGES), _with_inputs(_channels_last)),
+    Variant("contiguous", _is_scattered, _with_inputs(torch.Tensor.contiguous)),
     Variant("padding", _is_odd, _padded),
     Variant("foreach", _is_update, _remade("foreach")),
     Variant("fused", _is_update, _remade("fused")),
     _attention("math", SDPBackend.MATH, has_cpu=True),
     _attention("flash", SDPBackend.FLASH_ATTENTION, has_cpu=True),
     _attention("efficient", SDPBackend.EFFICIENT_ATTENTION, has_cpu=False),
-    _attention("cudnn", getattr(SDPBackend, "CUDNN_ATTENTION", None), has_cpu=False),  # torch 2.4 has none
+    _attention("cudnn", getattr(SDPBackend, "CUDNN_ATTENTION", None), has_cpu=False),  # not in torch 2.4
     Variant("onednn", _is_product_on_cpu, _flags({safe.ONEDNN: True}, _can_have_onednn)),
-    Variant("no-onednn", _is_convolution_on_cpu, _flags({safe.ONEDNN: False}, _can_have_onednn)),  # torch has its own
+    Variant(
+        "no-onednn", _is_convolution_on_cpu, _flags({safe.ONEDNN: False}, _can_have_onednn)
+    ),  # torch has its own convolution
     Variant("cudnn-benchmark", _is_convolution_on_cuda, _SEARCHING, _OTHER_WAY),
     Variant("threads", _is_on_cpu, _with_other_threads),
-    Variant("compile", lambda _: False, _compiled, _OTHER_WAY),  # it takes seconds, and gains between calls
+    Variant(
+        "compile", lambda _: False, _compiled, _OTHER_WAY
+    ),  # compilation takes seconds, and its gains are between calls
 )
-"""Every variant, in the order in which they are tried."""
+"""All variants, in the order of their trials."""
 BY_NAME: Final = {variant.name: variant for variant in VARIANTS}
 
 
 def chosen(names: Sequence[str]) -> tuple[Variant, ...]:
-    """Variants by name; all of them where none is named.
+    """Return variants by name; all variants if no name is given.
 
     Raises:
-        OptionError: There is none of that name.
+        OptionError: A name is unknown.
     """
     for name in names:
         if name not in BY_NAME:
-            raise OptionError(f"variant must be one of {', '.join(BY_NAME)}; got {name!r}")
+            raise OptionError(f"variant must be one of {', '.join(BY_NAME)}, got {name!r}")
     return tuple(BY_NAME[name] for name in dict.fromkeys(names)) or VARIANTS
 
 
 class Advice(NamedTuple):
-    """How the advice of a finding is tried."""
+    """The trial of a finding."""
 
     operators: str
-    """A regular expression for the whole name."""
+    """Regular expression for complete operator names."""
     variants: tuple[str, ...]
 
 
@@ -265,15 +271,15 @@ ADVICE: Final = {
     "layout-conversions": Advice(operators.CONVOLUTIONS, ("channels_last",)),
     "optimizer-loop": Advice(rf"{ranges.UPDATE}.*", ("fused", "foreach")),
 }
-"""By the name of the rule."""
+"""Trials by the name of the rule."""
 
 
 def advised(rule: str) -> Advice:
-    """How to try a finding.
+    """Return the trial of a finding.
 
     Raises:
-        OptionError: It cannot be tried.
+        OptionError: The finding has no trial.
     """
     if rule not in ADVICE:
-        raise OptionError(f"finding must be one that can be tried, of {', '.join(ADVICE)}; got {rule!r}")
+        raise OptionError(f"finding must be one of {', '.join(ADVICE)}, got {rule!r}")
     return ADVICE[rule]

@@ -1,4 +1,4 @@
-"""What was tried, as a table, as sentences, as data, and as what it says of findings."""
+"""The results of a trial: a table, sentences, JSON data and entries for findings."""
 
 from __future__ import annotations
 
@@ -37,39 +37,39 @@ SCHEMA: Final = {
     "verdict": pl.String,
     **dict.fromkeys(("difference", "saved_ms", "saved_percent"), pl.Float64),
 }
-"""The columns of the table.
+"""Columns of the table.
 
-``operator`` and ``inputs``, the sizes of its tensors; ``calls`` in a step, and ``recorded_ms``, what a step spent in
-them; ``beside_recorded``, its time by itself as a multiple of what was recorded; ``variant``; ``times``, how many times
-as fast it is, with the ends of its interval (99%); ``verdict``; ``difference`` of results, as a part of the largest
-value in them, null where they are drawn; ``saved_ms`` and ``saved_percent``, by how much a step would be shorter if
-nothing else changes, null where that cannot be said
-with one number.
+``operator`` and ``inputs``: name and tensor sizes. ``calls``: calls per step. ``recorded_ms``: recorded time per step.
+``beside_recorded``: time outside the training, as a multiple of the recorded time. ``times``: speedup of the variant,
+with the 99% interval from ``low`` to ``high``. ``difference``: relative difference of results, null for random ones.
+``saved_ms`` and ``saved_percent``: estimated reduction of the step time if nothing else changes, null for a range.
 """
 _MOST_LINES: Final = 8
-"""Lines of the result: it is read at the end of the output."""
+"""Maximum lines of the conclusion, which is the end of the output."""
 _REASONS: Final = 6
-"""How many reasons are told: those that take most time."""
+"""Maximum reasons for skipped operators, by their time."""
 _NAMED: Final = 3
-"""How many operators of each reason are named."""
+"""Maximum operators named per reason."""
 
 
 def table(trial: Trial) -> pl.DataFrame:
-    """One row for each variant of each operator, of `SCHEMA`."""
+    """Return the table, one row per operator and variant, with the columns of `SCHEMA`."""
     return pl.DataFrame([cells for row in trial.rows for cells in _rows(row, trial)], schema=SCHEMA)
 
 
 def brief(trial: Trial) -> pl.DataFrame:
-    """The same as far as a terminal has room, each operator named once."""
-    again = pl.Series([place > 0 for row in trial.rows for place in range(max(len(row.tried), 1))], dtype=pl.Boolean)
-    once = (
+    """Return the table for a terminal: fewer columns, and each operator named once."""
+    is_repeated = pl.Series(
+        [index > 0 for row in trial.rows for index in range(max(len(row.tried), 1))], dtype=pl.Boolean
+    )
+    operator_columns = (
         pl.col("operator").str.strip_prefix(operators.NAMESPACE),
         pl.col("inputs").str.slice(0, 40),
         _three_digits("calls"),
         _three_digits("recorded_ms"),
     )
     return table(trial).select(
-        *(pl.when(~again).then(column) for column in once),
+        *(pl.when(~is_repeated).then(column) for column in operator_columns),
         "variant",
         _three_digits("times"),
         "verdict",
@@ -107,7 +107,7 @@ def _rows(row: TriedOperator, trial: Trial) -> Iterator[dict[str, Any]]:
 
 
 def verdict(row: TriedOperator, tried: Tried) -> str:
-    """What to think of a variant, in a word or three."""
+    """Return the verdict on a variant, in at most three words."""
     if tried.timing is None:
         return f"not run: {tried.problem}"
     word = tried.timing.outcome
@@ -118,31 +118,31 @@ def verdict(row: TriedOperator, tried: Tried) -> str:
 
 def sentences(trial: Trial) -> list[str]:
     """Return the result in at most eight lines."""
-    said = ["Interrupted: these are the measurements until then."] if trial.is_interrupted else []
+    lines = ["Interrupted: these are the measurements until then."] if trial.is_interrupted else []
     if trial.is_out_of_time:
         which = "all operators" if trial.rows else "the first operator"
-        said.append(f"The time was over before {which} had been tried: give more --seconds.")
-    odd = sum(row.alone_ms is not None and not row.is_comparable for row in trial.rows)
+        lines.append(f"Time limit reached before {which} had been tried: increase --seconds.")
+    incomparable = sum(row.alone_ms is not None and not row.is_comparable for row in trial.rows)
     undecided = sum(tried.timing is not None and tried.timing.outcome == "undecided" for tried in _all(trial))
     least, most = trials.COMPARABLE
-    if odd:
-        said.append(
-            f"{odd} of {len(trial.rows)} operators are not comparable: alone they took less than {least:g} or "
-            f"more than {most:g} times the recorded time. Their savings are ranges."
+    if incomparable:
+        lines.append(
+            f"{incomparable} of {len(trial.rows)} operators are not comparable: outside the training they took less "
+            f"than {least:g} or more than {most:g} times the recorded time. Their savings are ranges."
         )
     if undecided:
-        said.append(f"{words.count(undecided, 'variant')} undecided: their ranges begin at 0. Give more --seconds.")
-    tried = sum(row.group.step_ms for row in trial.rows)
-    said.append(
-        f"{words.share(trial.cut.covered)} of the time of operators can be run again; the {len(trial.rows)} tried here "
-        f"take {words.ms(tried)} of a step."
+        lines.append(f"{words.count(undecided, 'variant')} undecided: their ranges begin at 0. Increase --seconds.")
+    tried_ms = sum(row.group.step_ms for row in trial.rows)
+    lines.append(
+        f"{words.share(trial.cut.covered)} of operator time can be measured again; the {len(trial.rows)} operators "
+        f"tried here take {words.ms(tried_ms)} of a step."
     )
     if saved := trial.saved():
-        said.append(f"If nothing else changes, a step of {words.ms(trial.step_ms)} would be shorter by:")
-        said += [_line(name, savings, trial) for name, savings in [*saved.items()][: _MOST_LINES - len(said)]]
+        lines.append(f"If nothing else changes, a step of {words.ms(trial.step_ms)} would be shorter by:")
+        lines += [_line(name, savings, trial) for name, savings in [*saved.items()][: _MOST_LINES - len(lines)]]
     elif trial.rows:
-        said.append("No variant makes a step shorter for certain.")
-    return said
+        lines.append("No variant certainly makes the step shorter.")
+    return lines
 
 
 def _all(trial: Trial) -> Iterator[Tried]:
@@ -151,32 +151,32 @@ def _all(trial: Trial) -> Iterator[Tried]:
 
 
 def _line(name: str, savings: list[Saving], trial: Trial) -> str:
-    """What one variant saves, and of how many operators that is not sure."""
-    all_of = Saving.sum(savings)
-    unsure = sum(not each.is_sure for each in savings)
-    ends = [all_of.least] if all_of.is_sure else all_of
+    """Return the saving of one variant, and the number of operators with an uncertain saving."""
+    total = Saving.sum(savings)
+    uncertain = sum(not saving.is_sure for saving in savings)
+    ends = [total.least] if total.is_sure else total
     times, shares = (
         " to ".join(map(write, ends)) for write in (words.ms, lambda end: words.share(end / trial.step_ms))
     )
-    operators = words.count(len(savings), "operator") + (f", {unsure} of them not for sure" if unsure else "")
+    operators = words.count(len(savings), "operator") + (f", {uncertain} of them uncertain" if uncertain else "")
     return f"  {name}: {times}, {shares} ({operators})"
 
 
 def untried(trial: Trial) -> Iterator[str]:
-    """Yield the reasons why the largest part of the operators cannot be run again."""
+    """Yield the reasons why operators were skipped, those with the largest time first."""
     by_reason: dict[str, list[SkippedOperators]] = defaultdict(list)
-    for left in trial.cut.left:
-        by_reason[left.reason].append(left)
-    shares = {reason: sum(left.share for left in lefts) for reason, lefts in by_reason.items()}
+    for operator in trial.cut.left:
+        by_reason[operator.reason].append(operator)
+    shares = {reason: sum(operator.share for operator in skipped) for reason, skipped in by_reason.items()}
     for reason in sorted(shares, key=lambda reason: -shares[reason])[:_REASONS]:
-        lefts = by_reason[reason]
-        names = ", ".join(left.name for left in lefts[:_NAMED])
-        more = f" and {len(lefts) - _NAMED} more" if len(lefts) > _NAMED else ""
-        yield f"{words.share(shares[reason])} cannot be run again: {reason} ({names}{more})"
+        skipped = by_reason[reason]
+        names = ", ".join(operator.name for operator in skipped[:_NAMED])
+        more = f" and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
+        yield f"{words.share(shares[reason])} skipped: {reason} ({names}{more})"
 
 
 def data(trial: Trial) -> dict[str, Any]:
-    """All of it."""
+    """Return the trial as JSON data."""
     return {
         "format": FORMAT,
         "device": trial.device,
@@ -186,18 +186,21 @@ def data(trial: Trial) -> dict[str, Any]:
         "saved_ms": {name: Saving.sum(savings).least for name, savings in trial.saved().items()},
         "saved_most_ms": {name: Saving.sum(savings).most for name, savings in trial.saved().items()},
         "covered": trial.cut.covered,
-        "left": [{"operator": left.name, "reason": left.reason, "share": left.share} for left in trial.cut.left],
+        "left": [
+            {"operator": operator.name, "reason": operator.reason, "share": operator.share}
+            for operator in trial.cut.left
+        ],
     }
 
 
 def of_findings(trial: Trial) -> list[TriedAdvice]:
-    """What a trial says of each advice, the best variant of each; nothing of those of which nothing is known."""
-    said: list[TriedAdvice] = []
+    """Return the best measured variant of each advice; nothing for advice without measurements."""
+    entries: list[TriedAdvice] = []
     for rule, advice in ADVICE.items():
         rows = [row for row in trial.rows if re.fullmatch(advice.operators, row.group.signature.name)]
         measured = [tried for variant in advice.variants for tried in _of_variant(rule, variant, rows, trial)]
-        said += sorted(measured, key=_most_saved)[:1]
-    return said
+        entries += sorted(measured, key=_most_saved)[:1]
+    return entries
 
 
 def _most_saved(tried: TriedAdvice) -> tuple[float, float]:
@@ -205,7 +208,7 @@ def _most_saved(tried: TriedAdvice) -> tuple[float, float]:
 
 
 def _of_variant(rule: str, variant: str, rows: list[TriedOperator], trial: Trial) -> Iterator[TriedAdvice]:
-    """What one variant did to all operators of an advice for which that can be said."""
+    """Yield the total saving of one variant over all operators of an advice, if it is known."""
     pairs = [
         (row.group.step_ms, saving)
         for row in rows
@@ -213,33 +216,33 @@ def _of_variant(rule: str, variant: str, rows: list[TriedOperator], trial: Trial
         if tried.variant == variant and (saving := row.saving(tried)) is not None
     ]
     if pairs:
-        before, saved = sum(spent for spent, _ in pairs), Saving.sum(saving for _, saving in pairs)
-        least, most = ({"times": before / (before - end), "percent": 100 * end / trial.step_ms} for end in saved)
+        before_ms, total = sum(step_ms for step_ms, _ in pairs), Saving.sum(saving for _, saving in pairs)
+        least, most = ({"times": before_ms / (before_ms - end), "percent": 100 * end / trial.step_ms} for end in total)
         yield TriedAdvice(
             rule=rule,
             variant=variant,
             times=least["times"],
-            saved_ms=saved.least,
+            saved_ms=total.least,
             saved_percent=least["percent"],
             operators=len(pairs),
             device=trial.device,
             most=None
-            if saved.is_sure
-            else TriedMost(saved_ms=saved.most, saved_percent=most["percent"], times=most["times"]),
+            if total.is_sure
+            else TriedMost(saved_ms=total.most, saved_percent=most["percent"], times=most["times"]),
         )
 
 
 def keep(trial: Trial, folder: Path) -> bool:
-    """Write into a run folder what a trial says of findings, beside what earlier ones said of others.
+    """Write the entries for findings into a run folder. Earlier entries for other findings are preserved.
 
     Returns:
-        Whether it says anything; nothing is written where it does not.
+        Whether there are entries. Without entries nothing is written.
     """
-    new = of_findings(trial)
-    if new:
+    entries = of_findings(trial)
+    if entries:
         earlier: list[TriedAdvice] = []
-        with contextlib.suppress(FileNotFoundError, PerfhooksError):  # a broken one is written anew
+        with contextlib.suppress(FileNotFoundError, PerfhooksError):  # a damaged file is replaced
             earlier = read_tried(folder / TRIED)
-        others = [tried for tried in earlier if tried.rule not in {said.rule for said in new}]
-        publish_json(folder / TRIED, TriedFile(format=TRIED_FORMAT, measured=[*others, *new]))
-    return bool(new)
+        earlier_others = [tried for tried in earlier if tried.rule not in {entry.rule for entry in entries}]
+        publish_json(folder / TRIED, TriedFile(format=TRIED_FORMAT, measured=[*earlier_others, *entries]))
+    return bool(entries)
