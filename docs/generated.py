@@ -127,19 +127,18 @@ _SOURCE = re.compile(r"^Source:((,| and)? `[\w.]+`)*[.;]? ?(the (?=time |kernels
 
 _ADVICE = {
     "waiting-for-data": (
-        "Give the loader as many worker processes as keep up (`num_workers`), as far as processors and memory are free "
-        "for them; where slow batches are what a step waits for, have each make more ahead (`prefetch_factor`); where "
-        "it is the disk, read less; where it is the hand-over, hand over less. The page says which of them, by a plan "
-        "that is made of what the workers did."
+        "Use enough worker processes (`num_workers`), within the free CPUs and memory. If single slow batches delay a "
+        "step, prefetch more (`prefetch_factor`). If the disk is slow, read less. If the transfer of batches is slow, "
+        "transfer less. The report names the bottleneck, based on the counts of the workers."
     ),
     "host-bound": (
-        "Make fewer and larger launches: `torch.compile`, in mode `reduce-overhead` where shapes stay the same, a "
-        "fused optimizer, a larger batch. Where graphs are replayed already, prepare the next inputs while the device "
+        "Make fewer and larger launches: use `torch.compile` (in mode `reduce-overhead` if shapes do not change), a "
+        "fused optimizer or a larger batch. If graphs are replayed already, prepare the next inputs while the device "
         "works."
     ),
     "unnamed-time": (
-        "If this code prepares data, move it into a Dataset, and let the workers of a DataLoader run it while the "
-        "training computes. Else do it less often, or in a thread."
+        "If this code prepares data, move it into a Dataset and let the workers of a DataLoader run it during the "
+        "step. Otherwise, run it less often or in a thread."
     ),
 }
 """Where a rule puts its advice together from what it saw."""
@@ -177,7 +176,7 @@ def _rule(rule: Callable[..., Any]) -> str:
 def _call_of_finding(rule: Callable[..., Any]) -> ast.Call:
     """Where a rule says what the page shows."""
     body = ast.walk(ast.parse(inspect.getsource(rule)))
-    calls = [node for node in body if isinstance(node, ast.Call) and ast.unparse(node.func) == "seen.finding"]
+    calls = [node for node in body if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".finding")]
     (call,) = calls
     return call
 
@@ -205,21 +204,21 @@ def _text(node: ast.expr, module: ModuleType) -> str:
     if isinstance(node, ast.IfExp):
         one, other = _text(node.body, module), _text(node.orelse, module)
         return other if one in other else f"{one}\n\n{other}"
-    said = faces.said(ast.literal_eval(node.args[0]), **_FILLED_IN) if _is_said(node) else None
+    said = faces.code_for(ast.literal_eval(node.args[0]), **_FILLED_IN) if _is_said(node) else None
     return said or str(getattr(module, ast.unparse(node), ""))
 
 
 def _is_said(node: ast.AST) -> TypeGuard[ast.Call]:
     """Whether a rule has lines of the table of faces there."""
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == "seen.said"
+    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".code_for")
 
 
 def _of_frameworks(node: ast.Call) -> Iterator[str]:
     """Rows of a table: what these lines are in the words of each framework that has its own."""
     advised = ast.literal_eval(node.args[0])
-    for framework in faces.SAID[advised]:
+    for framework in faces.CODE[advised]:
         if framework:
-            lines = faces.said(advised, framework, **_FILLED_IN).splitlines()
+            lines = faces.code_for(advised, framework, **_FILLED_IN).splitlines()
             yield f"| {framework} | {'<br>'.join(f'`{line}`' for line in lines)} |"
 
 

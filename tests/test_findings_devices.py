@@ -1368,12 +1368,12 @@ def test_title_evidence_and_gain_of_waits_have_one_basis(tmp_path, wait):
 
 
 def test_gain_of_an_unprofiled_step_says_so(tmp_path):
-    """Title and evidence are of profiled steps."""
+    """Title and evidence are for profiled steps."""
     cost = Cost(idle_step_ms=8.0, recorded_step_ms=10.0)
     (finding,) = found_in(tmp_path, made_of(many_launches), capture=replace(WHOLE, cost=cost))
     assert finding.title.startswith("The device idles for 8 ms of a step")
     assert finding.gain_ms == pytest.approx(6, rel=0.02)
-    said = "The gain is of an unprofiled step of 8 ms; title and evidence are of profiled steps of 10 ms."
+    said = "The gain is for an unprofiled step of 8 ms; title and evidence are for profiled steps of 10 ms."
     assert finding.estimate.endswith(said)
     (finding,) = found_in(tmp_path, made_of(many_launches))
     assert "profiled" not in finding.estimate

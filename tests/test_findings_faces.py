@@ -34,17 +34,17 @@ def test_every_face_is_called_as_its_messages_call_it():
     named = {name for text in sources for name in re.findall(r'(?:framework=|speak_as\()"([^"]+)"', text)}
     known = {faces.LIGHTNING, faces.MMENGINE, faces.TRAINER, faces.FABRIC, faces.ACCELERATE}
     assert named == known == faces._OPTIONS.keys() - {faces.TORCH}
-    assert {framework for words in faces.SAID.values() for framework in words} == known | {faces.TORCH}
+    assert {framework for words in faces.CODE.values() for framework in words} == known | {faces.TORCH}
 
 
 def test_every_entry_is_said_by_a_rule_and_every_rule_says_one_that_there_is():
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "perfhooks/analysis/findings").glob("*.py"))
-    assert set(re.findall(r'seen\.said\("([^"]+)"', sources)) == faces.SAID.keys()
+    assert set(re.findall(r'\.code_for\("([^"]+)"', sources)) == faces.CODE.keys()
 
 
 def arguments(framework, head):
     """The names that lines of a framework give to a call of it."""
-    trees = [ast.parse(faces.said(advised, framework, optimizer="Adam")) for advised in faces.SAID]
+    trees = [ast.parse(faces.code_for(advised, framework, optimizer="Adam")) for advised in faces.CODE]
     nodes = (node for tree in trees for node in ast.walk(tree))
     calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == head]
     return {given.arg for call in calls for given in call.keywords}
@@ -110,7 +110,7 @@ def test_what_a_loader_has_is_not_advised(tmp_path):
 def test_workers_whose_batches_only_cost_their_handing_over_are_enough(tmp_path):
     loader = Loader(num_workers=2)
     finding = told("waiting-for-data", trace_of(tmp_path, loading(4, MANY, wall=10)), loader=loader)
-    assert "hand over less" in finding.advice.lower()
+    assert "transfer less" in finding.advice.lower()
     assert "num_workers" not in finding.code
 
 

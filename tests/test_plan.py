@@ -85,9 +85,9 @@ def test_workers_that_explain_less_than_half_of_a_wait_are_not_taken_for_slower_
 def test_workers_that_only_hand_over_late_are_said_to_where_more_would_help():
     needs = Demand(rest_s=0.02, waited_s=0.04, processors=16, own_s=0.005, workers=1)
     more = LoaderPlan.made(BatchCost(processor_s=0.01, handed_over_s=0.05), needs)
-    assert str(more).startswith("Workers spend 83% of their time on handing over. 3 workers would keep up")
+    assert str(more).startswith("Workers spend 83% of their time on transferring batches. 3 workers would keep up")
     none = LoaderPlan.made(BatchCost(processor_s=0.01, handed_over_s=0.02), needs)
-    assert "it waits for what they hand over. More than 1 worker would not change that." in str(none)
+    assert "the step waits for the transfer of each batch. More than 1 worker would not help." in str(none)
 
 
 def test_workers_of_two_epochs_are_as_many_as_those_of_one():
@@ -117,7 +117,7 @@ def test_workers_that_there_are_are_not_said_to_keep_up_while_a_step_waits():
     """One makes a batch in less than a step, and has no processor for it: others want the one that there is."""
     plan = LoaderPlan.of(made(1, 0.02, 0.008, 0.12), Demand(rest_s=0.01, waited_s=0.011, processors=2, own_s=0.01))
     assert plan.keep_up == 1
-    assert "1 worker would keep up with a processor of its own; no processor is free" in str(plan)
+    assert "1 worker would keep up with a free CPU; no CPU is free" in str(plan)
 
 
 def test_more_than_keep_up_are_never_advised():
@@ -139,7 +139,7 @@ def test_more_than_keep_up_are_never_advised():
 
 
 def test_the_table_is_what_the_plan_says():
-    """It names what would keep up with more processors, and is empty where workers keep up."""
+    """The table marks the number that needs more CPUs, and is empty if the workers keep up."""
     needs = Demand(rest_s=0.01, waited_s=0.03, processors=2, own_s=0.002, workers=1)
     plan = LoaderPlan.made(BatchCost(processor_s=0.002, waits_s=0.038), needs)
     rows = [dict(zip(plan.rows, values, strict=True)) for values in zip(*plan.rows.values(), strict=True)]
@@ -149,7 +149,7 @@ def test_the_table_is_what_the_plan_says():
         assert row["of_step_percent"] + row["waits_percent"] == pytest.approx(100)
         assert row["batches_per_s"] >= 1e3 / row["step_ms"] - 1e-6, "a step takes no less than its batch"
     short = LoaderPlan.made(BatchCost(processor_s=0.04), needs)
-    assert short.rows["said"][-1] == "would keep up with more processors"
+    assert short.rows["said"][-1] == "would keep up with more CPUs"
     assert "advised" in " ".join(short.rows["said"])
     uneven = BatchCost(processor_s=0.005, deviation=2.0, longest_s=0.5)
     assert LoaderPlan.made(uneven, needs).rows["workers"] == []

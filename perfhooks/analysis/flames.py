@@ -1,4 +1,4 @@
-"""Flame graphs as data: folded stacks as a tree of few nodes, in columns."""
+"""Data of flame graphs: folded stacks as a tree with a limited number of nodes, in columns."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
 
 OTHER: Final = "(other)"
-"""The node of what is too small to be seen."""
+"""Name of the node that sums small frames."""
 
 KINDS: Final = ("code", "library", "module", "operator", "runtime", "label", "kernel", "other")
-"""What a frame can be: one's own Python code, installed Python code, an ``nn.Module``, an operator, a call into the
-runtime of a device, a label, work of a device."""
+"""Kinds of frames: user code, installed code, an ``nn.Module``, an operator, a runtime call of a device, a label,
+device work, and small frames."""
 
 _KIND_OF: Final = (
     ("other", re.compile(r"\((?:other|skipped|unknown|outside|deeper)\)$")),
@@ -38,7 +38,10 @@ _KIND_OF: Final = (
 
 
 def flames(capture: Capture, trace: Trace) -> dict[str, Any]:
-    """Return the flame graphs of a window, by the time that their widths show; empty ones are left out."""
+    """Return the flame graphs of a window: ``host``, ``device`` and ``workers``.
+
+    Empty graphs are left out.
+    """
     tables = capture.tables(trace)
     graphs = {"host": tree(tables.calls("host"), owners=capture.owners)}
     if trace.is_device_traced:
@@ -49,16 +52,16 @@ def flames(capture: Capture, trace: Trace) -> dict[str, Any]:
 
 
 def kind(name: str, owners: Mapping[str, str] | None = None) -> str:
-    """What a frame is, by its name; a name that tells nothing is a label's.
+    """Return the kind of a frame by its name; unknown names are labels.
 
     Args:
-        name: The name of a frame.
-        owners: Whose code is whose, see `perfhooks.trace.names.attribution`.
+        name: Name of the frame.
+        owners: Owners of source files, see `perfhooks.trace.names.attribution`.
     """
-    found = origin(name, owners)
-    if found is not Origin.NO_SOURCE:
-        return "code" if found is Origin.USER else "library"
-    return next((found for found, pattern in _KIND_OF if pattern.match(name)), "label")
+    frame_origin = origin(name, owners)
+    if frame_origin is not Origin.NO_SOURCE:
+        return "code" if frame_origin is Origin.USER else "library"
+    return next((frame_kind for frame_kind, pattern in _KIND_OF if pattern.match(name)), "label")
 
 
 def tree(
@@ -69,34 +72,34 @@ def tree(
     leaves: str = "",
     owners: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Make a flame graph's data from stacks.
+    """Return the data of a flame graph.
 
-    Nodes below a share of the whole are summed in a node ``(other)`` of their parent, so that a node's value is what
-    it cost by itself and the sum of its children's.
+    Nodes below a share of the total are summed in a node ``(other)`` of their parent. The value of a node is its own
+    value plus the values of its children.
 
     Args:
-        stacks: What `perfhooks.trace.tables.stacks.summed` gives.
-        share: The least share of the whole that a node has.
-        nodes: The greatest number of nodes; where there are more, the largest are kept.
-        leaves: The kind of all leaves, where they are of one.
-        owners: Whose code is whose, see `perfhooks.trace.names.attribution`.
+        stacks: Stacks from `perfhooks.trace.tables.stacks.summed`.
+        share: Minimum share of the total for a node.
+        nodes: Maximum number of nodes; the largest remain.
+        leaves: Kind of all leaves; empty to classify them by name.
+        owners: Owners of source files, see `perfhooks.trace.names.attribution`.
 
     Returns:
         ``names`` and ``kinds`` (an index into `KINDS`) of the distinct frames; ``parent`` (-1 for the root), ``frame``
-        and ``value`` of the nodes, parents before their children, siblings by value.
+        and ``value`` of the nodes. Parents come before their children, siblings are sorted by value.
     """
     lines = _listed(_from_user_code(stacks, owners), share, nodes)
     inner = {parent for parent, _, _ in lines}
     names: dict[tuple[str, str], int] = {}
     frame = []
     kinds = {name: kind(name, owners) for name in {name for _, name, _ in lines}}
-    for place, (_, name, _) in enumerate(lines):
-        found = kinds[name]
-        found = leaves if leaves and place not in inner and found != "other" else found
-        frame.append(names.setdefault((part_names.readable(name), found), len(names)))
+    for index, (_, name, _) in enumerate(lines):
+        frame_kind = kinds[name]
+        frame_kind = leaves if leaves and index not in inner and frame_kind != "other" else frame_kind
+        frame.append(names.setdefault((part_names.readable(name), frame_kind), len(names)))
     return {
         "names": [json_values.text(name) for name, _ in names],
-        "kinds": [KINDS.index(found) for _, found in names],
+        "kinds": [KINDS.index(frame_kind) for _, frame_kind in names],
         "parent": [parent for parent, _, _ in lines],
         "frame": frame,
         "value": [value for _, _, value in lines],
@@ -104,7 +107,7 @@ def tree(
 
 
 def planted(stacks: Mapping[str, int]) -> Summed:
-    """The tree of folded stacks, as ``outer;inner``, and their own values."""
+    """Return the tree of folded stacks (``outer;inner``) with their self values."""
     names: dict[str, int] = {}
     nodes: dict[tuple[int, str], int] = {}
     values: list[int] = []
@@ -121,10 +124,13 @@ def planted(stacks: Mapping[str, int]) -> Summed:
 
 
 def _from_user_code(stacks: Summed, owners: Mapping[str, str] | None) -> Summed:
-    """The stacks without installed code above their first frame of the user; stacks without such a frame stay whole."""
+    """Return the stacks without installed code above their first user frame.
+
+    Stacks without a user frame do not change.
+    """
     parents, frames = stacks.parents.tolist(), stacks.frames.tolist()
     kinds: dict[int, str] = {}
-    is_inside: list[bool] = []  # the user's code, or called by it
+    is_inside: list[bool] = []  # user code, or called by it
     outermost: dict[int, int] = {}
     for node, (parent, frame) in enumerate(zip(parents, frames, strict=True)):
         is_below = parent >= 0 and is_inside[parent]
@@ -141,8 +147,8 @@ def _from_user_code(stacks: Summed, owners: Mapping[str, str] | None) -> Summed:
         around = places[parent] if parent >= 0 else -1
         if node in outermost:
             around = -1
-            for kept in _labels_above(node, parents, frames, kinds):
-                around = numbers.setdefault((around, kept), len(numbers))
+            for label in _labels_above(node, parents, frames, kinds):
+                around = numbers.setdefault((around, label), len(numbers))
         places.append(numbers.setdefault((around, frame), len(numbers)))
     values = grouping.summed(np.array(places, np.int64), stacks.values, len(numbers))
     around_each, frame_of_each = np.array(list(numbers), np.int64).T
@@ -150,45 +156,45 @@ def _from_user_code(stacks: Summed, owners: Mapping[str, str] | None) -> Summed:
 
 
 def _labels_above(node: int, parents: list[int], frames: list[int], kinds: Mapping[int, str]) -> list[int]:
-    """The frames above a node that are no installed code, the outermost first."""
-    found = []
+    """Return the frames above a node without installed code, outermost first."""
+    labels = []
     while (node := parents[node]) >= 0:
         if kinds[frames[node]] != "library":
-            found.append(frames[node])
-    return found[::-1]
+            labels.append(frames[node])
+    return labels[::-1]
 
 
 def _listed(stacks: Summed, share: float, nodes: int) -> list[tuple[int, str, int]]:
-    """The largest nodes and their names and values, each after its parent, of which it has the place."""
-    whole, own_of = int(stacks.values.sum()), stacks.values.tolist()
+    """Return parent index, name and value of the largest nodes, parents first."""
+    total_value, own_of = int(stacks.values.sum()), stacks.values.tolist()
     total = host.summed_down(stacks.parents, stacks.values)
-    kept = _largest(stacks, total, whole * share, nodes)
+    largest = _largest(stacks, total, total_value * share, nodes)
     total_of, names = total.tolist(), [stacks.names[frame] for frame in stacks.frames.tolist()]
     children: dict[int, list[int]] = {}
-    for parent, node in zip(stacks.parents[kept].tolist(), kept.tolist(), strict=True):  # largest first
+    for parent, node in zip(stacks.parents[largest].tolist(), largest.tolist(), strict=True):  # largest first
         children.setdefault(parent, []).append(node)
     lines: list[tuple[int, str, int]] = []
-    waiting = [(-1, -1, "all", whole, 0)]
+    waiting = [(-1, -1, "all", total_value, 0)]
     while waiting:
         parent, node, name, value, own = waiting.pop()
-        place = len(lines)
+        index = len(lines)
         lines.append((parent, name, value))
         below = children.get(node, []) if own >= 0 else []
-        rest = value - own - sum(total_of[each] for each in below) if own >= 0 else 0
-        found = [(place, each, names[each], total_of[each], own_of[each]) for each in below]
-        found += [(place, -1, OTHER, rest, -1)] if rest else []
-        waiting += sorted(found, key=lambda each: each[3])
+        remainder = value - own - sum(total_of[child] for child in below) if own >= 0 else 0
+        rows = [(index, child, names[child], total_of[child], own_of[child]) for child in below]
+        rows += [(index, -1, OTHER, remainder, -1)] if remainder else []
+        waiting += sorted(rows, key=lambda row: row[3])
     return lines
 
 
-def _largest(stacks: Summed, total: Ints, least: float, nodes: int) -> Ints:
-    """The nodes of at least a size, largest first and parents before children, and with their rests not too many."""
-    kept = np.flatnonzero(total >= max(least, 1))
-    kept = kept[np.argsort(-total[kept], kind="stable")]
+def _largest(stacks: Summed, total: Ints, minimum: float, nodes: int) -> Ints:
+    """Return the nodes of a minimum size, largest first; with their ``(other)`` nodes at most ``nodes``."""
+    largest = np.flatnonzero(total >= max(minimum, 1))
+    largest = largest[np.argsort(-total[largest], kind="stable")]
     while True:
-        rest = np.append(total - stacks.values, stacks.values.sum())  # the last is the root
-        np.subtract.at(rest, stacks.parents[kept], total[kept])
-        surplus = len(kept) + 1 + int((rest[np.append(kept, -1)] > 0).sum()) - nodes
-        if surplus <= 0 or not len(kept):
-            return kept
-        kept = kept[: -((surplus + 1) // 2)]
+        remainders = np.append(total - stacks.values, stacks.values.sum())  # the last is the root
+        np.subtract.at(remainders, stacks.parents[largest], total[largest])
+        surplus = len(largest) + 1 + int((remainders[np.append(largest, -1)] > 0).sum()) - nodes
+        if surplus <= 0 or not len(largest):
+            return largest
+        largest = largest[: -((surplus + 1) // 2)]

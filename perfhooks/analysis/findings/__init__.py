@@ -1,4 +1,4 @@
-"""What to do next about a window: rules over its tables, each with its evidence and what it could gain."""
+"""Findings: problems of a window with evidence, fix and estimated gain. Each rule reports one kind of problem."""
 
 from __future__ import annotations
 
@@ -85,33 +85,33 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     start.recorded_start,
     unnamed.unnamed_time,
 )
-"""Every rule about a window; the order decides only between findings of equal gain."""
+"""Rules about a window. The order matters only for findings of equal gain."""
 RUN_RULES: Final = tuple(rule for rule, _ in rare_work.RUN_RULES)
-"""Every rule about a whole run."""
+"""Rules about a whole run."""
 
 
 def find(capture: Capture, trace: Trace) -> list[Finding]:
-    """Say what is worth doing about a window, what gains most first; nothing where nothing is wrong.
+    """Return the findings of a window, largest gain first.
 
-    A rule that fails costs nothing but itself.
+    A rule that raises is skipped and logged.
 
     Args:
-        capture: the facts of the window.
-        trace: what was recorded in it.
+        capture: Facts about the window.
+        trace: Trace of the window.
     """
     return look(Evidence(capture, trace))
 
 
-def look(seen: Evidence) -> list[Finding]:
-    """The same, with what the rules see.
+def look(window: Evidence) -> list[Finding]:
+    """Return the findings for the evidence of a window, largest gain first.
 
     Args:
-        seen: the window.
+        window: Evidence of the window.
     """
-    found: list[Finding] = []
+    results: list[Finding] = []
     for rule in RULES:
         try:
-            found += rule(seen)
+            results += rule(window)
         except Exception:
             _logger.debug("rule %s failed", getattr(rule, "__name__", rule), exc_info=True)
-    return sorted(found, key=lambda finding: rank(vars(finding)))
+    return sorted(results, key=lambda finding: rank(vars(finding)))

@@ -34,7 +34,7 @@ _WITHIN: Final = 0.1
 _SEVERAL: Final = 2  # devices
 
 
-def exposed_communication(seen: Evidence) -> Iterator[Finding]:
+def exposed_communication(window: Evidence) -> Iterator[Finding]:
     """Kernels communicate while nothing computes, for 10% of the step or more.
 
     The advice follows from the operation that is exposed for longest. All-reduces of gradients are launched in the
@@ -45,35 +45,35 @@ def exposed_communication(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; the gain is an upper bound.
     """
-    table = seen.collectives.filter(pl.col("exposed_ms") > 0)
-    exposed = min(seen.mean("exposed_comm_ms"), float(table["exposed_ms"].sum()) / max(seen.count, 1))
-    if not seen.is_device_traced or seen.share(exposed) < EXPOSED:
+    table = window.collectives.filter(pl.col("exposed_ms") > 0)
+    exposed = min(window.mean("exposed_comm_ms"), float(table["exposed_ms"].sum()) / max(window.count, 1))
+    if not window.is_device_traced or window.share(exposed) < EXPOSED:
         return
-    gain = min(exposed, seen.device_limit_ms)
-    is_known = seen.is_worth(gain)
+    gain = min(exposed, window.device_limit_ms)
+    is_known = window.is_worth(gain)
     kinds = [
-        (f"{label} {dtype or ''}".strip(), time / seen.count)
+        (f"{label} {dtype or ''}".strip(), time / window.count)
         for label, dtype, time in table.select("label", "dtype", "exposed_ms").iter_rows()
     ]
-    advice, code = _advised(seen, table)
-    yield from seen.finding(
+    advice, code = _advised(window, table)
+    yield from window.finding(
         "exposed-communication",
         gain if is_known else None,
         is_wait=True,
-        title=f"The devices only communicate for {words.ms(exposed)} of a {seen.unit}.",
+        title=f"The devices only communicate for {words.ms(exposed)} of a {window.unit}.",
         estimate=(
             "All the communication that no computation hides, no more than the host waits for the device. It includes "
             "the wait for slower ranks, which no setting here removes."
             if is_known
             else "Not known: the host is not seen waiting for the device, so it may be the host that is slow."
         ),
-        evidence=[f"{seen.often(table)} collectives in a {seen.unit} are exposed", *most(kinds)],
+        evidence=[f"{window.count_per_step(table)} collectives in a {window.unit} are exposed", *most(kinds)],
         advice=f"{advice} Look at the other ranks, too: if one comes late, the others wait in the collective.",
         code=code,
     )
 
 
-def _advised(seen: Evidence, exposed: pl.DataFrame) -> tuple[str, str]:
+def _advised(window: Evidence, exposed: pl.DataFrame) -> tuple[str, str]:
     """What to do, and the lines to write, by what is communicated for longest."""
     longest = exposed.group_by("operation").agg(pl.col("exposed_ms").sum()).sort("exposed_ms", "operation")
     operation = longest["operation"].drop_nulls().to_list()[-1:]
@@ -81,15 +81,15 @@ def _advised(seen: Evidence, exposed: pl.DataFrame) -> tuple[str, str]:
         return _ALL_TO_ALL
     if operation in (["all_gather"], ["reduce_scatter"]):
         return _GATHERS
-    if operation == ["all_reduce"] and _is_outside_backward(seen):
+    if operation == ["all_reduce"] and _is_outside_backward(window):
         return _OF_LAYERS
-    if not seen.learns:
+    if not window.is_training:
         return _OF_OTHERS, ""
     advice = (
         "Let communication run while the backward pass computes: DDP does it bucket by bucket if the bucket size "
         "fits. Send gradients as bfloat16, and communicate only in every n-th batch when accumulating gradients."
     )
-    return advice, seen.said("hidden communication")
+    return advice, window.code_for("hidden communication")
 
 
 _OF_OTHERS: Final = (
@@ -127,22 +127,22 @@ _OF_LAYERS: Final = (
 )
 
 
-def _is_outside_backward(seen: Evidence) -> bool:
+def _is_outside_backward(window: Evidence) -> bool:
     """Whether what communicates was launched outside of the nodes of autograd, in a trace that shows launches.
 
     A training that shows no node at all does not tell.
     """
-    trace = seen.trace
-    nodes, entries = autograd.find(trace), host.launchers(trace)[seen.work]
-    communicates = device.communicates(trace)[seen.work] & (entries >= 0)
-    if not communicates.any() or not (len(nodes.entry) or seen.tables.steps["stage"].first() == stages.INFERENCE):
+    trace = window.trace
+    nodes, entries = autograd.find(trace), host.launchers(trace)[window.work]
+    communicates = device.communicates(trace)[window.work] & (entries >= 0)
+    if not communicates.any() or not (len(nodes.entry) or window.tables.steps["stage"].first() == stages.INFERENCE):
         return False
-    time = device.own_times(trace)[seen.work][communicates]
+    time = device.own_times(trace)[window.work][communicates]
     inside = nodes.inside[entries[communicates]] >= 0
     return bool(time[inside].sum() < _WITHIN * time.sum())
 
 
-def small_collectives(seen: Evidence) -> Iterator[Finding]:
+def small_collectives(window: Evidence) -> Iterator[Finding]:
     """Twenty or more collectives of less than a MiB in a step are exposed for 1% of it or more.
 
     Where the recording says no bytes, short ones of a training count, unless they are those of layers that are split
@@ -153,59 +153,61 @@ def small_collectives(seen: Evidence) -> Iterator[Finding]:
     Measured: never; the gain is an upper bound.
     """
     is_small, is_exposed = pl.col("bytes") < SMALL_BYTES, pl.col("exposed_ms") > 0
-    if seen.tables.steps["stage"].first() == stages.TRAIN and not _is_outside_backward(seen):
+    if window.tables.steps["stage"].first() == stages.TRAIN and not _is_outside_backward(window):
         is_small |= pl.col("bytes").is_null() & (pl.col("duration_ms") < SHORT_MS)
-    table = seen.collectives.filter(is_small & is_exposed)
-    exposed = float(table["exposed_ms"].sum() or 0.0) / max(seen.count, 1)
-    gain = min(exposed * (1 - 1 / max(table.height / max(seen.count, 1), 1)), seen.device_limit_ms)
-    if table.height < MANY_SMALL * seen.count or not seen.is_worth(gain):
+    table = window.collectives.filter(is_small & is_exposed)
+    exposed = float(table["exposed_ms"].sum() or 0.0) / max(window.count, 1)
+    gain = min(exposed * (1 - 1 / max(table.height / max(window.count, 1), 1)), window.device_limit_ms)
+    if table.height < MANY_SMALL * window.count or not window.is_worth(gain):
         return
-    kinds = [(label, time / seen.count) for label, time in table.select("label", "exposed_ms").iter_rows()]
+    kinds = [(label, time / window.count) for label, time in table.select("label", "exposed_ms").iter_rows()]
     sums = table.select("bytes", "duration_ms").sum().row(0)
     each = words.ms(sums[1] / table.height) if table["bytes"].null_count() else words.size(sums[0] / table.height)
-    yield from seen.finding(
+    yield from window.finding(
         "small-collectives",
         gain,
-        title=f"{seen.often(table)} small collectives take {words.ms(exposed)} of a {seen.unit}.",
+        title=f"{window.count_per_step(table)} small collectives take {words.ms(exposed)} of a {window.unit}.",
         estimate="All but one n-th of their exposed time: joined into one, they have one latency instead of n.",
         evidence=[f"{each} each on average", *most(kinds)],
         advice=(
-            f"{_JOIN} Let DDP make larger buckets, and reduce metrics once every many steps." if seen.learns else _JOIN
+            f"{_JOIN} Let DDP make larger buckets, and reduce metrics once every many steps."
+            if window.is_training
+            else _JOIN
         ),
         code="joined = torch.cat([first.flatten(), second.flatten()])\ntorch.distributed.all_reduce(joined)",
     )
 
 
-def data_parallel(seen: Evidence) -> Iterator[Finding]:
+def data_parallel(window: Evidence) -> Iterator[Finding]:
     """``DataParallel`` sends the model to every device in each step: broadcast, scatter and gather on several devices.
 
     Source: the operators of its autograd functions; `DATA_PARALLEL`.
 
     Measured: never; the gain is an upper bound.
     """
-    trace = seen.trace
-    used = intervals.distinct(device.devices(trace, trace.device_rows)) if seen.is_device_traced else np.empty(0)
-    rows = seen.named(operators.DATA_PARALLEL, Kind.OP)
+    trace = window.trace
+    used = intervals.distinct(device.devices(trace, trace.device_rows)) if window.is_device_traced else np.empty(0)
+    rows = window.named(operators.DATA_PARALLEL, Kind.OP)
     names = {trace.names[name] for name in intervals.distinct(trace.name[rows]).tolist()}
     if len(used) < _SEVERAL or not {"Broadcast", "Scatter"} <= names:
         return
-    spent = seen.per_step(seen.spans(rows))
-    gain = min(spent, seen.host_limit_ms)
-    if seen.share(gain) < DATA_PARALLEL:
+    spent = window.per_step(window.spans(rows))
+    gain = min(spent, window.host_limit_ms)
+    if window.share(gain) < DATA_PARALLEL:
         return
-    yield from seen.finding(
+    yield from window.finding(
         "data-parallel",
         gain,
-        title=f"DataParallel copies the model to {len(used)} devices in every {seen.unit}, for {words.ms(spent)}.",
+        title=f"DataParallel copies the model to {len(used)} devices in every {window.unit}, for {words.ms(spent)}.",
         estimate="The time of its copies on the host, which DistributedDataParallel does not make; it wins more.",
         evidence=[
             f"one process drives devices {', '.join(str(each) for each in used.tolist())}",
-            *seen.by_name(rows),
+            *window.by_name(rows),
         ],
         advice=(
             "DataParallel runs all devices from one process, whose threads share one interpreter, and sends the whole "
             "model to each of them in every step. Run one process for each device instead."
         ),
         code="model = DistributedDataParallel(model, device_ids=[local_rank])   # torchrun --nproc-per-node=gpu ...",
-        of=seen.spans(rows),
+        of=window.spans(rows),
     )

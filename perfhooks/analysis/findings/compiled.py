@@ -39,7 +39,7 @@ _NOT_AT_ALL: Final = (
 )
 
 
-def recompilation(seen: Evidence) -> Iterator[Finding]:
+def recompilation(window: Evidence) -> Iterator[Finding]:
     """torch.compile compiles inside of recorded steps, for 1% of their time or more.
 
     Source: `COMPILING`; the ranges that TorchDynamo opens around its phases (``... (dynamo_timed)``), and what it says
@@ -49,33 +49,33 @@ def recompilation(seen: Evidence) -> Iterator[Finding]:
     Measured: on a CPU, where shapes that stay the same took a step of ``examples/bad/recompilation.py`` from 366 and
     377 ms to 64 and 66 ms; 231 ms were estimated. On a device it was not measured, so the gain there is an upper bound.
     """
-    rows = seen.named(ranges.COMPILING, Kind.OP, Kind.ANNOTATION)
-    spent = seen.per_step(seen.spans(rows))
-    gain = min(spent, seen.host_limit_ms)
-    if seen.share(gain) < COMPILING or starts.COMPILING in seen.startup:
+    rows = window.named(ranges.COMPILING, Kind.OP, Kind.ANNOTATION)
+    spent = window.per_step(window.spans(rows))
+    gain = min(spent, window.host_limit_ms)
+    if window.share(gain) < COMPILING or starts.COMPILING in window.startup:
         return
-    outer = seen.outermost(rows)
-    lines = [(line, spent / len(outer)) for line in seen.where(outer) if line]
-    reasons = _reasons([graph for graph in seen.capture.compilation.graphs if graph.is_recorded and graph.reason])
+    outer = window.outermost(rows)
+    lines = [(line, spent / len(outer)) for line in window.lines_of(outer) if line]
+    reasons = _reasons([graph for graph in window.capture.compilation.graphs if graph.is_recorded and graph.reason])
     known = "The guards that failed are in the evidence." if reasons else "TORCH_LOGS=recompiles names the guard."
-    yield from seen.finding(
+    yield from window.finding(
         "recompilation",
         gain,
-        is_measured=not seen.uses_device,
-        title=f"torch.compile compiles again for {words.ms(spent)} in a {seen.unit}.",
+        is_measured=not window.uses_device,
+        title=f"torch.compile compiles again for {words.ms(spent)} in a {window.unit}.",
         estimate="All the time of compiling; gone once shapes no longer change, or the warm-up is longer.",
-        evidence=[f"{len(outer)} compilations in {seen.numbers}", *reasons, *most(lines)],
+        evidence=[f"{len(outer)} compilations in {window.numbers}", *reasons, *most(lines)],
         advice=(
             "Something that the compiled code depends on changes from step to step, mostly the shape of a batch: the "
             "last one is smaller, or sequences differ in length. Drop the odd batch, pad to a few lengths, or mark "
             f"the dimension as dynamic. {known} If it is only the first compilation, start recording later."
         ),
-        code=seen.said("equal shapes"),
-        of=seen.spans(rows),
+        code=window.code_for("equal shapes"),
+        of=window.spans(rows),
     )
 
 
-def left_uncompiled(seen: Evidence) -> Iterator[Finding]:
+def left_uncompiled(window: Evidence) -> Iterator[Finding]:
     """torch.compile has left a function alone, which runs as if nobody compiled it: it could not, or did so too often.
 
     Source: what TorchDynamo says of a compilation (`perfhooks.run.compilation.Graph.failed`): its limit, 8 times for a
@@ -84,7 +84,7 @@ def left_uncompiled(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never, as what compiled code would gain depends on the function; the gain is an upper bound.
     """
-    graphs = [graph for graph in seen.capture.compilation.graphs if graph.is_own]
+    graphs = [graph for graph in window.capture.compilation.graphs if graph.is_own]
     failed = {graph.function: graph for graph in graphs if graph.failed}
     if not failed:
         return
@@ -93,7 +93,7 @@ def left_uncompiled(seen: Evidence) -> Iterator[Finding]:
     is_limit = [
         graph for graph in graphs if graph.reason and graph.function in failed and failed[graph.function].is_limit
     ]
-    yield from seen.finding(
+    yield from window.finding(
         "left-uncompiled",
         None,
         title=(
@@ -104,11 +104,11 @@ def left_uncompiled(seen: Evidence) -> Iterator[Finding]:
         estimate="Not known: of a function that runs uncompiled, nothing tells what compiled it would take.",
         evidence=[*(f"{name}: {_why(failed[name], graphs)}" for name in names[:_SHOWN]), *_reasons(is_limit)],
         advice=_TOO_OFTEN if is_limit else _NOT_AT_ALL,
-        code=seen.said("equal shapes") if is_limit else _WHOLE,
+        code=window.code_for("equal shapes") if is_limit else _WHOLE,
     )
 
 
-def graph_breaks(seen: Evidence) -> Iterator[Finding]:
+def graph_breaks(window: Evidence) -> Iterator[Finding]:
     """Code that runs compiled in the steps is compiled in pieces, as torch.compile cannot compile some of its lines.
 
     Breaks in torch's own code, as in the step of an optimizer, are not meant, nor those in functions that do not run in
@@ -121,20 +121,20 @@ def graph_breaks(seen: Evidence) -> Iterator[Finding]:
     with a ``print`` between them took 0.78, 1.73 and 11.3 ms for batches of 1, 64 and 1,024 rows, and 0.49, 1.18 and
     5.63 ms without. On a device it was not measured.
     """
-    regions = seen.starting(ranges.COMPILED_REGION, Kind.OP, Kind.ANNOTATION)
-    if not len(regions) or seen.share(inside_ms(seen)) < NOTABLE:
+    regions = window.starting(ranges.COMPILED_REGION, Kind.OP, Kind.ANNOTATION)
+    if not len(regions) or window.share(inside_ms(window)) < NOTABLE:
         return
-    breaks = _running(seen, regions)
+    breaks = _running(window, regions)
     if not breaks:
         return
     named = [f"{_place(each)}: {each.reason}" for each in breaks]
     rest = [f"and {len(breaks) - _SHOWN} more"] if len(breaks) > _SHOWN else []
-    yield from seen.finding(
+    yield from window.finding(
         "graph-breaks",
         None,
         title=f"torch.compile breaks its graph at {words.count(len(breaks), 'line')}, and compiles pieces of it.",
         estimate="Not known: what one graph would take instead of its pieces, no recording tells.",
-        evidence=[f"compiled pieces run in a {seen.unit}: {seen.often(regions)}", *named[:_SHOWN], *rest],
+        evidence=[f"compiled pieces run in a {window.unit}: {window.count_per_step(regions)}", *named[:_SHOWN], *rest],
         advice=(
             "At each of these lines compiled code ends, Python runs, and other compiled code begins: nothing is fused "
             "across it, no CUDA graph spans it, and guards are checked again. Take printing, logging and item() out "
@@ -145,19 +145,19 @@ def graph_breaks(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def inside_ms(seen: Evidence) -> float:
+def inside_ms(window: Evidence) -> float:
     """How long compiled code runs on the host, forward and backward, in milliseconds a step."""
-    return seen.per_step(seen.spans(inside(seen)))
+    return window.per_step(window.spans(inside(window)))
 
 
-def inside(seen: Evidence) -> Ints:
+def inside(window: Evidence) -> Ints:
     """The ranges around compiled code in the steps; slices, some within others."""
-    return seen.named(ranges.COMPILED, Kind.OP, Kind.ANNOTATION)
+    return window.named(ranges.COMPILED, Kind.OP, Kind.ANNOTATION)
 
 
-def _running(seen: Evidence, regions: Ints) -> list[Break]:
+def _running(window: Evidence, regions: Ints) -> list[Break]:
     """The breaks of functions that run in the steps; all where the trace does not number what runs, as of torch 2.4."""
-    compilation, trace = seen.capture.compilation, seen.trace
+    compilation, trace = window.capture.compilation, window.trace
     names = {trace.names[name] for name in set(trace.name[regions].tolist())}
     numbers = {name.rpartition(": ")[2].partition("/")[0] for name in names if ": " in name}
     running = {_without_line(graph.function) for graph in compilation.graphs if graph.number in numbers}

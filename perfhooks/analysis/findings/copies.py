@@ -51,7 +51,7 @@ _OF_OTHERS: Final = (
 )
 
 
-def only_copies(seen: Evidence) -> Iterator[Finding]:
+def only_copies(window: Evidence) -> Iterator[Finding]:
     """The trace has copies and no kernel, neither run nor launched.
 
     Source: the records of the copies, and the bus of the device by its datasheet (`perfhooks.trace.limits`). If no copy
@@ -59,23 +59,23 @@ def only_copies(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; the gain is an upper bound.
     """
-    trace = seen.trace
+    trace = window.trace
     is_alone = not len(trace.rows(Kind.KERNEL)) and not len(device.launch_calls(trace))
-    every = seen.copies.filter(pl.col("bytes") > 0, pl.col("duration_ms") > 0)
-    if not is_alone or not every.height or not len(seen.work):
+    every = window.copies.filter(pl.col("bytes") > 0, pl.col("duration_ms") > 0)
+    if not is_alone or not every.height or not len(window.work):
         return
     across = every.filter(pl.col("kind").ne_missing(device_work.WITHIN_DEVICE))
     table, known = (across if across.height else every), peaks.of_trace(trace)
     bus = (known.bus_gb_per_s if across.height else known.gb_per_s / 2) if known else None
     link = "bus" if across.height else "memory"
-    spent, size = float(table["duration_ms"].sum()) / seen.count, int(table["bytes"].sum()) / seen.count
+    spent, size = float(table["duration_ms"].sum()) / window.count, int(table["bytes"].sum()) / window.count
     least = size / bus * 1e-6 if bus else 0.0
     rate = f"{size / spent * 1e-6:.3g} GB/s" + (f", {words.share(least / spent)} of its {link}" if bus else "")
-    gain = min(spent - least, seen.device_limit_ms) if bus else 0.0
-    yield from seen.finding(
+    gain = min(spent - least, window.device_limit_ms) if bus else 0.0
+    yield from window.finding(
         "only-copies",
-        gain if seen.is_worth(gain) else None,
-        title=f"The device only copies: {words.size(size)} of a {seen.unit} at {rate}.",
+        gain if window.is_worth(gain) else None,
+        title=f"The device only copies: {words.size(size)} of a {window.unit} at {rate}.",
         estimate=f"The time of these copies beyond that of the {link} at full speed, as far as the host waits for it.",
         evidence=[
             *_directions(table),
@@ -103,7 +103,7 @@ def _directions(table: pl.DataFrame) -> list[str]:
     ]
 
 
-def blocking_copies(seen: Evidence) -> Iterator[Finding]:
+def blocking_copies(window: Evidence) -> Iterator[Finding]:
     """Copies of more than 64 KB from memory that is not pinned take 1% of the step or more, while no kernel runs.
 
     Source: `STAGED_BYTES` and `evidence.NOTABLE`. Where the recorder does not tell pinned memory from pageable (ROCm),
@@ -111,27 +111,29 @@ def blocking_copies(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; the gain is an upper bound.
     """
-    rows, trace = _unpinned(seen), seen.trace
+    rows, trace = _unpinned(window), window.trace
     kernels = intervals.of_slices(trace, trace.rows(Kind.KERNEL))
     alone = intervals.subtract(intervals.of_slices(trace, rows), kernels)
-    gain = min(seen.per_step(alone), seen.mean("exposed_copy_ms"))
-    if not seen.is_worth(gain):
+    gain = min(window.per_step(alone), window.mean("exposed_copy_ms"))
+    if not window.is_worth(gain):
         return
-    yield from seen.finding(
+    yield from window.finding(
         "blocking-copies",
         gain,
-        title=f"Copies from memory that is not pinned keep the device waiting for {words.ms(gain)} in a {seen.unit}.",
+        title=f"Copies from memory that is not pinned keep the device waiting for {words.ms(gain)} in a {window.unit}.",
         estimate=(
             "The time of these copies in which no kernel ran: gone if each is made ahead, on a stream of its own; "
             "pinning alone makes them faster and spares the host the wait."
         ),
-        evidence=_evidence(seen, rows),
-        advice=_OF_OTHERS if seen.told.loader is not None and seen.told.loader.pin_memory else _OF_BATCHES,
-        code=seen.said("pinned batches"),
+        evidence=_evidence(window, rows),
+        advice=_OF_OTHERS
+        if window.circumstances.loader is not None and window.circumstances.loader.pin_memory
+        else _OF_BATCHES,
+        code=window.code_for("pinned batches"),
     )
 
 
-def held_by_copies(seen: Evidence) -> Iterator[Finding]:
+def held_by_copies(window: Evidence) -> Iterator[Finding]:
     """Calls that copy hold the host for 1% of the step or more, while no kernel runs and none is waited for.
 
     Source: `evidence.NOTABLE`; calls longer than `SLOW_NS` on threads that launch kernels, less the moments in which a
@@ -142,25 +144,28 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; the gain is an upper bound.
     """
-    trace = seen.trace
-    if not seen.is_device_traced:
+    trace = window.trace
+    if not window.is_device_traced:
         return
-    calls = _slow_calls(seen)
+    calls = _slow_calls(window)
     others = trace.device_rows[(trace.kind[trace.device_rows] == Kind.KERNEL) | ~np.isin(trace.launches, calls)]
     working = intervals.union(trace.start[others], trace.end[others] + device_time.LATENCY_NS)
-    held = intervals.subtract(seen.spans(calls), intervals.joined(working, seen.spans(_unpinned(seen))))
-    held = intervals.subtract(held, _queued(seen, calls))
-    spent, idle = seen.per_step(held), seen.per_step(intervals.subtract(held, seen.busy))
-    yield from seen.finding(
+    held = intervals.subtract(window.spans(calls), intervals.joined(working, window.spans(_unpinned(window))))
+    held = intervals.subtract(held, _queued(window, calls))
+    spent, idle = window.per_step(held), window.per_step(intervals.subtract(held, window.busy))
+    yield from window.finding(
         "held-by-copies",
         spent,
-        title=f"Calls that copy hold the host for {words.ms(spent)} of a {seen.unit} while no kernel runs.",
+        title=f"Calls that copy hold the host for {words.ms(spent)} of a {window.unit} while no kernel runs.",
         estimate="The time for which these calls took and no kernel ran.",
         evidence=[
-            f"{seen.often(calls)} such calls in a {seen.unit}, {words.ms(seen.per_step(seen.spans(calls)))} together",
+            (
+                f"{window.count_per_step(calls)} such calls in a {window.unit}, "
+                f"{words.ms(window.per_step(window.spans(calls)))} together"
+            ),
             f"for {words.ms(idle)} of it no work of a device was recorded, not even the copy",
-            *_what_was_copied(seen, calls),
-            *(seen.by_line(calls) or seen.by_name(calls)),
+            *_what_was_copied(window, calls),
+            *(window.by_line(calls) or window.by_name(calls)),
         ],
         advice=_WAITS_FOR_ITSELF,
         code="buffer = torch.empty(shape, pin_memory=True)   # once\nbuffer.copy_(result, non_blocking=True)",
@@ -168,51 +173,53 @@ def held_by_copies(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def _queued(seen: Evidence, calls: Ints) -> Intervals:
+def _queued(window: Evidence, calls: Ints) -> Intervals:
     """The time of some calls until all is done that was launched before them."""
-    trace = seen.trace
+    trace = window.trace
     launched, end = device.launch_times(trace), trace.end[trace.device_rows]
     order = np.argsort(launched, kind="stable")
     done = np.append(0, np.maximum.accumulate(end[order]) if len(order) else end)
     free = done[np.searchsorted(launched[order], trace.start[calls], "left")]
-    return seen.clipped(intervals.union(trace.start[calls], np.clip(free, trace.start[calls], trace.end[calls])))
+    return window.clipped(intervals.union(trace.start[calls], np.clip(free, trace.start[calls], trace.end[calls])))
 
 
-def _slow_calls(seen: Evidence) -> Ints:
+def _slow_calls(window: Evidence) -> Ints:
     """The long calls that copy, on threads that launch kernels."""
-    trace = seen.trace
-    calls = seen.named(runtime_calls.COPY, Kind.RUNTIME)
+    trace = window.trace
+    calls = window.named(runtime_calls.COPY, Kind.RUNTIME)
     launches = trace.launches[trace.kind[trace.device_rows] == Kind.KERNEL]
     calls = calls[np.isin(trace.thread[calls], trace.thread[launches[launches >= 0]])]
     return calls[(trace.end - trace.start)[calls] > SLOW_NS]
 
 
-def _what_was_copied(seen: Evidence, calls: Ints) -> list[str]:
+def _what_was_copied(window: Evidence, calls: Ints) -> list[str]:
     """The copies that some calls asked for, by name and size, the longest calls first."""
-    trace = seen.trace
+    trace = window.trace
     work = trace.device_rows[np.isin(trace.launches, calls)]
     names = [f"{trace.names[trace.name[row]]}, {words.size(trace.argument('nbytes')[row])}" for row in work.tolist()]
-    return most(list(zip(names, seen.lengths(seen.launch_of(work)), strict=True)), 2)
+    return most(list(zip(names, window.lengths(window.launch_of(work)), strict=True)), 2)
 
 
-def _unpinned(seen: Evidence) -> Ints:
+def _unpinned(window: Evidence) -> Ints:
     """The copies to the device from memory that is not pinned, large enough that the host waits for them; slices."""
-    trace = seen.trace
-    rows = seen.work_named(device_work.UNPINNED, Kind.COPY)
-    pageable = seen.work_named(device_work.PAGEABLE, Kind.COPY)
-    waiting = seen.named(runtime_calls.WAITING_COPY, Kind.RUNTIME)
-    rows = rows[[row in pageable or call in waiting for row, call in zip(rows, seen.launch_of(rows), strict=True)]]
+    trace = window.trace
+    rows = window.work_named(device_work.UNPINNED, Kind.COPY)
+    pageable = window.work_named(device_work.PAGEABLE, Kind.COPY)
+    waiting = window.named(runtime_calls.WAITING_COPY, Kind.RUNTIME)
+    rows = rows[[row in pageable or call in waiting for row, call in zip(rows, window.launch_of(rows), strict=True)]]
     size = trace.argument("nbytes")[rows]
     return rows[(size > STAGED_BYTES) | (size < 0)]
 
 
-def _evidence(seen: Evidence, rows: Ints) -> list[str]:
-    trace = seen.trace
+def _evidence(window: Evidence, rows: Ints) -> list[str]:
+    trace = window.trace
     size, span = trace.argument("nbytes")[rows], (trace.end - trace.start)[rows]
-    evidence = [f"{seen.often(rows)} such copies in a {seen.unit}, {words.ms(seen.device_ms(rows))} together"]
+    evidence = [
+        f"{window.count_per_step(rows)} such copies in a {window.unit}, {words.ms(window.device_ms(rows))} together"
+    ]
     if (size >= 0).all() and span.sum():
-        volume, speed = size.sum() / seen.count, size.sum() / span.sum()
-        evidence.append(f"{words.size(volume)} in a {seen.unit} at {speed:.3g} GB/s")
-    calls = seen.launch_of(rows)
-    lines = zip(seen.where(calls[calls >= 0]), seen.lengths(rows[calls >= 0]), strict=True)
+        volume, speed = size.sum() / window.count, size.sum() / span.sum()
+        evidence.append(f"{words.size(volume)} in a {window.unit} at {speed:.3g} GB/s")
+    calls = window.launch_of(rows)
+    lines = zip(window.lines_of(calls[calls >= 0]), window.lengths(rows[calls >= 0]), strict=True)
     return evidence + most([(line, time) for line, time in lines if line])

@@ -1,4 +1,4 @@
-"""The step waits for data."""
+"""Finding: the step waits for data."""
 
 from __future__ import annotations
 
@@ -25,344 +25,343 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.intervals import Intervals
 
-_NAMED: Final = 2
-"""Functions of workers that are named, those of most time."""
-_LEAST_LOOKS: Final = 20
-"""At workers: of fewer, a share says nothing."""
-_WORTH_NAMING: Final = 0.1
-"""The least share of the workers' time of one that is named."""
+_MAX_FUNCTIONS: Final = 2
+"""Maximum number of worker functions in the evidence."""
+_MIN_SAMPLES: Final = 20
+"""Minimum worker samples before shares are reported."""
+_MIN_SHARE: Final = 0.1
+"""Minimum share of the workers' time of a function in the evidence."""
 HANDED_OVER_MS: Final = 5.0
-"""What it costs to get a batch from a worker, in milliseconds of the training process: in a toy with DDP on two cores,
-batches that took 2.2 ms to make took 7.1 ms from workers. What takes less to make is not worth handing over."""
+"""Cost of receiving one batch from a worker, in ms of the training process. With DDP on two cores, batches that took
+2.2 ms to make took 7.1 ms from workers. Cheaper batches are faster without workers."""
 
 _CHEAPER_SAMPLES: Final = (
-    "Make a sample cheaper: decode smaller images, cache what is decoded, or augment a whole batch at once, on the "
+    "Make each sample cheaper: decode smaller images, cache decoded samples, or augment whole batches, on the "
     "device if there is one."
 )
-_CHEAPER: Final = (
-    "A batch takes {} to make, which is less than it costs to hand it over from a worker process, so leave {} "
-    "at 0. Make the batch at once instead of sample by sample: index a tensor with all the batch's numbers, or keep "
-    "data that fits in memory as one tensor."
+_CHEAPER_BATCH: Final = (
+    "A batch takes {} to make. The transfer from a worker process costs more, so leave {} at 0. Make the whole "
+    "batch at once instead of sample by sample: index one tensor with all indices of the batch. Keep data that fits "
+    "in memory as one tensor."
 )
-_HANDED_OVER: Final = (
-    "A step waits {} for batches that worker processes have made: to hand them over takes about that, and more workers "
-    "do not change it. Hand over less: few large tensors instead of many small objects, smaller types such as uint8 "
-    "for images. If a batch is made in less time than that, {}=0 is faster."
+_TRANSFER: Final = (
+    "A step waits {} for the transfer of batches from worker processes. More workers do not change this. Transfer "
+    "less: few large tensors instead of many small objects, and smaller types such as uint8 for images. If making a "
+    "batch takes less time than this, {}=0 is faster."
 )
-_NEARER: Final = (
-    "Read less, or from nearer: few large files instead of many small ones, a copy on a disk of this machine, what is "
-    "read again kept in memory."
+_FASTER_DISK: Final = (
+    "Read less or faster: use few large files instead of many small ones, copy the data to a local disk, or cache in "
+    "memory."
 )
-_NO_DISK: Final = (
-    "It is mostly no disk that they wait for, but a network, a lock or a sleep: ask for several samples at once, keep "
-    "what is asked for again, or do without the lock."
+_OTHER_WAITS: Final = (
+    "The workers mostly wait for a network, a lock or a sleep, not for a disk. Request several samples at once, cache "
+    "repeated requests, or remove the lock."
 )
-_UNSEEN: Final = (
-    "The workers do not keep up, or what they hand over takes its time: which of them was not seen here. Try the "
-    "loader by itself, with fewer and more workers. "
+_UNKNOWN_CAUSE: Final = (
+    "The workers do not keep up, or the transfer of batches is slow. This window does not show which. Measure the "
+    "loader alone, with fewer and more workers. "
 )
 _TRY: Final = "perfhooks try --loader -- python train.py"
-_AT_ONCE: Final = """\
+_WHOLE_BATCH: Final = """\
 order = torch.randperm(len(images))
-for chosen in order.split(batch_size):
-    batch = images[chosen]   # one operator, instead of one sample at a time"""
+for indices in order.split(batch_size):
+    batch = images[indices]   # one operator instead of one per sample"""
 
 
 class _Wait(NamedTuple):
-    """The wait for data of a step that nobody records, as far as the run knows one; in milliseconds."""
+    """Wait for data in a step, in ms. The step is an unprofiled one if its timeline has the wait."""
 
     exposed: float
-    """While no device works."""
-    whole: float
+    """Wait while no device works."""
+    total_ms: float
     step: float
-    is_unrecorded: bool
+    is_unprofiled: bool
 
     @property
     def share(self) -> float:
-        """Of the step, from 0 to 1."""
+        """Exposed wait as a share of the step, from 0 to 1."""
         return self.exposed / self.step if self.step else 0.0
 
     @property
-    def rest(self) -> float:
-        """What a step takes without it."""
+    def rest_ms(self) -> float:
+        """Step time without the exposed wait."""
         return self.step - self.exposed
 
 
 class _Advice(NamedTuple):
-    """What to do, the lines to write, and how much of the wait is left then; None where nobody can say."""
+    """Fix, code of the fix and remaining wait in ms; None if unknown."""
 
     text: str
     code: str
-    left: float | None = None
+    remaining_ms: float | None = None
 
 
-def waiting_for_data(seen: Evidence) -> Iterator[Finding]:
+def waiting_for_data(window: Evidence) -> Iterator[Finding]:
     """The loop waits for the next batch for 5% of the step or more, while no device works.
 
-    Source: `WAITING`; the time is that of steps that were not recorded, where the timeline has it, else ``data_ms`` of
-    the table of steps; less the moments in which a device worked. Making a batch is many small calls in Python, so with
-    stacks recording can add more to it than it takes.
+    Source: `WAITING`; the wait of unprofiled steps if the timeline has it, otherwise ``data_ms`` of the table of steps;
+    without the moments of device work. A batch takes many small Python calls. With stacks, recording can more than
+    double its time.
 
-    Measured: on the host, where a batch takes longer to make than to hand over (`HANDED_OVER_MS`) and there are
-    processors to spare: batches of 64 samples of 0.2 ms of work came from two workers in 83 ms instead of 118, on a
-    busy machine with two cores. With a device the wait is the host's all the same. How many workers, and what they
-    give, says `perfhooks.analysis.findings.loader_plan`, of what the workers did. Elsewhere other advice is given,
-    which was not measured: the gain is an upper bound.
+    Measured: on the host, if a batch takes longer to make than to transfer (`HANDED_OVER_MS`) and CPUs are free.
+    Batches of 64 samples with 0.2 ms of work each took 83 ms from two workers instead of 118 ms, on a busy host with
+    two cores. With a device, the host waits in the same way. `perfhooks.analysis.findings.loader_plan` computes the
+    number of workers and its effect. Other fixes were not measured: their gain is an upper bound.
     """
-    fetches = data_ranges(seen)
-    waited = _waited(seen, fetches)
+    fetches = data_ranges(window)
+    waited = _data_wait(window, fetches)
     if waited.share < WAITING:
         return
-    alone, workers = _is_alone(seen), _has_workers(seen)
-    plan = planned(seen)
-    advice, code, left = _advice(seen, waited, plan, alone=alone, workers=workers)
-    loader = seen.told.loader
-    slowest = seen.steps.sort("data_ms", descending=True, nulls_last=True).head(1)
+    alone, workers = _has_no_workers(window), _has_workers(window)
+    plan = planned(window)
+    advice, code, remaining_ms = _advice(window, waited, plan, alone=alone, workers=workers)
+    loader = window.circumstances.loader
+    slowest = window.steps.sort("data_ms", descending=True, nulls_last=True).head(1)
     number = slowest["step"][0]
     evidence = [
-        *([_of_timeline(seen)] if waited.is_unrecorded else []),
-        f"data_ms is {words.ms(seen.mean('data_ms'))} of {words.ms(seen.mean('wall_ms'))}, the mean of {seen.numbers}",
+        *([_timeline_line(window)] if waited.is_unprofiled else []),
+        (
+            f"data_ms is {words.ms(window.mean('data_ms'))} of {words.ms(window.mean('wall_ms'))} on average over "
+            f"{window.numbers}"
+        ),
         *([f"the longest wait is {words.ms(slowest['data_ms'][0])}, in step {number}"] if number is not None else []),
-        *(["the batches are made in the process that waits for them"] if alone else []),
-        *(["the batches come from worker processes"] if workers else []),
-        *([f"a batch takes a worker {plan.cost}"] if plan is not None and seen.told.making else []),
-        *_loader(seen),
-        *_by_workers(seen),
+        *(["the training process makes the batches itself"] if alone else []),
+        *(["worker processes make the batches"] if workers else []),
+        *([f"time of a worker per batch: {plan.cost}"] if plan is not None and window.circumstances.making else []),
+        *_loader_settings(window),
+        *_worker_lines(window),
     ]
-    functions = most(seen.own_time_in(seen.spans(fetches), whole=True))
-    evidence += functions or seen.by_line(seen.outermost(fetches))
+    functions = most(window.own_time_in(window.spans(fetches), whole=True))
+    evidence += functions or window.by_line(window.outermost(fetches))
     evidence += [f"{loader.line}{ASKS}"] if loader is not None and loader.line else []
-    yield from seen.finding(
+    yield from window.finding(
         "waiting-for-data",
-        waited.exposed - (left or 0.0),
-        is_measured=left is not None and seen.is_device_traced >= seen.uses_device,
+        waited.exposed - (remaining_ms or 0.0),
+        is_measured=remaining_ms is not None and window.is_device_traced >= window.uses_device,
         bound_ms=waited.exposed,
-        title=f"The {seen.unit} waits {words.ms(waited.exposed)} for data, {words.share(waited.share)} of its time.",
-        estimate=_estimate(seen, left),
+        title=f"The {window.unit} waits {words.ms(waited.exposed)} for data, {words.share(waited.share)} of its time.",
+        estimate=_estimate(window, remaining_ms),
         evidence=evidence,
         advice=advice,
         code=code,
-        of=None if waited.is_unrecorded else _exposed(seen, fetches),
+        of=None if waited.is_unprofiled else _exposed_wait(window, fetches),
         is_wait=not alone,
         wait_ms=waited.exposed,
-        wait_share=waited.exposed / waited.whole,
+        wait_share=waited.exposed / waited.total_ms,
     )
 
 
-def planned(seen: Evidence) -> LoaderPlan | None:
-    """How many workers would keep up with the steps of a window; None where nobody saw what a batch costs.
+def planned(window: Evidence) -> LoaderPlan | None:
+    """Return the plan for the loader of a window; None if the cost of a batch is unknown.
 
-    Where the training makes its batches itself, that is how long it waits for one, all of it taken for computing.
+    Without workers, the cost of a batch is the wait for it, all counted as computing.
     """
-    fetches, told = data_ranges(seen), seen.told
-    waited = _waited(seen, fetches)
-    if waited.rest <= 0 or waited.whole <= 0:
+    fetches, circumstances = data_ranges(window), window.circumstances
+    waited = _data_wait(window, fetches)
+    if waited.rest_ms <= 0 or waited.total_ms <= 0:
         return None
-    rest = waited.rest
-    own = (waited.step - waited.whole) * (1 if seen.is_device_traced else told.threads or 1)
-    if told.making and seen.unrecorded_thread_ms:  # what it unpacks of a batch that has come looks like a wait
-        rest = min(max(rest, seen.unrecorded_thread_ms), waited.step)
-        own = max(own, seen.unrecorded_thread_ms)
-    batches = max(round(len(seen.outermost(_fetches_of_torch(seen))) / max(seen.count, 1)), 1)
-    loader = told.loader or Loader()
+    rest_ms = waited.rest_ms
+    own = (waited.step - waited.total_ms) * (1 if window.is_device_traced else circumstances.threads or 1)
+    if circumstances.making and window.unprofiled_thread_ms:  # unpacking of a received batch looks like a wait
+        rest_ms = min(max(rest_ms, window.unprofiled_thread_ms), waited.step)
+        own = max(own, window.unprofiled_thread_ms)
+    batches = max(round(len(window.outermost(_loader_fetches(window))) / max(window.count, 1)), 1)
+    loader = circumstances.loader or Loader()
     needs = Demand(
-        rest_s=rest / 1e3,
-        waited_s=(waited.step - rest) / 1e3,
+        rest_s=rest_ms / 1e3,
+        waited_s=(waited.step - rest_ms) / 1e3,
         batches=batches,
-        processors=told.processors,
+        processors=circumstances.processors,
         own_s=own / 1e3,
-        memory_bytes=None if told.memory_bytes is None else told.memory_bytes // told.ranks,
+        memory_bytes=None if circumstances.memory_bytes is None else circumstances.memory_bytes // circumstances.ranks,
         ahead=loader.prefetch_factor or 2,
     )
-    if told.making:
-        return LoaderPlan.of(told.making, needs)
-    if _has_workers(seen):
+    if circumstances.making:
+        return LoaderPlan.of(circumstances.making, needs)
+    if _has_workers(window):
         return None
-    if told.is_busy:  # there are no processors but the one that it has
-        needs = replace(needs, processors=(own + waited.whole) / waited.step)
-    return LoaderPlan.made(BatchCost(processor_s=waited.whole / batches / 1e3), needs)
+    if circumstances.is_busy:  # no other CPU is free
+        needs = replace(needs, processors=(own + waited.total_ms) / waited.step)
+    return LoaderPlan.made(BatchCost(processor_s=waited.total_ms / batches / 1e3), needs)
 
 
-def shown_plan(seen: Evidence) -> LoaderPlan | None:
-    """The plan of a window in which workers were seen, or a step waits for what the training makes itself."""
-    if not seen.told.making and _waited(seen, data_ranges(seen)).share < WAITING:
+def shown_plan(window: Evidence) -> LoaderPlan | None:
+    """Return the plan of a window if it has worker counts or a step waits for batches of the training process."""
+    if not window.circumstances.making and _data_wait(window, data_ranges(window)).share < WAITING:
         return None
-    return planned(seen)
+    return planned(window)
 
 
-def unseen(told: Circumstances) -> str:
+def unseen(circumstances: Circumstances) -> str:
     """Return why the loader's workers have no samples; empty if they have some."""
-    if not told.unseen_workers:
+    if not circumstances.unseen_workers:
         return ""
     return (
-        f"perfhooks has no sample of the loader's {words.count(told.unseen_workers, 'worker')}: the window was too "
-        "short, or this system lets no process read their memory."
+        f"perfhooks has no sample of the loader's {words.count(circumstances.unseen_workers, 'worker')}: the window "
+        "was too short, or this system lets no process read their memory."
     )
 
 
-def _estimate(seen: Evidence, left: float | None) -> str:
-    """How the gain was estimated; see `_advice`."""
-    if seen.uses_device and not seen.is_device_traced:
-        return "The whole wait: when the device worked meanwhile is unknown."
-    if left is None:
-        return "The whole wait: how much of it can be saved depends on what makes the batches."
-    if left:
-        return f"The wait, less what a device did meanwhile and less {words.ms(left)}, which stay by the plan."
-    return "The whole wait, less what a device did meanwhile: it vanishes if batches are ready when asked for."
+def _estimate(window: Evidence, remaining_ms: float | None) -> str:
+    if window.uses_device and not window.is_device_traced:
+        return "The whole wait: the times of device work are unknown."
+    if remaining_ms is None:
+        return "The whole wait: the possible saving depends on the code that makes the batches."
+    if remaining_ms:
+        return f"The wait, without device work during it and without {words.ms(remaining_ms)} that would remain."
+    return "The whole wait, without device work during it: there is no wait if batches are ready in time."
 
 
-def _exposed(seen: Evidence, fetches: Ints) -> Intervals:
-    """When the loop waits for data and no device works."""
-    return seen.idle_for(device_time.DATA) if seen.is_device_traced else seen.spans(fetches)
+def _exposed_wait(window: Evidence, fetches: Ints) -> Intervals:
+    """Return the intervals in which the loop waits for data and no device works."""
+    return window.idle_for(device_time.DATA) if window.is_device_traced else window.spans(fetches)
 
 
-def _waited(seen: Evidence, fetches: Ints) -> _Wait:
-    """How long a step waits; of one that nobody records, where the run's own clock knows it."""
-    exposed, whole = seen.per_step(_exposed(seen, fetches)), seen.per_step(seen.spans(fetches))
-    unrecorded = seen.unrecorded_data_ms
-    if unrecorded is not None and whole > 0:
-        return _Wait(unrecorded * exposed / whole, unrecorded, seen.unrecorded_ms, is_unrecorded=True)
-    waited = min(exposed, seen.mean("data_ms"), seen.host_limit_ms)
-    return _Wait(waited, max(seen.mean("data_ms"), waited), seen.step_ms, is_unrecorded=False)
+def _data_wait(window: Evidence, fetches: Ints) -> _Wait:
+    """Return the wait in an unprofiled step if the timeline has it, otherwise in a profiled step."""
+    exposed, total_ms = window.per_step(_exposed_wait(window, fetches)), window.per_step(window.spans(fetches))
+    unprofiled = window.unprofiled_data_ms
+    if unprofiled is not None and total_ms > 0:
+        return _Wait(unprofiled * exposed / total_ms, unprofiled, window.unprofiled_ms, is_unprofiled=True)
+    waited = min(exposed, window.mean("data_ms"), window.host_limit_ms)
+    return _Wait(waited, max(window.mean("data_ms"), waited), window.step_ms, is_unprofiled=False)
 
 
-def _is_alone(seen: Evidence) -> bool:
-    """Whether batches are made in the training process."""
-    return len(seen.starting(ranges.LOADER_ALONE, Kind.ANNOTATION, Kind.OP)) > 0
+def _has_no_workers(window: Evidence) -> bool:
+    """Return whether the training process makes the batches."""
+    return len(window.starting(ranges.LOADER_ALONE, Kind.ANNOTATION, Kind.OP)) > 0
 
 
-def _has_workers(seen: Evidence) -> bool:
-    """Whether they are made by workers."""
-    return not _is_alone(seen) and len(seen.starting(ranges.LOADER_WITH_WORKERS, Kind.ANNOTATION, Kind.OP)) > 0
+def _has_workers(window: Evidence) -> bool:
+    """Return whether workers make the batches."""
+    return (
+        not _has_no_workers(window) and len(window.starting(ranges.LOADER_WITH_WORKERS, Kind.ANNOTATION, Kind.OP)) > 0
+    )
 
 
-def _of_timeline(seen: Evidence) -> str:
-    waited, step = words.ms(seen.unrecorded_data_ms or 0.0), words.ms(seen.unrecorded_ms)
+def _timeline_line(window: Evidence) -> str:
+    waited, step = words.ms(window.unprofiled_data_ms or 0.0), words.ms(window.unprofiled_ms)
     return f"unprofiled steps wait {waited} of {step} for data{CLOCK}"
 
 
-def data_ranges(seen: Evidence) -> Ints:
-    """The slices on the thread of the steps in which the loop asks for data."""
-    rows = intervals.distinct(_fetches_of_torch(seen), seen.named(rf"^{labels.DATA}$", Kind.ANNOTATION))
-    found: Ints = rows[seen.trace.thread[rows] == seen.thread]
-    return found
+def data_ranges(window: Evidence) -> Ints:
+    """Return the slices on the step thread in which the loop fetches data."""
+    rows = intervals.distinct(_loader_fetches(window), window.named(rf"^{labels.DATA}$", Kind.ANNOTATION))
+    on_thread: Ints = rows[window.trace.thread[rows] == window.thread]
+    return on_thread
 
 
-def _fetches_of_torch(seen: Evidence) -> Ints:
-    return seen.starting(ranges.LOADER, Kind.ANNOTATION, Kind.OP)
+def _loader_fetches(window: Evidence) -> Ints:
+    return window.starting(ranges.LOADER, Kind.ANNOTATION, Kind.OP)
 
 
-def _advice(seen: Evidence, waited: _Wait, plan: LoaderPlan | None, *, alone: bool, workers: bool) -> _Advice:
-    """What to do about a wait.
+def _advice(window: Evidence, waited: _Wait, plan: LoaderPlan | None, *, alone: bool, workers: bool) -> _Advice:
+    """Return the fix of a wait.
 
     Args:
-        seen: The window.
-        waited: How long a step waits.
-        plan: What would keep up, where that is known.
-        alone: Whether batches are made in the training process.
-        workers: Whether they are made by workers.
+        window: Evidence of the window.
+        waited: Wait for data in a step.
+        plan: Plan of the loader; None if unknown.
+        alone: Whether the training process makes the batches.
+        workers: Whether workers make the batches.
     """
-    short, setting = words.ms(waited.exposed), faces.setting("num_workers", seen.told.framework)
+    short, setting = words.ms(waited.exposed), faces.setting("num_workers", window.circumstances.framework)
     if workers and (waited.exposed < HANDED_OVER_MS if plan is None else plan.bound == "hand-over"):
-        return _Advice(_HANDED_OVER.format(short, setting), _AT_ONCE)
+        return _Advice(_TRANSFER.format(short, setting), _WHOLE_BATCH)
     if alone and waited.exposed < HANDED_OVER_MS:
-        return _Advice(_CHEAPER.format(short, setting), _AT_ONCE)
+        return _Advice(_CHEAPER_BATCH.format(short, setting), _WHOLE_BATCH)
     if plan is None:
-        return _Advice(_UNSEEN + _CHEAPER_SAMPLES, _TRY)
-    return _of_plan(seen, plan, waited.rest, alone=alone, workers=workers)
+        return _Advice(_UNKNOWN_CAUSE + _CHEAPER_SAMPLES, _TRY)
+    return _plan_advice(window, plan, waited.rest_ms, alone=alone, workers=workers)
 
 
-def _of_plan(seen: Evidence, plan: LoaderPlan, rest: float, *, alone: bool, workers: bool) -> _Advice:
-    """The same where the plan is known; ``rest`` is what a step takes without its wait, in milliseconds."""
-    said = f"{plan} {_room(seen)}"
+def _plan_advice(window: Evidence, plan: LoaderPlan, rest_ms: float, *, alone: bool, workers: bool) -> _Advice:
+    """Return the fix of a wait by a plan; ``rest`` is the step time without the wait, in ms."""
+    plan_text = f"{plan} {_cpu_text(window)}"
     if plan.ahead is not None:
-        text = f"{plan} Let each worker make more ahead: {words.count(plan.ahead, 'batch', 'batches')}."
-        return _Advice(text, _line(seen, prefetch_factor=plan.ahead))
-    code = _line(seen, num_workers=plan.advised)
+        text = f"{plan} Let each worker prefetch more: {words.count(plan.ahead, 'batch', 'batches')}."
+        return _Advice(text, _loader_code(window, prefetch_factor=plan.ahead))
+    code = _loader_code(window, num_workers=plan.advised)
     cheaper = _CHEAPER_SAMPLES
     if plan.bound == "waits":
-        cheaper = _NO_DISK if _is_no_disk(seen) else _NEARER
+        cheaper = _OTHER_WAITS if _is_other_wait(window) else _FASTER_DISK
     if not plan.is_of_more:
         is_less = plan.advised < plan.needs.workers
-        less = f" {plan.advised} would give as much." if is_less else ""
-        return _Advice(f"{said}{less} {cheaper}", code if is_less else _AT_ONCE)
-    left = 1e3 * plan.outlook(plan.advised).step_s - rest
+        less = f" {plan.advised} would be as fast." if is_less else ""
+        return _Advice(f"{plan_text}{less} {cheaper}", code if is_less else _WHOLE_BATCH)
+    remaining_ms = 1e3 * plan.outlook(plan.advised).step_s - rest_ms
     if workers:
-        return _Advice(f"The workers do not keep up. {said} {cheaper}", code, left)
+        return _Advice(f"The workers do not keep up. {plan_text} {cheaper}", code, remaining_ms)
     text = (
-        f"Let worker processes prepare the next batches while this one is used. {said} Keep them alive between epochs"
-        f"{_pinned(seen)}."
+        f"Let worker processes prepare the next batches during the current step. {plan_text} Keep them alive between "
+        f"epochs{_pinned(window)}."
     )
     if not alone:
         text += (
-            " This is for a DataLoader without workers: whether there is one was not seen. If there is none, fetch the "
-            "next batch in a thread before it is asked for."
+            " This applies to a DataLoader without workers; this window does not show one. Without a DataLoader, fetch "
+            "the next batch early, in a thread."
         )
-    return _Advice(text, code, left)
+    return _Advice(text, code, remaining_ms)
 
 
-def _pinned(seen: Evidence) -> str:
-    """What is said of pinned memory, where batches go to a device and come from elsewhere."""
-    is_pinned = (seen.told.loader or Loader()).pin_memory or not seen.is_device_traced
-    return "" if is_pinned else ", and have them write into pinned memory so that the copy to the device need not wait"
+def _pinned(window: Evidence) -> str:
+    """Return the advice on pinned memory if batches are copied to a device from other memory."""
+    is_pinned = (window.circumstances.loader or Loader()).pin_memory or not window.is_device_traced
+    return "" if is_pinned else ", and use pinned memory so that the copy to the device does not wait"
 
 
-def _line(seen: Evidence, **settings: object) -> str:
-    """Some settings of a loader, and those that go with workers, as far as it does not have them."""
-    loader = seen.told.loader or Loader()
+def _loader_code(window: Evidence, **settings: object) -> str:
+    """Return the code that sets up a loader, with the settings that workers need and the loader lacks."""
+    loader = window.circumstances.loader or Loader()
     if not loader.persistent_workers:
         settings["persistent_workers"] = True
-    if _pinned(seen):
+    if _pinned(window):
         settings["pin_memory"] = True
-    return faces.loader(settings, seen.told.framework)
+    return faces.loader(settings, window.circumstances.framework)
 
 
-def _places(seen: Evidence) -> list[looks.WorkerPlace]:
-    """Where the workers of the loader spent their time, most first; nowhere, where nobody looked often enough."""
-    is_enough = sum(each.looks for each in seen.told.looked) >= _LEAST_LOOKS
-    return looks.places(seen.told.looked) if is_enough else []
+def _worker_places(window: Evidence) -> list[looks.WorkerPlace]:
+    """Return the functions of the workers, longest time first; empty with too few samples."""
+    is_enough = sum(samples.looks for samples in window.circumstances.looked) >= _MIN_SAMPLES
+    return looks.places(window.circumstances.looked) if is_enough else []
 
 
-def _is_no_disk(seen: Evidence) -> bool:
-    """Whether workers were seen to wait for something else than a disk, most of the time that they waited."""
-    disk, others = (sum(place.parts.get(part, 0) for place in _places(seen)) for part in ("disk", "waits"))
-    return others > disk
+def _is_other_wait(window: Evidence) -> bool:
+    """Return whether workers waited longer for other things than for a disk."""
+    disk, waits = (sum(place.parts.get(part, 0) for place in _worker_places(window)) for part in ("disk", "waits"))
+    return waits > disk
 
 
-def _by_workers(seen: Evidence) -> list[str]:
-    """The functions in which they spent most of it."""
-    found = _places(seen)
-    whole = sum(place.total for place in found)
+def _worker_lines(window: Evidence) -> list[str]:
+    places = _worker_places(window)
+    total = sum(place.total for place in places)
     return [
-        f"{place} takes {words.share(place.total / whole)} of the workers' time, {_mostly(place)}"
-        for place in found[:_NAMED]
-        if place.line and place.total >= _WORTH_NAMING * whole
+        f"{place} takes {words.share(place.total / total)} of the workers' time, {_main_activity(place)}"
+        for place in places[:_MAX_FUNCTIONS]
+        if place.line and place.total >= _MIN_SHARE * total
     ]
 
 
-def _mostly(place: looks.WorkerPlace) -> str:
-    """What workers did there for most of the time."""
+def _main_activity(place: looks.WorkerPlace) -> str:
     return looks.PARTS[max(place.parts, key=place.parts.__getitem__)]
 
 
-def _loader(seen: Evidence) -> list[str]:
-    """What is known of the loader."""
-    loader = seen.told.loader
+def _loader_settings(window: Evidence) -> list[str]:
+    loader = window.circumstances.loader
     if loader is None:
         return []
-    known = (
+    names = (
         *("num_workers", "batch_size", "pin_memory", "persistent_workers", "prefetch_factor"),
         *(["batch_sampler"] if loader.batch_sampler else []),
     )
-    shown = ((name, getattr(loader, name)) for name in known)
-    return [f"the loader has {', '.join(f'{name}={value}' for name, value in shown if value is not None)}"]
+    shown = ((name, getattr(loader, name)) for name in names)
+    return [f"settings of the loader: {', '.join(f'{name}={value}' for name, value in shown if value is not None)}"]
 
 
-def _room(seen: Evidence) -> str:
-    """What there is for workers to compute with."""
-    told = seen.told
-    if told.cores is None:
-        return "How many processors there are was not seen."
-    of_ranks = f" for {told.ranks} ranks" if told.ranks > 1 else ""
-    others = ", and others want them too" if told.is_busy else ""
-    return f"There are {words.count(told.cores, 'processor')}{of_ranks}{others}."
+def _cpu_text(window: Evidence) -> str:
+    circumstances = window.circumstances
+    if circumstances.cores is None:
+        return "The number of CPUs is unknown."
+    of_ranks = f" for {circumstances.ranks} ranks" if circumstances.ranks > 1 else ""
+    contention = ", shared with other programs" if circumstances.is_busy else ""
+    return f"This host has {words.count(circumstances.cores, 'CPU')}{of_ranks}{contention}."

@@ -1,4 +1,4 @@
-"""What the rules look at: each table of a window computed once, over its whole steps, in milliseconds a step."""
+"""Evidence of one window for the rules: tables, intervals and means over its whole steps."""
 
 from __future__ import annotations
 
@@ -35,79 +35,79 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OVERLAP: Final = "Gains of different findings may overlap."
-BUSY: Final = "An upper bound: the program waited for CPUs, so these times are too long."
-UNMEASURED: Final = "An upper bound: the gain of this advice was never measured under these conditions."
+BUSY: Final = "An upper bound: the program waited for CPUs, so its times are too long."
+UNMEASURED: Final = "An upper bound: the gain of this fix was never measured under these conditions."
 
 _SLOW_CALL_NS: Final = 50_000
-"""A launch takes 5 to 10 us; HolisticTraceAnalysis calls one above 50 us an outlier. If the device works all the while,
-its queue was full and the host waited for it."""
-_COVERED: Final = 0.9  # of a call: the device worked all the while, but for what clocks disagree
+"""Minimum duration of a launch that waits for a full queue, in ns. A launch takes 5 to 10 us; HolisticTraceAnalysis
+calls a launch above 50 us an outlier."""
+_COVERED: Final = 0.9  # share of a call with device work; clocks of host and device may disagree
 
 
 def cached_per_window(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
-    """Compute a function of a window once for all rules."""
+    """Cache a function of a window for all rules."""
 
     @functools.wraps(make)
-    def cached(seen: Evidence) -> T:
-        if make not in seen.known:
-            seen.known[make] = make(seen)
-        value: T = seen.known[make]
+    def cached(window: Evidence) -> T:
+        if make not in window.cache:
+            window.cache[make] = make(window)
+        value: T = window.cache[make]
         return value
 
     return cached
 
 
 class Evidence:
-    """One window as the rules see it.
+    """Tables and figures of one window for the rules.
 
-    A *step* here is one that counts (`perfhooks.trace.window.Tables`), is not one of the first steps of its program,
-    and is of no other kind, such as one that validates (`perfhooks.trace.names.step_kinds`); without marks it is the
-    whole recording. Figures are means over these steps.
+    A *step* here is a complete step (`perfhooks.trace.window.Tables`). The first steps of the program and other kinds
+    of steps, such as validation (`perfhooks.trace.names.step_kinds`), do not count. Without step marks, the whole
+    recording is one step. Figures are means over these steps.
 
-    Two limits keep estimates honest. What the host saves shortens a step only while the device idles: `host_limit_ms`.
-    What the device saves shortens it only where the host waits for the device: `device_limit_ms`.
+    Two limits bound the gains. Less host time shortens a step only while the device idles: `host_limit_ms`. Less device
+    time shortens a step only while the host waits for the device: `device_limit_ms`.
     """
 
     def __init__(self, capture: Capture, trace: Trace) -> None:
         self.capture = capture
-        self.told = capture.circumstances
-        """What its process had to work with, and whose face recorded it."""
+        self.circumstances = capture.circumstances
+        """Resources, settings and integration of the recorded process."""
         self.trace = trace
         self.tables = capture.tables(trace)
-        self.known: dict[object, Any] = {}
-        """Values of functions with `cached_per_window`."""
+        self.cache: dict[object, Any] = {}
+        """Results of functions with `cached_per_window`."""
 
     # --- steps ---
 
     @cached_property
     def steps(self) -> pl.DataFrame:
-        """The table of steps."""
-        return self.tables.steps.filter(pl.Series(self._usual, dtype=pl.Boolean))
+        """Table of the steps."""
+        return self.tables.steps.filter(pl.Series(self._selected, dtype=pl.Boolean))
 
     @cached_property
-    def _usual(self) -> Flags:
-        """Which of the steps that count are examined."""
+    def _selected(self) -> Flags:
+        """Mask of the complete steps that count."""
         table = self.tables.steps
         usual, numbers = step_kinds.usual(table), table["step"].fill_null(0).to_numpy()
-        known = usual & ~missing_work.unknown(self.trace).wall[self.tables.counting]
-        usual = known if known.any() else usual
+        complete = usual & ~missing_work.unknown(self.trace).wall[self.tables.counting]
+        usual = complete if complete.any() else usual
         later: Flags = usual & (numbers >= self.capture.first + self.capture.starting_steps)
         return later if later.any() else usual
 
     @cached_property
     def is_device_traced(self) -> bool:
-        """Whether a device was seen working, and its times in the steps are known."""
-        unknown = missing_work.unknown(self.trace).wall[self.chosen]
+        """Whether the trace has device work with known times."""
+        unknown = missing_work.unknown(self.trace).wall[self.selected_marks]
         return self.trace.is_device_traced and not unknown.any()
 
     @property
     def uses_device(self) -> bool:
-        """Whether the program gave work to a device, whether or not the times of that work are known."""
+        """Whether the program launched device work; its times may be unknown."""
         return self.trace.is_device_traced or len(device.launch_calls(self.trace)) > 0
 
     @cached_property
     def is_start(self) -> bool:
-        """Whether all steps are among the first ones of their program: imports and first calls take their time."""
+        """Whether all steps are among the first of their program, which include imports and first calls."""
         until = self.capture.first + self.capture.starting_steps
         unnumbered = self.capture.first if self.capture.is_part else until
         is_starting: bool = (self.steps["step"].fill_null(unnumbered) < until).all()
@@ -115,30 +115,30 @@ class Evidence:
 
     @cached_property
     def marks(self) -> MarkedSteps:
-        """The marks of the steps."""
-        every, counting = self.tables.marks, np.flatnonzero(self.tables.counting)[self._usual]
+        """Marks of the steps."""
+        marks, counting = self.tables.marks, np.flatnonzero(self.tables.counting)[self._selected]
         return MarkedSteps(
-            [every.number[place] for place in counting.tolist()], *(each[counting] for each in every[1:])
+            [marks.number[index] for index in counting.tolist()], *(column[counting] for column in marks[1:])
         )
 
     @property
     def are_numbered(self) -> bool:
-        """Whether there are steps, and not only one recording, whose beginning may be unlike everything after it."""
+        """Whether the window has numbered steps. If not, the whole recording counts as one step."""
         return self.steps.height > 0 and self.steps["step"].null_count() == 0
 
     @property
     def unit(self) -> str:
-        """What figures are for."""
+        """Unit of the figures: ``step`` or ``recording``."""
         return "step" if self.are_numbered else "recording"
 
     @cached_property
     def count(self) -> int:
-        """How many steps there are."""
+        """Number of steps."""
         return self.steps.height
 
     @cached_property
     def numbers(self) -> str:
-        """The steps, for people."""
+        """Step numbers as text."""
         if not self.are_numbered:
             return "the whole recording"
         numbers = self.steps["step"].to_list()
@@ -146,26 +146,26 @@ class Evidence:
         return words.steps(first, last)
 
     def mean(self, column: str) -> float:
-        """The mean of a column of the table of steps; 0 where the trace does not tell."""
+        """Return the mean of a column of the table of steps; 0 if unknown."""
         values = step_columns.known(self.steps[column])
         return float(values.sum()) / self.count if len(values) else 0.0
 
     @cached_property
     def step_ms(self) -> float:
-        """What a step takes: its wall time, or the work of its device where that goes on for longer than the step."""
+        """Mean step time in ms: wall time, or device time if that is longer."""
         wall, busy = self.steps["wall_ms"].to_numpy(), self.steps["busy_ms"].fill_null(0).to_numpy()
         return float(np.maximum(wall, busy).mean()) if self.count else 0.0
 
     @cached_property
-    def chosen(self) -> Flags:
-        """Which of all marks of the trace are those of the steps."""
-        found: Flags = self.tables.counting.copy()
-        found[found] = self._usual
-        return found
+    def selected_marks(self) -> Flags:
+        """Mask of the trace's step marks that count."""
+        mask: Flags = self.tables.counting.copy()
+        mask[mask] = self._selected
+        return mask
 
     @cached_property
     def windows(self) -> Intervals:
-        """Moments of the steps, without the work of perfhooks."""
+        """Intervals of the steps, without the work of perfhooks."""
         return intervals.subtract(intervals.union(self.marks.start, self.marks.end), self._own_work)
 
     @cached_property
@@ -173,97 +173,99 @@ class Evidence:
         return own_moments(self.trace, self.tables.own_work)
 
     def inside(self, time: Ints) -> Flags:
-        """Whether each moment lies in one of the steps."""
+        """Return whether each time lies in a step."""
         return step_of(self.marks, time) >= 0
 
     # --- time ---
 
     @cached_property
     def startup(self) -> dict[str, Intervals]:
-        """The one-time work in the steps, by its name.
+        """One-time work in the steps, by name.
 
-        If the last step compiles, nothing tells that it is the first time.
+        Compilation is left out if the last step compiles as well: then it may not be one-time work.
         """
-        found = {name: intervals.intersect(each, self.windows) for name, each in starts.spent(self.trace).items()}
-        if self.are_numbered and len(found.get(starts.COMPILING, ())):
+        by_name = {
+            name: intervals.intersect(intervals_of_name, self.windows)
+            for name, intervals_of_name in starts.spent(self.trace).items()
+        }
+        if self.are_numbered and len(by_name.get(starts.COMPILING, ())):
             begin, end = int(self.marks.start.max()), int(self.marks.end.max())
-            if len(intervals.clip(found[starts.COMPILING], begin, end)):
-                del found[starts.COMPILING]
-        return {name: moments for name, moments in found.items() if len(moments)}
+            if len(intervals.clip(by_name[starts.COMPILING], begin, end)):
+                del by_name[starts.COMPILING]
+        return {name: moments for name, moments in by_name.items() if len(moments)}
 
     @cached_property
-    def _usual_moments(self) -> Intervals:
-        """The moments of the steps without one-time work."""
+    def _usual_intervals(self) -> Intervals:
+        """Intervals of the steps without one-time work."""
         return intervals.subtract(self.windows, intervals.joined(*self.startup.values()))
 
     def spans(self, rows: Ints) -> Intervals:
-        """The moments of some slices, in the steps and without one-time work."""
+        """Return the intervals of slices within the steps, without one-time work."""
         return self.clipped(intervals.of_slices(self.trace, rows))
 
     def clipped(self, moments: Intervals) -> Intervals:
-        """The part of some moments that lies in the steps and is no one-time work."""
-        return intervals.intersect(moments, self._usual_moments)
+        """Return the intersection of intervals with the steps, without one-time work."""
+        return intervals.intersect(moments, self._usual_intervals)
 
     def per_step(self, moments: Intervals) -> float:
-        """The length of a set, in milliseconds a step."""
+        """Return the total length of intervals in ms per step."""
         return intervals.total(moments) * intervals.MS / max(self.count, 1)
 
     @cached_property
     def busy(self) -> Intervals:
-        """When any device worked; never if that is unknown."""
+        """Intervals with work on any device; empty if unknown."""
         return device.busy(self.trace) if self.is_device_traced else intervals.nothing()
 
     @cached_property
     def idle(self) -> Idle:
-        """When no device worked, and why: disjoint stretches.
+        """Idle intervals of all devices, with their causes.
 
-        Of a recording without steps only those between its first and its last work: nobody knows what lies before and
-        after it. Stretches during the work of perfhooks are left out.
+        A recording without steps has idle intervals only between its first and its last device work. Intervals during
+        the work of perfhooks are left out.
         """
-        found = idle.of_steps(self.trace, self.chosen)
-        kept = (found.place == device_time.PLACES.index("between")) | self.are_numbered
-        kept &= intervals.within(self._own_work, found.start, found.end) == 0
-        return Idle(*(each[kept] for each in found))
+        rows = idle.of_steps(self.trace, self.selected_marks)
+        mask = (rows.place == device_time.PLACES.index("between")) | self.are_numbered
+        mask &= intervals.within(self._own_work, rows.start, rows.end) == 0
+        return Idle(*(column[mask] for column in rows))
 
     @cached_property
     def gaps(self) -> Groups:
-        """Which of these stretches lie in one gap between works of devices."""
+        """Groups of idle intervals: each group is one gap between two device works."""
         return gaps.together(self.idle)
 
     def idle_for(self, *causes: int, among: Flags | None = None) -> Intervals:
-        """The idle time that has one of some causes.
+        """Return the intervals of idle time with some causes.
 
         Args:
-            causes: places in `device_time.CAUSES`.
-            among: which of the idle stretches count; all if not given.
+            causes: Indices into `device_time.CAUSES`.
+            among: Mask of the idle intervals that count; all by default.
         """
-        found = self.idle_stretches(*causes, among=among)
-        return self.clipped(intervals.union(found.start, found.end))
+        rows = self.idle_intervals(*causes, among=among)
+        return self.clipped(intervals.union(rows.start, rows.end))
 
-    def idle_stretches(self, *causes: int, among: Flags | None = None) -> Idle:
-        """The same as stretches."""
-        found = np.isin(self.idle.cause, causes) & (True if among is None else among)
-        return Idle(*(each[found] for each in self.idle))
+    def idle_intervals(self, *causes: int, among: Flags | None = None) -> Idle:
+        """Return the rows of `idle` with some causes, see `idle_for`."""
+        mask = np.isin(self.idle.cause, causes) & (True if among is None else among)
+        return Idle(*(column[mask] for column in self.idle))
 
     def idle_sources(self, *causes: int, among: Flags | None = None) -> list[tuple[str, float]]:
-        """What was called in such idle time, or which line it was in, with its milliseconds a step."""
-        chosen = self.idle_stretches(*causes, among=among)
-        known = idle.told(self.trace, chosen, self.tables.owners).words(self.trace, np.arange(len(chosen.start)))
-        spoken = zip(*(known[name].cast(pl.String).to_list() for name in ("cause", "name", "line")), strict=True)
-        names = [" in ".join(filter(None, (name, line))) or cause for cause, name, line in spoken]
-        return list(zip(names, (chosen.length * intervals.MS / max(self.count, 1)).tolist(), strict=True))
+        """Return the call or source line and the duration of each idle interval, in ms per step."""
+        rows = self.idle_intervals(*causes, among=among)
+        columns = idle.told(self.trace, rows, self.tables.owners).words(self.trace, np.arange(len(rows.start)))
+        texts = zip(*(columns[name].cast(pl.String).to_list() for name in ("cause", "name", "line")), strict=True)
+        names = [" in ".join(filter(None, (name, line))) or cause for cause, name, line in texts]
+        return list(zip(names, (rows.length * intervals.MS / max(self.count, 1)).tolist(), strict=True))
 
     @cached_property
     def host_limit_ms(self) -> float:
-        """How much shorter a step can become by sparing the host: the time in which the device idles."""
+        """Maximum gain from less host time, in ms per step: the idle time of the device."""
         return self.per_step(self.idle_for(*range(len(CAUSES)))) if self.is_device_traced else self.step_ms
 
     @cached_property
     def device_limit_ms(self) -> float:
-        """How much shorter a step can become by sparing the device: the time for which the host waits for it.
+        """Maximum gain from less device time, in ms per step: the wait of the host for the device.
 
-        That is calls that wait and calls that a full queue delays, while the device works, and the work that outlasts
-        the steps.
+        It includes calls that wait, calls delayed by a full queue, and device work after the end of a step.
         """
         trace = self.trace
         calls = trace.rows(Kind.RUNTIME)
@@ -271,50 +273,50 @@ class Evidence:
         span = (trace.end - trace.start)[calls]
         covered = intervals.within(self.busy, trace.start[calls], trace.end[calls]) >= _COVERED * span
         waits = intervals.distinct(device.wait_calls(trace), calls[covered])
-        waited = intervals.intersect(self.spans(waits), self.busy)
-        return self.per_step(waited) + max(self.step_ms - self.mean("wall_ms"), 0.0)
+        wait = intervals.intersect(self.spans(waits), self.busy)
+        return self.per_step(wait) + max(self.step_ms - self.mean("wall_ms"), 0.0)
 
     @property
     def is_busy(self) -> bool:
-        """Whether the training waited for processors, so that times of the host are more than it needs."""
-        return self.told.is_busy
+        """Whether the training waited for CPUs. Its host times are then too long."""
+        return self.circumstances.is_busy
 
-    # --- without the recorder ---
+    # --- unprofiled steps ---
 
     @cached_property
-    def unrecorded_ms(self) -> float:
-        """Time of an unprofiled step; of a profiled one if it is unknown."""
+    def unprofiled_ms(self) -> float:
+        """Time of an unprofiled step in ms; of a profiled step if unknown."""
         return self.capture.cost.idle_step_ms or self.step_ms
 
     @property
     def recording_ms(self) -> float:
-        """What recording added to a step."""
-        return max(self.step_ms - self.unrecorded_ms, 0.0)
+        """Time that recording adds to a step, in ms."""
+        return max(self.step_ms - self.unprofiled_ms, 0.0)
 
     @cached_property
-    def unrecorded_data_ms(self) -> float | None:
-        """How much of a step that nobody records is wait for data, by the run's own clock; None where it is not known.
+    def unprofiled_data_ms(self) -> float | None:
+        """Wait for data in an unprofiled step, in ms; None if unknown.
 
-        The clock knows of no step of another kind, and of no recording without steps.
+        The run's timeline has no other kinds of steps, and no recordings without steps.
         """
-        waited = self.capture.cost.idle_data_ms
-        is_known = waited is not None and self.capture.cost.idle_step_ms and self.are_numbered
-        return min(waited, self.unrecorded_ms) if waited is not None and is_known else None
+        wait_ms = self.capture.cost.idle_data_ms
+        is_known = wait_ms is not None and self.capture.cost.idle_step_ms and self.are_numbered
+        return min(wait_ms, self.unprofiled_ms) if wait_ms is not None and is_known else None
 
     @property
-    def unrecorded_thread_ms(self) -> float | None:
-        """How much of such a step the thread of the steps computes; None where that is not known."""
-        return None if self.unrecorded_data_ms is None else self.capture.cost.idle_thread_ms
+    def unprofiled_thread_ms(self) -> float | None:
+        """CPU time of the step thread in an unprofiled step, in ms; None if unknown."""
+        return None if self.unprofiled_data_ms is None else self.capture.cost.idle_thread_ms
 
     def overhead_share(self, gain_ms: float, of: Intervals | None) -> float:
-        """See `perfhooks.analysis.findings.finding.Finding.overhead_share`.
+        """Return `perfhooks.analysis.findings.finding.Finding.overhead_share`.
 
-        The recorder works for every slice that it writes, so its time is spread evenly over the slices on the thread of
-        the steps. Recording adds nothing to the time of a device.
+        The profiler's work is proportional to the slices that it writes, so its time is spread over the slices of the
+        step thread. Recording adds nothing to device time.
 
         Args:
-            gain_ms: A gain, in milliseconds of a profiled step.
-            of: The moments of the host of which it is a part; None for time of a device.
+            gain_ms: Gain in a profiled step, in ms.
+            of: Host intervals that contain the gain; None for device time.
         """
         length = 0.0 if of is None else self.per_step(of)
         if of is None or length <= 0:
@@ -322,24 +324,27 @@ class Evidence:
         return gain_ms / length * self._slices_in(of) / max(self._slices_in(self.windows), 1)
 
     def _slices_in(self, moments: Intervals) -> int:
-        """How many slices began in some moments, on the thread of the steps."""
-        begun = self._begun
-        first, last = np.searchsorted(begun, moments[:, 0], "left"), np.searchsorted(begun, moments[:, 1], "left")
+        """Return the number of slices on the step thread that begin in some intervals."""
+        starts_ns = self._slice_starts
+        first, last = (
+            np.searchsorted(starts_ns, moments[:, 0], "left"),
+            np.searchsorted(starts_ns, moments[:, 1], "left"),
+        )
         return int((last - first).sum())
 
     @cached_property
-    def _begun(self) -> Ints:
+    def _slice_starts(self) -> Ints:
         rows = self.trace.rows(*HOST)
-        mine: Ints = rows[self.trace.thread[rows] == self.thread]
-        return self.trace.start[mine]  # of one thread they are sorted
+        step_rows: Ints = rows[self.trace.thread[rows] == self.thread]
+        return self.trace.start[step_rows]  # sorted: slices of one thread
 
-    # --- what is known of a step ---
+    # --- contents of a step ---
 
     @cached_property
     def unnamed(self) -> Intervals:
-        """The moments of the steps in which nothing that has a name ran: no part, start, operator or device.
+        """Intervals of the steps without a part, one-time work, operator or device work.
 
-        That is the column ``other_ms``, less operators and what a device did then: they say what the step is spent on.
+        It is the column ``other_ms`` without operators and device work.
         """
         ops = self.trace.rows(Kind.OP)
         operators = self.spans(ops[self.trace.thread[ops] == self.thread])
@@ -348,76 +353,76 @@ class Evidence:
         return intervals.subtract(intervals.subtract(self.windows, named), self.busy)
 
     @property
-    def accounted(self) -> float:
-        """The share of the steps' time of which is known what it was spent on."""
+    def named_share(self) -> float:
+        """Share of the step time that has a name, see `unnamed`."""
         whole = intervals.total(self.windows)
         return 1 - intervals.total(self.unnamed) / whole if whole else 1.0
 
     @cached_property
-    def learns(self) -> bool:
-        """Whether the trace shows gradients or an optimizer: else no advice mentions them."""
+    def is_training(self) -> bool:
+        """Whether the trace shows gradients or an optimizer. Otherwise, no fix mentions them."""
         has_part = self.mean("backward_ms") > 0 or self.mean("optimizer_ms") > 0
         return has_part or stages.shown(self.trace) == stages.TRAIN
 
     # --- slices and tables ---
 
     def named(self, pattern: str, *kinds: Kind) -> Ints:
-        """The slices of these kinds in the steps in whose name a regular expression is found."""
+        """Return the slices in the steps whose names match a regular expression."""
         rows = self.trace.searched(pattern, *kinds)
         return rows[self.inside(self.trace.start[rows])]
 
     def starting(self, prefix: str, *kinds: Kind) -> Ints:
-        """The slices of these kinds in the steps whose name begins so."""
+        """Return the slices in the steps whose names have a prefix."""
         rows = self.trace.named(*kinds, prefix=prefix)
         return rows[self.inside(self.trace.start[rows])]
 
     @cached_property
     def work(self) -> Ints:
-        """The work of devices that was launched in the steps: places in `Trace.device_rows`; none if it is doubtful.
+        """Device work launched in the steps, as indices into `Trace.device_rows`; empty if its times are unknown.
 
         Trial runs of one-time work and records with a wrong length are left out.
         """
         if not self.is_device_traced:
             return np.empty(0, np.int64)
         launched = device.launch_times(self.trace)
-        trials = intervals.joined(*(each for name, each in self.startup.items() if name != starts.LOADING))
-        chosen = self.inside(launched) & ~intervals.covers(trials, launched)
-        chosen[np.searchsorted(self.trace.device_rows, self.trace.overflowed)] = False
-        return np.flatnonzero(chosen)
+        trials = intervals.joined(*(spans for name, spans in self.startup.items() if name != starts.LOADING))
+        mask = self.inside(launched) & ~intervals.covers(trials, launched)
+        mask[np.searchsorted(self.trace.device_rows, self.trace.overflowed)] = False
+        return np.flatnonzero(mask)
 
     def work_named(self, pattern: str, *kinds: Kind) -> Ints:
-        """The work of devices that was launched in the steps and whose name matches a regular expression; slices."""
+        """Return the slices of device work launched in the steps whose names match a regular expression."""
         rows = self.trace.searched(pattern, *kinds)
         return rows[np.isin(np.searchsorted(self.trace.device_rows, rows), self.work)]
 
     def launch_of(self, rows: Ints) -> Ints:
-        """The call that launched each of some work of devices, or -1."""
+        """Return the launching call of each device work, or -1."""
         return self.trace.launches[np.searchsorted(self.trace.device_rows, rows)]
 
     def device_ms(self, rows: Ints) -> float:
-        """How long some work of devices takes, in milliseconds a step; side by side it counts once."""
+        """Return the duration of device work in ms per step; concurrent work counts once."""
         return self.per_step(intervals.of_slices(self.trace, rows))
 
     def launched_by(self, rows: Ints) -> Ints:
-        """The work of devices that some slices of the host, or what they called, launched; slices."""
+        """Return the slices of device work that host slices, or calls inside them, launched."""
         owner = device.owners(self.trace)
-        known = np.flatnonzero(owner >= 0)
-        if not len(known):
-            return known
-        chosen = intervals.distinct(rows)
-        holder = device.holders(self.trace, owner[known], chosen) if len(chosen) else np.full(len(known), -1)
-        mine = known[(holder >= 0) | np.isin(owner[known], chosen)]
-        return self.trace.device_rows[mine[np.isin(mine, self.work)]]
+        owned = np.flatnonzero(owner >= 0)
+        if not len(owned):
+            return owned
+        callers = intervals.distinct(rows)
+        holder = device.holders(self.trace, owner[owned], callers) if len(callers) else np.full(len(owned), -1)
+        works = owned[(holder >= 0) | np.isin(owner[owned], callers)]
+        return self.trace.device_rows[works[np.isin(works, self.work)]]
 
     def runs_on_device(self, rows: Ints) -> bool:
-        """Whether some operators gave work to a device, whether or not the times of that work are known."""
+        """Return whether operators launched device work; its times may be unknown."""
         launches = device.launch_calls(self.trace)
         return len(self.launched_by(rows)) > 0 or len(device.around(self.trace, launches, rows)) > 0
 
     def cost(self, rows: Ints) -> tuple[float, float]:
-        """What some operators cost in a step, and the limit for what can be gained there, in milliseconds.
+        """Return the time of operators in a step and the maximum gain there, both in ms.
 
-        Time of the device if they gave it work, else time of the host; 0 if the time of the device is unknown.
+        It is device time if the operators launched device work, otherwise host time; 0 if the device time is unknown.
         """
         work = self.launched_by(rows)
         if len(work):
@@ -426,130 +431,129 @@ class Evidence:
             return 0.0, 0.0
         return self.per_step(self.spans(rows)), self.host_limit_ms
 
-    def where(self, rows: Ints) -> list[str | None]:
-        """The innermost line of the user around each slice of the host, if stacks were recorded.
+    def lines_of(self, rows: Ints) -> list[str | None]:
+        """Return the innermost user line around each host slice; None without stacks.
 
-        Where it runs inside of an installed package, the line of that package in which it does is named as well, and
-        alone where no line of the user is on the stack.
+        Inside an installed package, the line of the package is added. It stands alone if no user line is on the stack.
         """
         return attribution.lines(self.trace, rows, self.tables.owners)
 
     def _frames(self, origin: Origin) -> Ints:
-        """The frames that are lines of somebody's."""
+        """Return the Python frames of one origin."""
         frames = self.trace.rows(Kind.PYTHON)
         return frames[attribution.names_of(self.trace, (origin,), self.tables.owners)[self.trace.name[frames]]]
 
     def by_name(self, rows: Ints) -> list[str]:
-        """The names under which some slices spent most time, as lines of evidence."""
+        """Return the names with most time as lines of evidence."""
         return most([(name[:80], time) for name, time in self._summed(rows)])
 
     def _summed(self, rows: Ints) -> Iterator[tuple[str, float]]:
-        """The names of some slices and how long all of a name lasted, as milliseconds a step."""
-        alike = groups(self.trace.name[rows])
-        spent = np.bincount(alike.of, weights=self.lengths(rows), minlength=len(alike.first))
-        for name, time in zip(self.trace.name[rows[alike.first]].tolist(), spent.tolist(), strict=True):
+        """Yield each name of some slices with its total time in ms per step."""
+        by_name = groups(self.trace.name[rows])
+        times = np.bincount(by_name.of, weights=self.lengths(rows), minlength=len(by_name.first))
+        for name, time in zip(self.trace.name[rows[by_name.first]].tolist(), times.tolist(), strict=True):
             yield self.trace.names[name], time
 
     def by_line(self, rows: Ints) -> list[str]:
-        """The lines of source in which some slices of the host spent most time, as lines of evidence."""
-        return most([(line, span) for line, span in zip(self.where(rows), self.lengths(rows), strict=True) if line])
+        """Return the source lines with most time of host slices as lines of evidence."""
+        return most([(line, span) for line, span in zip(self.lines_of(rows), self.lengths(rows), strict=True) if line])
 
     def lengths(self, rows: Ints) -> list[float]:
-        """How long each slice lasted, as milliseconds a step."""
-        found: list[float] = ((self.trace.end - self.trace.start)[rows] * intervals.MS / max(self.count, 1)).tolist()
-        return found
+        """Return the duration of each slice in ms per step."""
+        times: list[float] = ((self.trace.end - self.trace.start)[rows] * intervals.MS / max(self.count, 1)).tolist()
+        return times
 
-    def often(self, rows: Sized) -> str:
-        """How many of some things there are in a step, for people."""
+    def count_per_step(self, rows: Sized) -> str:
+        """Return the number of items per step as text."""
         return f"{len(rows) / max(self.count, 1):.3g}"
 
     def outermost(self, rows: Ints) -> Ints:
-        """Those of some slices of the host that none of them holds."""
+        """Return the host slices that no other of these slices contains."""
         return rows[device.holders(self.trace, rows, rows) < 0] if len(rows) else rows
 
     def own_time_in(self, moments: Intervals, *, whole: bool = False) -> list[tuple[str, float]]:
-        """The functions of the user that ran in some moments on the thread of the steps, as milliseconds a step.
+        """Return the user functions that ran on the step thread in some intervals, with self time in ms per step.
 
-        What another function of the user that they called took is not theirs.
+        Time in other user functions called by them is excluded.
 
         Args:
-            moments: When.
-            whole: Whether only those count that began and ended there, and not who waited for what was done then.
+            moments: The intervals.
+            whole: Whether to count only functions that began and ended inside. This excludes callers that waited.
         """
         frames = self._frames(Origin.USER)
         frames = frames[self.trace.thread[frames] == self.thread]
         begin, end = self.trace.start[frames], self.trace.end[frames]
-        spent = intervals.within(moments, begin, end)
-        chosen = spent == end - begin if whole else spent > 0
-        frames, spent = frames[chosen], spent[chosen]
+        overlap = intervals.within(moments, begin, end)
+        mask = overlap == end - begin if whole else overlap > 0
+        frames, overlap = frames[mask], overlap[mask]
         callers = device.holders(self.trace, frames, frames)
-        known = callers >= 0
-        theirs = spent.copy()
-        np.subtract.at(theirs, np.searchsorted(frames, callers[known]), spent[known])
+        is_nested = callers >= 0
+        self_ns = overlap.copy()
+        np.subtract.at(self_ns, np.searchsorted(frames, callers[is_nested]), overlap[is_nested])
         names = (self.trace.names[name] for name in self.trace.name[frames].tolist())
-        return list(zip(names, (theirs * intervals.MS / max(self.count, 1)).tolist(), strict=True))
+        return list(zip(names, (self_ns * intervals.MS / max(self.count, 1)).tolist(), strict=True))
 
     @property
     def thread(self) -> int:
-        """The thread of the steps."""
+        """Thread of the steps; -1 without steps."""
         return int(self.marks.thread[0]) if self.count else -1
 
-    def _of_steps(self, table: pl.DataFrame) -> pl.DataFrame:
-        """The rows of a table that lie in the steps."""
+    def _in_steps(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows of a table whose step counts."""
         if not self.are_numbered or not table.height:
             return table
         return table.filter(pl.col("step").is_in(self.steps["step"].implode()))
 
     @cached_property
     def operators(self) -> pl.DataFrame:
-        """The table of operators, by step."""
-        return self._of_steps(self.tables.operators("step"))
+        """Table of operators by step."""
+        return self._in_steps(self.tables.operators("step"))
 
     @cached_property
     def synchronisations(self) -> pl.DataFrame:
-        """The table of synchronisations."""
-        return self._of_steps(self.tables.synchronisations)
+        """Table of synchronisations."""
+        return self._in_steps(self.tables.synchronisations)
 
     @cached_property
     def copies(self) -> pl.DataFrame:
-        """The table of copies."""
-        return self._of_steps(self.tables.copies)
+        """Table of copies."""
+        return self._in_steps(self.tables.copies)
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
-        """The table of collectives with a column ``label``: the operation, else the operator that launched it."""
+        """Table of collectives. The added column ``label`` has the operation, or else the launching operator."""
         table = self.tables.collectives
         around = pl.Series("around", collectives.operators(self.trace), dtype=pl.String)
         rows, work = collectives.rows(self.trace), self.trace.device_rows
         counts = ~np.isin(rows, work) | np.isin(rows, work[self.work])
         table = table.with_columns(pl.coalesce("operation", around, "name").alias("label"))
-        return self._of_steps(table.filter(pl.Series(counts, dtype=pl.Boolean)))
+        return self._in_steps(table.filter(pl.Series(counts, dtype=pl.Boolean)))
 
     @cached_property
     def gpu(self) -> tuple[str, int] | None:
-        """The name and the major compute capability of the first device, if it is one of NVIDIA's."""
-        listed = self.trace.metadata.get("deviceProperties")
-        first = listed[0] if isinstance(listed, list) and listed else None
+        """Name and major compute capability of the first device; None if it is not from NVIDIA."""
+        devices = self.trace.metadata.get("deviceProperties")
+        first = devices[0] if isinstance(devices, list) and devices else None
         name, major = (first.get("name"), first.get("computeMajor")) if isinstance(first, dict) else (None, None)
         is_known = isinstance(name, str) and type(major) is int and not re.search("AMD|Radeon|Instinct|Intel", name)
         return (str(name), int(major or 0)) if is_known else None
 
     # --- findings ---
 
-    def said(self, advised: str, **values: object) -> str:
-        """The lines to write, in the words of the face that recorded, see `perfhooks.analysis.findings.faces.said`."""
-        return faces.said(advised, self.told.framework, **values)
+    def code_for(self, advised: str, **values: object) -> str:
+        """Return the code of a fix for the recording integration, see `perfhooks.analysis.findings.faces.code_for`."""
+        return faces.code_for(advised, self.circumstances.framework, **values)
 
     def option(self, name: str, value: bool | str = True) -> str:
-        """An option of the recorder, as that face says it."""
-        return faces.option(name, value, self.told)
+        """Return a profiler option as the recording integration spells it."""
+        return faces.option(name, value, self.circumstances)
 
     def is_worth(self, gain_ms: float) -> bool:
-        """Whether a gain is more than what a step varies by anyway."""
+        """Return whether a gain exceeds the variation between two recordings (`NOTABLE`)."""
         return self.step_ms > 0 and gain_ms >= NOTABLE * self.step_ms
 
     def share(self, milliseconds: float) -> float:
-        """A time as a part of the step."""
+        """Return a time in ms as a share of the step."""
         return milliseconds / self.step_ms if self.step_ms else 0.0
 
     def finding(
@@ -570,49 +574,50 @@ class Evidence:
         wait_ms: float | None = None,
         wait_share: float = 1.0,
     ) -> Iterator[Finding]:
-        """A finding with its gain in an unprofiled step; none if that is below `NOTABLE`, or at the program's start.
+        """Yield a finding with its gain in an unprofiled step.
+
+        Yields nothing if that gain is below `NOTABLE`, or if all steps are first steps of the program.
 
         Args:
-            rule: its name.
-            gain_ms: gain in a profiled step; None if unknown.
-            title: one sentence.
-            estimate: how the gain was estimated.
-            evidence: what was seen.
-            advice: what to do.
-            code: the lines to write.
-            of: the moments of the host of which the gain is a part, see `overhead_share`.
-            is_measured: whether following the advice was measured to help under these conditions; else the gain is an
-                upper bound.
-            is_wait: whether it is time in which one waits for another thread, process or device: where processors are
-                short that grows unlike everything else, so it is said only if more is left of it than the thread of
-                the steps waited for them itself.
+            rule: Name of the rule.
+            gain_ms: Gain in a profiled step; None if unknown.
+            title: The problem and its size, in one sentence.
+            estimate: Method of the estimate.
+            evidence: Figures with units, one per line.
+            advice: The fix.
+            code: Code of the fix.
+            of: Host intervals that contain the gain, see `overhead_share`.
+            is_measured: Whether the fix was measured to help under these conditions. If not, the gain is an upper
+                bound.
+            is_wait: Whether the gain is a wait for another thread, process or device. CPU contention lengthens such
+                waits most. Then the gain must also exceed the CPU wait of the step thread.
             doubts_others: See `Finding`.
-            bound_ms: the upper bound in a profiled step, if ``gain_ms`` is an estimate below it.
+            bound_ms: Upper bound in a profiled step, if ``gain_ms`` is an estimate below it.
             wait_ms: See `Finding`.
             wait_share: See `Finding`.
         """
         share, is_bound = 0.0, gain_ms is not None and (self.is_busy or not is_measured)
         profiled_ms = gain_ms
         if is_bound and bound_ms is not None:
-            profiled_ms, estimate = bound_ms, "The whole time that the advice is about."
-        queued = self.told.queued or 0.0
+            profiled_ms, estimate = bound_ms, "All the time that the fix affects."
+        cpu_wait = self.circumstances.queued or 0.0
         if profiled_ms is not None:
             if self.is_start:
                 return
             share = self.overhead_share(profiled_ms, of)
-            if self.is_busy and of is not None:  # a wait for a CPU makes all of the host's time longer
+            if self.is_busy and of is not None:  # CPU contention lengthens all host time
                 share = max(share, self.share(profiled_ms))
-            gain_ms = gain_of(profiled_ms, share, self.step_ms, self.unrecorded_ms)
-            if gain_ms < (NOTABLE + (queued if is_wait and self.is_busy else 0.0)) * self.unrecorded_ms:
+            gain_ms = gain_of(profiled_ms, share, self.step_ms, self.unprofiled_ms)
+            if gain_ms < (NOTABLE + (cpu_wait if is_wait and self.is_busy else 0.0)) * self.unprofiled_ms:
                 return
             estimate = f"{estimate} {BUSY if self.is_busy else OVERLAP if is_measured else UNMEASURED}"
             if self.capture.cost.idle_step_ms and wait_ms is None:
-                estimate += basis(self.step_ms, self.unrecorded_ms)
+                estimate += basis(self.step_ms, self.unprofiled_ms)
         yield Finding(
             rule=rule,
             title=title,
             gain_ms=gain_ms,
-            gain_percent=None if gain_ms is None else 100 * gain_ms / (self.unrecorded_ms or 1.0),
+            gain_percent=None if gain_ms is None else 100 * gain_ms / (self.unprofiled_ms or 1.0),
             estimate=estimate,
             evidence=tuple(evidence),
             advice=advice,
@@ -627,9 +632,9 @@ class Evidence:
 
 
 def most(sources: Sequence[tuple[str, float]], limit: int = 3) -> list[str]:
-    """The sources that take most time, each summed, as lines of evidence."""
-    summed: dict[str, float] = {}
+    """Return the sources with the largest total times as lines of evidence."""
+    totals: dict[str, float] = {}
     for name, value in sources:
-        summed[name] = summed.get(name, 0.0) + value
-    ordered = sorted((item for item in summed.items() if item[1] > 0), key=lambda item: -item[1])[:limit]
+        totals[name] = totals.get(name, 0.0) + value
+    ordered = sorted((item for item in totals.items() if item[1] > 0), key=lambda item: -item[1])[:limit]
     return [f"{name}: {words.ms(value)}" for name, value in ordered]

@@ -39,7 +39,7 @@ _OPTIONS: Final = {
 
 _TF32: Final = 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True\n# or: '
 
-SAID: Final[Mapping[str, Mapping[str, str]]] = {
+CODE: Final[Mapping[str, Mapping[str, str]]] = {
     "fused optimizer": {
         TORCH: "optimizer = torch.optim.{optimizer}(model.parameters(), lr=..., fused=True)",
         TRAINER: (
@@ -163,15 +163,15 @@ SAID: Final[Mapping[str, Mapping[str, str]]] = {
 """By what is advised, then by framework; what stands in braces is filled in."""
 
 
-def said(advised: str, framework: str = TORCH, **values: object) -> str:
+def code_for(advised: str, framework: str = TORCH, **values: object) -> str:
     """The lines to write.
 
     Args:
-        advised: A key of `SAID`.
+        advised: A key of `CODE`.
         framework: Whose words.
         **values: What stands in braces.
     """
-    words = SAID[advised]
+    words = CODE[advised]
     text = words.get(framework, words[TORCH])
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", str(value))

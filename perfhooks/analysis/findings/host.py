@@ -98,7 +98,7 @@ class _Preparation(NamedTuple):
     """Launches with idle time before them."""
 
 
-def launch_preparation(seen: Evidence) -> Iterator[Finding]:
+def launch_preparation(window: Evidence) -> Iterator[Finding]:
     """The device idles for 10% of the step or more before launches of one kernel, and hardly between others.
 
     Source: `PAUSES`, `perfhooks.trace.tables.idle.MOST`. Idle time in which the thread that launched the kernel ran
@@ -107,27 +107,27 @@ def launch_preparation(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never, because the advice depends on the preparation; the gain is an upper bound.
     """
-    prepared = _prepared(seen)
+    prepared = _prepared(window)
     if prepared is None:
         return
-    spent, slow = seen.per_step(seen.idle_for(*SLOW, among=prepared.idle)), seen.per_step(seen.idle_for(*SLOW))
-    often, each = f"{prepared.launches / max(seen.count, 1):.3g}", spent * seen.count / prepared.launches
-    holder = idle.holder(seen.trace, seen.idle_stretches(*SLOW, among=prepared.idle), seen.tables.owners)
-    has_stacks = len(seen.trace.rows(Kind.PYTHON)) > 0
-    yield from seen.finding(
+    spent, slow = window.per_step(window.idle_for(*SLOW, among=prepared.idle)), window.per_step(window.idle_for(*SLOW))
+    often, each = f"{prepared.launches / max(window.count, 1):.3g}", spent * window.count / prepared.launches
+    holder = idle.holder(window.trace, window.idle_intervals(*SLOW, among=prepared.idle), window.tables.owners)
+    has_stacks = len(window.trace.rows(Kind.PYTHON)) > 0
+    yield from window.finding(
         "launch-preparation",
-        min(spent, seen.host_limit_ms),
+        min(spent, window.host_limit_ms),
         is_wait=True,
-        title=f"The device idles for {words.ms(spent)} of a {seen.unit} before launches of {prepared.kernel}.",
+        title=f"The device idles for {words.ms(spent)} of a {window.unit} before launches of {prepared.kernel}.",
         estimate="All of this time: it is gone if the launches are prepared while the device works.",
         evidence=[
-            f"{often} launches of it in a {seen.unit} follow idle time, {words.ms(each)} each",
-            f"the host lets the device idle for {words.ms(slow)} of a {seen.unit} in all; before this kernel:",
-            *([f"{holder[0]}: {words.ms(holder[1] * intervals.MS / seen.count)} of it"] if holder else []),
-            *_by_cause(seen, SLOW, prepared.idle),
-            *most(_named_sources(seen, prepared.idle)),
-            *([] if has_stacks else [f"record with {seen.option('with_stack')} to see the lines"]),
-            *_stacks(seen),
+            f"{often} launches of it in a {window.unit} follow idle time, {words.ms(each)} each",
+            f"the host lets the device idle for {words.ms(slow)} of a {window.unit} in all; before this kernel:",
+            *([f"{holder[0]}: {words.ms(holder[1] * intervals.MS / window.count)} of it"] if holder else []),
+            *_by_cause(window, SLOW, prepared.idle),
+            *most(_named_sources(window, prepared.idle)),
+            *([] if has_stacks else [f"record with {window.option('with_stack')} to see the lines"]),
+            *_stacks(window),
         ],
         advice=_PREPARATION,
         code="",
@@ -135,12 +135,12 @@ def launch_preparation(seen: Evidence) -> Iterator[Finding]:
 
 
 @cached_per_window
-def _prepared(seen: Evidence) -> _Preparation | None:
+def _prepared(window: Evidence) -> _Preparation | None:
     """Return the idle time before the one kernel that nearly all of it precedes, if it is worth a finding."""
-    found, trace = seen.idle, seen.trace
+    found, trace = window.idle, window.trace
     slow = np.isin(found.cause, SLOW)
     between = slow & (found.place == device_time.PLACES.index("between"))
-    if not seen.is_device_traced or not between.any():
+    if not window.is_device_traced or not between.any():
         return None
     names, family = _families(trace)
     spent = summed(family[found.work[between]], found.length[between], len(names))
@@ -149,9 +149,9 @@ def _prepared(seen: Evidence) -> _Preparation | None:
     largest = int(spent.argmax())
     mine = family[found.work] == largest
     launches = len(np.unique(found.work[mine & slow]))
-    if launches <= seen.count or (family[seen.work] == largest).sum() > len(seen.work) / 2:
+    if launches <= window.count or (family[window.work] == largest).sum() > len(window.work) / 2:
         return None
-    is_large = seen.share(seen.per_step(seen.idle_for(*SLOW, among=mine))) >= PAUSES
+    is_large = window.share(window.per_step(window.idle_for(*SLOW, among=mine))) >= PAUSES
     return _Preparation(names[largest], mine, launches) if is_large else None
 
 
@@ -171,21 +171,21 @@ def _families(trace: Trace) -> tuple[list[str], Ints]:
     return list(places), np.append(np.where(is_kernel, of_name[trace.name[rows]], -1), -1)
 
 
-def _named_sources(seen: Evidence, among: Flags) -> list[tuple[str, float]]:
+def _named_sources(window: Evidence, among: Flags) -> list[tuple[str, float]]:
     """The sources of idle time that have a name: operators, calls, lines, and labels of code between them."""
-    found, trace = seen.idle_stretches(device_time.CODE, among=among), seen.trace
+    found, trace = window.idle_intervals(device_time.CODE, among=among), window.trace
     labels = [(trace.names[trace.name[row]] if row >= 0 else "") for row in found.row.tolist()]
-    of_labels = zip(labels, (found.length * intervals.MS / max(seen.count, 1)).tolist(), strict=True)
-    others = seen.idle_sources(*(cause for cause in SLOW if cause != device_time.CODE), among=among)
+    of_labels = zip(labels, (found.length * intervals.MS / max(window.count, 1)).tolist(), strict=True)
+    others = window.idle_sources(*(cause for cause in SLOW if cause != device_time.CODE), among=among)
     return [(name, spent) for name, spent in [*of_labels, *others] if name and name not in device_time.CAUSES]
 
 
-def _stacks(seen: Evidence) -> list[str]:
+def _stacks(window: Evidence) -> list[str]:
     """Return what recorded stacks add to the time of the host, if that is not known."""
-    return [_STACKS] if len(seen.trace.rows(Kind.PYTHON)) and not seen.recording_ms else []
+    return [_STACKS] if len(window.trace.rows(Kind.PYTHON)) and not window.recording_ms else []
 
 
-def host_bound(seen: Evidence) -> Iterator[Finding]:
+def host_bound(window: Evidence) -> Iterator[Finding]:
     """The device idles for a fifth of the step or more because the host has not launched its next work yet.
 
     Source: `STARVED`, `MANY_LAUNCHES`. Idle time (`perfhooks.trace.tables.device_time`) in which the thread that
@@ -196,24 +196,24 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; the gain is an upper bound.
     """
-    trace = seen.trace
-    if not seen.is_device_traced or captures.by_thread(trace):
+    trace = window.trace
+    if not window.is_device_traced or captures.by_thread(trace):
         return
-    counted = "launches" if seen.mean("launches") else "kernels"
-    launches, replays = seen.mean(counted), len(seen.named(runtime_calls.GRAPH.pattern, Kind.RUNTIME))
-    short = ~_long(seen) & ~_claimed(seen)
-    starved = seen.per_step(seen.idle_for(*SLOW, among=short))
-    gain = min(starved - seen.recording_ms, seen.host_limit_ms)
-    if (launches < MANY_LAUNCHES and not replays) or seen.share(gain) < STARVED:
+    counted = "launches" if window.mean("launches") else "kernels"
+    launches, replays = window.mean(counted), len(window.named(runtime_calls.GRAPH.pattern, Kind.RUNTIME))
+    short = ~_long(window) & ~_claimed(window)
+    starved = window.per_step(window.idle_for(*SLOW, among=short))
+    gain = min(starved - window.recording_ms, window.host_limit_ms)
+    if (launches < MANY_LAUNCHES and not replays) or window.share(gain) < STARVED:
         return
-    wall, busy = seen.mean("wall_ms"), seen.mean("device_busy_ms")
-    graph = of_steps(seen) if trace.has_cuda and not replays else Replay(fits=None)
-    launching = (_LAUNCHES if trace.has_cuda else _ELSEWHERE).format(_FUSED if seen.learns else "")
-    yield from seen.finding(
+    wall, busy = window.mean("wall_ms"), window.mean("device_busy_ms")
+    graph = of_steps(window) if trace.has_cuda and not replays else Replay(fits=None)
+    launching = (_LAUNCHES if trace.has_cuda else _ELSEWHERE).format(_FUSED if window.is_training else "")
+    yield from window.finding(
         "host-bound",
         gain,
         is_wait=True,
-        title=f"The device idles for {words.ms(starved)} of a {seen.unit} because the host launches too slowly.",
+        title=f"The device idles for {words.ms(starved)} of a {window.unit} because the host launches too slowly.",
         estimate=(
             "All the time in which the device had nothing queued and the host neither waited nor loaded data, less the "
             "time that recording added."
@@ -221,23 +221,23 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
         evidence=[
             f"{launches:.0f} {counted} in {words.ms(wall)}, one every {words.ms(wall / max(launches, 1))}",
             f"the device works for {words.ms(busy)}; it idles for",
-            *_by_cause(seen, SLOW, short),
-            *most([each for each in seen.idle_sources(*SLOW, among=short) if each[0] not in device_time.CAUSES]),
+            *_by_cause(window, SLOW, short),
+            *most([each for each in window.idle_sources(*SLOW, among=short) if each[0] not in device_time.CAUSES]),
             *filter(None, [graph.evidence]),
-            *_stacks(seen),
+            *_stacks(window),
         ],
         advice=_REPLAYS if replays else f"{launching} {graph.advice}".strip(),
-        code=(_FUSED_ON_NPU if trace.is_npu and seen.learns else "")
+        code=(_FUSED_ON_NPU if trace.is_npu and window.is_training else "")
         if not trace.has_cuda
         else _AHEAD
         if replays
-        else seen.said("fewer launches")
-        if seen.learns
-        else seen.said("one graph"),
+        else window.code_for("fewer launches")
+        if window.is_training
+        else window.code_for("one graph"),
     )
 
 
-def synchronisation(seen: Evidence) -> Iterator[Finding]:
+def synchronisation(window: Evidence) -> Iterator[Finding]:
     """The host waits for the device, which then idles until the host has launched again, for 1% of the step or more.
 
     Source: `evidence.NOTABLE`. What counts is idle time that begins in a wait, as far as the host then launches what is
@@ -246,30 +246,33 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; the gain is an upper bound.
     """
-    waits = seen.synchronisations.filter(pl.col("host_ms") > 0)
-    if not waits.height or not seen.is_device_traced:
+    waits = window.synchronisations.filter(pl.col("host_ms") > 0)
+    if not waits.height or not window.is_device_traced:
         return
-    origin = int(seen.trace.start.min())
+    origin = int(window.trace.start.min())
     begin = origin + np.rint(waits["start_ms"].to_numpy() * 1e6).astype(np.int64)
     end = begin + np.rint(waits["host_ms"].to_numpy() * 1e6).astype(np.int64)
-    held = waits["host_ms"].to_numpy() / seen.count
-    gaps = np.minimum(_gaps_after(seen, begin, end) * intervals.MS / seen.count, held)
+    held = waits["host_ms"].to_numpy() / window.count
+    gaps = np.minimum(_gaps_after(window, begin, end) * intervals.MS / window.count, held)
     gain = float(gaps.sum())
-    if not seen.is_worth(gain):
+    if not window.is_worth(gain):
         return
     names = list(itertools.starmap(_wait, waits.select("call", "operator", "line", "bytes").iter_rows()))
     sources = most([each for each in zip(names, gaps.tolist(), strict=True) if each[1]], 5)
-    yield from seen.finding(
+    yield from window.finding(
         "synchronisation",
         gain,
         is_wait=True,
-        title=f"The device idles for {words.ms(gain)} of a {seen.unit} after the host has waited for it.",
+        title=f"The device idles for {words.ms(gain)} of a {window.unit} after the host has waited for it.",
         estimate=(
             "The time for which the device idles after each wait, no more than that wait itself took: without it the "
             "host would have launched the next work meanwhile."
         ),
         evidence=[
-            f"{seen.often(waits)} waits in a {seen.unit}; the host waits {words.ms(float(held.sum()))} in them",
+            (
+                f"{window.count_per_step(waits)} waits in a {window.unit}; the host waits "
+                f"{words.ms(float(held.sum()))} in them"
+            ),
             "idle time of the device that begins in a wait, by the place of the wait:",
             *sources,
         ],
@@ -280,11 +283,11 @@ def synchronisation(seen: Evidence) -> Iterator[Finding]:
             "with torch.where instead of indices. To find the rest, "
             'torch.cuda.set_sync_debug_mode("warn").'
         ),
-        code=seen.said("values read seldom"),
+        code=window.code_for("values read seldom"),
     )
 
 
-def device_pauses(seen: Evidence) -> Iterator[Finding]:
+def device_pauses(window: Evidence) -> Iterator[Finding]:
     """The device idles for 10% of the step or more in pauses of 5 ms or longer that nothing else explains.
 
     Source: `PAUSES`, `PAUSE_NS`. Idle time (`perfhooks.trace.tables.device_time`) in gaps of that length in which the
@@ -293,28 +296,28 @@ def device_pauses(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never, for the advice depends on what the host does; the gain is an upper bound.
     """
-    if not seen.is_device_traced:
+    if not window.is_device_traced:
         return
-    long = _long(seen) & ~_claimed(seen)
-    pauses = seen.idle_for(*_BY_ITSELF, among=long)
-    spent = seen.per_step(pauses)
-    if seen.share(spent) < PAUSES:
+    long = _long(window) & ~_claimed(window)
+    pauses = window.idle_for(*_BY_ITSELF, among=long)
+    spent = window.per_step(pauses)
+    if window.share(spent) < PAUSES:
         return
-    is_in_operators = 2 * seen.per_step(seen.idle_for(device_time.OPERATORS, among=long)) > spent
-    holder = idle.holder(seen.trace, seen.idle_stretches(*_BY_ITSELF, among=long), seen.tables.owners)
-    inside = [f"{holder[0]}: {words.ms(holder[1] * intervals.MS / seen.count)} of it"] if holder else []
-    yield from seen.finding(
+    is_in_operators = 2 * window.per_step(window.idle_for(device_time.OPERATORS, among=long)) > spent
+    holder = idle.holder(window.trace, window.idle_intervals(*_BY_ITSELF, among=long), window.tables.owners)
+    inside = [f"{holder[0]}: {words.ms(holder[1] * intervals.MS / window.count)} of it"] if holder else []
+    yield from window.finding(
         "device-pauses",
-        min(spent, seen.host_limit_ms),
-        title=f"The device has nothing to do for {words.ms(spent)} of a {seen.unit}, in pauses of more than 5 ms "
+        min(spent, window.host_limit_ms),
+        title=f"The device has nothing to do for {words.ms(spent)} of a {window.unit}, in pauses of more than 5 ms "
         "at once.",
         estimate="As much as the host can do at another time, or on another thread, is gained.",
         evidence=[
-            f"such pauses in a {seen.unit}: {seen.often(np.unique(seen.gaps.of[long]))}; meanwhile:",
+            f"such pauses in a {window.unit}: {window.count_per_step(np.unique(window.gaps.of[long]))}; meanwhile:",
             *inside,
-            *_by_cause(seen, _BY_ITSELF, long),
-            *most(seen.idle_sources(*_BY_ITSELF, among=long), 4),
-            *_stacks(seen),
+            *_by_cause(window, _BY_ITSELF, long),
+            *most(window.idle_sources(*_BY_ITSELF, among=long), 4),
+            *_stacks(window),
         ],
         advice=_OF_OPERATORS if is_in_operators else _OF_THE_HOST,
         code="" if is_in_operators else _ASIDE,
@@ -329,38 +332,38 @@ def _wait(call: str, operator: str | None, line: str | None, size: int | None) -
     return where if size is None else f"{where}, copying {words.size(size)}"
 
 
-def _claimed(seen: Evidence) -> Flags:
+def _claimed(window: Evidence) -> Flags:
     """Which idle stretches `launch_preparation` explains."""
-    prepared = _prepared(seen)
-    return np.zeros(len(seen.idle.start), np.bool_) if prepared is None else prepared.idle
+    prepared = _prepared(window)
+    return np.zeros(len(window.idle.start), np.bool_) if prepared is None else prepared.idle
 
 
-def _long(seen: Evidence) -> Flags:
+def _long(window: Evidence) -> Flags:
     """Which idle stretches lie in gaps longer than `PAUSE_NS`."""
-    return (seen.gaps.summed(seen.idle.length) > PAUSE_NS)[seen.gaps.of]
+    return (window.gaps.summed(window.idle.length) > PAUSE_NS)[window.gaps.of]
 
 
-def _by_cause(seen: Evidence, causes: tuple[int, ...], among: Flags) -> list[str]:
+def _by_cause(window: Evidence, causes: tuple[int, ...], among: Flags) -> list[str]:
     """The idle time of each cause, most first."""
-    spent = [(device_time.CAUSES[cause], seen.per_step(seen.idle_for(cause, among=among))) for cause in causes]
+    spent = [(device_time.CAUSES[cause], window.per_step(window.idle_for(cause, among=among))) for cause in causes]
     return most([each for each in spent if each[1] > 0], len(causes))
 
 
-def _gaps_after(seen: Evidence, begin: Ints, end: Ints) -> Ints:
+def _gaps_after(window: Evidence, begin: Ints, end: Ints) -> Ints:
     """How long the device idles after each wait because the host launches, in nanoseconds.
 
     A gap counts for the first wait that has not ended when it begins, but for what clocks disagree (`_SLACK_NS`).
     """
-    found, gaps = np.zeros(len(begin), np.int64), seen.gaps
-    since = seen.idle.start[gaps.first]
+    found, gaps = np.zeros(len(begin), np.int64), window.gaps
+    since = window.idle.start[gaps.first]
     # what is idle when a step begins was not begun by a wait, and after the last work nothing is launched
-    began = np.isin(since, seen.busy[:, 1])
+    began = np.isin(since, window.busy[:, 1])
     order = np.argsort(end, kind="stable")
     place = np.append(order, -1)[np.searchsorted(end[order], since - _SLACK_NS, "left")]
-    followed = seen.idle.work[gaps.first] >= 0
+    followed = window.idle.work[gaps.first] >= 0
     counts = began & followed & (place >= 0) & (begin[place] < since)
     spent = gaps.summed(
-        np.where(np.isin(seen.idle.cause, (device_time.SYNC, device_time.LATENCY, *SLOW)), seen.idle.length, 0)
+        np.where(np.isin(window.idle.cause, (device_time.SYNC, device_time.LATENCY, *SLOW)), window.idle.length, 0)
     )
     np.add.at(found, place[counts], spent[counts])
     return found

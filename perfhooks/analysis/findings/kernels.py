@@ -41,7 +41,7 @@ FAR: Final = 0.3
 counts a clock that it does not hold (TraceLens takes 708 of 1307 TFLOP/s for it)."""
 
 
-def slow_convolution(seen: Evidence) -> Iterator[Finding]:
+def slow_convolution(window: Evidence) -> Iterator[Finding]:
     """Convolutions by unfolding (``_slow_conv2d``, ``thnn_conv2d``, ...) take 5% of the step or more, oneDNN being off.
 
     Source: `HEAVY`, `UNFOLDED`; what the training's torch said of the library (`Circumstances`). While it is on, torch
@@ -51,30 +51,30 @@ def slow_convolution(seen: Evidence) -> Iterator[Finding]:
 
     Measured: on a CPU, see `UNFOLDED`. On a device it was not measured, so the gain there is an upper bound.
     """
-    rows = seen.named(operators.UNFOLDING, Kind.OP)
-    rows = rows[~np.isin(rows, in_float64(seen, rows))]
+    rows = window.named(operators.UNFOLDING, Kind.OP)
+    rows = rows[~np.isin(rows, in_float64(window, rows))]
     if not len(rows):
         return
-    on_device = seen.runs_on_device(rows)
-    spent, limit = seen.cost(rows)
+    on_device = window.runs_on_device(rows)
+    spent, limit = window.cost(rows)
     gain = min(UNFOLDED * spent, limit)
-    if seen.share(spent) < HEAVY or not seen.is_worth(gain) or _is_library_on(seen, on_device=on_device):
+    if window.share(spent) < HEAVY or not window.is_worth(gain) or _is_library_on(window, on_device=on_device):
         return
     library = "cuDNN" if on_device else "oneDNN"
     backend = "cudnn" if on_device else "mkldnn"
-    yield from seen.finding(
+    yield from window.finding(
         "slow-convolution",
         gain,
         bound_ms=min(spent, limit),
         is_measured=not on_device,
-        title=f"Convolutions take torch's slow path, for {words.ms(spent)} in a {seen.unit}: {library} is not used.",
+        title=f"Convolutions take torch's slow path, for {words.ms(spent)} in a {window.unit}: {library} is not used.",
         estimate=(
             "The time of this work."
             if on_device
             else f"{words.share(UNFOLDED)} of the time of these operators: about what oneDNN was measured to save "
             "on a CPU."
         ),
-        evidence=[*seen.by_name(seen.outermost(rows)), *seen.by_line(seen.outermost(rows))],
+        evidence=[*window.by_name(window.outermost(rows)), *window.by_line(window.outermost(rows))],
         advice=(
             f"torch runs these convolutions by unfolding the image and multiplying matrices because {library} is "
             "switched off or is not there. Look for a line or an environment that switches it off, ask the library "
@@ -84,29 +84,29 @@ def slow_convolution(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def _is_library_on(seen: Evidence, *, on_device: bool) -> bool:
-    said = seen.capture.circumstances.cudnn if on_device else seen.capture.circumstances.onednn
-    return len(seen.named(operators.LIBRARY_CONVOLUTIONS, Kind.OP)) > 0 if said is None else said
+def _is_library_on(window: Evidence, *, on_device: bool) -> bool:
+    said = window.capture.circumstances.cudnn if on_device else window.capture.circumstances.onednn
+    return len(window.named(operators.LIBRARY_CONVOLUTIONS, Kind.OP)) > 0 if said is None else said
 
 
-def layout_conversions(seen: Evidence) -> Iterator[Finding]:
+def layout_conversions(window: Evidence) -> Iterator[Finding]:
     """Kernels that turn images between NCHW and NHWC take 1% of the step or more.
 
     Source: `evidence.NOTABLE`; the kernels of cuDNN and MIOpen, by their names. Tensor cores want channels last.
 
     Measured: never; the gain is an upper bound.
     """
-    rows = seen.work_named(device_work.LAYOUT, Kind.KERNEL)
-    spent = seen.device_ms(rows)
-    gain = min(spent, seen.device_limit_ms)
-    if not seen.is_worth(gain):
+    rows = window.work_named(device_work.LAYOUT, Kind.KERNEL)
+    spent = window.device_ms(rows)
+    gain = min(spent, window.device_limit_ms)
+    if not window.is_worth(gain):
         return
-    yield from seen.finding(
+    yield from window.finding(
         "layout-conversions",
         gain,
-        title=f"Images are turned between two memory layouts for {words.ms(spent)} in a {seen.unit}.",
+        title=f"Images are turned between two memory layouts for {words.ms(spent)} in a {window.unit}.",
         estimate="The whole time of these kernels, and no more than the host waits for the device.",
-        evidence=[f"{seen.often(rows)} kernels in a {seen.unit} only convert", *seen.by_name(rows)],
+        evidence=[f"{window.count_per_step(rows)} kernels in a {window.unit} only convert", *window.by_name(rows)],
         advice=(
             "The convolutions compute with channels last, but the tensors lie with channels first, so the library "
             "turns them before and after. Keep model and images in channels-last memory; shapes and results stay the "
@@ -128,9 +128,9 @@ def matrices(shapes: object) -> list[list[object]]:
     return [shape for shape in shapes if isinstance(shape, list) and len(shape) > 1] if isinstance(shapes, list) else []
 
 
-def in_float64(seen: Evidence, rows: Ints) -> Ints:
+def in_float64(window: Evidence, rows: Ints) -> Ints:
     """The operators among some slices that take a tensor of float64 with any dimensions."""
-    trace = seen.trace
+    trace = window.trace
     types, dims = trace.argument("types")[rows], trace.argument("dims")[rows]
     pairs = set(zip(types.tolist(), dims.tolist(), strict=True))
     doubles = {pair for pair in pairs if _has_float64(trace.text(pair[0]), trace.text(pair[1]))}
@@ -144,7 +144,7 @@ def _has_float64(types: object, dims: object) -> bool:
     return any(kind == "double" and bool(shape) for kind, shape in zip(types, dims, strict=False))
 
 
-def kernels_below_limit(seen: Evidence) -> Iterator[Finding]:
+def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
     """Kernels that reach less than 30% of what the device can do take 10% of the step or more.
 
     Not those of attention that is written out, nor kernels below 10 us: a good part of those is what any kernel takes.
@@ -154,29 +154,29 @@ def kernels_below_limit(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; what kernels there are for such shapes is worth finding out.
     """
-    trace, places = seen.trace, seen.work
+    trace, places = window.trace, window.work
     sums = rates.of_work(trace)
     took, least = sums["least_ns"][places], sums["least_ps"][places] / 1000
     far = (took >= rates.SHORT_NS) & (least < FAR * took)
     places, took, least = places[far], took[far], least[far]
     rows = trace.device_rows[places]
-    if seen.share(seen.device_ms(rows)) < FAR_HEAVY:
+    if window.share(window.device_ms(rows)) < FAR_HEAVY:
         return
-    if len(other := np.flatnonzero(~np.isin(rows, attention.written_out(seen)))) < len(rows):
+    if len(other := np.flatnonzero(~np.isin(rows, attention.written_out(window)))) < len(rows):
         places, took, least, rows = places[other], took[other], least[other], rows[other]
-    spent = seen.device_ms(rows)
-    if seen.share(spent) < FAR_HEAVY:
+    spent = window.device_ms(rows)
+    if window.share(spent) < FAR_HEAVY:
         return
     name, _ = peaks.device(trace)
-    shapes = by_shape(seen, places, took, least)
-    yield from seen.finding(
+    shapes = by_shape(window, places, took, least)
+    yield from window.finding(
         "kernels-below-limit",
-        min(spent * float(1 - least.sum() / took.sum()), seen.device_limit_ms),
+        min(spent * float(1 - least.sum() / took.sum()), window.device_limit_ms),
         title=f"Kernels that reach {words.share(float(least.sum() / took.sum()))} of what the device can do take "
-        f"{words.ms(spent)} of a {seen.unit}.",
+        f"{words.ms(spent)} of a {window.unit}.",
         estimate="What they take beyond the time that their operations or bytes need at least.",
         evidence=[
-            f"{seen.often(rows)} kernels in a {seen.unit}, of {words.count(len(shapes), 'shape')}",
+            f"{window.count_per_step(rows)} kernels in a {window.unit}, of {words.count(len(shapes), 'shape')}",
             *[line for line, _ in shapes[:3]],
             *([f"limits of {name}: {known.source}"] if (known := peaks.of_trace(trace)) else []),
         ],
@@ -191,9 +191,9 @@ def kernels_below_limit(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def by_shape(seen: Evidence, places: Ints, took: Ints, least: Column) -> list[tuple[str, float]]:
+def by_shape(window: Evidence, places: Ints, took: Ints, least: Column) -> list[tuple[str, float]]:
     """The operators and shapes that some work was launched with, most time first, and their milliseconds a step."""
-    trace = seen.trace
+    trace = window.trace
     owner = device.owners(trace)[places]
     dims = trace.argument("dims")[owner]
     alike = groups(trace.name[owner], dims - dims.min(initial=0))
@@ -202,16 +202,16 @@ def by_shape(seen: Evidence, places: Ints, took: Ints, least: Column) -> list[tu
     for group in np.argsort(-total, kind="stable").tolist():
         row = int(owner[alike.first[group]])
         count = int((alike.of == group).sum())
-        time = float(total[group]) * intervals.MS / max(seen.count, 1)
+        time = float(total[group]) * intervals.MS / max(window.count, 1)
         shown = f"{trace.names[trace.name[row]]} {written(trace.text(int(dims[alike.first[group]])))}".strip()
         reached = words.share(float(needed[group] / total[group]))
         found.append(
-            (f"{shown}: {count / max(seen.count, 1):.3g} times, {words.ms(time)}, {reached} of the limit", time)
+            (f"{shown}: {count / max(window.count, 1):.3g} times, {words.ms(time)}, {reached} of the limit", time)
         )
     return found
 
 
-def fusable_chains(seen: Evidence) -> Iterator[Finding]:
+def fusable_chains(window: Evidence) -> Iterator[Finding]:
     """Elementwise kernels, reductions and copies in a row take 20% of a step that the device decides, or more.
 
     Source: `FUSABLE`, `BOUND`, `CHAIN`; the categories of `perfhooks.trace.tables.categories`, in the order of each
@@ -220,54 +220,56 @@ def fusable_chains(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never on a device; the gain is an upper bound.
     """
-    if seen.share(seen.mean("device_busy_ms")) < BOUND or _is_compiled(seen):
+    if window.share(window.mean("device_busy_ms")) < BOUND or _is_compiled(window):
         return
-    rows, chain = _chains(seen)
-    spent = seen.device_ms(rows)
-    if seen.share(spent) < FUSABLE:
+    rows, chain = _chains(window)
+    spent = window.device_ms(rows)
+    if window.share(spent) < FUSABLE:
         return
     stays = np.zeros(int(chain.max()) + 1)
-    np.maximum.at(stays, chain, seen.lengths(rows))
-    kinds = categories.of_work(seen.trace)[np.searchsorted(seen.trace.device_rows, rows)]
+    np.maximum.at(stays, chain, window.lengths(rows))
+    kinds = categories.of_work(window.trace)[np.searchsorted(window.trace.device_rows, rows)]
     shares = [
-        f"{categories.CATEGORIES[kind]} {words.ms(seen.device_ms(rows[kinds == kind]))}"
+        f"{categories.CATEGORIES[kind]} {words.ms(window.device_ms(rows[kinds == kind]))}"
         for kind in (*_FUSABLE_KINDS, *_FUSABLE_OF_TORCH)
         if (kinds == kind).any()
     ]
-    yield from seen.finding(
+    yield from window.finding(
         "fusable-chains",
-        min(spent - float(stays.sum()), seen.device_limit_ms),
-        title=f"Chains of small kernels that a compiler would fuse take {words.ms(spent)} of a {seen.unit}.",
+        min(spent - float(stays.sum()), window.device_limit_ms),
+        title=f"Chains of small kernels that a compiler would fuse take {words.ms(spent)} of a {window.unit}.",
         estimate="All of each chain but its longest kernel, as one kernel has to read and write as well.",
         evidence=[
-            f"{seen.often(rows)} such kernels in a {seen.unit}: {', '.join(shares)}",
-            f"the device works for {words.share(seen.share(seen.mean('device_busy_ms')))} of the {seen.unit}",
-            *seen.by_name(rows),
+            f"{window.count_per_step(rows)} such kernels in a {window.unit}: {', '.join(shares)}",
+            f"the device works for {words.share(window.share(window.mean('device_busy_ms')))} of the {window.unit}",
+            *window.by_name(rows),
         ],
         advice=(
             "Each of these kernels reads its tensors from memory, does little with them, and writes them back for the "
             "next one. torch.compile makes one kernel of such a chain. By hand, use functions that do several things "
             "at once, for example a fused norm, or an activation with its bias."
         ),
-        code=seen.said("compile"),
+        code=window.code_for("compile"),
     )
 
 
-def _is_compiled(seen: Evidence) -> bool:
-    return len(seen.named(_COMPILED, Kind.OP, Kind.ANNOTATION)) > 0 or len(seen.work_named(_COMPILED, Kind.KERNEL)) > 0
+def _is_compiled(window: Evidence) -> bool:
+    return (
+        len(window.named(_COMPILED, Kind.OP, Kind.ANNOTATION)) > 0 or len(window.work_named(_COMPILED, Kind.KERNEL)) > 0
+    )
 
 
-def _chains(seen: Evidence) -> tuple[Ints, Ints]:
+def _chains(window: Evidence) -> tuple[Ints, Ints]:
     """The kernels of the steps that stand next to others of the kind on their stream, slices; and the chain of each."""
-    trace = seen.trace
+    trace = window.trace
     work = trace.device_rows  # by stream and start
     kinds = categories.of_work(trace)
-    own = np.isin(work, seen.work_named(device_work.OF_TORCH, Kind.KERNEL)) & np.isin(kinds, _FUSABLE_OF_TORCH)
+    own = np.isin(work, window.work_named(device_work.OF_TORCH, Kind.KERNEL)) & np.isin(kinds, _FUSABLE_OF_TORCH)
     fusable = (np.isin(kinds, _FUSABLE_KINDS) | own) & (trace.kind[work] == Kind.KERNEL)
-    fusable &= ~np.isin(work, seen.work_named(device_work.LAYOUT, Kind.KERNEL))  # libraries make these
+    fusable &= ~np.isin(work, window.work_named(device_work.LAYOUT, Kind.KERNEL))  # libraries make these
     stream = trace.thread[work]
     edges = np.flatnonzero(np.append(True, (np.diff(fusable) != 0) | (np.diff(stream) != 0)))
     length = np.diff(np.append(edges, len(work)))
     is_chain = fusable & np.repeat(length >= CHAIN, length)
-    places = seen.work[is_chain[seen.work]]
+    places = window.work[is_chain[window.work]]
     return work[places], np.repeat(np.arange(len(length)), length)[places]

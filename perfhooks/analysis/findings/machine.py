@@ -42,18 +42,18 @@ _NOTHING_TO_LEAVE_OUT: Final = (
 )
 
 
-def busy_machine(seen: Evidence) -> Iterator[Finding]:
+def busy_machine(window: Evidence) -> Iterator[Finding]:
     """The thread of the steps waited for a CPU for 5% of its time or more.
 
     Source: `perfhooks.run.circumstances.BUSY`; Linux's own count, see `perfhooks.record.watch.counters`.
 
     Measured: there is no gain to measure.
     """
-    found = seen.capture.circumstances
-    if not seen.is_busy:
+    found = window.capture.circumstances
+    if not window.is_busy:
         return
     threads = max(1, (found.cores or 8) // (2 * max(found.ranks, 1)))
-    yield from seen.finding(
+    yield from window.finding(
         "busy-machine",
         None,
         title=f"This job waited for a CPU {words.share(found.queued or 0.0)} of the time, so times are too high.",
@@ -72,17 +72,17 @@ def busy_machine(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def held_clocks(seen: Evidence) -> Iterator[Finding]:
+def held_clocks(window: Evidence) -> Iterator[Finding]:
     """Counters were sampled inside the device, for which CUPTI holds its clocks.
 
     Source: the check ``clocks-locked`` of `perfhooks.trace.tables.checks`.
 
     Measured: there is no gain to measure.
     """
-    sampled = seen.tables.checks.filter(name=labels.CLOCKS_CHECK)
+    sampled = window.tables.checks.filter(name=labels.CLOCKS_CHECK)
     if not sampled.height:
         return
-    yield from seen.finding(
+    yield from window.finding(
         "held-clocks",
         None,
         title="Sampled counters held the clocks of the device, so its times differ from those without sampling.",
@@ -97,7 +97,7 @@ def held_clocks(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def lowered_clock(seen: Evidence) -> Iterator[Finding]:
+def lowered_clock(window: Evidence) -> Iterator[Finding]:
     """A step took longer than others by 10% or more, and the device's clock was lower in it by as much in proportion.
 
     The device must have worked for half of that time, with no more kernels than in other steps: a device that waits
@@ -107,8 +107,8 @@ def lowered_clock(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; the gain is an upper bound.
     """
-    clocks = seen.tables.counters.filter((pl.col("unit") == "MHz") & (pl.col("mean") > 0), pl.col("covered_ms") > 0)
-    known = clocks.drop_nulls("integral").join(seen.steps.drop_nulls("step"), on="step")
+    clocks = window.tables.counters.filter((pl.col("unit") == "MHz") & (pl.col("mean") > 0), pl.col("covered_ms") > 0)
+    known = clocks.drop_nulls("integral").join(window.steps.drop_nulls("step"), on="step")
     usual = {
         name: pl.col(name).median().over("counter", "device")
         for name in ("wall_ms", "mean", "device_busy_ms", "kernels")
@@ -129,10 +129,10 @@ def lowered_clock(seen: Evidence) -> Iterator[Finding]:
     slow = slow.sort("lower", descending=True).unique("step", keep="first", maintain_order=True)
     if not slow.height:
         return
-    many = f"{slow.height} of {seen.count} recorded steps" if slow.height > 1 else f"Step {slow['step'].item()}"
-    yield from seen.finding(
+    many = f"{slow.height} of {window.count} recorded steps" if slow.height > 1 else f"Step {slow['step'].item()}"
+    yield from window.finding(
         "lowered-clock",
-        float(slow["extra"].sum()) / seen.count,
+        float(slow["extra"].sum()) / window.count,
         title=f"{many} took longer while the clock of the device was lower.",
         estimate="What these steps take longer than the median one.",
         evidence=[
@@ -148,7 +148,7 @@ def lowered_clock(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def shared_device(seen: Evidence) -> Iterator[Finding]:
+def shared_device(window: Evidence) -> Iterator[Finding]:
     """Launched kernels begin milliseconds later though the device idles, for 1% of the step or more.
 
     Source: `LATE_NS`, `evidence.NOTABLE`; idle time after a launch has returned (``asked for, not begun``). A graph may
@@ -157,28 +157,30 @@ def shared_device(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; the gain is an upper bound.
     """
-    trace, found = seen.trace, seen.idle
-    if not seen.is_device_traced or _may_wait_unrecorded(seen):
+    trace, found = window.trace, window.idle
+    if not window.is_device_traced or _may_wait_unrecorded(window):
         return
     graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
     pending = (found.cause == device_time.PENDING) & ~np.isin(np.append(trace.launches, -1)[found.work], graphs)
-    delay = seen.gaps.summed(np.where(pending, found.length, 0))
-    late = pending & (delay >= LATE_NS)[seen.gaps.of]
+    delay = window.gaps.summed(np.where(pending, found.length, 0))
+    late = pending & (delay >= LATE_NS)[window.gaps.of]
     if not late.any():
         return
-    spent, rows = seen.per_step(seen.idle_for(device_time.PENDING, among=late)), trace.device_rows[found.work[late]]
+    spent, rows = window.per_step(window.idle_for(device_time.PENDING, among=late)), trace.device_rows[found.work[late]]
     kernels = [device_work.family(trace.names[name]) for name in trace.name[rows].tolist()]
-    lengths = (found.length[late] * intervals.MS / max(seen.count, 1)).tolist()
-    many, longest = seen.often(np.unique(rows)), float(delay.max()) * intervals.MS
-    yield from seen.finding(
+    lengths = (found.length[late] * intervals.MS / max(window.count, 1)).tolist()
+    many, longest = window.count_per_step(np.unique(rows)), float(delay.max()) * intervals.MS
+    yield from window.finding(
         "shared-device",
         spent,
         is_wait=True,
-        title=f"Launched work waits for {words.ms(spent)} of a {seen.unit} on an idle device: another process seems to "
-        "use it.",
+        title=(
+            f"Launched work waits for {words.ms(spent)} of a {window.unit} on an idle device: another process seems "
+            "to use it."
+        ),
         estimate="All of this time: it is gone if this process has the device for itself.",
         evidence=[
-            f"{many} kernels and copies in a {seen.unit} begin late, the latest {words.ms(longest)} after its launch",
+            f"{many} kernels and copies in a {window.unit} begin late, the latest {words.ms(longest)} after its launch",
             "meanwhile no work of this process ran on the device",
             *most(list(zip(kernels, lengths, strict=True))),
         ],
@@ -191,9 +193,9 @@ def shared_device(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def _may_wait_unrecorded(seen: Evidence) -> bool:
+def _may_wait_unrecorded(window: Evidence) -> bool:
     """Whether streams may wait for something that this trace does not show."""
-    trace = seen.trace
+    trace = window.trace
     is_npu = len(trace.chosen(runtime_calls.ASYNCHRONOUS.search, Kind.RUNTIME)) > 0
     return (
         is_npu
@@ -202,33 +204,33 @@ def _may_wait_unrecorded(seen: Evidence) -> bool:
     )
 
 
-def profiler_overhead(seen: Evidence) -> Iterator[Finding]:
+def profiler_overhead(window: Evidence) -> Iterator[Finding]:
     """A recorded step takes half as long again as one that was not recorded, or more.
 
     Source: `LARGE`; the medians of the run's own clock. Nothing is gained here but the truth of the other figures.
 
     Measured: there is no gain to measure.
     """
-    cost = seen.capture.cost
-    if not cost.is_large or seen.capture.circumstances.is_busy:
+    cost = window.capture.cost
+    if not cost.is_large or window.capture.circumstances.is_busy:
         return
-    wanted = [name for name in ("with_stack", "profile_memory", "record_shapes") if seen.capture.options.get(name)]
-    yield from seen.finding(
+    wanted = [name for name in ("with_stack", "profile_memory", "record_shapes") if window.capture.options.get(name)]
+    yield from window.finding(
         "profiler-overhead",
         None,
         title=f"Recording makes a step {cost.slowdown:.1f} times as long as it is.",
         estimate="No gain: without the recorder the program runs at full speed.",
         evidence=[
             f"{words.ms(cost.recorded_step_ms or 0.0)} when profiled, {words.ms(cost.idle_step_ms or 0.0)} otherwise",
-            *([f"recorded with {', '.join(map(seen.option, wanted))}"] if wanted else []),
+            *([f"recorded with {', '.join(map(window.option, wanted))}"] if wanted else []),
         ],
         advice=_RECORD_LESS if wanted else _NOTHING_TO_LEAVE_OUT,
-        code=_less(seen, wanted),
+        code=_less(window, wanted),
     )
 
 
-def _less(seen: Evidence, wanted: list[str]) -> str:
+def _less(window: Evidence, wanted: list[str]) -> str:
     """What to write in order to leave out what was asked for."""
-    if seen.told.is_launched:
-        return f"perfhooks run ...   # without {' '.join(map(seen.option, wanted))}" if wanted else ""
+    if window.circumstances.is_launched:
+        return f"perfhooks run ...   # without {' '.join(map(window.option, wanted))}" if wanted else ""
     return ", ".join(f"{name}=False" for name in wanted)

@@ -27,7 +27,7 @@ STARTING: Final = 0.5
 convolutions with memory that it gives back, and so does the capture of a graph."""
 
 
-def allocator_churn(seen: Evidence) -> Iterator[Finding]:
+def allocator_churn(window: Evidence) -> Iterator[Finding]:
     """Steps call ``cudaMalloc`` or ``cudaFree`` once each or more, for 1% of their time or more.
 
     Source: `OFTEN`, `evidence.NOTABLE`. A recording without marks of steps may be the start of a program, where memory
@@ -37,28 +37,28 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; the gain is an upper bound.
     """
-    rows = seen.named(runtime_calls.ALLOCATOR, Kind.RUNTIME)
-    if not seen.are_numbered:
-        rows = _asked_again(seen, rows)
-    spent = seen.per_step(seen.spans(rows))
-    gain = min(spent, seen.per_step(seen.idle_for(device_time.MEMORY)) if seen.is_device_traced else spent)
-    if len(rows) < OFTEN * seen.count or not seen.is_worth(gain):
+    rows = window.named(runtime_calls.ALLOCATOR, Kind.RUNTIME)
+    if not window.are_numbered:
+        rows = _asked_again(window, rows)
+    spent = window.per_step(window.spans(rows))
+    gain = min(spent, window.per_step(window.idle_for(device_time.MEMORY)) if window.is_device_traced else spent)
+    if len(rows) < OFTEN * window.count or not window.is_worth(gain):
         return
-    if seen.share(seen.per_step(intervals.joined(*seen.startup.values()))) > STARTING:
+    if window.share(window.per_step(intervals.joined(*window.startup.values()))) > STARTING:
         return
-    yield from seen.finding(
+    yield from window.finding(
         "allocator-churn",
         gain,
-        title=f"The device is asked for memory anew for {ms(spent)} of a {seen.unit}.",
+        title=f"The device is asked for memory anew for {ms(spent)} of a {window.unit}.",
         estimate=(
             "The time of these calls in which no device worked."
-            if seen.is_device_traced
+            if window.is_device_traced
             else "The time of these calls: when the device worked is unknown."
         ),
         evidence=[
-            f"{seen.often(rows)} calls in a {seen.unit}",
-            *seen.by_name(rows),
-            *seen.by_line(rows),
+            f"{window.count_per_step(rows)} calls in a {window.unit}",
+            *window.by_name(rows),
+            *window.by_line(rows),
         ],
         advice=(
             "Once warm, torch's allocator serves every step from what it holds. It goes back to the device if memory "
@@ -67,12 +67,12 @@ def allocator_churn(seen: Evidence) -> Iterator[Finding]:
             "shapes alike, or use a little less memory."
         ),
         code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True   # in the environment; no empty_cache() in the loop",
-        of=seen.spans(rows),
+        of=window.spans(rows),
     )
 
 
-def _asked_again(seen: Evidence, rows: Ints) -> Ints:
+def _asked_again(window: Evidence, rows: Ints) -> Ints:
     """The calls from the first one on that gives memory back, once the program runs."""
-    start = seen.trace.start[rows]
-    given_back = np.isin(rows, seen.named(runtime_calls.RELEASE, Kind.RUNTIME)) & ~starts.is_first(seen.trace, rows)
+    start = window.trace.start[rows]
+    given_back = np.isin(rows, window.named(runtime_calls.RELEASE, Kind.RUNTIME)) & ~starts.is_first(window.trace, rows)
     return rows[start >= start[given_back].min()] if given_back.any() else rows[:0]

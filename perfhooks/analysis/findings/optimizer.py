@@ -36,7 +36,7 @@ nothing) is left out. ``foreach=True`` was measured at -69% to +93% on a CPU, so
 _AT_ONCE: Final = rf"{operators.MANY_TENSORS}|{ranges.COMPILED}"
 
 
-def optimizer_loop(seen: Evidence) -> Iterator[Finding]:
+def optimizer_loop(window: Evidence) -> Iterator[Finding]:
     """The update loops over parameters, 20 or more, and takes 5% of the step or more.
 
     Source: `LOOPING`, `MANY_UPDATES`, `SAVED`. In ``Optimizer.step``, after what a closure did in it and less what
@@ -45,28 +45,28 @@ def optimizer_loop(seen: Evidence) -> Iterator[Finding]:
 
     Measured: on a CPU, see `SAVED`. On a device it was not measured, so the gain there is an upper bound.
     """
-    updates, name = _updates(seen), _optimizer(seen)
-    made = seen.spans(_within(seen, seen.named(operators.MAKING_STATE, Kind.OP), updates))
-    taken = intervals.subtract(seen.clipped(updates), made)  # the state of an optimizer is made once, fused or not
-    ops = _within(seen, seen.named(operators.IN_PLACE, Kind.OP), taken)
-    if name not in SAVED or not len(ops) or len(_within(seen, seen.named(_AT_ONCE, Kind.OP), updates)):
+    updates, name = _updates(window), _optimizer(window)
+    made = window.spans(_within(window, window.named(operators.MAKING_STATE, Kind.OP), updates))
+    taken = intervals.subtract(window.clipped(updates), made)  # the state of an optimizer is made once, fused or not
+    ops = _within(window, window.named(operators.IN_PLACE, Kind.OP), taken)
+    if name not in SAVED or not len(ops) or len(_within(window, window.named(_AT_ONCE, Kind.OP), updates)):
         return
-    often = np.bincount(seen.trace.name[ops]).max() / max(len(updates), 1)
-    spent = seen.per_step(taken)
+    often = np.bincount(window.trace.name[ops]).max() / max(len(updates), 1)
+    spent = window.per_step(taken)
     of_few, of_many = SAVED[name]
     saved = of_many if often >= FEW else of_few
-    gain = min(saved * spent, seen.host_limit_ms)
-    if often < MANY_UPDATES or seen.share(spent) < LOOPING or not seen.is_worth(gain):
+    gain = min(saved * spent, window.host_limit_ms)
+    if often < MANY_UPDATES or window.share(spent) < LOOPING or not window.is_worth(gain):
         return
-    on_device = seen.runs_on_device(ops)
-    if not on_device and name == "SGD" and not len(_within(seen, seen.named(operators.MOMENTUM, Kind.OP), updates)):
+    on_device = window.runs_on_device(ops)
+    if not on_device and name == "SGD" and not len(_within(window, window.named(operators.MOMENTUM, Kind.OP), updates)):
         return
-    yield from seen.finding(
+    yield from window.finding(
         "optimizer-loop",
         gain,
         is_measured=not on_device,
-        bound_ms=min(spent, seen.device_limit_ms if on_device else seen.host_limit_ms),
-        title=f"{name} updates its parameters one by one, for {words.ms(spent)} in a {seen.unit}.",
+        bound_ms=min(spent, window.device_limit_ms if on_device else window.host_limit_ms),
+        title=f"{name} updates its parameters one by one, for {words.ms(spent)} in a {window.unit}.",
         estimate=(
             "The time of this work."
             if on_device
@@ -74,25 +74,25 @@ def optimizer_loop(seen: Evidence) -> Iterator[Finding]:
         ),
         evidence=[
             f"{len(ops) / max(len(updates), 1):.0f} in-place operators in an update",
-            *seen.by_name(ops),
+            *window.by_name(ops),
         ],
         advice=(
             f"Ask for the fused implementation, which updates all parameters in a few passes; {name} has one, for CPUs "
             "too (since torch 2.4)."
         ),
-        code=seen.said("fused optimizer", optimizer=name),
+        code=window.code_for("fused optimizer", optimizer=name),
         of=taken,
     )
 
 
-def _optimizer(seen: Evidence) -> str:
+def _optimizer(window: Evidence) -> str:
     """The class of the first optimizer that steps, as its range names it; empty where there is none."""
-    rows = seen.starting(ranges.UPDATE, Kind.ANNOTATION, Kind.OP)
-    names = [seen.trace.names[seen.trace.name[row]] for row in rows[:1].tolist()]
+    rows = window.starting(ranges.UPDATE, Kind.ANNOTATION, Kind.OP)
+    names = [window.trace.names[window.trace.name[row]] for row in rows[:1].tolist()]
     return names[0].removeprefix(ranges.UPDATE).partition(".")[0] if names else ""
 
 
-def zeroed_gradients(seen: Evidence) -> Iterator[Finding]:
+def zeroed_gradients(window: Evidence) -> Iterator[Finding]:
     """Gradients are filled with zeros instead of being dropped, which costs 1% of the step or more.
 
     Source: `evidence.NOTABLE`. The operators that fill them in ``Optimizer.zero_grad``, and the additions to the zeros
@@ -102,26 +102,26 @@ def zeroed_gradients(seen: Evidence) -> Iterator[Finding]:
     embedding, and cost 11 to 52% in two layers of 2,048: fresh memory for large gradients is paid in page faults. So it
     is an upper bound.
     """
-    zero_grad = seen.starting(ranges.ZERO_GRAD, Kind.ANNOTATION)
-    filling = _within(seen, seen.named(operators.ZERO, Kind.OP), intervals.of_slices(seen.trace, zero_grad))
+    zero_grad = window.starting(ranges.ZERO_GRAD, Kind.ANNOTATION)
+    filling = _within(window, window.named(operators.ZERO, Kind.OP), intervals.of_slices(window.trace, zero_grad))
     if not len(filling):
         return
-    leaves = seen.starting(ranges.LEAF, Kind.OP)
-    adding = _within(seen, seen.named(operators.ADDING, Kind.OP), intervals.of_slices(seen.trace, leaves))
-    spent, limit = seen.cost(filling)
-    added, _ = seen.cost(adding) if len(adding) else (0.0, 0.0)
+    leaves = window.starting(ranges.LEAF, Kind.OP)
+    adding = _within(window, window.named(operators.ADDING, Kind.OP), intervals.of_slices(window.trace, leaves))
+    spent, limit = window.cost(filling)
+    added, _ = window.cost(adding) if len(adding) else (0.0, 0.0)
     filled = len(filling) if len(filling) > len(zero_grad) else len(adding)  # one _foreach_zero_ fills them all
     gain = min(spent + added * min(filled / max(len(adding), 1), 1.0), limit)
-    if not seen.is_worth(gain):
+    if not window.is_worth(gain):
         return
-    yield from seen.finding(
+    yield from window.finding(
         "zeroed-gradients",
         gain,
-        title=f"Gradients are set to zero instead of None, for {words.ms(gain)} in a {seen.unit}.",
+        title=f"Gradients are set to zero instead of None, for {words.ms(gain)} in a {window.unit}.",
         estimate="The time to fill them, and to add the new gradients to the zeros instead of keeping them.",
         evidence=[
-            f"{seen.often(filling)} fillings in a {seen.unit}: {words.ms(spent)}",
-            f"{seen.often(adding)} additions to gradients: {words.ms(added)}",
+            f"{window.count_per_step(filling)} fillings in a {window.unit}: {words.ms(spent)}",
+            f"{window.count_per_step(adding)} additions to gradients: {words.ms(added)}",
         ],
         advice=(
             "Drop the gradients, which is torch's default since 2.0: the backward pass then keeps what it computes, "
@@ -132,17 +132,17 @@ def zeroed_gradients(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def _updates(seen: Evidence) -> Intervals:
+def _updates(window: Evidence) -> Intervals:
     """When parameters were updated: each ``Optimizer.step``, from the end of the last node of autograd in it."""
-    trace = seen.trace
-    rows = seen.starting(ranges.UPDATE, Kind.ANNOTATION, Kind.OP)
+    trace = window.trace
+    rows = window.starting(ranges.UPDATE, Kind.ANNOTATION, Kind.OP)
     nodes = np.sort(trace.end[trace.named(Kind.OP, prefix=ranges.NODE)])
     last = np.searchsorted(nodes, trace.end[rows]) - 1
     begun = np.maximum(trace.start[rows], np.append(nodes, np.iinfo(np.int64).min)[last])
     return intervals.union(begun, trace.end[rows])
 
 
-def _within(seen: Evidence, rows: Ints, moments: Intervals) -> Ints:
+def _within(window: Evidence, rows: Ints, moments: Intervals) -> Ints:
     """Those of some slices that begin in some moments."""
-    time = seen.trace.start[rows]
+    time = window.trace.start[rows]
     return rows[intervals.within(moments, time, time + 1) > 0]

@@ -53,7 +53,7 @@ _OF_LIBRARY: Final = re.compile(
 """Libraries have plain names, too: generated kernels have the architecture and their tiles in theirs."""
 
 
-def float32_products(seen: Evidence) -> Iterator[Finding]:
+def float32_products(window: Evidence) -> Iterator[Finding]:
     """Kernels that multiply float32 on plain cores take 5% of the step or more, on a device that has tensor cores.
 
     Source: `HEAVY`, `SAVED`; the kernels by their names, the device by its compute capability. Devices of other makers
@@ -62,21 +62,22 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; the gain is an upper bound.
     """
-    if seen.gpu is None or seen.gpu[1] < TENSOR_CORES:
+    if window.gpu is None or window.gpu[1] < TENSOR_CORES:
         return
-    rows = _on_plain_cores(seen, has_tf32=seen.gpu[1] >= TF32)
-    spent = seen.device_ms(rows)
-    gain = min(SAVED * spent, seen.device_limit_ms)
-    if seen.share(spent) < HEAVY or not seen.is_worth(gain):
+    rows = _on_plain_cores(window, has_tf32=window.gpu[1] >= TF32)
+    spent = window.device_ms(rows)
+    gain = min(SAVED * spent, window.device_limit_ms)
+    if window.share(spent) < HEAVY or not window.is_worth(gain):
         return
-    name, major = seen.gpu
+    name, major = window.gpu
     has_tf32 = major >= TF32
-    yield from seen.finding(
+    yield from window.finding(
         "float32-products",
         gain,
-        bound_ms=min(spent, seen.device_limit_ms),
+        bound_ms=min(spent, window.device_limit_ms),
         title=(
-            f"{_products(seen, rows)} in float32 take {words.ms(spent)} in a {seen.unit} while the tensor cores idle."
+            f"{_products(window, rows)} in float32 take {words.ms(spent)} in a {window.unit} while the tensor cores "
+            "idle."
         ),
         estimate=(
             f"Half of the time of these kernels (a careful figure for {'TF32' if has_tf32 else 'float16'}), and no "
@@ -85,8 +86,8 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
         ),
         evidence=[
             f"{name} has tensor cores (compute capability {major}.x)",
-            f"{seen.often(rows)} kernels in a {seen.unit} do not use them",
-            *seen.by_name(rows),
+            f"{window.count_per_step(rows)} kernels in a {window.unit} do not use them",
+            *window.by_name(rows),
         ],
         advice=(
             "Let float32 products run as TF32: the tensor cores take them with the range of float32 and 10 bits of "
@@ -95,29 +96,29 @@ def float32_products(seen: Evidence) -> Iterator[Finding]:
             if has_tf32
             else "Use automatic mixed precision: GEMMs run in float16 on the tensor cores. A gradient scaler keeps "
             "small gradients from vanishing."
-            if seen.learns
+            if window.is_training
             else "Use automatic mixed precision: GEMMs run in float16 on the tensor cores."
         ),
-        code=seen.said("tf32") if has_tf32 else seen.said("float16") if seen.learns else _AUTOCAST,
+        code=window.code_for("tf32") if has_tf32 else window.code_for("float16") if window.is_training else _AUTOCAST,
     )
 
 
-def _on_plain_cores(seen: Evidence, *, has_tf32: bool) -> Ints:
+def _on_plain_cores(window: Evidence, *, has_tf32: bool) -> Ints:
     """Return the kernels that multiply float32 on plain cores though tensor cores could do it."""
-    rows = seen.work_named(device_work.FLOAT32_GEMM, Kind.KERNEL)
-    rows = rows[~np.isin(rows, weight_bound(seen))]
+    rows = window.work_named(device_work.FLOAT32_GEMM, Kind.KERNEL)
+    rows = rows[~np.isin(rows, weight_bound(window))]
     if not has_tf32:
         return rows
-    tensor = seen.trace.searched(device_work.TF32, Kind.KERNEL)
-    is_convolution, convolves = _is_convolution(seen, rows), _is_convolution(seen, tensor)
-    if convolves.any() or _allows_tf32(seen):
+    tensor = window.trace.searched(device_work.TF32, Kind.KERNEL)
+    is_convolution, convolves = _is_convolution(window, rows), _is_convolution(window, tensor)
+    if convolves.any() or _allows_tf32(window):
         rows, is_convolution = rows[~is_convolution], is_convolution[~is_convolution]
     return rows[is_convolution] if (~convolves).any() else rows
 
 
-def _allows_tf32(seen: Evidence) -> bool:
+def _allows_tf32(window: Evidence) -> bool:
     """Whether a convolution was recorded with the argument that lets it run as TF32."""
-    trace = seen.trace
+    trace = window.trace
     rows = trace.named(Kind.OP, names=tuple(operators.ALLOW_TF32))
     given = {*zip(trace.name[rows].tolist(), trace.argument("inputs")[rows].tolist(), strict=True)}
     for name, text in given:
@@ -127,20 +128,20 @@ def _allows_tf32(seen: Evidence) -> bool:
     return False
 
 
-def _is_convolution(seen: Evidence, rows: Ints) -> Flags:
+def _is_convolution(window: Evidence, rows: Ints) -> Flags:
     """Whether each kernel computes a convolution, which runs as a GEMM too."""
-    trace = seen.trace
+    trace = window.trace
     found: Flags = categories.of_work(trace)[np.searchsorted(trace.device_rows, rows)] == categories.CONVOLUTION
     return found
 
 
-def _products(seen: Evidence, rows: Ints) -> str:
+def _products(window: Evidence, rows: Ints) -> str:
     """What some kernels multiply for: convolutions are GEMMs as well."""
-    share = seen.device_ms(rows[_is_convolution(seen, rows)]) / seen.device_ms(rows)
+    share = window.device_ms(rows[_is_convolution(window, rows)]) / window.device_ms(rows)
     return "GEMMs" if share < _SOME else "Convolutions" if share > 1 - _SOME else "Convolutions and GEMMs"
 
 
-def float64_products(seen: Evidence) -> Iterator[Finding]:
+def float64_products(window: Evidence) -> Iterator[Finding]:
     """GEMMs and convolutions of float64 tensors take 5% of the step or more.
 
     Source: `HEAVY`, `HALVED`; the types of inputs, which ``record_shapes`` records. Numbers (tensors without
@@ -148,25 +149,25 @@ def float64_products(seen: Evidence) -> Iterator[Finding]:
 
     Measured: on a CPU, see `HALVED`. On a device it was not measured, so the gain there is an upper bound.
     """
-    rows = in_float64(seen, seen.named(operators.GEMMS, Kind.OP))
+    rows = in_float64(window, window.named(operators.GEMMS, Kind.OP))
     if not len(rows):
         return
-    spent, limit = seen.cost(rows)
+    spent, limit = window.cost(rows)
     gain = min(HALVED * spent, limit)
-    if seen.share(spent) < HEAVY or not seen.is_worth(gain):
+    if window.share(spent) < HEAVY or not window.is_worth(gain):
         return
-    slow = len(seen.named(operators.UNFOLDING, Kind.OP)) > 0
-    yield from seen.finding(
+    slow = len(window.named(operators.UNFOLDING, Kind.OP)) > 0
+    yield from window.finding(
         "float64-products",
         gain,
         bound_ms=min(spent, limit),
-        is_measured=not seen.runs_on_device(rows),
-        title=f"GEMMs and convolutions in float64 take {words.ms(spent)} in a {seen.unit}.",
+        is_measured=not window.runs_on_device(rows),
+        title=f"GEMMs and convolutions in float64 take {words.ms(spent)} in a {window.unit}.",
         estimate=f"{words.share(HALVED)} of their time: about what float32 was measured to save on a CPU.",
         evidence=[
-            *seen.by_name(seen.outermost(rows)),
+            *window.by_name(window.outermost(rows)),
             *(["convolutions in float64 have no fast path here: they run as _slow_conv2d"] if slow else []),
-            *seen.by_line(seen.outermost(rows)),
+            *window.by_line(window.outermost(rows)),
         ],
         advice=(
             "Somewhere a tensor is float64, usually because NumPy made it, and everything it touches becomes so. Cast "
@@ -176,7 +177,7 @@ def float64_products(seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def unaligned_products(seen: Evidence) -> Iterator[Finding]:
+def unaligned_products(window: Evidence) -> Iterator[Finding]:
     """GEMMs on tensor cores whose rows do not begin at multiples of 16 bytes take 5% of the step or more.
 
     Not those of attention that is written out: the kernel that does it as a whole needs no padding. Not those that are
@@ -188,22 +189,22 @@ def unaligned_products(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; the gain is an upper bound.
     """
-    rows = seen.work_named(device_work.UNALIGNED, Kind.KERNEL)
-    rows = rows[~np.isin(rows, attention.written_out(seen)) & ~np.isin(rows, weight_bound(seen))]
-    spent = seen.device_ms(rows)
-    if not len(rows) or seen.share(spent) < HEAVY:
+    rows = window.work_named(device_work.UNALIGNED, Kind.KERNEL)
+    rows = rows[~np.isin(rows, attention.written_out(window)) & ~np.isin(rows, weight_bound(window))]
+    spent = window.device_ms(rows)
+    if not len(rows) or window.share(spent) < HEAVY:
         return
-    sizes = _odd_sizes(seen, rows)
-    multiples = sorted({str(_multiple(seen.trace.names[name])) for name in seen.trace.name[rows].tolist()})
-    yield from seen.finding(
+    sizes = _odd_sizes(window, rows)
+    multiples = sorted({str(_multiple(window.trace.names[name])) for name in window.trace.name[rows].tolist()})
+    yield from window.finding(
         "unaligned-products",
-        min(spent, seen.device_limit_ms),
-        title=f"GEMMs of sizes that do not fit the tensor cores take {words.ms(spent)} in a {seen.unit}.",
+        min(spent, window.device_limit_ms),
+        title=f"GEMMs of sizes that do not fit the tensor cores take {words.ms(spent)} in a {window.unit}.",
         estimate="Kernels that load 16 bytes at once are faster, at the price of a little padding.",
         evidence=[
-            f"{seen.often(rows)} kernels in a {seen.unit} load fewer than 16 bytes at a time",
-            *seen.by_name(rows),
-            *(sizes or [f"record with {seen.option('record_shapes')} to see which sizes these are"]),
+            f"{window.count_per_step(rows)} kernels in a {window.unit} load fewer than 16 bytes at a time",
+            *window.by_name(rows),
+            *(sizes or [f"record with {window.option('record_shapes')} to see which sizes these are"]),
         ],
         advice=(
             f"Make the dimensions of these GEMMs multiples of {' or '.join(multiples)}, which is 16 bytes: the size "
@@ -219,13 +220,13 @@ def _multiple(kernel: str) -> int:
     return 8 if re.search(device_work.HALF, kernel) else 4
 
 
-def _odd_sizes(seen: Evidence, rows: Ints) -> list[str]:
+def _odd_sizes(window: Evidence, rows: Ints) -> list[str]:
     """The sizes that do not fit, by operator, with what to pad them to."""
-    trace = seen.trace
+    trace = window.trace
     places = np.searchsorted(trace.device_rows, rows)
     owner, dims = device.owners(trace)[places], trace.argument("dims")
     padded: list[tuple[str, float]] = []
-    for row, by, time in zip(rows.tolist(), owner.tolist(), seen.lengths(rows), strict=True):
+    for row, by, time in zip(rows.tolist(), owner.tolist(), window.lengths(rows), strict=True):
         shapes = trace.text(int(dims[by])) if by >= 0 else None
         multiple = _multiple(trace.names[trace.name[row]])
         odd = _not_multiples(shapes, multiple)
@@ -241,7 +242,7 @@ def _not_multiples(shapes: object, multiple: int) -> list[int]:
     return sorted(size for size in sizes if size > 1 and size % multiple)
 
 
-def weight_bound_products(seen: Evidence) -> Iterator[Finding]:
+def weight_bound_products(window: Evidence) -> Iterator[Finding]:
     """GEMVs, and GEMMs with few rows, that are bound by reading their weights take 10% of the step or more.
 
     Source: `FAR_HEAVY`; operations and bytes by the recorded shapes (`perfhooks.trace.limits`) with the peaks of the
@@ -250,28 +251,28 @@ def weight_bound_products(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; the gain is an upper bound.
     """
-    rows = weight_bound(seen)
-    spent = seen.device_ms(rows)
-    if seen.share(spent) < FAR_HEAVY:
+    rows = weight_bound(window)
+    spent = window.device_ms(rows)
+    if window.share(spent) < FAR_HEAVY:
         return
-    places = np.searchsorted(seen.trace.device_rows, rows)
-    took, least = (rates.of_work(seen.trace)[name][places] for name in ("least_ns", "least_ps"))
+    places = np.searchsorted(window.trace.device_rows, rows)
+    took, least = (rates.of_work(window.trace)[name][places] for name in ("least_ns", "least_ps"))
     known = took > 0
-    shapes = by_shape(seen, places[known], took[known], least[known] / 1000) if known.any() else []
-    gain = min(spent, seen.device_limit_ms)
-    is_known = seen.is_worth(gain)
-    yield from seen.finding(
+    shapes = by_shape(window, places[known], took[known], least[known] / 1000) if known.any() else []
+    gain = min(spent, window.device_limit_ms)
+    is_known = window.is_worth(gain)
+    yield from window.finding(
         "weight-bound-products",
         gain if is_known else None,
-        title=f"Products that are bound by reading weights take {words.ms(spent)} of a {seen.unit}.",
+        title=f"Products that are bound by reading weights take {words.ms(spent)} of a {window.unit}.",
         estimate=(
             "All of this time. With twice the rows, or half the bytes, it halves for each row."
             if is_known
             else "Not known: the host does not wait for the device, so another part may decide the time."
         ),
         evidence=[
-            f"{seen.often(rows)} kernels in a {seen.unit} read a matrix for few rows",
-            *([line for line, _ in shapes[:3]] or seen.by_name(rows)),
+            f"{window.count_per_step(rows)} kernels in a {window.unit} read a matrix for few rows",
+            *([line for line, _ in shapes[:3]] or window.by_name(rows)),
         ],
         advice=(
             "Each of these products reads a whole matrix of weights for few rows, so the bandwidth of memory decides "
@@ -283,12 +284,12 @@ def weight_bound_products(seen: Evidence) -> Iterator[Finding]:
 
 
 @cached_per_window
-def weight_bound(seen: Evidence) -> Ints:
+def weight_bound(window: Evidence) -> Ints:
     """Return the kernels of products that are bound by reading weights; slices."""
-    trace, places = seen.trace, seen.work
+    trace, places = window.trace, window.work
     sums, owner = rates.of_work(trace), device.owners(trace)[places]
     took, least, in_memory = (sums[name][places] for name in ("least_ns", "least_ps", "memory_ns"))
-    is_gemv = np.isin(trace.device_rows[places], seen.work_named(device_work.GEMV, Kind.KERNEL))
+    is_gemv = np.isin(trace.device_rows[places], window.work_named(device_work.GEMV, Kind.KERNEL))
     is_near = least >= 1000 * FAR * took
     chosen = np.where(took > 0, is_near & (in_memory > 0), is_gemv)
     chosen &= (categories.of_work(trace)[places] == categories.GEMMS) | is_gemv
@@ -306,7 +307,7 @@ def _has_weights(shapes: object) -> bool:
     return not sizes or max(sizes) > _WEIGHTS * sum(sizes)
 
 
-def own_products(seen: Evidence) -> Iterator[Finding]:
+def own_products(window: Evidence) -> Iterator[Finding]:
     """Products of matrices by kernels that somebody wrote take 10% of the step or more.
 
     Source: `FAR_HEAVY`; kernels that no operator of a library launched, by their names: plain ones, as of C and
@@ -314,24 +315,24 @@ def own_products(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; what a library needs for the same product is quickly found out.
     """
-    trace = seen.trace
-    rows, launch = trace.device_rows[seen.work], trace.launches[seen.work]
+    trace = window.trace
+    rows, launch = trace.device_rows[window.work], trace.launches[window.work]
     replays = trace.chosen(lambda name: runtime_calls.GRAPH.search(name) is not None, Kind.RUNTIME)
     # a function of autograd is an operator as well, with a name of no library
     of_libraries = trace.chosen(lambda name: "::" in name, Kind.OP)
-    is_alone = ~np.isin(device.owners(trace)[seen.work], of_libraries) & (launch >= 0) & ~np.isin(launch, replays)
+    is_alone = ~np.isin(device.owners(trace)[window.work], of_libraries) & (launch >= 0) & ~np.isin(launch, replays)
     rows = rows[is_alone & (trace.kind[rows] == Kind.KERNEL)]
     own = {number for number in np.unique(trace.name[rows]).tolist() if _is_own_product(trace.names[number])}
     rows = rows[np.isin(trace.name[rows], list(own))]
-    spent = seen.device_ms(rows)
-    if not len(trace.rows(Kind.OP)) or seen.share(spent) < FAR_HEAVY:
+    spent = window.device_ms(rows)
+    if not len(trace.rows(Kind.OP)) or window.share(spent) < FAR_HEAVY:
         return
-    yield from seen.finding(
+    yield from window.finding(
         "own-products",
-        min(spent, seen.device_limit_ms),
-        title=f"Products of matrices by kernels of no library take {words.ms(spent)} of a {seen.unit}.",
+        min(spent, window.device_limit_ms),
+        title=f"Products of matrices by kernels of no library take {words.ms(spent)} of a {window.unit}.",
         estimate="What these kernels take; a library's take some of it.",
-        evidence=[f"{seen.often(rows)} kernels in a {seen.unit}", *seen.by_name(rows)],
+        evidence=[f"{window.count_per_step(rows)} kernels in a {window.unit}", *window.by_name(rows)],
         advice=(
             "No operator of a library launched these kernels, and no library that is known has such names: somebody "
             "wrote them. A library's products of matrices are hard to reach; simple kernels of one's own often have a "

@@ -56,9 +56,9 @@ class Rare(NamedTuple):
         lines = most([(row.line, row.ms) for row in self.rows if row.line])
         return f"{counted}: {words.ms(self.ms)} of {words.ms(self.run_ms)}", *lines
 
-    def said(self, advised: str) -> str:
-        """The lines to write, see `perfhooks.analysis.findings.faces.said`."""
-        return faces.said(advised, self.framework)
+    def code_for(self, advised: str) -> str:
+        """The lines to write, see `perfhooks.analysis.findings.faces.code_for`."""
+        return faces.code_for(advised, self.framework)
 
     def finding(self, rule: str, *, title: str, advice: str, code: str) -> Iterator[Finding]:
         """A finding whose gain is that of an average step, if the work is done half as often."""
@@ -84,8 +84,8 @@ def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "") -> list[
     """
     found: list[Finding] = []
     for rule, part in RUN_RULES:
-        seen = _of_part([row for row in rows if row.part == part], steps, framework)
-        found += rule(seen) if seen is not None else ()
+        work = _of_part([row for row in rows if row.part == part], steps, framework)
+        found += rule(work) if work is not None else ()
     return found
 
 
@@ -104,7 +104,7 @@ def _of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | None:
     return Rare(rows, count, run_ms, framework)
 
 
-def validation_in_steps(seen: Rare) -> Iterator[Finding]:
+def validation_in_steps(work: Rare) -> Iterator[Finding]:
     """Validation takes 10% of the run or more.
 
     Source: `VALIDATING`, `LESS_OFTEN`; the time of each validation of the run, in ``rank0.rare.csv``. Integrations know
@@ -113,20 +113,20 @@ def validation_in_steps(seen: Rare) -> Iterator[Finding]:
 
     Measured: it needs no measurement: what is done half as often takes half of its time.
     """
-    if seen.share < VALIDATING:
+    if work.share < VALIDATING:
         return
-    yield from seen.finding(
+    yield from work.finding(
         "validation-in-steps",
-        title=f"Validation takes {words.share(seen.share)} of the run.",
+        title=f"Validation takes {words.share(work.share)} of the run.",
         advice=(
             "Validate less often or on fewer batches. Disable gradients in it, and use larger batches: without a "
             "backward pass there is memory for them."
         ),
-        code=seen.said("less validation"),
+        code=work.code_for("less validation"),
     )
 
 
-def checkpoint_in_steps(seen: Rare) -> Iterator[Finding]:
+def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
     """Saving checkpoints takes 5% of the run or more.
 
     Source: `SAVING`, `LESS_OFTEN`; the time of each checkpoint of the run, in ``rank0.rare.csv``. Under ``perfhooks
@@ -134,16 +134,16 @@ def checkpoint_in_steps(seen: Rare) -> Iterator[Finding]:
 
     Measured: it needs no measurement to save half as often. A thread that writes saved no time on two cores.
     """
-    if seen.share < SAVING:
+    if work.share < SAVING:
         return
-    yield from seen.finding(
+    yield from work.finding(
         "checkpoint-in-steps",
-        title=f"Saving checkpoints takes {words.share(seen.share)} of the run.",
+        title=f"Saving checkpoints takes {words.share(work.share)} of the run.",
         advice=(
             "Save less often, and keep optimizer state out of files that are only for inference. With a free CPU, copy "
             "the state and let a thread or another process write it."
         ),
-        code=seen.said("saved aside"),
+        code=work.code_for("saved aside"),
     )
 
 

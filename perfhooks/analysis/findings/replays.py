@@ -30,7 +30,7 @@ class Replay(NamedTuple):
     advice: str = ""
 
 
-def of_steps(seen: Evidence) -> Replay:
+def of_steps(window: Evidence) -> Replay:
     """Whether a CUDA graph can hold what the steps launch.
 
     A graph replays the same kernels with the same shapes. It cannot hold a call in which the host waits for the device
@@ -38,22 +38,25 @@ def of_steps(seen: Evidence) -> Replay:
     of it. Events that are waited for, as by what times or logs, are left alone.
 
     Args:
-        seen: the window; a trace of the host's calls.
+        window: the window; a trace of the host's calls.
     """
-    between = _waits_between(seen)
+    between = _waits_between(window)
     if len(between):
         places = ", ".join(most(between, _SHOWN))
         return Replay(
             fits=False,
-            evidence=f"a CUDA graph cannot hold the waits between kernels, {seen.often(between)} in a step: {places}",
+            evidence=(
+                f"a CUDA graph cannot hold the waits between kernels, {window.count_per_step(between)} in a step: "
+                f"{places}"
+            ),
             advice="For a CUDA graph, take what reads values out of the step first: it can hold no wait.",
         )
-    marks = zip(seen.marks.start.tolist(), seen.marks.end.tolist(), strict=True)
-    kernels = [_launched(seen, begin, end) for begin, end in marks]
-    if not seen.are_numbered or len(kernels) == 1:
+    marks = zip(window.marks.start.tolist(), window.marks.end.tolist(), strict=True)
+    kernels = [_launched(window, begin, end) for begin, end in marks]
+    if not window.are_numbered or len(kernels) == 1:
         return Replay(fits=None)
     alike = all(np.array_equal(kernels[0], each) for each in kernels)
-    shapes = " with the same shapes" if "dims" in seen.trace.arguments else ""
+    shapes = " with the same shapes" if "dims" in window.trace.arguments else ""
     if alike:
         return Replay(
             fits=True,
@@ -73,9 +76,9 @@ def of_steps(seen: Evidence) -> Replay:
     )
 
 
-def _launched(seen: Evidence, begin: int, end: int) -> Ints:
+def _launched(window: Evidence, begin: int, end: int) -> Ints:
     """What was launched in some time, stream by stream in its order: names, and shapes of operators if recorded."""
-    trace, time = seen.trace, device.launch_times(seen.trace)
+    trace, time = window.trace, device.launch_times(window.trace)
     works = np.flatnonzero((time >= begin) & (time < end))
     works = works[np.lexsort((time[works], trace.thread[trace.device_rows[works]]))]
     names = _uncounted(trace)[trace.name[trace.device_rows[works]]]
@@ -93,17 +96,17 @@ def _uncounted(trace: Trace) -> Ints:
     return np.array([numbers[text] for text in texts], np.int64)
 
 
-def _waits_between(seen: Evidence) -> list[tuple[str, float]]:
+def _waits_between(window: Evidence) -> list[tuple[str, float]]:
     """The waits of the host that have kernels of their step before and after them, with milliseconds a step."""
-    table = seen.synchronisations
+    table = window.synchronisations
     table = table.filter((pl.col("host_ms") > 0) & ~pl.col("call").str.contains(runtime_calls.TIMED.pattern))
-    launched = device.launch_times(seen.trace)[seen.trace.kind[seen.trace.device_rows] == Kind.KERNEL]
-    step = step_of(seen.marks, launched)
-    first, last = np.full(seen.count + 1, np.iinfo(np.int64).max), np.full(seen.count + 1, -1)
+    launched = device.launch_times(window.trace)[window.trace.kind[window.trace.device_rows] == Kind.KERNEL]
+    step = step_of(window.marks, launched)
+    first, last = np.full(window.count + 1, np.iinfo(np.int64).max), np.full(window.count + 1, -1)
     np.minimum.at(first, step, launched)  # the last place is for what lies in no step
     np.maximum.at(last, step, launched)
-    time = int(seen.trace.start.min()) + np.rint(table["start_ms"].to_numpy() * 1e6).astype(np.int64)
-    here = step_of(seen.marks, time)
+    time = int(window.trace.start.min()) + np.rint(table["start_ms"].to_numpy() * 1e6).astype(np.int64)
+    here = step_of(window.marks, time)
     between = (here >= 0) & (time > first[here]) & (time < last[here])
     rows = table.filter(pl.Series(between, dtype=pl.Boolean)).select("line", "operator", "call", "host_ms")
-    return [(line or operator or call, ms / seen.count) for line, operator, call, ms in rows.iter_rows()]
+    return [(line or operator or call, ms / window.count) for line, operator, call, ms in rows.iter_rows()]

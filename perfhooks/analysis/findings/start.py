@@ -28,7 +28,7 @@ WARMUP: Final = 2
 _SHOWN: Final = 3
 
 
-def recorded_start(seen: Evidence) -> Iterator[Finding]:
+def recorded_start(window: Evidence) -> Iterator[Finding]:
     """One-time work takes a tenth of the recorded time or more, or only first steps of the program were recorded.
 
     Source: `START`, `SOONEST`, `WARMUP`; the first steps are the first three of a process. One-time work is loading
@@ -37,49 +37,51 @@ def recorded_start(seen: Evidence) -> Iterator[Finding]:
 
     Measured: there is no gain to measure.
     """
-    spent = seen.startup
+    spent = window.startup
     every = intervals.joined(*spent.values())
-    taken = seen.per_step(every)
-    if seen.share(taken) < START and not seen.is_start:
+    taken = window.per_step(every)
+    if window.share(taken) < START and not window.is_start:
         return
-    wait = max(SOONEST, _last(seen, every) + 1)
-    yield from seen.finding(
+    wait = max(SOONEST, _last(window, every) + 1)
+    yield from window.finding(
         "recorded-start",
         None,
         title=(
-            f"One-time work takes {ms(taken)} of a {seen.unit} of {ms(seen.step_ms)}."
-            if seen.share(taken) >= START
+            f"One-time work takes {ms(taken)} of a {window.unit} of {ms(window.step_ms)}."
+            if window.share(taken) >= START
             else "Only first steps of the program were recorded, so there is no advice about its steps."
         ),
         estimate="No gain: this finding explains why these figures are not those of later steps.",
-        evidence=[f"{name}: {ms(seen.per_step(each))}" for name, each in spent.items()]
-        + (_calls(seen, every) or [f"recorded: {seen.numbers}"]),
+        evidence=[f"{name}: {ms(window.per_step(each))}" for name, each in spent.items()]
+        + (_calls(window, every) or [f"recorded: {window.numbers}"]),
         advice=(
             "The figures of this window are not those of later steps. In the first steps libraries are imported, "
             "kernels are loaded, code is compiled, graphs are captured and convolutions are tried. Record later, and "
             "let the recorder warm up for some steps. If the start itself is too slow, this window shows why."
         ),
-        code=_later(seen, wait),
+        code=_later(window, wait),
         doubts_others=True,
     )
 
 
-def _later(seen: Evidence, wait: int) -> str:
+def _later(window: Evidence, wait: int) -> str:
     """What to write in order to record later."""
-    line = faces.recording(seen.option("schedule", f"wait={wait} warmup={WARMUP} active=3 repeat=1"), seen.told)
+    line = faces.recording(
+        window.option("schedule", f"wait={wait} warmup={WARMUP} active=3 repeat=1"), window.circumstances
+    )
     torch = f"torch.profiler.schedule(wait={wait}, warmup={WARMUP}, active=3, repeat=1)   # with torch's own"
-    return line if seen.told.is_launched or seen.told.framework else f"{line}\n{torch}"
+    return line if window.circumstances.is_launched or window.circumstances.framework else f"{line}\n{torch}"
 
 
-def _last(seen: Evidence, moments: Intervals) -> int:
+def _last(window: Evidence, moments: Intervals) -> int:
     """The number of the last step in which some of a start lies; -1 without numbers."""
-    inside = intervals.within(moments, seen.marks.start, seen.marks.end) > 0
-    return max((int(seen.marks.number[place] or 0) for place in np.flatnonzero(inside).tolist()), default=-1)
+    inside = intervals.within(moments, window.marks.start, window.marks.end) > 0
+    return max((int(window.marks.number[place] or 0) for place in np.flatnonzero(inside).tolist()), default=-1)
 
 
-def _calls(seen: Evidence, moments: Intervals) -> list[str]:
+def _calls(window: Evidence, moments: Intervals) -> list[str]:
     """The longest calls of the runtime in some moments."""
-    trace = seen.trace
+    trace = window.trace
     calls = trace.rows(Kind.RUNTIME)
     calls = calls[intervals.within(moments, trace.start[calls], trace.end[calls]) >= starts.LOADING_NS]
-    return seen.by_name(calls)[:_SHOWN]
+    return window.by_name(calls)[:_SHOWN]

@@ -36,7 +36,7 @@ AND: Final = "\n# and: "
 """What follows these two is no advice any more where another window has stacks."""
 
 
-def unnamed_time(seen: Evidence) -> Iterator[Finding]:
+def unnamed_time(window: Evidence) -> Iterator[Finding]:
     """A fifth of a training step or more is code outside of torch, while no device works.
 
     Source: `ACCOUNTED`; ``other_ms`` of the table of steps, less operators and the moments in which a device worked. An
@@ -45,30 +45,32 @@ def unnamed_time(seen: Evidence) -> Iterator[Finding]:
 
     Measured: never; how much of it can be saved depends on that code.
     """
-    is_recorder = seen.step_ms >= LARGE * seen.unrecorded_ms and not seen.capture.explains
-    if _unnamed_share(seen) <= 1 - ACCOUNTED or not seen.mean("backward_ms") or is_recorder:
+    is_recorder = window.step_ms >= LARGE * window.unprofiled_ms and not window.capture.explains
+    if _unnamed_share(window) <= 1 - ACCOUNTED or not window.mean("backward_ms") or is_recorder:
         return
-    spent, has_stacks = seen.per_step(seen.unnamed), bool(seen.trace.rows(Kind.PYTHON).size)
-    yield from seen.finding(
+    spent, has_stacks = window.per_step(window.unnamed), bool(window.trace.rows(Kind.PYTHON).size)
+    yield from window.finding(
         UNNAMED,
-        min(spent, seen.host_limit_ms),
-        title=f"Code outside of torch takes {words.ms(spent)} of a {seen.unit}, {words.share(1 - seen.accounted)}.",
+        min(spent, window.host_limit_ms),
+        title=(
+            f"Code outside of torch takes {words.ms(spent)} of a {window.unit}, {words.share(1 - window.named_share)}."
+        ),
         estimate="All of this time.",
         evidence=[
             f"{words.ms(spent)} in no operator of torch and in no part of the step",
-            *most(seen.own_time_in(seen.unnamed)),
+            *most(window.own_time_in(window.unnamed)),
         ],
-        advice=_ADVICE if has_stacks else f"{_ADVICE}{RECORD}{seen.option('with_stack')}{_THEN}",
-        code=_DATASET if has_stacks else f"{_DATASET}{AND}{faces.stacks(seen.told)}",
-        of=seen.unnamed,
+        advice=_ADVICE if has_stacks else f"{_ADVICE}{RECORD}{window.option('with_stack')}{_THEN}",
+        code=_DATASET if has_stacks else f"{_DATASET}{AND}{faces.stacks(window.circumstances)}",
+        of=window.unnamed,
     )
 
 
-def _unnamed_share(seen: Evidence) -> float:
+def _unnamed_share(window: Evidence) -> float:
     """The share of the step that is code outside of torch."""
-    if not seen.is_busy:
-        return 1 - seen.accounted
-    span = intervals.within(seen.windows, seen.marks.start, seen.marks.end)
-    spent = intervals.within(seen.unnamed, seen.marks.start, seen.marks.end)
+    if not window.is_busy:
+        return 1 - window.named_share
+    span = intervals.within(window.windows, window.marks.start, window.marks.end)
+    spent = intervals.within(window.unnamed, window.marks.start, window.marks.end)
     shares = spent[span > 0] / span[span > 0]
     return float(shares.min(initial=1.0)) if len(shares) else 0.0

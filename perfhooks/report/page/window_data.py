@@ -288,7 +288,7 @@ def _sum_known(column: pl.Expr) -> pl.Expr:
 def _findings(capture: Capture, trace: Trace) -> dict[str, Any]:
     evidence = findings.Evidence(capture, trace)
     rows = msgspec.json.decode(msgspec.json.encode(findings.look(evidence)))
-    accounted, step_ms = json_values.number(evidence.accounted), json_values.number(evidence.step_ms)
+    accounted, step_ms = json_values.number(evidence.named_share), json_values.number(evidence.step_ms)
     return {"rows": rows, "accounted": accounted, "step_ms": step_ms}
 
 
