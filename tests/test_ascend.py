@@ -281,7 +281,7 @@ def test_every_command_accepts_a_trace_and_folders(folder, tmp_path, target, per
     assert {type(event["ts"]) for event in merged if event["ph"] == "X"} <= {int, float}
     names = {event["args"]["name"] for event in merged if event["name"] == "process_name"}
     assert {f"rank {rank} {name}" for rank in ranks for name in ("Python", "CANN", "Ascend Hardware", "HCCL")} <= names
-    assert "the recorded steps (3 and 3 steps" in perfhooks("compare", path, path)
+    assert "the profiled steps (3 and 3 steps" in perfhooks("compare", path, path)
 
 
 @pytest.mark.slow

@@ -226,10 +226,10 @@ def test_a_slower_machine_is_said_to_be_one_and_no_reason_is_sure(folder):
     base = make_run(folder / "quiet", training(layers=8, noise=1), steps())
     busy = make_run(folder / "busy", on_a_slower_machine(training(layers=8, noise=2), 1.3), steps(6.5, seed=1))
     output = run(base, busy).output
-    assert "what did not change takes 1.30 times as long in the recorded steps of B" in output
+    assert "unchanged rows take 1.30 times as long in the profiled steps of B" in output
     made = comparison.compare(*sources.read([[base], [busy]]))
     assert all(row.sure == 0 for row in made.reasons)
-    assert all(told.endswith("; what did not change varies by as much.") for told in made.told)
+    assert all(told.endswith("; unchanged rows vary by as much.") for told in made.told)
 
 
 def test_what_an_operator_calls_belongs_to_it_with_what_python_spends_to_call_it(tmp_path):
@@ -303,7 +303,7 @@ def test_a_share_is_one_of_the_step_of_its_own_side(tmp_path):
     assert (data.a, data.b) == (pytest.approx(1 / 7.35), pytest.approx(4 / 10.35))
     assert sum(row.difference for row in made.reasons) == pytest.approx(0)
     # neither of these says anything of shares
-    about_time = ("milliseconds hardly compare", "times as long")
+    about_time = ("times in ms are not comparable", "times as long")
     said = [*made.doubts, *made.notes]
     assert [note for note in said if any(words in note for words in about_time)] == []
     made = comparison.compare(a, b)
@@ -327,8 +327,8 @@ def test_a_share_that_more_calls_add_is_one_of_the_step_of_a(tmp_path):
     ("calls", "by_count", "said"),
     [
         ((10, 16), 0.6, "by more calls (10 -> 16 calls)"),
-        ((10, 15), 0.5, "half by the number of calls (10 -> 15 calls), half by their price"),
-        ((10, 11), 0.4, "each call dearer"),
+        ((10, 15), 0.5, "half by the number of calls (10 -> 15 calls), half by their duration"),
+        ((10, 11), 0.4, "each call slower"),
         ((10, 12), 0.4, " (10 -> 12 calls)"),
     ],
 )
@@ -347,7 +347,7 @@ def test_a_reason_is_put_down_to_calls_or_their_price_where_that_is_six_tenths_o
     told = sentences.contribution(row)
     assert told.startswith("+1 ms a step: aten::mm takes 2 ms instead of 1 ms")
     assert told.removesuffix(".").endswith(said)
-    assert ("dearer" in told) == ("dearer" in said)
+    assert ("slower" in told) == ("slower" in said)
 
 
 def test_what_is_gone_is_said_to_be_and_what_changed_most_inside_is_named():
@@ -378,7 +378,7 @@ def test_of_many_reasons_the_largest_five_are_said_and_of_a_large_table_nothing_
     assert len(made.told) == 5
     told = comparison.data(made)
     assert len(told["reasons"]) == len(told["tables"]["operators"]) == 201
-    assert told["reasons"][-1]["name"] == "60 smaller ones"
+    assert told["reasons"][-1]["name"] == "60 smaller rows"
     assert sum(row["difference"] for row in told["reasons"]) == pytest.approx(260 * 2000)
     assert told["counts"] == [{"name": "aten::more", "a": 1, "b": 2}]
 
@@ -538,12 +538,12 @@ def test_other_runs_of_the_same_program_beside_those_compared_say_how_much_proce
         made(f"other{seed} again", 20 + seed, **other)
     a = made("a", 30)
     b = made("b", 31, command=["train.py", "--lr", "3"])
-    assert "as 4 earlier runs did too" in run(a, b).output
-    assert "as 2 earlier runs did too" in run(folder / "before0", a, folder / "before1", "--", b).output
+    assert "estimated with 4 earlier runs" in run(a, b).output
+    assert "estimated with 2 earlier runs" in run(folder / "before0", a, folder / "before1", "--", b).output
     unknown = [made(f"unknown{seed}", 40 + seed, revision="") for seed in range(3)]
     assert "earlier" not in run(*unknown[:2]).output, "nobody knows which program it was"
     (folder / "before0" / "run.json").write_bytes(b"{")
-    assert "as 3 earlier runs did too" in run(a, b).output
+    assert "estimated with 3 earlier runs" in run(a, b).output
 
 
 @pytest.mark.parametrize("words", [["-o", "page.html"], ["--open"], ["-o", "page.html", "--open"]])
@@ -558,7 +558,7 @@ def test_a_page_is_opened_where_that_is_asked_for(base, slower, tmp_path, monkey
 
 
 def test_one_run_a_side_is_said_to_be_one_run_a_side(base):
-    assert "one run a side" in run(base, base).output
+    assert "one run per side" in run(base, base).output
 
 
 def test_json_and_markdown_say_the_same(base, slower):
@@ -586,7 +586,7 @@ def test_what_differs_besides_is_said_first(folder, base):
     assert (second, empty) == (told, "")
     assert verdict.startswith("Undecided: ")
     assert "CACHE_DIR" not in output
-    assert "different machines" in output.partition("Where it comes from")[0]
+    assert "different machines" in output.partition("Reasons by")[0]
 
 
 @pytest.mark.parametrize(
@@ -676,7 +676,7 @@ def test_an_interval_that_says_nothing_is_not_shown(folder):
     lines = run(*uneven).output.splitlines()
     assert re.fullmatch(r"  steps are too uneven to detect changes below a factor of \d.*", lines[3]), lines
     assert not any("interval" in line for line in lines)
-    assert re.match(r"Undecided: .* ms, [+-]\d+(\.\d)?%, which may be chance\.", lines[0])
+    assert re.match(r"Undecided: .* ms, [+-]\d+(\.\d)?%, which may be noise\.", lines[0])
 
 
 def test_equal_runs_list_no_reason_within_the_noise(folder):
@@ -687,7 +687,7 @@ def test_equal_runs_list_no_reason_within_the_noise(folder):
     ]
     output = run(*sides[0], "--", *sides[1]).output
     assert output.startswith("The same, within ")
-    assert "What differs for certain, by the host's time" in output
+    assert "Certain differences by host time" in output
     assert "  nothing beyond the noise" in output
     assert "a step: " not in output
 
@@ -722,7 +722,7 @@ def test_what_must_be_read_is_short_and_all_else_comes_after_the_reasons(folder)
     ]
     for form, mark in (("text", "Notes:"), ("markdown", "<details>")):
         output = run(*sides[0], "--", *sides[1], "--format", form).output
-        before = [line for line in output.partition("Where it comes from")[0].splitlines() if line]
+        before = [line for line in output.partition("Reasons by")[0].splitlines() if line]
         assert len(before) <= (1 if form == "text" else 2) + 1 + 2 + 2, before
         notes = output.partition(mark)[2]
         assert notes.count("more than three times the median") == 1, "one note says it of all six runs"
@@ -764,12 +764,12 @@ def test_a_thread_that_waited_for_a_processor_is_said_to_have(folder, base, tmp_
     quiet = make_run(tmp_path / "quiet", training(), steps(8.0, seed=2))
     publish_json(quiet / "rank0.status.json", Status(process=Process.current(), time=0, loop=loop, waited=0.0))
     assert run("--save", tmp_path / "busy.json", other).exit_code == 0
-    told = f"and {said_in_words.share(waited or 0)} in B of their time, as the machine was busy"
+    told = f"and {said_in_words.share(waited or 0)} in B of their time"
     for busy in (other, tmp_path / "busy.json"):
         output = " ".join(run(quiet, busy).output.split())
         assert (f"for 0% in A {told}: the mean step without those waits is compared" in output) == is_said
         output = " ".join(run(base, busy).output.split())
-        assert (f"for an unknown share in A {told}: nothing is decided" in output) == is_said
+        assert (f"for an unknown share in A {told}: the verdict is withheld" in output) == is_said
         assert ("Undecided" in output) == is_said
 
 
@@ -778,7 +778,7 @@ def test_that_other_programs_used_the_machine_is_said(folder, base, tmp_path):
     beside = make_run(tmp_path / "beside", training(), steps(8.0, seed=1))
     append_waits(beside / "rank0.processor.csv", "train", [Stretch(0, 999, 9e3, 8.9e3, 8.9e3, 0.0, 4.5e3)])
     output = " ".join(run(base, beside).output.split())
-    told = "other programs used an unknown share in A and 50% in B of this machine's processors"
+    told = "other programs used an unknown share in A and 50% in B of the CPUs"
     assert told in output
     assert "Undecided" in output
     assert json.loads(run(base, beside, "--format", "json").output)["verdict"]["others_b"] == 0.5
@@ -790,8 +790,8 @@ def test_recorded_steps_that_differ_the_other_way_give_no_reason_for_the_verdict
     other = make_run(folder / "contrary", training(data=100), steps(6.0, seed=3))
     output = run(base, other).output
     assert "Slower" in output
-    assert "the recorded steps differ the other way" in output
-    assert "so the reasons cannot say why the step became slower" in " ".join(output.split())
+    assert "the profiled steps differ in the opposite direction" in output
+    assert "so the reasons cannot explain why the step became slower" in " ".join(output.split())
 
 
 def side_of(name, step_costs, median, runs=3):
@@ -870,7 +870,7 @@ def test_evaluations_are_compared_apart_and_what_comes_more_often_is_part_of_the
     assert made.verdict.ratio == pytest.approx((every + 19) / every if is_counted else 1, rel=0.02)
     (note,) = [note for note in made.notes if "more than three times the median" in note]
     assert f"take 0% of the time in A and {said_in_words.share(made.b.levels[0].far_time)} in B" in note
-    assert note.endswith("part of the mean step" if is_counted else "no part of the verdict")
+    assert note.endswith("included in the mean step" if is_counted else "excluded from the verdict")
 
 
 def test_of_several_ranks_the_lowest_tells_where_the_time_goes_and_all_how_long_they_take(tmp_path):
@@ -1061,7 +1061,7 @@ def test_a_stop_of_the_process_in_some_steps_makes_no_operator_dearer(tmp_path, 
     (row,) = (row for row in largest(Aligned(plain, disturbed)) if row.name == "aten::op0")
     assert row.difference == pytest.approx(800_000 * len(stops) / 10)
     assert (row.typical, row.sure > 0) == (pytest.approx(800_000 * is_sure), is_sure)
-    assert sentences.contribution(row).endswith("; single steps make it.") != is_sure
+    assert sentences.contribution(row).endswith("; only a few steps cause it.") != is_sure
 
 
 def test_a_new_call_costs_what_it_takes_in_most_steps_though_one_was_stopped(tmp_path):
@@ -1314,7 +1314,7 @@ def test_a_broken_baseline_is_one_line_and_soon(base, tmp_path):
 def test_steps_that_took_no_time_have_no_shares(base, tmp_path):
     kept = baseline.encode(sources.read([[base]])[0]).replace(b'"wall":', b'"wall":0,"was":')
     (tmp_path / "odd.json").write_bytes(kept)
-    assert "took no time" in str(run(tmp_path / "odd.json", base, "--shares").exception)
+    assert "steps of length 0" in str(run(tmp_path / "odd.json", base, "--shares").exception)
     assert run(tmp_path / "odd.json", base).exit_code == 0
 
 
@@ -1361,7 +1361,7 @@ def test_runs_without_windows_have_a_verdict_and_no_reason(folder, base):
     output = run(base, bare).output
     assert "Slower" in output
     assert "kept no window of train" in output
-    assert "Where it comes from" not in output
+    assert "Reasons by" not in output
 
 
 def test_a_window_whose_clocks_were_held_is_compared_with_none(folder, base):
@@ -1372,7 +1372,7 @@ def test_a_window_whose_clocks_were_held_is_compared_with_none(folder, base):
     output = " ".join(run(base, sampled).output.split())
     assert "Slower" in output
     assert f"sampled: train-000010-000012 is left out: {labels.CLOCKS_LOCKED}" in output
-    assert "Where it comes from" not in output
+    assert "Reasons by" not in output
 
 
 def test_two_traces_are_compared_without_a_verdict(folder):
@@ -1380,8 +1380,8 @@ def test_two_traces_are_compared_without_a_verdict(folder):
         testing.write_trace(folder / f"{name}.json", training(data=data)) for name, data in (("a", 1000), ("b", 4000))
     ]
     output = run(*traces).output
-    change = r"Undecided: \S+ ms -> \S+ ms in the recorded steps \(\d and \d steps, \+\S+\); "
-    assert re.search(change + r"nothing unrecorded to judge by\.", " ".join(output.split())), output
+    change = r"Undecided: \S+ ms -> \S+ ms in the profiled steps \(\d and \d steps, \+\S+\); "
+    assert re.search(change + r"no unprofiled steps\.", " ".join(output.split())), output
     assert "waiting for data takes 4 ms instead of 1 ms" in output
 
 

@@ -146,7 +146,7 @@ def test_nothing_is_called_chance_above_an_interval_that_excludes_it(count, said
     found = verdict(pairs(np.random.default_rng(5), count, ratio=2.0, noise=0.001, process=0.001))
     assert found.low > 1.02
     sentence = sentences.verdict(found)
-    assert sentence.endswith(f"; {said} too few to say, 3 do.")
+    assert sentence.endswith(f"; {said} too few to decide, 3 are needed.")
     assert "chance" not in sentence
 
 
@@ -155,7 +155,7 @@ def test_where_so_many_runs_would_decide_that_nobody_makes_them_the_other_way_is
     run = level(np.exp(np.random.default_rng(3).normal(0, 0.02, 200)))
     found = replace(recorded([run], [run]), outcome="undecided", more_steps=None, more_runs=more)
     (told,) = sentences.certainty(found)
-    assert f"{more} more runs a side would decide" in told
+    assert f"{more} more runs per side would decide" in told
     assert ("--run" in told) == is_named
 
 

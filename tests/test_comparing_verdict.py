@@ -449,7 +449,7 @@ def test_earlier_runs_say_that_processes_differ_by_less_than_is_assumed():
     assert several.outcome == two_programs.outcome == "slower"
     assert several.process_sd < alone.process_sd == one.process_sd == PROCESS_SD
     (told,) = certainty(several)
-    assert told.endswith("(one run a side; processes are taken to differ by 0.68%, as 6 earlier runs did too)")
+    assert told.endswith("(one run per side; assumed spread between processes 0.68%, estimated with 6 earlier runs)")
 
 
 def test_earlier_runs_that_differ_by_more_say_nothing_as_their_program_may_have_changed():

@@ -1,4 +1,4 @@
-"""Two trainings compared: one object with the verdict, what differs besides and the reason, as plain data."""
+"""The comparison of two trainings as plain data: verdict, differing facts and reasons."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMAT: Final = 2
-"""Of a comparison's data. 2: mean and typical step; 1: the first."""
+"""Format of the JSON of a comparison. 1: first version; 2: with mean and typical step."""
 NAMED: Final = 5
-"""How many reasons are said; all are in the tables."""
+"""Number of reasons in the text. The tables contain all."""
 
-_ROWS: Final = 200
-_NOTABLE: Final = 0.05
-"""From this share on it is said that everything takes longer, or shorter: processes differ by less."""
+_MAX_ROWS: Final = 200
+_MIN_SLOWDOWN: Final = 0.05
+"""Minimum overall slowdown of unchanged rows that is reported. Processes on a quiet machine differ by less."""
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """What two sides say together."""
+    """The comparison of two sides."""
 
     a: Side
     b: Side
     verdict: Verdict | None
-    """None where a side has no steps to judge by."""
+    """None if a side has too few unprofiled steps."""
     differs: list[Difference]
     notes: list[str]
     doubts: list[str] = []
-    """Why the verdict is not to be believed without more ado, the gravest first."""
+    """Reasons to doubt the verdict, the most serious first."""
     samples: tuple[int, int] | None = None
-    """How many a step of each side takes, where that is known and not the same: the verdict is then of one sample."""
+    """Samples per step of each side, if known and different. The verdict is then about the time per sample."""
     by_device: bool = False
-    """Whether the reasons are times of devices rather than of the host."""
+    """Whether the reasons are device times instead of host times."""
     shares: bool = False
-    """Whether their numbers are shares of the step rather than nanoseconds."""
+    """Whether their numbers are shares of the step instead of nanoseconds."""
     reasons: list[Contribution] = []
-    """Largest first; they sum to the difference of the recorded steps."""
+    """Reasons, the largest first. They sum to the difference of the profiled steps."""
     views: dict[str, list[Contribution]] = {}
-    """The same difference by parts, operators, ...; each sums to it, but collectives."""
+    """One difference in several views: parts, operators and so on. Each view except collectives sums to it."""
 
     @property
     def sentence(self) -> str:
@@ -64,14 +64,14 @@ class Comparison(msgspec.Struct, kw_only=True):
 
     @property
     def stalled(self) -> str:
-        """Which long steps make the mean differ, in words; empty where none do, or where steps are not at hand."""
+        """A sentence about long steps that change the mean; empty without such steps or without step times."""
         if self.verdict is None or not (self.a.runs and self.b.runs):
             return ""
         return sentences.stalled(self.verdict, stalls(self.a.runs), stalls(self.b.runs))
 
     @property
     def step_ms(self) -> tuple[float | None, float | None]:
-        """What a step takes that nobody recorded; None where there are too few."""
+        """Unprofiled step times of A and B in ms; None if there are too few."""
         if self.verdict is None:
             return None, None
         a, b = self.samples or (1, 1)
@@ -79,66 +79,67 @@ class Comparison(msgspec.Struct, kw_only=True):
 
     @property
     def is_decided(self) -> bool:
-        """Whether one side is slower; also True if only windows, or shares of the step, are compared."""
+        """Whether one side is slower; also True if only windows or shares of the step are compared."""
         return self.shares or self.verdict is None or self.verdict.outcome in ("slower", "faster")
 
     @property
     def told(self) -> list[str]:
         """The largest reasons in words. Without a difference to explain, only certain ones."""
-        say = words.share if self.shares else None
-        listed = [each for each in self.reasons if each.difference and (self.is_decided or self._is_certain(each))]
-        return [sentences.contribution(each, say) for each in listed[:NAMED]]
+        write = words.share if self.shares else None
+        rows = [row for row in self.reasons if row.difference and (self.is_decided or self._is_certain(row))]
+        return [sentences.contribution(row, write) for row in rows[:NAMED]]
 
     def _is_certain(self, row: Contribution) -> bool:
-        """Under CPU contention only more or fewer calls are certain: their price is noise."""
+        """Return whether a row is certain. Under CPU contention only changed numbers of calls are."""
         is_disturbed = self.verdict is not None and (self.verdict.is_busy or self.verdict.is_beside_others)
         return row.is_certain and (not is_disturbed or abs(row.by_count) > abs(row.by_price))
 
     @property
     def recorded(self) -> str:
-        """What the recorded steps differ by, in words."""
+        """The heading of the reasons."""
         if not (self.a.costs.steps and self.b.costs.steps):
             return ""
-        whose = "by the device's time" if self.by_device else "by the host's time"
-        of_a, of_b = (f"{side.costs.steps:,} steps of {words.ms(side.step_ms)}" for side in (self.a, self.b))
-        head = "Where it comes from" if self.is_decided else "What differs for certain"
-        return f"{head}, {whose}, recorded in {of_a} and {of_b}:"
+        clock = "device time" if self.by_device else "host time"
+        of_a, of_b = (f"{side.costs.steps:,} profiled steps of {words.ms(side.step_ms)}" for side in (self.a, self.b))
+        head = "Reasons" if self.is_decided else "Certain differences"
+        return f"{head} by {clock}, from {of_a} and {of_b}:"
 
 
 def compare(a: Side, b: Side, *, tolerance: float = TOLERANCE, shares: bool = False) -> Comparison:
     """Compare two sides.
 
     Args:
-        a: What was before.
-        b: What is now.
-        tolerance: What share of difference is none.
+        a: The baseline.
+        b: The candidate.
+        tolerance: Relative difference that does not count.
         shares: Compare shares of the step instead of times.
 
     Raises:
-        PerfhooksError: There is nothing that both have.
+        PerfhooksError: The sides share neither unprofiled steps nor windows.
     """
     if not (a.levels and b.levels) and not (a.costs.steps and b.costs.steps):
-        raise PerfhooksError(f"{a.label} and {b.label} have nothing in common: neither timed steps nor windows")
-    taken = _samples(a, b)
-    judged = _judged(a, b, taken, tolerance) if a.levels and b.levels else None
+        raise PerfhooksError(
+            f"{a.label} and {b.label} cannot be compared: they share neither unprofiled steps nor windows"
+        )
+    samples_per_step = _samples_per_step(a, b)
+    judged = _judge(a, b, samples_per_step, tolerance) if a.levels and b.levels else None
     differs = differences(a.facts, b.facts)
-    made = Comparison(
-        a=a, b=b, verdict=judged, differs=differs, notes=[*a.notes, *b.notes], shares=shares, samples=taken
+    comparison = Comparison(
+        a=a, b=b, verdict=judged, differs=differs, notes=[*a.notes, *b.notes], shares=shares, samples=samples_per_step
     )
-    made.doubts = _doubts(made)
-    made.notes += _apart(made)
+    comparison.doubts = _find_doubts(comparison)
+    comparison.notes += _note_outliers(comparison)
     if a.costs.steps and b.costs.steps:
-        _explain(made)
-    return made
+        _explain(comparison)
+    return comparison
 
 
-def _samples(a: Side, b: Side) -> tuple[int, int] | None:
-    """How many a step takes, where both sides know and it is not the same."""
+def _samples_per_step(a: Side, b: Side) -> tuple[int, int] | None:
     of_a, of_b = samples(a.facts), samples(b.facts)
     return (of_a, of_b) if of_a and of_b and of_a != of_b else None
 
 
-def _judged(a: Side, b: Side, samples: tuple[int, int] | None, tolerance: float) -> Verdict:
+def _judge(a: Side, b: Side, samples: tuple[int, int] | None, tolerance: float) -> Verdict:
     sides = (a, b)
     earlier = [*a.earlier, *b.earlier]
     if samples:
@@ -146,76 +147,86 @@ def _judged(a: Side, b: Side, samples: tuple[int, int] | None, tolerance: float)
         return verdict(*levels, earlier=earlier, tolerance=tolerance)
     is_whole = all(len(side.runs) == len(side.levels) for side in sides)
     same_data = paired(a.runs, b.runs) if is_whole else None
-    found = verdict(*(same_data or (a.levels, b.levels)), earlier=earlier, tolerance=tolerance)
-    return replace(found, is_paired=same_data is not None)
+    result = verdict(*(same_data or (a.levels, b.levels)), earlier=earlier, tolerance=tolerance)
+    return replace(result, is_paired=same_data is not None)
 
 
-def _of_both(*shares: float | None) -> str:
-    each = ("an unknown share" if share is None else words.share(share) for share in shares)
-    return " and ".join(f"{told} in {side}" for told, side in zip(each, "AB", strict=True))
+def _format_both(*shares: float | None) -> str:
+    texts = ("an unknown share" if share is None else words.share(share) for share in shares)
+    return " and ".join(f"{text} in {side}" for text, side in zip(texts, "AB", strict=True))
 
 
-def _doubts(made: Comparison) -> list[str]:
-    found = []
-    if is_elsewhere(made.differs, made.a.facts) and not made.shares:
-        found.append(
-            "the two ran on different machines, so milliseconds hardly compare; --shares compares shares of the step"
+def _find_doubts(comparison: Comparison) -> list[str]:
+    doubts = []
+    if is_elsewhere(comparison.differs, comparison.a.facts) and not comparison.shares:
+        doubts.append(
+            "the two ran on different machines, so times in ms are not comparable; use --shares to compare shares of "
+            "the step"
         )
-    if made.verdict is not None and made.verdict.is_busy:
-        told = _of_both(made.verdict.waited_a, made.verdict.waited_b)
-        done = "nothing is decided" if made.verdict.is_withheld else "the mean step without those waits is compared"
-        found.append(f"steps waited for a processor for {told} of their time, as the machine was busy: {done}")
-    elif made.verdict is not None and made.verdict.is_beside_others:
-        told = _of_both(made.verdict.others_a, made.verdict.others_b)
-        found.append(
-            f"other programs used {told} of this machine's processors, and with them caches and the memory's speed: "
-            "equal runs differ by more than on a quiet machine; --run compares two beside each other"
+    if comparison.verdict is not None and comparison.verdict.is_busy:
+        ratios = _format_both(comparison.verdict.waited_a, comparison.verdict.waited_b)
+        done = (
+            "the verdict is withheld"
+            if comparison.verdict.is_withheld
+            else "the mean step without those waits is compared"
         )
-    if not made.shares and _is_contrary(made):
-        found.append(
-            f"the recorded steps differ the other way ({words.ms(made.a.step_ms)} -> {words.ms(made.b.step_ms)}), "
-            f"so the reasons cannot say why the step became {made.verdict.outcome if made.verdict else ''}"
+        doubts.append(f"CPU contention: steps waited in the run queue for {ratios} of their time: {done}")
+    elif comparison.verdict is not None and comparison.verdict.is_beside_others:
+        ratios = _format_both(comparison.verdict.others_a, comparison.verdict.others_b)
+        doubts.append(
+            f"other programs used {ratios} of the CPUs, and shared their caches and memory bandwidth: equal runs "
+            "differ by more than on a quiet machine; use --run to compare two commands in interleaved blocks"
         )
-    recorded = [each.name.removeprefix("option ") for each in made.differs if each.name.startswith("option ")]
-    other = [name for name in recorded if name in RECORDED]
-    if other:
-        found.append(
-            f"the windows were recorded with different options ({', '.join(other)}): what only one of them recorded "
-            "is not compared, and recording itself is part of the difference of the recorded steps"
+    if not comparison.shares and _is_contrary(comparison):
+        change = f"{words.ms(comparison.a.step_ms)} -> {words.ms(comparison.b.step_ms)}"
+        doubts.append(
+            f"the profiled steps differ in the opposite direction ({change}), so the reasons cannot explain why the "
+            f"step became {comparison.verdict.outcome if comparison.verdict else ''}"
         )
-    return found
+    options = [
+        difference.name.removeprefix("option ")
+        for difference in comparison.differs
+        if difference.name.startswith("option ")
+    ]
+    recording_options = [name for name in options if name in RECORDED]
+    if recording_options:
+        doubts.append(
+            f"the windows were recorded with different options ({', '.join(recording_options)}): columns of only one "
+            "side are dropped, and recording overhead is part of the difference of the profiled steps"
+        )
+    return doubts
 
 
-def _apart(made: Comparison) -> list[str]:
-    """What evaluations and checkpoints take, which the verdict is not about."""
-    times = [sum(run.far_time for run in side.levels) / max(len(side.levels), 1) for side in (made.a, made.b)]
-    if made.verdict is None or made.verdict.clock == "processor" or not any(times):
+def _note_outliers(comparison: Comparison) -> list[str]:
+    times = [
+        sum(run.far_time for run in side.levels) / max(len(side.levels), 1) for side in (comparison.a, comparison.b)
+    ]
+    if comparison.verdict is None or comparison.verdict.clock == "processor" or not any(times):
         return []
-    where = "part of the mean step" if made.verdict.is_far_counted else "no part of the verdict"
-    told = f"{words.share(times[0])} of the time in A and {words.share(times[1])} in B, and are {where}"
-    return [f"steps of more than three times the median (evaluations, checkpoints, pauses) take {told}"]
+    effect = "included in the mean step" if comparison.verdict.is_far_counted else "excluded from the verdict"
+    text = f"{words.share(times[0])} of the time in A and {words.share(times[1])} in B, and are {effect}"
+    return [f"steps of more than three times the median (evaluations, checkpoints, pauses) take {text}"]
 
 
-def _is_contrary(made: Comparison) -> bool:
-    """Whether the recorded steps became shorter where the others became longer, or the other way round."""
-    if made.verdict is None or made.verdict.outcome not in ("faster", "slower") or not made.a.step_ms:
+def _is_contrary(comparison: Comparison) -> bool:
+    if comparison.verdict is None or comparison.verdict.outcome not in ("faster", "slower") or not comparison.a.step_ms:
         return False
-    recorded = made.b.step_ms / made.a.step_ms - 1
-    return abs(recorded) > made.verdict.tolerance and (recorded > 0) != (made.verdict.ratio > 1)
+    recorded = comparison.b.step_ms / comparison.a.step_ms - 1
+    return abs(recorded) > comparison.verdict.tolerance and (recorded > 0) != (comparison.verdict.ratio > 1)
 
 
-def _explain(made: Comparison) -> None:
-    if made.shares and not (made.a.step_ms and made.b.step_ms):
+def _explain(comparison: Comparison) -> None:
+    if comparison.shares and not (comparison.a.step_ms and comparison.b.step_ms):
         raise PerfhooksError(
-            f"{made.a.label} or {made.b.label} has steps that took no time: nothing is a share of them"
+            f"{comparison.a.label} or {comparison.b.label} has steps of length 0, so shares of the step are undefined"
         )
-    aligned = Aligned(made.a.costs, made.b.costs)
-    made.by_device = aligned.by_device
-    usual = reason.usual(aligned)
-    if not made.shares and abs(usual.factor - 1) >= _NOTABLE:
-        made.notes.append(
-            f"what did not change takes {usual.factor:.2f} times as long in the recorded steps of B, as on a "
-            "machine that is busier or quieter: reasons that this explains come last"
+    aligned = Aligned(comparison.a.costs, comparison.b.costs)
+    comparison.by_device = aligned.by_device
+    noise = reason.usual(aligned)
+    if not comparison.shares and abs(noise.factor - 1) >= _MIN_SLOWDOWN:
+        comparison.notes.append(
+            f"unchanged rows take {noise.factor:.2f} times as long in the profiled steps of B, as with another CPU "
+            "load: reasons within this factor come last"
         )
     views = {
         "reasons": reason.largest(aligned),
@@ -226,68 +237,65 @@ def _explain(made: Comparison) -> None:
         "classes": reason.by_class(aligned),
         "kernels": reason.by_kernel(aligned),
     }
-    if made.shares:
-        steps = made.a.step_ms * 1e6, made.b.step_ms * 1e6
-        views = {name: [_as_share(row, *steps) for row in rows] for name, rows in views.items()}
-        views = {name: sorted(rows, key=lambda each: -abs(each.difference)) for name, rows in views.items()}
+    if comparison.shares:
+        steps = comparison.a.step_ms * 1e6, comparison.b.step_ms * 1e6
+        views = {name: [_scale_row(row, *steps) for row in rows] for name, rows in views.items()}
+        views = {name: sorted(rows, key=lambda row: -abs(row.difference)) for name, rows in views.items()}
     else:
         views["collectives"] = reason.by_collective(aligned)
-    made.reasons = views.pop("reasons")
-    made.views = {name: rows for name, rows in views.items() if rows}
+    comparison.reasons = views.pop("reasons")
+    comparison.views = {name: rows for name, rows in views.items() if rows}
 
 
-def _as_share(row: Contribution, step_a: float, step_b: float) -> Contribution:
+def _scale_row(row: Contribution, step_a: float, step_b: float) -> Contribution:
     a, b = row.a / step_a, row.b / step_b
     by_count = row.by_count / step_a
     return msgspec.structs.replace(row, a=a, b=b, by_count=by_count, by_price=b - a - by_count, sure=None, inside=[])
 
 
-def data(made: Comparison) -> dict[str, Any]:
-    """A comparison as plain JSON.
-
-    Args:
-        made: Any.
+def data(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as plain JSON.
 
     Returns:
         ``verdict``, ``sentence``, ``differs``, ``notes``, ``reasons`` and ``tables`` (rows with ``a``, ``b`` and
-        ``difference``, of one step, in nanoseconds or as shares), ``memory``, ``findings``, ``ranks`` and ``flames``.
+        ``difference`` per step, in nanoseconds or as shares), ``memory``, ``findings``, ``ranks`` and ``flames``.
     """
     return {
         "format": FORMAT,
-        "a": _described(made.a),
-        "b": _described(made.b),
-        "verdict": None if made.verdict is None else answers(made.verdict),
-        "sentence": made.sentence,
-        "differs": [each._asdict() for each in made.differs],
-        "notes": [*made.doubts, *made.notes],
-        "by_device": made.by_device,
-        "unit": "share" if made.shares else "ns",
-        "recorded": made.recorded,
-        "told": made.told,
-        "reasons": _rows(made.reasons),
-        "tables": {name: _rows(rows) for name, rows in made.views.items()},
-        "memory": memory(made),
-        "findings": findings(made),
-        "ranks": ranks(made),
-        "counts": _counts(made),
-        "flames": {"a": made.a.flames, "b": made.b.flames},
+        "a": _describe_side(comparison.a),
+        "b": _describe_side(comparison.b),
+        "verdict": None if comparison.verdict is None else answers(comparison.verdict),
+        "sentence": comparison.sentence,
+        "differs": [difference._asdict() for difference in comparison.differs],
+        "notes": [*comparison.doubts, *comparison.notes],
+        "by_device": comparison.by_device,
+        "unit": "share" if comparison.shares else "ns",
+        "recorded": comparison.recorded,
+        "told": comparison.told,
+        "reasons": _build_rows(comparison.reasons),
+        "tables": {name: _build_rows(rows) for name, rows in comparison.views.items()},
+        "memory": memory(comparison),
+        "findings": findings(comparison),
+        "ranks": ranks(comparison),
+        "counts": _find_counts(comparison),
+        "flames": {"a": comparison.a.flames, "b": comparison.b.flames},
     }
 
 
-def answers(found: Verdict) -> dict[str, Any]:
-    """A verdict as plain JSON."""
-    ratios = {"typical": ratio_data(found.typical), "mean": ratio_data(found.mean)}
-    low, high = sentences.ends(found.decisive)
-    return asdict(found) | ratios | {"ratio": found.ratio, "low": low, "high": high}
+def answers(result: Verdict) -> dict[str, Any]:
+    """Return a verdict as plain JSON."""
+    ratios = {"typical": ratio_data(result.typical), "mean": ratio_data(result.mean)}
+    low, high = sentences.ends(result.decisive)
+    return asdict(result) | ratios | {"ratio": result.ratio, "low": low, "high": high}
 
 
-def ratio_data(found: Ratio) -> dict[str, Any]:
-    """A ratio as plain JSON; an end of its interval that is only noise is null."""
-    low, high = sentences.ends(found)
-    return found._asdict() | {"low": low, "high": high}
+def ratio_data(ratio: Ratio) -> dict[str, Any]:
+    """Return a ratio as plain JSON; an end of its interval that is only noise is null."""
+    low, high = sentences.ends(ratio)
+    return ratio._asdict() | {"low": low, "high": high}
 
 
-def _described(side: Side) -> dict[str, Any]:
+def _describe_side(side: Side) -> dict[str, Any]:
     costs = side.costs
     return {
         "label": side.label,
@@ -299,57 +307,57 @@ def _described(side: Side) -> dict[str, Any]:
     }
 
 
-def _rows(rows: Sequence[Contribution]) -> list[dict[str, Any]]:
-    """The largest rows, and what the others sum to."""
-    shown = [_row(each) for each in rows[:_ROWS]]
-    rest = rows[_ROWS:]
-    if rest:
+def _build_rows(rows: Sequence[Contribution]) -> list[dict[str, Any]]:
+    """Return the largest rows, and the sum of the smaller ones."""
+    shown = [_build_row(row) for row in rows[:_MAX_ROWS]]
+    smaller = rows[_MAX_ROWS:]
+    if smaller:
         columns = ("a", "b", "count_a", "count_b", "by_count", "by_price")
-        sums = {name: sum(getattr(each, name) for each in rest) for name in columns}
-        shown.append(_row(Contribution(name=f"{len(rest)} smaller ones", kind=reason.ELSEWHERE, **sums)))
+        sums = {name: sum(getattr(row, name) for row in smaller) for name in columns}
+        shown.append(_build_row(Contribution(name=f"{len(smaller)} smaller rows", kind=reason.ELSEWHERE, **sums)))
     return shown
 
 
-def _row(each: Contribution) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(each)
-    return plain | {"title": sentences.subject(each), "difference": each.difference}
+def _build_row(row: Contribution) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(row)
+    return fields | {"title": sentences.subject(row), "difference": row.difference}
 
 
-def memory(made: Comparison) -> list[dict[str, Any]]:
-    """The peak of memory of each device, in bytes; nothing where one side did not record it."""
-    a, b = made.a.costs.peak_bytes, made.b.costs.peak_bytes
+def memory(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the peak memory of each device, in bytes; empty if one side did not record it."""
+    a, b = comparison.a.costs.peak_bytes, comparison.b.costs.peak_bytes
     return [{"device": name, "a": a[name], "b": b[name]} for name in a if name in b]
 
 
-def findings(made: Comparison) -> dict[str, list[str]]:
-    """What is now to be said that was not before, and the other way round: titles of findings."""
-    a, b = made.a.findings, made.b.findings
+def findings(comparison: Comparison) -> dict[str, list[str]]:
+    """Return the titles of the findings that only B has (``came``) and only A has (``went``)."""
+    a, b = comparison.a.findings, comparison.b.findings
     return {
         "came": [title for rule, title in b.items() if rule not in a],
         "went": [title for rule, title in a.items() if rule not in b],
     }
 
 
-def ranks(made: Comparison) -> dict[str, Any]:
-    """The median step of the middle and the slowest rank, in milliseconds; nothing of one rank a side."""
-    if max(len(made.a.ranks), len(made.b.ranks)) <= 1:
+def ranks(comparison: Comparison) -> dict[str, Any]:
+    """Return the step times of the median and the slowest rank, in ms; empty with one rank per side."""
+    if max(len(comparison.a.ranks), len(comparison.b.ranks)) <= 1:
         return {}
-    found: dict[str, Any] = {}
-    for name, side in (("a", made.a), ("b", made.b)):
+    summary: dict[str, Any] = {}
+    for name, side in (("a", comparison.a), ("b", comparison.b)):
         ordered = sorted(side.ranks, key=side.ranks.__getitem__)
         if ordered:
             slowest, middle = ordered[-1], ordered[(len(ordered) - 1) // 2]
-            found[name] = {"count": len(ordered), "median_ms": side.ranks[middle], "slowest": slowest}
-            found[name]["slowest_ms"] = side.ranks[slowest]
-    return found
+            summary[name] = {"count": len(ordered), "median_ms": side.ranks[middle], "slowest": slowest}
+            summary[name]["slowest_ms"] = side.ranks[slowest]
+    return summary
 
 
-def _counts(made: Comparison) -> list[dict[str, Any]]:
-    """How often each operator and kernel ran in a step, on any thread, where that differs."""
-    a, b = made.a.costs, made.b.costs
+def _find_counts(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return the operators and kernels whose number per step differs, on any thread."""
+    a, b = comparison.a.costs, comparison.b.costs
     rows = []
     for name in dict.fromkeys([*a.counts, *b.counts]):
         of_a, of_b = (side.counts.get(name, 0) / side.steps if side.steps else 0.0 for side in (a, b))
         if of_a != of_b:
             rows.append((abs(of_b - of_a), {"name": name, "a": of_a, "b": of_b}))
-    return [row for _, row in sorted(rows, key=lambda row: -row[0])[:_ROWS]]
+    return [row for _, row in sorted(rows, key=lambda row: -row[0])[:_MAX_ROWS]]

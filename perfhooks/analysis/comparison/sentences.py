@@ -1,4 +1,4 @@
-"""A comparison in plain sentences."""
+"""The sentences of a comparison."""
 
 from __future__ import annotations
 
@@ -37,86 +37,87 @@ _CLASSES: Final = {
     "set": "memsets",
     "compute": "computation",
 }
-_OFTEN: Final = 0.1
-"""Counts of calls that differ by less than this share are called equal. Where they differ by more, dearer calls may be
-what runs between them."""
-_CAUSE: Final = 0.6
-"""A difference is put down to the number of calls alone, or to their price alone, if that makes this share of it."""
+_EQUAL_CALLS: Final = 0.1
+"""Relative difference up to which counts of calls are equal. With a larger one, "slower" calls may be Python code
+between them."""
+_MAIN_CAUSE: Final = 0.6
+"""Minimum fraction of a difference that is attributed to the number of calls alone, or to their duration alone."""
 
 
-def verdict(found: Verdict | None, samples: tuple[int, int] | None = None) -> str:
-    """What the unrecorded steps tell, in one sentence.
+def verdict(result: Verdict | None, samples: tuple[int, int] | None = None) -> str:
+    """Return the verdict on the unprofiled steps as one sentence.
 
     Args:
-        found: The verdict; of one sample instead of one step, where ``samples`` are given.
-        samples: How many a step of each side takes, where they differ.
+        result: The verdict, per sample if ``samples`` are given, else per step.
+        samples: Samples per step of each side, if they differ.
     """
-    if found is None:
+    if result is None:
         return "Undecided: too few unprofiled steps on both sides."
     if samples:
-        return _by_sample(found, samples)
-    change = f"{words.ms(found.decisive.b)} instead of {words.ms(found.decisive.a)}, {changed(found.ratio)}"
-    step = "a step" if found.by == "mean" else "the typical step"
-    if found.clock == "processor":
-        step = f"in processor time {step}" if found.is_in_turns else f"without its waits for a processor {step}"
-    chance = "which the busy machine may have made" if found.is_withheld else "which may be chance"
-    if found.outcome == "same":
-        return f"The same, within {_widest(found)}: {step} takes {change}."
-    if found.outcome == "undecided" and found.is_in_turns and found.runs_a < FEWEST_PAIRS:
-        are = "is" if found.runs_a == 1 else "are"
-        return f"Undecided: {step} takes {change}; {_runs(found)} {are} too few to say, {FEWEST_PAIRS} do."
-    if found.outcome == "undecided":
+        return _describe_samples(result, samples)
+    change = f"{words.ms(result.decisive.b)} instead of {words.ms(result.decisive.a)}, {changed(result.ratio)}"
+    step = "a step" if result.by == "mean" else "the typical step"
+    if result.clock == "processor":
+        step = f"in CPU time {step}" if result.is_in_turns else f"without run-queue waits {step}"
+    chance = "which may be CPU contention" if result.is_withheld else "which may be noise"
+    if result.outcome == "same":
+        return f"The same, within {_format_bound(result)}: {step} takes {change}."
+    if result.outcome == "undecided" and result.is_in_turns and result.runs_a < FEWEST_PAIRS:
+        are = "is" if result.runs_a == 1 else "are"
+        too_few = f"{_describe_runs(result)} {are} too few to decide, {FEWEST_PAIRS} are needed"
+        return f"Undecided: {step} takes {change}; {too_few}."
+    if result.outcome == "undecided":
         return f"Undecided: {step} takes {change}, {chance}."
-    return f"{found.outcome.capitalize()}: {step} takes {change}."
+    return f"{result.outcome.capitalize()}: {step} takes {change}."
 
 
-def _by_sample(found: Verdict, samples: tuple[int, int]) -> str:
-    a, b = (1e3 / median for median in (found.decisive.a, found.decisive.b))
-    rates = f"{_rate(b)} instead of {_rate(a)} samples a second, {changed(1 / found.ratio)}"
-    word = {"slower": "Slower", "faster": "Faster", "same": "The same", "undecided": "Undecided"}[found.outcome]
-    chance = ", which may be chance" if found.outcome == "undecided" else ""
+def _describe_samples(result: Verdict, samples: tuple[int, int]) -> str:
+    a, b = (1e3 / median for median in (result.decisive.a, result.decisive.b))
+    rates = f"{_format_rate(b)} instead of {_format_rate(a)} samples a second, {changed(1 / result.ratio)}"
+    word = {"slower": "Slower", "faster": "Faster", "same": "The same", "undecided": "Undecided"}[result.outcome]
+    chance = ", which may be noise" if result.outcome == "undecided" else ""
     return f"{word} by the sample: {rates}{chance}; a step takes {samples[1]:,} samples instead of {samples[0]:,}."
 
 
-def _rate(samples: float) -> str:
+def _format_rate(samples: float) -> str:
     return f"{samples:,.0f}" if samples >= _LARGE else f"{samples:.3g}"
 
 
 _LARGE: Final = 100
-"""Samples a second that are written without a digit behind the point, and a ratio that no measurement tells."""
+"""Samples per second written without decimals. Also the largest ratio that a measurement can show."""
 
 
-def stalled(found: Verdict, a: Stalls, b: Stalls) -> str:
-    """Where steps of another kind make the mean differ and not the typical step: which, how often and why.
+def stalled(result: Verdict, a: Stalls, b: Stalls) -> str:
+    """Return a sentence about long steps if they change the mean but not the typical step: frequency and cause.
 
     Args:
-        found: The verdict.
-        a: The long steps of A.
-        b: And of B.
+        result: The verdict.
+        a: Long steps of A.
+        b: Long steps of B.
     """
-    edge = math.log1p(found.tolerance)
-    is_typical_same = abs(math.log(found.typical.ratio)) <= max(edge, abs(math.log(found.mean.ratio)) / 2)
-    if found.by != "mean" or found.outcome not in ("slower", "faster") or not is_typical_same:
+    edge = math.log1p(result.tolerance)
+    is_typical_same = abs(math.log(result.typical.ratio)) <= max(edge, abs(math.log(result.mean.ratio)) / 2)
+    if result.by != "mean" or result.outcome not in ("slower", "faster") or not is_typical_same:
         return ""
-    side, long, other = ("B", b, a) if found.outcome == "slower" else ("A", a, b)
-    if long.share * long.times <= _CAUSE_OF_STALLS * other.share * other.times or not long.share:
+    side, long, shorter = ("B", b, a) if result.outcome == "slower" else ("A", a, b)
+    if long.share * long.times <= _MIN_STALL_RATIO * shorter.share * shorter.times or not long.share:
         return ""
     why = ": waiting for data" if long.is_data else ""
     return (
-        f"the typical one hardly differs, but in {side} {often(long.share)} takes {long.times:.2g} times as long{why}"
+        f"the typical step hardly differs, but in {side} {often(long.share)} takes {long.times:.2g} times as long{why}"
     )
 
 
-_CAUSE_OF_STALLS: Final = 1.5
-"""How many times as much long steps must take on one side, to be what the sides differ by."""
+_MIN_STALL_RATIO: Final = 1.5
+"""Minimum ratio of the time in long steps on both sides before they count as the cause."""
 
 
 def often(share: float) -> str:
-    """A share of steps as people count: ``every fifth``, ``one in 37``, ``41% of them``."""
-    each = round(1 / share)
-    if abs(share * each - 1) > _NEARLY:
+    """Return a fraction of steps in words: ``every fifth``, ``one in 37``, ``41% of them``."""
+    interval = round(1 / share)
+    if abs(share * interval - 1) > _NEARLY:
         return f"{words.share(share)} of them"
-    return f"every {_ORDINALS[each]}" if each in _ORDINALS else f"one in {each}"
+    return f"every {_ORDINALS[interval]}" if interval in _ORDINALS else f"one in {interval}"
 
 
 _NEARLY: Final = 0.1
@@ -125,213 +126,210 @@ _ORDINALS: Final = dict(
 )
 
 
-def certainty(found: Verdict) -> list[str]:
-    """Return the interval of the ratio, and the number of runs that would decide; empty if nothing can."""
-    if found.is_withheld:
+def certainty(result: Verdict) -> list[str]:
+    """Return the interval of the ratio, and the number of runs that would decide; empty if it is withheld."""
+    if result.is_withheld:
         return []
-    if is_wide(found.decisive):
-        factor = math.sqrt(found.high / found.low)
+    if is_wide(result.decisive):
+        factor = math.sqrt(result.high / result.low)
         change = f"changes below a factor of {factor:.2g}" if factor < _LARGE else "any change"
-        told = f"steps are too uneven to detect {change} ({_runs(found)})"
+        text = f"steps are too uneven to detect {change} ({_describe_runs(result)})"
     else:
-        width = EDGE_CONFIDENCE if found.outcome == "same" else CONFIDENCE
-        told = f"{100 * width:.0f}% interval {interval(found.decisive)} ({_of(found)})"
-    return ["; ".join(filter(None, (told, _needed(found) if found.outcome == "undecided" else "")))]
+        width = EDGE_CONFIDENCE if result.outcome == "same" else CONFIDENCE
+        text = f"{100 * width:.0f}% interval {interval(result.decisive)} ({_describe_basis(result)})"
+    return ["; ".join(filter(None, (text, _describe_needed(result) if result.outcome == "undecided" else "")))]
 
 
-def is_wide(found: Ratio) -> bool:
-    """Whether an undecided interval shows only noise: -30% to +40% is not a result."""
-    return found.outcome == "undecided" and found.high / found.low > _TIMES
+def is_wide(ratio: Ratio) -> bool:
+    """Return whether an undecided interval shows only noise: -30% to +40% is not a result."""
+    return ratio.outcome == "undecided" and ratio.high / ratio.low > _MAX_PERCENT_RATIO
 
 
-def ends(found: Ratio) -> tuple[float | None, float | None]:
+def ends(ratio: Ratio) -> tuple[float | None, float | None]:
     """Return the ends of an interval; None for an end that is only noise."""
-    if is_wide(found):
+    if is_wide(ratio):
         return None, None
-    return (found.low if found.low > 1 / _LARGE else None), (found.high if found.high < _LARGE else None)
+    return (ratio.low if ratio.low > 1 / _LARGE else None), (ratio.high if ratio.high < _LARGE else None)
 
 
-def interval(found: Ratio) -> str:
+def interval(ratio: Ratio) -> str:
     """Return an interval as two changes: ``+3.8% to +78%``, ``1.5 to 30 times that``, or ``+50% or more``."""
-    low, high = ends(found)
+    low, high = ends(ratio)
     if low is None or high is None:
-        known = [(low, "more"), (high, "less")]
-        return "".join(f"{changed(end)} or {beyond}" for end, beyond in known if end is not None) or "unknown"
-    if found.high > _WIDEST:
-        return f"{found.low:.2g} to {found.high:,.0f} times that"
-    return f"{percent(found.low)} to {percent(found.high)}"
+        bounds = [(low, "more"), (high, "less")]
+        return "".join(f"{changed(end)} or {beyond}" for end, beyond in bounds if end is not None) or "unknown"
+    if ratio.high > _MAX_CHANGE:
+        return f"{ratio.low:.2g} to {ratio.high:,.0f} times that"
+    return f"{percent(ratio.low)} to {percent(ratio.high)}"
 
 
-def _widest(found: Verdict) -> str:
-    """Return the larger end of an interval, as the bound of "the same"."""
-    return f"{100 * (max(found.high, 1 / found.low) - 1):.2g}%"
+def _format_bound(result: Verdict) -> str:
+    return f"{100 * (max(result.high, 1 / result.low) - 1):.2g}%"
 
 
-_WIDEST: Final = 10.0
-"""Ratio from which on a percentage is hard to read: +900%."""
+_MAX_CHANGE: Final = 10.0
+"""Ratio above which a percentage is hard to read: +900%."""
 
 
 def commands(differing: Sequence[Difference]) -> str:
-    """In what two commands differ: ``--batch-size 32 / 64``."""
-    return f"The commands differ: {'; '.join(_argument(each) for each in differing)}."
+    """Return the differing arguments of two commands: ``--batch-size 32 / 64``."""
+    return f"The commands differ: {'; '.join(_describe_argument(difference) for difference in differing)}."
 
 
-def _argument(found: Difference) -> str:
-    for side, value in (("A", found.a), ("B", found.b)):
-        if value and not (found.a and found.b):
-            return f"{side} has {f'{found.name} {_value(value)}'.strip()}"
-    return f"{found.name} {_value(found.a)} / {_value(found.b)}".strip()
+def _describe_argument(difference: Difference) -> str:
+    for side, value in (("A", difference.a), ("B", difference.b)):
+        if value and not (difference.a and difference.b):
+            return f"{side} has {f'{difference.name} {_value(value)}'.strip()}"
+    return f"{difference.name} {_value(difference.a)} / {_value(difference.b)}".strip()
 
 
 def _value(text: str) -> str:
     return "" if text == GIVEN else _cut(text)
 
 
-def fact(found: Difference) -> str:
-    """A fact that differs: ``version of torch 2.15 / 2.16``."""
-    values = " / ".join(_cut(each) or "none" for each in (found.a, found.b))
-    return f"{found.name.removeprefix('environment ')} {values}"
+def fact(difference: Difference) -> str:
+    """Return a differing fact: ``version of torch 2.15 / 2.16``."""
+    values = " / ".join(_cut(value) or "none" for value in (difference.a, difference.b))
+    return f"{difference.name.removeprefix('environment ')} {values}"
 
 
 def windows_alone(a: Side, b: Side) -> str:
-    """What can be said where the recorded steps are all that there is."""
-    change = f"{words.ms(a.step_ms)} -> {words.ms(b.step_ms)} in the recorded steps"
+    """Return the sentence for two sides without unprofiled steps."""
+    change = f"{words.ms(a.step_ms)} -> {words.ms(b.step_ms)} in the profiled steps"
     ratio = f", {percent(b.step_ms / a.step_ms)}" if a.step_ms else ""
     counts = f"{a.costs.steps} and {words.count(b.costs.steps, 'step')}"
-    return f"Undecided: {change} ({counts}{ratio}); nothing unrecorded to judge by."
+    return f"Undecided: {change} ({counts}{ratio}); no unprofiled steps."
 
 
-def _of(found: Verdict) -> str:
-    shown = f", as {found.runs_earlier} earlier runs did too" if found.runs_earlier else ""
-    return f"{_runs(found)}; processes are taken to differ by {100 * found.process_sd:.2g}%{shown}"
+def _describe_basis(result: Verdict) -> str:
+    earlier = f", estimated with {result.runs_earlier} earlier runs" if result.runs_earlier else ""
+    return f"{_describe_runs(result)}; assumed spread between processes {100 * result.process_sd:.2g}%{earlier}"
 
 
-def _runs(found: Verdict) -> str:
-    if found.is_in_turns:
-        return f"{words.count(found.runs_a, 'pair')} of processes"
-    return "one run a side" if found.runs_a == found.runs_b == 1 else f"{found.runs_a} and {found.runs_b} runs"
+def _describe_runs(result: Verdict) -> str:
+    if result.is_in_turns:
+        return f"{words.count(result.runs_a, 'pair')} of processes"
+    return "one run per side" if result.runs_a == result.runs_b == 1 else f"{result.runs_a} and {result.runs_b} runs"
 
 
-def _needed(found: Verdict) -> str:
-    if found.is_in_turns:  # which run until it is decided, or until there are no more
-        more = found.more_runs or MOST_PAIRS
-        return f"{words.count(more, 'more pair')} would decide" if found.runs_a + more <= MOST_PAIRS else ""
+def _describe_needed(result: Verdict) -> str:
+    if result.is_in_turns:  # this command stops at a decision or at the maximum
+        pairs = result.more_runs or MOST_PAIRS
+        return f"{words.count(pairs, 'more pair')} would decide" if result.runs_a + pairs <= MOST_PAIRS else ""
     options = []
-    if found.more_steps is not None:
-        options.append(f"{found.more_steps} more steps in each run")
-    if found.more_runs is not None:
-        options.append(f"{words.count(found.more_runs, 'more run')} a side")
+    if result.more_steps is not None:
+        options.append(f"{result.more_steps} more steps in each run")
+    if result.more_runs is not None:
+        options.append(f"{words.count(result.more_runs, 'more run')} per side")
     if not options:
-        return f"more runs will not decide so small a difference; {_IN_TURNS}"
-    many = found.more_steps is None and (found.more_runs or 0) > _MANY_RUNS
-    return f"{' or '.join(options)} would decide{f'; {_IN_TURNS}' if many else ''}"
+        return f"more runs cannot detect such a small difference; {_IN_TURNS}"
+    is_many = result.more_steps is None and (result.more_runs or 0) > _MAX_SUGGESTED_RUNS
+    return f"{' or '.join(options)} would decide{f'; {_IN_TURNS}' if is_many else ''}"
 
 
-_MANY_RUNS: Final = 10
+_MAX_SUGGESTED_RUNS: Final = 10
 """Above this many runs per side, suggest `compare --run` instead."""
 _IN_TURNS: Final = "`perfhooks compare --run` may need fewer"
 
 
-def contribution(found: Contribution, amount: Callable[[float], str] | None = None) -> str:
-    """One reason as a sentence: how much, of what, and whether there are more calls or dearer ones.
+def contribution(row: Contribution, amount: Callable[[float], str] | None = None) -> str:
+    """Return one reason as a sentence: the difference, its object, and whether calls are more or slower.
 
     Args:
-        found: The reason.
-        amount: How to write its numbers; None takes them for nanoseconds.
+        row: The reason.
+        amount: Formats its numbers; None formats them as nanoseconds.
     """
-    say = amount or nanoseconds
-    return f"{_told(found, say)}{_sureness(found, say)}."
+    write = amount or nanoseconds
+    return f"{_describe_change(row, write)}{_describe_sureness(row, write)}."
 
 
-def _sureness(found: Contribution, say: Callable[[float], str]) -> str:
-    """Whether it is so in most steps, where single ones make it look like more."""
-    is_in_few = found.sure is not None and abs(found.typical) < (1 - _CAUSE) * abs(found.difference)
-    if found.sure == 0:
-        return "; single steps make it" if is_in_few else "; what did not change varies by as much"
-    return f"; {_signed(found.typical, say)} of it in most steps" if is_in_few else ""
+def _describe_sureness(row: Contribution, write: Callable[[float], str]) -> str:
+    is_in_few = row.sure is not None and abs(row.typical) < (1 - _MAIN_CAUSE) * abs(row.difference)
+    if row.sure == 0:
+        return "; only a few steps cause it" if is_in_few else "; unchanged rows vary by as much"
+    return f"; {_format_signed(row.typical, write)} of it in most steps" if is_in_few else ""
 
 
-def _told(found: Contribution, say: Callable[[float], str]) -> str:
-    text = f"{_signed(found.difference, say)} a step: {subject(found)}"
-    if found.is_new:
-        return f"{text} is new{_most(found, say)}"
-    if found.is_gone:
-        return f"{text} is gone (it took {say(found.a)})"
-    renamed = f" (now called {found.renamed})" if found.renamed else ""
-    return f"{text}{renamed} takes {say(found.b)} instead of {say(found.a)}{_why(found)}{_most(found, say)}"
+def _describe_change(row: Contribution, write: Callable[[float], str]) -> str:
+    text = f"{_format_signed(row.difference, write)} a step: {subject(row)}"
+    if row.is_new:
+        return f"{text} is new{_describe_largest(row, write)}"
+    if row.is_gone:
+        return f"{text} is gone (it took {write(row.a)})"
+    renamed = f" (now called {row.renamed})" if row.renamed else ""
+    causes = f"{_describe_calls(row)}{_describe_largest(row, write)}"
+    return f"{text}{renamed} takes {write(row.b)} instead of {write(row.a)}{causes}"
 
 
-def _signed(value: float, say: Callable[[float], str]) -> str:
-    return f"{'+' if value >= 0 else '-'}{say(abs(value))}"
+def _format_signed(value: float, write: Callable[[float], str]) -> str:
+    return f"{'+' if value >= 0 else '-'}{write(abs(value))}"
 
 
 def nanoseconds(value: float) -> str:
-    """Nanoseconds as milliseconds, or microseconds."""
+    """Return nanoseconds as text in milliseconds or microseconds."""
     return words.ms(value / 1e6)
 
 
-def subject(found: Contribution) -> str:
-    """What a contribution is about, as the subject of a sentence."""
-    if found.kind == "part":
-        return _PARTS.get(found.name, found.name)
-    if found.kind == "idle":
-        return f"idle device during {_PARTS.get(found.name, found.name)}"
-    if found.kind == "class":
-        return f"the device's {_CLASSES.get(found.name, found.name)}"
-    if found.kind == "types":
-        before, _, after = found.name.partition(" -> ")
-        return f"what took {before} and now takes {after}"
-    if found.kind == ELSEWHERE:
-        return f"elsewhere in {_PARTS[found.name]}" if found.name in _PARTS else "elsewhere"
-    return f"{'Python in ' if found.kind == 'line' else ''}{found.name}"
+def subject(row: Contribution) -> str:
+    """Return the subject of the sentence about a contribution."""
+    if row.kind == "part":
+        return _PARTS.get(row.name, row.name)
+    if row.kind == "idle":
+        return f"idle device during {_PARTS.get(row.name, row.name)}"
+    if row.kind == "class":
+        return f"the device's {_CLASSES.get(row.name, row.name)}"
+    if row.kind == "types":
+        before, _, after = row.name.partition(" -> ")
+        return f"work with other input types ({before} -> {after})"
+    if row.kind == ELSEWHERE:
+        return f"elsewhere in {_PARTS[row.name]}" if row.name in _PARTS else "elsewhere"
+    return f"{'Python in ' if row.kind == 'line' else ''}{row.name}"
 
 
-def _why(found: Contribution) -> str:
-    """Whether there are more calls, or dearer ones."""
-    if not found.difference or not found.count_a:
+def _describe_calls(row: Contribution) -> str:
+    if not row.difference or not row.count_a:
         return ""
-    calls = f"{found.count_a:.4g} -> {found.count_b:.4g} calls"
-    share = found.by_count / found.difference
-    if share >= _CAUSE:
-        return f", by {'more' if found.difference > 0 else 'fewer'} calls ({calls})"
-    if share <= 1 - _CAUSE:
-        is_as_often = abs(found.count_b - found.count_a) <= _OFTEN * found.count_a
-        return f", each call {'dearer' if found.difference > 0 else 'cheaper'}" if is_as_often else f" ({calls})"
-    return f", half by the number of calls ({calls}), half by their price"
+    calls = f"{row.count_a:.4g} -> {row.count_b:.4g} calls"
+    ratio = row.by_count / row.difference
+    if ratio >= _MAIN_CAUSE:
+        return f", by {'more' if row.difference > 0 else 'fewer'} calls ({calls})"
+    if ratio <= 1 - _MAIN_CAUSE:
+        is_as_often = abs(row.count_b - row.count_a) <= _EQUAL_CALLS * row.count_a
+        return f", each call {'slower' if row.difference > 0 else 'faster'}" if is_as_often else f" ({calls})"
+    return f", half by the number of calls ({calls}), half by their duration"
 
 
-def _most(found: Contribution, say: Callable[[float], str]) -> str:
-    """What changed most inside."""
-    told = [
-        each
-        for each in found.inside
-        if each[0] not in (found.name, subject(found)) and abs(each[1]) >= _NAMED * abs(found.difference)
+def _describe_largest(row: Contribution, write: Callable[[float], str]) -> str:
+    changes = [
+        change
+        for change in row.inside
+        if change[0] not in (row.name, subject(row)) and abs(change[1]) >= _MIN_NAMED * abs(row.difference)
     ]
-    words = [f"{_cut(name)} {_signed(change, say)}" for name, change, *_ in told[:2]]
-    return f"; most of it {' and '.join(words)}" if words else ""
+    texts = [f"{_cut(name)} {_format_signed(amount, write)}" for name, amount, *_ in changes[:2]]
+    return f"; most of it {' and '.join(texts)}" if texts else ""
 
 
-_NAMED: Final = 0.2
-_LONGEST: Final = 70
+_MIN_NAMED: Final = 0.2
+_MAX_NAME: Final = 70
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 2]} …"
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 2]} …"
 
 
 def percent(ratio: float) -> str:
-    """A ratio as a change: ``+5.1%``, ``+62%``."""
+    """Return a ratio as a change: ``+5.1%``, ``+62%``."""
     change = 100 * (ratio - 1)
-    return f"{change:+.1f}%" if abs(change) < _WHOLE else f"{change:+,.0f}%"
+    return f"{change:+.1f}%" if abs(change) < _MAX_DECIMAL else f"{change:+,.0f}%"
 
 
-_WHOLE: Final = 9.95
-"""Percent from which on no digit behind the point is believed."""
+_MAX_DECIMAL: Final = 9.95
+"""Percentage from which no decimals are shown."""
 
 
 def changed(ratio: float) -> str:
-    """A ratio as a change, where it is one that people think of in percent: else ``3.3 times that``."""
-    return percent(ratio) if 1 / _TIMES < ratio < _TIMES else f"{ratio:.2g} times that"
+    """Return a ratio as a change in percent, or as ``3.3 times that`` if it is outside 0.5 to 2."""
+    return percent(ratio) if 1 / _MAX_PERCENT_RATIO < ratio < _MAX_PERCENT_RATIO else f"{ratio:.2g} times that"
 
 
-_TIMES: Final = 2.0
+_MAX_PERCENT_RATIO: Final = 2.0
