@@ -731,7 +731,7 @@ def test_what_must_be_read_is_short_and_all_else_comes_after_the_reasons(folder)
 def test_what_several_runs_lack_is_one_note_with_their_names(folder):
     sides = [make_run(folder / f"bare {name}", None, steps()) for name in "xyz"]
     notes = run(sides[0], "--", *sides[1:]).output.partition("Notes:")[2]
-    told = "bare x kept no window of train: what its steps are spent on is not known; likewise bare y, bare z"
+    told = "bare x has no window of train, so the costs of its steps are unknown; likewise bare y, bare z"
     assert notes.split("\n  ")[1:] == [f"{told}\n"]
 
 
@@ -856,7 +856,7 @@ def test_a_verdict_is_about_the_steps_that_count_of_those_that_nobody_recorded(t
 def test_twenty_steps_are_enough_for_a_verdict_and_fewer_are_said_to_be_too_few(tmp_path, count, is_enough):
     (side,) = sources.read([[make_run(tmp_path / "few", None, [5.0, 5.1] * (count // 2) + [5.0] * (count % 2))]])
     assert len(side.levels) == is_enough
-    told = f"few has {count} steps of train that nobody recorded; 20 are needed"
+    told = f"few has {count} unprofiled steps of train; 20 are needed"
     assert (told in side.notes) != is_enough
 
 
@@ -1353,14 +1353,14 @@ def test_a_run_that_is_still_being_written_is_compared_and_said_to_be(folder, ba
         file.write("train,303,wa")
     (growing / "train-000010-000012" / ".rank0.abc.spool.json").write_text("{}")
     output = run(base, growing).output
-    assert "growing is still being written: compared as far as it is" in output
+    assert "growing is still being written: only its finished part is compared" in output
 
 
 def test_runs_without_windows_have_a_verdict_and_no_reason(folder, base):
     bare = make_run(folder / "bare", None, steps(8.0))
     output = run(base, bare).output
     assert "Slower" in output
-    assert "kept no window of train" in output
+    assert "has no window of train" in output
     assert "Reasons by" not in output
 
 
@@ -1371,7 +1371,7 @@ def test_a_window_whose_clocks_were_held_is_compared_with_none(folder, base):
     place.save(dataclasses.replace(place.load(), notes=(labels.CLOCKS_LOCKED,)))
     output = " ".join(run(base, sampled).output.split())
     assert "Slower" in output
-    assert f"sampled: train-000010-000012 is left out: {labels.CLOCKS_LOCKED}" in output
+    assert f"sampled: train-000010-000012 is skipped: {labels.CLOCKS_LOCKED}" in output
     assert "Reasons by" not in output
 
 

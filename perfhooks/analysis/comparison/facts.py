@@ -1,4 +1,4 @@
-"""What differs between two trainings besides their speed."""
+"""Facts other than step times that differ between two trainings."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
     from perfhooks.run.manifest import Manifest
 
 RECORDED: Final = ("record_shapes", "with_stack", "profile_memory", "with_modules", "with_flops")
-"""Options that make recorded steps slower."""
+"""Options that make profiled steps slower."""
 COMMAND: Final = "command"
 REVISION: Final = "revision"
 HOST: Final = "host"
 SAMPLES: Final = "samples a step"
-"""Of all ranks together."""
+"""Samples per step of all ranks."""
 GIVEN: Final = "given"
-"""The value of an argument that has none."""
-_TEXT: Final = 300
-_COMMAND: Final = 3000
-"""Letters of a command: one of a hundred arguments."""
-_PLACE: Final = re.compile(r"_(?:DIR|PATH|FILE|HOME)$")
-"""Variables that say where files are kept make no training slower."""
-_RESULT: Final = re.compile(
+"""Value of an argument without a value."""
+_MAX_TEXT: Final = 300
+_MAX_COMMAND: Final = 3000
+"""Maximum length of a command. It covers 100 arguments."""
+_LOCATION: Final = re.compile(r"_(?:DIR|PATH|FILE|HOME)$")
+"""Environment variables that only locate files, which does not affect step times."""
+_RESULT_ARGUMENT: Final = re.compile(
     r"-o|--?(?:out|output|log|logs|logging|save|cache|tmp|checkpoints?|ckpt|run|exp|experiment|job|port)"
     r"(?:[-_]?(?:dir|path|file|folder|root|name|id))?"
 )
-"""Arguments that say where results go, or what they are called. Others that name files may name the model."""
+"""Arguments that locate or name results. Other file arguments may name the model."""
 _SECRET: Final = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
-_NEARLY: Final = 0.02
-"""Of a whole number of batches: a step that a window cut off has one less."""
-_LATE: Final = (HOST, "schedule", "option ", "version of perfhooks")
-"""Facts that come last: what was recorded touches no step that nobody recorded."""
-_ORDER: Final = (
+_BATCH_TOLERANCE: Final = 0.02
+"""Relative tolerance for a whole number of batches per step: a truncated window has one batch less."""
+_LATE_PREFIXES: Final = (HOST, "schedule", "option ", "version of perfhooks")
+"""Prefixes of facts that are listed last, because they do not affect unprofiled steps."""
+_PREFIX_ORDER: Final = (
     COMMAND,
     "batch",
     "loader ",
@@ -53,11 +53,11 @@ _ORDER: Final = (
     "device",
     REVISION,
 )
-"""How the names of others begin, what more often makes a step slower first."""
+"""Prefixes of the other facts, ordered by how often they make steps slower."""
 
 
 class Difference(NamedTuple):
-    """A fact that is not the same; empty is not known, or not there."""
+    """A fact with different values; empty means unknown or missing."""
 
     name: str
     a: str
@@ -65,21 +65,21 @@ class Difference(NamedTuple):
 
 
 def facts(manifest: Manifest, capture: Capture, costs: Costs) -> dict[str, str]:
-    """The facts that two runs should share if their steps are compared, as texts.
+    """Return the facts that two runs should share if their steps are compared.
 
     Args:
-        manifest: That of the run; an empty one of a bare trace.
-        capture: The facts of its last window.
-        costs: Those of its windows.
+        manifest: Manifest of the run; empty for a trace.
+        capture: Last window of the run.
+        costs: Costs of its windows.
     """
     loader = capture.circumstances.loader
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "batch": costs.batch,
-        SAMPLES: _samples(loader, costs, manifest.world_size or 1),
+        SAMPLES: _count_samples(loader, costs, manifest.world_size or 1),
         "batches a step": f"{costs.fetches / costs.steps:.3g}" if costs.steps and costs.fetches else None,
-        **_of_loader(loader),
+        **_loader_facts(loader),
         "world size": manifest.world_size,
-        **{f"environment {name}": value for name, value in manifest.environment.items() if not _PLACE.search(name)},
+        **{f"environment {name}": value for name, value in manifest.environment.items() if not _LOCATION.search(name)},
         **{f"version of {name}": text for name, text in (manifest.versions | capture.versions).items()},
         "machine": manifest.machine,
         "device": costs.device_name,
@@ -88,47 +88,49 @@ def facts(manifest: Manifest, capture: Capture, costs: Costs) -> dict[str, str]:
         "schedule": manifest.schedule,
         **{f"option {name}": value for name, value in (manifest.options | capture.options).items()},
     }
-    started = {COMMAND: json_values.text(command(manifest.command), _COMMAND)} if manifest.command else {}
-    return started | {name: json_values.text(str(value), _TEXT) for name, value in json_values.facts(given).items()}
+    command_fact = {COMMAND: json_values.text(command(manifest.command), _MAX_COMMAND)} if manifest.command else {}
+    return command_fact | {
+        name: json_values.text(str(value), _MAX_TEXT) for name, value in json_values.facts(values).items()
+    }
 
 
-def _of_loader(loader: Loader | None) -> dict[str, Any]:
+def _loader_facts(loader: Loader | None) -> dict[str, Any]:
     if loader is None:
         return {}
     names = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "batch_sampler")
     return {f"loader {name}": getattr(loader, name) for name in names}
 
 
-def _samples(loader: Loader | None, costs: Costs, world_size: int) -> int | None:
-    """How many samples a step takes, where the loader says how large its batches are."""
+def _count_samples(loader: Loader | None, costs: Costs, world_size: int) -> int | None:
+    """Return the samples per step, if the loader reports its batch size."""
     if loader is None or loader.batch_size is None or not (costs.steps and costs.fetches):
         return None
     batches = costs.fetches / costs.steps
-    is_whole = abs(batches - round(batches)) <= _NEARLY * batches
+    is_whole = abs(batches - round(batches)) <= _BATCH_TOLERANCE * batches
     return loader.batch_size * round(batches) * world_size if is_whole else None
 
 
-def samples(known: Mapping[str, str]) -> int | None:
-    """How many samples a step takes, as facts tell; None where they do not, or where runs of a side differ."""
-    text = known.get(SAMPLES, "")
+def samples(values: Mapping[str, str]) -> int | None:
+    """Return the samples per step; None if unknown, or if the runs of a side differ."""
+    text = values.get(SAMPLES, "")
     return int(text) if text.isdecimal() and int(text) else None
 
 
 def command(words: Sequence[str]) -> str:
-    """How a training was started: without folders, which differ from machine to machine, and without secrets."""
-    program, *given = words or ("",)
+    """Return the command of a training without secrets, and without folders, which differ between machines."""
+    program, *arguments = words or ("",)
     shown: list[str] = []
-    for each in _separate(given):
+    for argument in _split_values(arguments):
         is_secret = bool(shown) and shown[-1].startswith("-") and _SECRET.search(shown[-1])
-        shown.append("..." if is_secret and not each.startswith("-") else _without_folder(each))
+        shown.append("..." if is_secret and not argument.startswith("-") else _without_folder(argument))
     return shlex.join([_without_folder(program, always=True), *shown])
 
 
-def _separate(arguments: Iterable[str]) -> Iterable[str]:
-    """Arguments with their values apart: ``--lr=1`` is ``--lr 1``."""
-    for each in arguments:
-        name, equals, value = each.partition("=")
-        yield from (name, value) if equals and name.startswith("-") else (each,)
+def _split_values(arguments: Iterable[str]) -> Iterable[str]:
+    """Split arguments from their values: ``--lr=1`` becomes ``--lr 1``."""
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        yield from (name, value) if equals and name.startswith("-") else (argument,)
 
 
 def _without_folder(word: str, *, always: bool = False) -> str:
@@ -139,45 +141,47 @@ def _without_folder(word: str, *, always: bool = False) -> str:
 
 
 def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[Difference]:
-    """The facts that differ, those that are more likely to make a training slower first.
+    """Return the facts that differ, the most likely causes first.
 
-    A fact that only one side knows is left out, unless it is an option or a variable of the environment.
+    A fact that only one side has is skipped, unless it is an option or an environment variable.
 
     Args:
-        a: What `facts` gave of one side.
-        b: And of the other.
+        a: Facts of one side.
+        b: Facts of the other side.
     """
     names = dict.fromkeys([*a, *b])
-    told = [Difference(name, a.get(name, ""), b.get(name, "")) for name in names]
-    found = [each for each in told if each.a != each.b and _is_known(each, a, b) and not _is_place(each)]
-    return sorted(found, key=lambda each: (is_late(each), _place(each)))
+    all_facts = [Difference(name, a.get(name, ""), b.get(name, "")) for name in names]
+    differing = [
+        fact for fact in all_facts if fact.a != fact.b and _is_comparable(fact, a, b) and not _is_only_location(fact)
+    ]
+    return sorted(differing, key=lambda fact: (is_late(fact), _rank(fact)))
 
 
-def _place(found: Difference) -> int:
-    return next((place for place, start in enumerate(_ORDER) if found.name.startswith(start)), len(_ORDER))
+def _rank(fact: Difference) -> int:
+    return next((index for index, start in enumerate(_PREFIX_ORDER) if fact.name.startswith(start)), len(_PREFIX_ORDER))
 
 
-def is_late(found: Difference) -> bool:
-    """Whether a fact says hardly anything about the steps that nobody recorded."""
-    return found.name.startswith(_LATE)
+def is_late(fact: Difference) -> bool:
+    """Return whether a fact does not affect unprofiled steps."""
+    return fact.name.startswith(_LATE_PREFIXES)
 
 
-def _is_known(each: Difference, a: Mapping[str, str], b: Mapping[str, str]) -> bool:
-    return (each.name in a and each.name in b) or each.name.startswith(("option", "environment"))
+def _is_comparable(fact: Difference, a: Mapping[str, str], b: Mapping[str, str]) -> bool:
+    return (fact.name in a and fact.name in b) or fact.name.startswith(("option", "environment"))
 
 
-def _is_place(each: Difference) -> bool:
-    """Whether two commands differ only in where their results go."""
-    return each.name == COMMAND and not arguments(each)
+def _is_only_location(fact: Difference) -> bool:
+    """Return whether two commands differ only in where they write results."""
+    return fact.name == COMMAND and not arguments(fact)
 
 
-def arguments(found: Difference) -> list[Difference]:
-    """In what two commands differ; the name of an argument is empty where it has none.
+def arguments(fact: Difference) -> list[Difference]:
+    """Return the differing arguments of two commands. The name of a positional argument is empty.
 
     Args:
-        found: Both commands, as `facts` wrote them; arguments that say where results go are passed over.
+        fact: Both commands, as written by `facts`. Arguments that locate results are skipped.
     """
-    a, b = (_parsed(each) for each in (found.a, found.b))
+    a, b = (_parse(command_text) for command_text in (fact.a, fact.b))
     return [
         Difference(name if name.startswith("-") else "", a.get(name, ""), b.get(name, ""))
         for name in dict.fromkeys([*a, *b])
@@ -186,31 +190,31 @@ def arguments(found: Difference) -> list[Difference]:
 
 
 def asked(text: str) -> str:
-    """A command without the arguments that say where results go: the same for runs of one training."""
-    shown = ((name if name.startswith("-") else "", value) for name, value in _parsed(text).items())
+    """Return a command without the arguments that locate results, so that it is equal for all runs of a training."""
+    shown = ((name if name.startswith("-") else "", value) for name, value in _parse(text).items())
     return " ".join(f"{name} {'' if value == GIVEN else value}".strip() for name, value in shown)
 
 
-def _parsed(text: str) -> dict[str, str]:
-    """The arguments of a command by their names, those without one by their places."""
-    found: dict[str, str] = {}
-    name, places = "", 0
-    for each in _words(text):
-        if each.startswith("-") and not _is_number(each):
-            name = each
-            found.setdefault(name, GIVEN)
+def _parse(text: str) -> dict[str, str]:
+    """Return the values by argument name, or by index for positional arguments."""
+    values: dict[str, str] = {}
+    name, count = "", 0
+    for word in _split(text):
+        if word.startswith("-") and not _is_number(word):
+            name = word
+            values.setdefault(name, GIVEN)
         elif name:
-            found[name] = each if found[name] == GIVEN else f"{found[name]} {each}"
+            values[name] = word if values[name] == GIVEN else f"{values[name]} {word}"
         else:
-            found[str(places)] = each
-            places += 1
-    return {name: value for name, value in found.items() if not _RESULT.fullmatch(name)}
+            values[str(count)] = word
+            count += 1
+    return {name: value for name, value in values.items() if not _RESULT_ARGUMENT.fullmatch(name)}
 
 
-def _words(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # its middle was cut out
+    except ValueError:  # truncated in the middle
         return text.split()
 
 
@@ -222,7 +226,7 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def is_elsewhere(found: list[Difference], known: Mapping[str, str]) -> bool:
-    """Whether the two ran on different hardware; where that is not known, hosts of two names count as such."""
-    named = {each.name for each in found}
-    return bool(named & {"machine", "device"}) or (HOST in named and "machine" not in known)
+def is_elsewhere(differing: list[Difference], values: Mapping[str, str]) -> bool:
+    """Return whether the two ran on different hardware, or on different hosts of unknown hardware."""
+    names = {fact.name for fact in differing}
+    return bool(names & {"machine", "device"}) or (HOST in names and "machine" not in values)

@@ -1,4 +1,4 @@
-"""One side of a comparison: what a run, some runs, a trace or a baseline say of a training."""
+"""One side of a comparison: the data of runs, a trace or a baseline."""
 
 from __future__ import annotations
 
@@ -37,127 +37,127 @@ _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class BaselineFile(msgspec.Struct, kw_only=True):
-    """What is known of one side, as far as a baseline keeps it as it is."""
+    """Data of one side that a baseline stores unchanged."""
 
     label: Text
     stage: Text
     facts: dict[Text, Text] = msgspec.field(default_factory=dict)
-    """What may differ besides: versions, device, schedule, ..."""
+    """Facts that may explain a difference: versions, device, schedule and so on."""
     levels: list[Level] = msgspec.field(default_factory=list)
-    """What the unrecorded steps of each run take."""
+    """Step times of the unprofiled steps of each run."""
     windows: Amount = 0
     findings: dict[Text, Text] = msgspec.field(default_factory=dict)
-    """Title by rule, of the last window; those of ranks that others wait for also by the rank and the part."""
+    """Titles by rule, from the last window. Findings about stragglers also have the rank and the part in the key."""
     ranks: dict[_Rank, _Milliseconds] = msgspec.field(default_factory=dict)
-    """Milliseconds of the median step of each rank, recorded or not."""
+    """Median step time of each rank in ms, unprofiled if available."""
 
 
 class Side(BaselineFile, kw_only=True):
-    """What is known of one side."""
+    """Data of one side."""
 
     costs: Costs = msgspec.field(default_factory=Costs)
-    """Of all windows of the lowest rank that kept them."""
+    """Costs of all windows of the lowest rank that stored them."""
     flames: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Flame graphs of the last window, as the page has them."""
+    """Flame graphs of the last window, in the format of the report."""
     runs: list[TimedRun] = msgspec.field(default_factory=list)
-    """The steps themselves, of those that are no baselines."""
+    """Steps of the runs; empty for baselines."""
     flame_steps: int = 1
-    """How many steps that has."""
+    """Number of steps in the flame graphs."""
     earlier: list[list[Level]] = msgspec.field(default_factory=list)
-    """What steps take in other runs of the same program that lie beside those compared; a list for each program."""
+    """Step times of other runs of the same programs in the same folders; one list per program."""
     notes: list[str] = msgspec.field(default_factory=list)
 
     @property
     def step_ms(self) -> float:
-        """The mean recorded step."""
+        """Mean profiled step time in ms."""
         return self.costs.wall / self.costs.steps / 1e6 if self.costs.steps else 0.0
 
 
 class RunOrTrace:
-    """A run folder, or a trace, that is to be compared.
+    """A run folder or a trace to compare.
 
     Args:
-        path: Where it is.
+        path: The run folder or the trace file.
 
     Raises:
-        PerfhooksError: It is neither, or of a newer perfhooks.
+        PerfhooksError: It is neither, or from a newer perfhooks.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.run = None if path.is_file() else FinishedRun(path)
-        """None for a trace."""
+        """The run; None for a trace."""
         if self.run is not None and not self.run.stages:
-            raise PerfhooksError(f"{path} has nothing to compare: no step was timed and no window finished")
+            raise PerfhooksError(f"{path} has nothing to compare: it contains no timed step and no finished window")
 
     @property
     def stages(self) -> list[str] | None:
-        """The loops that it knows of; None for a trace, which does not tell."""
+        """Stages of the run; None for a trace, which has no stages."""
         return None if self.run is None else self.run.stages
 
     def side(self, stage: str) -> Side:
-        """What it says of a stage.
+        """Return the data of a stage.
 
         Raises:
-            TraceError: A trace that is needed cannot be read.
+            TraceError: A required trace cannot be read.
         """
-        return self._of_trace(stage) if self.run is None else self._of_run(self.run, stage)
+        return self._read_trace(stage) if self.run is None else self._read_run(self.run, stage)
 
-    def _of_trace(self, stage: str) -> Side:
+    def _read_trace(self, stage: str) -> Side:
         trace = perfhooks.trace.read(self.path)
         capture = Capture(rank=trace.rank or 0, stage=stage, last=0)
         costs = measure(capture.tables(trace))
-        made = Side(label=self.path.name, stage=stage, costs=costs, windows=1, facts=facts(Manifest(), capture, costs))
-        made.flames, made.flame_steps = tree.flames(capture, trace), costs.steps
-        made.findings = _found(capture, trace)
+        side = Side(label=self.path.name, stage=stage, costs=costs, windows=1, facts=facts(Manifest(), capture, costs))
+        side.flames, side.flame_steps = tree.flames(capture, trace), costs.steps
+        side.findings = _find_titles(capture, trace)
         if CLOCKS_LOCKED in capture.tables(trace).checks["text"].to_list():
-            made.notes.append(f"{made.label}: {CLOCKS_LOCKED}")
-        made.notes.append(f"{made.label} is a trace: it does not tell what steps take that nobody records")
-        return made
+            side.notes.append(f"{side.label}: {CLOCKS_LOCKED}")
+        side.notes.append(f"{side.label} is a trace: it contains no unprofiled steps")
+        return side
 
-    def _of_run(self, run: FinishedRun, stage: str) -> Side:
-        made = Side(label=self.path.resolve().name, stage=stage)
-        _add_steps(made, run, stage)
+    def _read_run(self, run: FinishedRun, stage: str) -> Side:
+        side = Side(label=self.path.resolve().name, stage=stage)
+        _add_steps(side, run, stage)
         for window in run.windows:
             if window.capture.stage != stage:
                 continue
             for place, capture in window.captures.items():
-                made.ranks[place.rank] = capture.cost.idle_step_ms or capture.summary.get("wall_ms", 0.0)
+                side.ranks[place.rank] = capture.cost.idle_step_ms or capture.summary.get("wall_ms", 0.0)
                 if place.rank == run.rank and CLOCKS_LOCKED in capture.notes:
-                    made.notes.append(f"{made.label}: {window.name} is left out: {CLOCKS_LOCKED}")
+                    side.notes.append(f"{side.label}: {window.name} is skipped: {CLOCKS_LOCKED}")
                 elif place.rank == run.rank:
-                    _add_window(made, place, capture)
-        made.findings = _of_ranks(run, stage) | made.findings
+                    _add_window(side, place, capture)
+        side.findings = _find_stragglers(run, stage) | side.findings
         last = run.last(stage)
-        made.facts = facts(run.manifest, Capture() if last is None else last.capture, made.costs)
-        if not made.costs.steps:
-            made.notes.append(f"{made.label} kept no window of {stage}: what its steps are spent on is not known")
+        side.facts = facts(run.manifest, Capture() if last is None else last.capture, side.costs)
+        if not side.costs.steps:
+            side.notes.append(f"{side.label} has no window of {stage}, so the costs of its steps are unknown")
         if run.is_written:
-            made.notes.append(f"{made.label} is still being written: compared as far as it is")
-        return made
+            side.notes.append(f"{side.label} is still being written: only its finished part is compared")
+        return side
 
 
-def _add_steps(made: Side, run: FinishedRun, stage: str) -> None:
+def _add_steps(side: Side, run: FinishedRun, stage: str) -> None:
     timed = timed_run(run, stage)
     if timed.is_enough:
-        made.runs.append(timed)
-        made.levels.append(timed.level())
+        side.runs.append(timed)
+        side.levels.append(timed.level())
         return
     steps = len(timed.steps.wall_ms)
-    made.notes.append(f"{made.label} has {steps} steps of {stage} that nobody recorded; {LEAST_STEPS} are needed")
+    side.notes.append(f"{side.label} has {steps} unprofiled steps of {stage}; {LEAST_STEPS} are needed")
 
 
 def timed_run(run: FinishedRun, stage: str) -> TimedRun:
-    """The steps of a stage of a run that nobody recorded, and what they waited for processors."""
-    return TimedRun(run.steps_of(stage).unrecorded(), _waits(run, stage))
+    """Return the unprofiled steps of a stage of a run, and their run-queue waits."""
+    return TimedRun(run.steps_of(stage).unrecorded(), _read_waits(run, stage))
 
 
-def _waits(run: FinishedRun, stage: str) -> steps.Waits | None:
-    found = steps.read_waits(run.folder / layout.processor(run.rank), in_timeline(stage))
+def _read_waits(run: FinishedRun, stage: str) -> steps.Waits | None:
+    waits = steps.read_waits(run.folder / layout.processor(run.rank), in_timeline(stage))
     status = Status.read(run.folder, run.rank)
-    if found is None and status is not None and status.waited is not None:
+    if waits is None and status is not None and status.waited is not None:
         return steps.Waits.of_share(status.waited)
-    return found
+    return waits
 
 
 class _Finding(msgspec.Struct):
@@ -169,117 +169,118 @@ class _Findings(msgspec.Struct):
     rows: list[_Finding] = []
 
 
-class _Share(msgspec.Struct):
-    """Of the page of a window, what two are compared by."""
+class _SummaryFile(msgspec.Struct):
+    """Fields of a window's summary that a comparison needs."""
 
     flames: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     findings: _Findings | msgspec.UnsetType = msgspec.UNSET
 
 
-def _told(path: Path) -> dict[str, Any]:
+def _read_summary(path: Path) -> dict[str, Any]:
     try:
-        share = msgspec.json.decode(read_bytes(path), type=_Share)
+        summary = msgspec.json.decode(read_bytes(path), type=_SummaryFile)
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise PerfhooksError(f"{path} cannot be read: {said(error)}") from error
-    found: dict[str, Any] = {} if share.flames is msgspec.UNSET else {"flames": share.flames}
-    if share.findings is not msgspec.UNSET:
-        found["findings"] = {each.rule: each.title for each in share.findings.rows}
-    return found
+    fields: dict[str, Any] = {} if summary.flames is msgspec.UNSET else {"flames": summary.flames}
+    if summary.findings is not msgspec.UNSET:
+        fields["findings"] = {finding.rule: finding.title for finding in summary.findings.rows}
+    return fields
 
 
-def _of_ranks(run: FinishedRun, stage: str) -> dict[str, str]:
-    """Who makes the other ranks wait."""
+def _find_stragglers(run: FinishedRun, stage: str) -> dict[str, str]:
     if len(layout.ranks_of_run(run.listing.files)) <= 1:
         return {}
-    told = perfhooks.analysis.ranks.gather(run.folder, run.folders, SummaryCache.read(run.folder), run.listing)
-    told["windows"] = [window for window in told["windows"] if window["stage"] == stage]
-    told["frontier"] = [group for group in told["frontier"] if group["stage"] == in_timeline(stage)]
-    found = perfhooks.analysis.ranks.findings(told)
-    return {f"{each['rule']} {each['rank']} {each['part']}": each["title"] for each in found}
+    ranks = perfhooks.analysis.ranks.gather(run.folder, run.folders, SummaryCache.read(run.folder), run.listing)
+    ranks["windows"] = [window for window in ranks["windows"] if window["stage"] == stage]
+    ranks["frontier"] = [group for group in ranks["frontier"] if group["stage"] == in_timeline(stage)]
+    findings = perfhooks.analysis.ranks.findings(ranks)
+    return {f"{finding['rule']} {finding['rank']} {finding['part']}": finding["title"] for finding in findings}
 
 
-def _whole(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return read_bytes(path)
     except OSError as error:
         raise PerfhooksError(f"{path} cannot be read: {said(error)}") from error
 
 
-def _add_window(made: Side, place: Place, capture: Capture) -> None:
-    """Take what a window's files tell; the trace is read only where they are of an older perfhooks."""
-    kept, share = place.artifact(saved.NAME), place.artifact(SHARE)
-    told: dict[str, Any] = {}
-    if share.exists():
-        told = _told(share)
-    content = _whole(kept) if kept.exists() else b""
+def _add_window(side: Side, place: Place, capture: Capture) -> None:
+    """Add the data of a window. The trace is read only if its files are from an older perfhooks."""
+    costs_path, summary_path = place.artifact(saved.NAME), place.artifact(SHARE)
+    summary: dict[str, Any] = {}
+    if summary_path.exists():
+        summary = _read_summary(summary_path)
+    content = _read_file(costs_path) if costs_path.exists() else b""
     if content and not saved.is_old(content):
-        costs = saved.decode(content, kept)
+        costs = saved.decode(content, costs_path)
     else:
         path = place.trace()
         if path is None:
             return
         trace = perfhooks.trace.read(path, communication=capture.options.get("communication"))
         costs = measure(capture.tables(trace))
-        told.setdefault("flames", tree.flames(capture, trace))
-    made.windows += 1
-    made.costs = added([made.costs, costs])
-    if "flames" in told:
-        made.flames, made.flame_steps = told["flames"], costs.steps
-    made.findings = told.get("findings", made.findings)
+        summary.setdefault("flames", tree.flames(capture, trace))
+    side.windows += 1
+    side.costs = added([side.costs, costs])
+    if "flames" in summary:
+        side.flames, side.flame_steps = summary["flames"], costs.steps
+    side.findings = summary.get("findings", side.findings)
 
 
-def _found(capture: Capture, trace: perfhooks.trace.Trace) -> dict[str, str]:
+def _find_titles(capture: Capture, trace: perfhooks.trace.Trace) -> dict[str, str]:
     from perfhooks.analysis import findings
 
     return {finding.rule: finding.title for finding in findings.find(capture, trace)}
 
 
 def added(parts: Sequence[Costs]) -> Costs:
-    """The costs of several windows or runs together; what one lacks, all lack."""
-    known = [each for each in parts if each.steps]
-    if len(known) <= 1:
-        return known[0] if known else Costs()
+    """Sum the costs of several windows or runs. A column that is missing in one is missing in the sum."""
+    costs = [cost for cost in parts if cost.steps]
+    if len(costs) <= 1:
+        return costs[0] if costs else Costs()
     total = Costs(
-        steps=sum(each.steps for each in known),
-        wall=sum(each.wall for each in known),
-        fetches=sum(each.fetches for each in known),
-        shapes=all(each.shapes for each in known),
-        frames=all(each.frames for each in known),
-        batch=known[-1].batch,
-        device_name=known[-1].device_name,
-        collectives=[row for each in known for row in each.collectives],
-        host=together(row for each in known for row in each.host.items()),
-        device=together(row for each in known for row in each.device.items()),
+        steps=sum(cost.steps for cost in costs),
+        wall=sum(cost.wall for cost in costs),
+        fetches=sum(cost.fetches for cost in costs),
+        shapes=all(cost.shapes for cost in costs),
+        frames=all(cost.frames for cost in costs),
+        batch=costs[-1].batch,
+        device_name=costs[-1].device_name,
+        collectives=[row for cost in costs for row in cost.collectives],
+        host=together(row for cost in costs for row in cost.host.items()),
+        device=together(row for cost in costs for row in cost.device.items()),
     )
-    for each in known:
-        for name, count in each.counts.items():
+    for cost in costs:
+        for name, count in cost.counts.items():
             total.counts[name] = total.counts.get(name, 0) + count
-        for name, size in each.peak_bytes.items():
+        for name, size in cost.peak_bytes.items():
             total.peak_bytes[name] = max(size, total.peak_bytes.get(name, 0))
     return total
 
 
 def joined(sides: Sequence[Side]) -> Side:
-    """Several runs of the same training as one side."""
+    """Merge several runs of the same training into one side."""
     first = sides[0]
     if len(sides) == 1:
         return first
     return Side(
         label=f"{first.label} and {len(sides) - 1} more",
         stage=first.stage,
-        facts={name: " / ".join(dict.fromkeys(each.facts.get(name, "") for each in sides)) for name in _names(sides)},
-        levels=[level for each in sides for level in each.levels],
-        runs=[run for each in sides for run in each.runs],
-        earlier=[each for side in sides for each in side.earlier],
-        costs=added([each.costs for each in sides]),
-        windows=sum(each.windows for each in sides),
-        findings={rule: title for each in sides for rule, title in each.findings.items()},
+        facts={
+            name: " / ".join(dict.fromkeys(side.facts.get(name, "") for side in sides)) for name in _fact_names(sides)
+        },
+        levels=[level for side in sides for level in side.levels],
+        runs=[run for side in sides for run in side.runs],
+        earlier=[levels for side in sides for levels in side.earlier],
+        costs=added([side.costs for side in sides]),
+        windows=sum(side.windows for side in sides),
+        findings={rule: title for side in sides for rule, title in side.findings.items()},
         ranks=first.ranks,
         flames=sides[-1].flames,
         flame_steps=sides[-1].flame_steps,
-        notes=[note for each in sides for note in each.notes],
+        notes=[note for side in sides for note in side.notes],
     )
 
 
-def _names(sides: Sequence[Side]) -> list[str]:
-    return list(dict.fromkeys(name for each in sides for name in each.facts))
+def _fact_names(sides: Sequence[Side]) -> list[str]:
+    return list(dict.fromkeys(name for side in sides for name in side.facts))
