@@ -161,7 +161,7 @@ def test_costs_that_cannot_be_are_no_costs(tmp_path, steps):
         known | {"wall": steps},
         known | {"host": [[steps] * len(known["host"][0])]},
     ):
-        with pytest.raises(PerfhooksError, match="here: not the costs of a window"):
+        with pytest.raises(PerfhooksError, match="here: not a valid costs file"):
             saved.decode(json.dumps(changed).encode(), "here")
 
 
@@ -1339,7 +1339,7 @@ def test_bad_input_is_one_line_each(folder, base, tmp_path):
         ((base, base, base), "takes two runs"),
         ((base, "--", base, "--", base), "on both sides of one --"),
         ((base, base, "--tolerance", "lots"), "tolerance must be a share"),
-        ((base, base, "--stage", "predict"), "no stage 'predict' on both sides; there is train"),
+        ((base, base, "--stage", "predict"), "stage 'predict' is not on both sides; common stages: train"),
     ):
         done = run(*words)
         assert isinstance(done.exception, PerfhooksError), (words, done.output, done.exception)

@@ -94,7 +94,7 @@ def test_the_runs_of_a_command_stand_in_the_order_of_time_with_their_commits_and
     (change,) = first.changes
     assert (change.place, change.before_ms, change.after_ms) == (4, pytest.approx(5.015), pytest.approx(6.055))
     assert (first.command, [point.run for point in second.points]) == ("train.py --lr 1", ["other"])
-    assert left == ["short has 10 steps of train that nobody recorded; 20 are needed"]
+    assert left == ["short has 10 unprofiled steps of train; 20 are needed"]
 
 
 def test_a_terminal_shows_each_run_from_zero_and_says_where_it_became_slower(folder):
@@ -105,7 +105,7 @@ def test_a_terminal_shows_each_run_from_zero_and_says_where_it_became_slower(fol
     assert lines[place - 1].startswith("  2026-03-13 10:30  333333333  r6   5.03 ms  ")
     bars = [line.count("#") for line in lines[1:10] if "#" in line]
     assert [bars[0], bars[-1]] == [20, 24]  # 5 to 6.07
-    assert lines[-1] == "left out: short has 10 steps of train that nobody recorded; 20 are needed"
+    assert lines[-1] == "skipped: short has 10 unprofiled steps of train; 20 are needed"
 
 
 def test_json_says_the_same(folder):
@@ -122,16 +122,19 @@ def test_a_run_of_a_busy_machine_is_said_to_be_one(tmp_path):
     busy = make_run(tmp_path / "busy", None, [5.0] * 60)
     loop = Loop(stage="train", step=300)
     publish_json(busy / "rank0.status.json", Status(process=Process.current(), time=0, loop=loop, waited=0.4))
-    assert run(tmp_path).output.splitlines()[1].endswith("#  (busy machine, waited 40%)")
+    assert run(tmp_path).output.splitlines()[1].endswith("#  (CPU contention, waited 40%)")
 
 
 def test_a_run_that_is_broken_is_left_out_and_a_folder_without_runs_is_an_error(folder, tmp_path):
     broken = make_run(folder / "broken", None, [5.0] * 60)
     (broken / "run.json").write_text("{")
-    assert "left out: " in run(folder).output
+    assert "skipped: " in run(folder).output
     assert "run.json" in run(folder).output
     (tmp_path / "empty").mkdir()
-    for target, said in ((tmp_path / "empty", "no run with 20 steps"), (tmp_path / "none", "There is no folder")):
+    for target, said in (
+        (tmp_path / "empty", "no run with 20 unprofiled steps"),
+        (tmp_path / "none", "There is no folder"),
+    ):
         done = run(target)
         assert isinstance(done.exception, PerfhooksError)
         assert said in str(done.exception)

@@ -1,1 +1,1 @@
-"""Two runs side by side: the verdict, what differs besides, and the reason."""
+"""Comparison of two trainings: verdict, differing facts and reasons."""

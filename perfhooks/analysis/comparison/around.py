@@ -1,4 +1,4 @@
-"""Whose a moment of the host is: the part of the step, module, line and operators that are open around it."""
+"""Attribution of host time: the part of the step, module, line and operators that are open around each entry."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
 
     Keys = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-    """One row for each entry: the part, and the numbers of what a `CostKey` tells of it."""
+    """One row per entry: the part, and numbers for the fields of a `CostKey`."""
 
 PARTS: Final = (*labels.PARTS, "other")
-"""The parts of a step; ``other`` is what no label and no sign tells."""
-_TEXT: Final = 200
-"""Of operators and shapes; a longer one loses its middle."""
+"""Parts of a step; ``other`` has no label and no other mark."""
+_MAX_TEXT: Final = 200
+"""Maximum length of operators and shapes. Longer texts are truncated in the middle."""
 
 
 class CostKey(NamedTuple):
-    """Whose time it is; empty is none, or what was not recorded."""
+    """Attribution of time. Empty fields mean none or not recorded."""
 
     part: str
-    """One of `PARTS`."""
+    """Part of the step, one of `PARTS`."""
     module: str = ""
-    """The path of modules, forward or backward."""
+    """Path of the module, forward or backward."""
     line: str = ""
-    """The innermost frame of the training's own code."""
+    """Innermost frame of the training's own code."""
     operator: str = ""
-    """The innermost operator on the host; what launched the work on a device."""
+    """Innermost operator on the host, or the operator that launched the device work."""
     shapes: str = ""
-    """Of the tensors among its inputs."""
+    """Shapes of its input tensors."""
     types: str = ""
-    """What these hold, each type once."""
+    """Distinct types of its input tensors."""
     kind: str = ""
-    """On a device, the class of the work: compute, communication, copy, set or idle."""
+    """Class of device work: compute, communication, copy, set or idle; empty on the host."""
     kernel: str = ""
-    """On a device, the name of the work."""
+    """Name of device work; empty on the host."""
     call: str = ""
-    """The outermost operator, which is the one that the program called; ``aten::item`` around what waits for it."""
+    """Outermost operator, which the program called, for example ``aten::item`` around its synchronization."""
     given: str = ""
-    """The shapes of that one's inputs."""
+    """Shapes of the inputs of ``call``."""
 
 
 class HostContext:
-    """What is around each entry of `host.tree`."""
+    """Attribution of each entry of `host.tree`."""
 
     def __init__(self, trace: Trace, owners: origins.Owners) -> None:
         self.tree = host.tree(trace)
@@ -65,19 +65,19 @@ class HostContext:
         parent = self.tree.nesting.parent
         entries = np.arange(len(kind))
         self.operator = inherited(parent, np.where(kind == Kind.OP, entries, -1))
-        self.call = _calls(trace, self.tree)
-        own = attribution.names_of(trace, (origins.Origin.USER,), owners)
-        line = (kind == Kind.PYTHON) & own[trace.name[self.tree.row]]
+        self.call = _find_calls(trace, self.tree)
+        own_names = attribution.names_of(trace, (origins.Origin.USER,), owners)
+        line = (kind == Kind.PYTHON) & own_names[trace.name[self.tree.row]]
         self.line = inherited(parent, np.where(line, entries, -1))
-        paths, place = modules.of_slices(trace)
+        paths, index = modules.of_slices(trace)
         self.paths = [*paths, ""]
-        self.module = place[self.tree.row]
+        self.module = index[self.tree.row]
         self._trace = trace
-        self._known: dict[tuple[int, Callable[[object], str]], str] = {}
+        self._texts: dict[tuple[int, Callable[[object], str]], str] = {}
         self.dims, self.types = trace.argument("dims"), trace.argument("types")
 
     def keys(self, entries: Ints) -> Keys:
-        """For each entry, or -1, a number for each of what a `CostKey` tells of it: one row each."""
+        """Return one row per entry (-1 for none) with numbers for the fields of a `CostKey`."""
         around = (self.operator, self.line, self.module, self.call)
         operator, line, module, call = (np.append(column, -1)[entries] for column in around)
         row = np.append(self.tree.row, -1)
@@ -93,77 +93,76 @@ class HostContext:
         return np.stack(columns, axis=1).astype(np.int64).reshape(len(entries), len(columns))
 
     def where(self, part: int, keys: Sequence[int], kind: str = "", kernel: str = "") -> CostKey:
-        """What such numbers stand for."""
-        module, line, operator, dims, types, call, given = keys
+        """Return the key for such a row of numbers."""
+        module, line, operator, dims, types, call, call_dims = keys
         names = self._trace.names
         return CostKey(
             PARTS[part],
             self.paths[module],
-            "" if line < 0 else _line(names[line]),
-            "" if operator < 0 else json_values.text(names[operator], _TEXT),
-            self._written(dims, _shapes),
-            self._written(types, _types),
+            "" if line < 0 else _shorten_frame(names[line]),
+            "" if operator < 0 else json_values.text(names[operator], _MAX_TEXT),
+            self._format(dims, _format_shapes),
+            self._format(types, _format_types),
             kind,
             kernel,
-            "" if call < 0 else json_values.text(names[call], _TEXT),
-            self._written(given, _shapes),
+            "" if call < 0 else json_values.text(names[call], _MAX_TEXT),
+            self._format(call_dims, _format_shapes),
         )
 
-    def _written(self, text: int, write: Callable[[object], str]) -> str:
-        """An argument as it is shown; few are distinct."""
+    def _format(self, text: int, write: Callable[[object], str]) -> str:
+        """Return an argument as text. Results are cached because few are distinct."""
         key = (text, write)
-        if key not in self._known:
-            self._known[key] = write(self._trace.text(text))
-        return self._known[key]
+        if key not in self._texts:
+            self._texts[key] = write(self._trace.text(text))
+        return self._texts[key]
 
 
-def _calls(trace: Trace, tree: host.Tree) -> Ints:
-    """For each entry the outermost operator around it, or -1.
+def _find_calls(trace: Trace, tree: host.Tree) -> Ints:
+    """Return the outermost operator around each entry, or -1.
 
-    What autograd writes around operators is none of them. What Python spends in a function of torch's that is written
-    in C, before and after the operator, belongs to that operator.
+    Autograd's wrappers do not count. Python time inside a C function of torch, before and after its operator, belongs
+    to that operator.
     """
     kind, parent, entries = trace.kind[tree.row], tree.nesting.parent, np.arange(len(tree.row))
     is_called = (kind == Kind.OP) & trace.matching(re.compile(operators.CALLED), tree.row)
     nearest = inherited(parent, np.where(is_called, entries, -1))
-    around = np.append(nearest, -1)[parent]
-    found: Ints = np.append(outermost(around), -1)[nearest]
-    roots = np.flatnonzero((nearest == entries) & (around < 0))
-    held, first = np.unique(parent[roots], return_index=True)
-    first, held = first[held >= 0], held[held >= 0]
-    is_in_c = (kind[held] == Kind.PYTHON) & trace.matching(_IN_C, tree.row[held])
-    found[held[is_in_c]] = roots[first[is_in_c]]
-    return found
+    enclosing = np.append(nearest, -1)[parent]
+    calls: Ints = np.append(outermost(enclosing), -1)[nearest]
+    roots = np.flatnonzero((nearest == entries) & (enclosing < 0))
+    parents, first = np.unique(parent[roots], return_index=True)
+    first, parents = first[parents >= 0], parents[parents >= 0]
+    is_in_c = (kind[parents] == Kind.PYTHON) & trace.matching(_IN_C, tree.row[parents])
+    calls[parents[is_in_c]] = roots[first[is_in_c]]
+    return calls
 
 
 _IN_C: Final = re.compile(r"^<built-in ")
 
 
-_PLACE: Final = re.compile(r"(?:.*[/\\])?(.+)\(\d+\): (.+)")
+_FRAME: Final = re.compile(r"(?:.*[/\\])?(.+)\(\d+\): (.+)")
 
 
-def _line(frame: str) -> str:
-    """A frame without its folder and its number, which change with every edit: ``train.py: step``."""
-    found = _PLACE.fullmatch(frame)
-    return json_values.text(f"{found[1]}: {found[2]}" if found else frame, _TEXT)
+def _shorten_frame(frame: str) -> str:
+    """Return a frame without folder and line number, which change with edits: ``train.py: step``."""
+    match = _FRAME.fullmatch(frame)
+    return json_values.text(f"{match[1]}: {match[2]}" if match else frame, _MAX_TEXT)
 
 
 @functools.cache
-def _short(words: tuple[str, ...]) -> str:
-    return json_values.text(", ".join(dict.fromkeys(words)), _TEXT)
+def _join_distinct(words: tuple[str, ...]) -> str:
+    return json_values.text(", ".join(dict.fromkeys(words)), _MAX_TEXT)
 
 
-def _shapes(dims: object) -> str:
-    """The shapes of the tensors among the inputs, as torch writes them."""
-    shown = [each for each in dims if each] if isinstance(dims, list) else []
-    return json_values.text(" ".join(json.dumps(each) for each in shown), _TEXT)
+def _format_shapes(dims: object) -> str:
+    shapes = [shape for shape in dims if shape] if isinstance(dims, list) else []
+    return json_values.text(" ".join(json.dumps(shape) for shape in shapes), _MAX_TEXT)
 
 
-def _types(given: object) -> str:
-    """What the tensors among the inputs hold, each type once: ``float, long int``."""
-    words = given if isinstance(given, list) else []
-    plain = (tensor_types.short(str(each)) for each in words if each and isinstance(each, str))
-    return _short(tuple(each for each in plain if each not in _NO_TENSOR))
+def _format_types(types: object) -> str:
+    """Return the distinct types of the input tensors: ``float, long int``."""
+    names = types if isinstance(types, list) else []
+    short_names = (tensor_types.short(str(name)) for name in names if name and isinstance(name, str))
+    return _join_distinct(tuple(name for name in short_names if name not in _NO_TENSOR))
 
 
 _NO_TENSOR: Final = (tensor_types.NUMBER, tensor_types.NUMBERS, tensor_types.GENERIC)

@@ -1,4 +1,4 @@
-"""A baseline: what a comparison needs of a training, as a small file that can be committed."""
+"""Baselines: the data of a training that a comparison needs, as a small file to commit."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT: Final = 2
-"""Of a baseline. 2: the mean step beside the median one; 1: the first."""
+"""Format of a baseline. 1: first version; 2: with mean and median step."""
 FEWEST_RUNS: Final = 5
-"""With fewer runs a side a change of 5% may pass."""
+"""Recommended minimum of runs per side. With fewer, a change of 5% may stay undetected."""
 
 _MARK: Final = "perfhooks_baseline"
-_LARGEST: Final = 4 << 20
-"""Bytes of a baseline: one that somebody's formatter has given a line for each number has 0.5 MB."""
-_ROWS: Final = 400
-"""How many rows of costs it keeps; with these it has some 50 kB."""
-_PRIVATE: Final = ("host",)
-"""Facts that tell more than a comparison needs."""
+_MAX_BYTES: Final = 4 << 20
+"""Maximum size of a baseline in bytes. A formatted one with a number per line has 0.5 MB."""
+_MAX_ROWS: Final = 400
+"""Rows of costs in a baseline. It then has about 50 kB."""
+_PRIVATE_FACTS: Final = ("host",)
+"""Facts that a comparison does not need."""
 
 
 class _Marked(msgspec.Struct):
-    """What says in which way the rest is written."""
+    """The field with the format number."""
 
     perfhooks_baseline: int
 
@@ -43,33 +43,35 @@ class _BaselineFile(BaselineFile, kw_only=True):
 
 
 def is_baseline(path: Path) -> bool:
-    """Whether a file says that it is one, wherever in it: formatters indent and sort."""
-    return f'"{_MARK}"' in _text(path, "replace")
+    """Return whether a file contains the mark of a baseline, at any position: formatters indent and sort."""
+    return f'"{_MARK}"' in _read_text(path, "replace")
 
 
-def _text(path: Path, errors: str = "strict") -> str:
-    """A file, as far as it is no larger than a baseline, in any of the encodings in which programs write JSON."""
+def _read_text(path: Path, errors: str = "strict") -> str:
+    """Read a file up to the maximum size, in any encoding of JSON."""
     with path.open("rb") as file:
-        content = file.read(_LARGEST)
+        content = file.read(_MAX_BYTES)
     return content.decode(json.detect_encoding(content), errors)
 
 
-def _whole(path: Path) -> str:
-    if path.stat().st_size > _LARGEST:
-        raise ValueError(f"it is larger than {_LARGEST >> 20} MB")
-    return _text(path)
+def _read_checked(path: Path) -> str:
+    if path.stat().st_size > _MAX_BYTES:
+        raise ValueError(f"it is larger than {_MAX_BYTES >> 20} MB")
+    return _read_text(path)
 
 
 def encode(side: Side) -> bytes:
-    """Write down what a comparison needs of a side, without paths, flame graphs and names of machines.
+    """Encode one side as a baseline, without paths, flame graphs and host names.
 
     Args:
-        side: Any.
+        side: The side to encode.
     """
-    kept = {name: getattr(side, name) for name in BaselineFile.__struct_fields__}
-    kept["facts"] = {name: text for name, text in side.facts.items() if name not in _PRIVATE and not _is_path(text)}
-    costs = msgspec.Raw(saved.encode(side.costs, most=_ROWS))
-    return msgspec.json.encode({_MARK: FORMAT, **kept, "costs": costs}) + b"\n"
+    fields = {name: getattr(side, name) for name in BaselineFile.__struct_fields__}
+    fields["facts"] = {
+        name: text for name, text in side.facts.items() if name not in _PRIVATE_FACTS and not _is_path(text)
+    }
+    costs = msgspec.Raw(saved.encode(side.costs, most=_MAX_ROWS))
+    return msgspec.json.encode({_MARK: FORMAT, **fields, "costs": costs}) + b"\n"
 
 
 def _is_path(text: str) -> bool:
@@ -80,16 +82,18 @@ def decode(path: Path) -> Side:
     """Read a baseline.
 
     Raises:
-        PerfhooksError: It is none, or of a newer perfhooks.
+        PerfhooksError: The file is invalid, or from a newer perfhooks.
     """
     try:
-        text = _whole(path)
+        text = _read_checked(path)
         written = msgspec.json.decode(text, type=_Marked).perfhooks_baseline
         if 0 < written < FORMAT:
-            raise PerfhooksError(f"{path}: an older perfhooks kept no mean steps in it; keep its runs anew with --save")
+            raise PerfhooksError(
+                f"{path}: it has no mean steps, because an older perfhooks wrote it; save its runs again with --save"
+            )
         check_format(path, written, FORMAT)
-        found = msgspec.json.decode(text, type=_BaselineFile)
+        file = msgspec.json.decode(text, type=_BaselineFile)
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise PerfhooksError(f"{path}: not a baseline ({said(error)})") from error
-    kept = {name: getattr(found, name) for name in BaselineFile.__struct_fields__}
-    return Side(costs=saved.decode(bytes(found.costs), path), **kept)
+    fields = {name: getattr(file, name) for name in BaselineFile.__struct_fields__}
+    return Side(costs=saved.decode(bytes(file.costs), path), **fields)

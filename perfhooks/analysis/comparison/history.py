@@ -1,4 +1,4 @@
-"""All runs of a command, in the order in which they began: what a step took in each, and where that changed."""
+"""History of the runs of a command: the step time of each run, and its changes."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Point:
 
     run: str
     started: str
-    """When, in ISO 8601; empty where it does not say."""
+    """Start in ISO 8601; empty if unknown."""
     revision: str
     step_ms: float
-    """The median of the steps that count and nobody recorded."""
+    """Median of the counted unprofiled steps."""
     steps: int
-    """How many those are."""
+    """Number of these steps."""
     waited: float | None = None
-    """What share of its time the thread that steps waited for a processor."""
+    """Run-queue wait of the step thread as a fraction of its time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,9 @@ class Change:
     """A new level."""
 
     place: int
-    """Of its first run."""
+    """Index of its first run."""
     before_ms: float
-    """The median of the runs of the level before."""
+    """Median of the runs of the previous level."""
     after_ms: float
 
 
@@ -66,59 +66,61 @@ class Series:
 
     @property
     def changes(self) -> list[Change]:
-        """Where the step became longer or shorter, and stayed so."""
+        """Lasting changes of the step time."""
         steps = [point.step_ms for point in self.points]
-        places = change_points([math.log(step) for step in steps])
-        edges = [0, *places, len(steps)]
+        indices = change_points([math.log(step) for step in steps])
+        edges = [0, *indices, len(steps)]
         levels = [float(np.median(steps[first:last])) for first, last in itertools.pairwise(edges)]
         return [
-            Change(place=place, before_ms=before, after_ms=after)
-            for place, (before, after) in zip(places, itertools.pairwise(levels), strict=True)
+            Change(place=index, before_ms=before, after_ms=after)
+            for index, (before, after) in zip(indices, itertools.pairwise(levels), strict=True)
         ]
 
 
 def read(folder: Path) -> tuple[list[Series], list[str]]:
-    """The histories of all runs in a folder, the longest first; and what was left out, and why.
+    """Return the histories of all runs in a folder, the longest first, and messages about skipped runs.
 
     Args:
-        folder: One that holds runs.
+        folder: A folder that contains runs.
 
     Raises:
-        PerfhooksError: It holds none that can be drawn.
+        PerfhooksError: The folder does not exist, or has no run with enough steps.
     """
     if not folder.is_dir():
-        raise PerfhooksError(f"There is no folder {folder}: say which folder holds the runs, such as perf.")
+        raise PerfhooksError(f"There is no folder {folder}. Pass the folder that contains the runs, for example perf.")
     histories: dict[tuple[str, str, str], list[tuple[float, Point]]] = {}
-    left: list[str] = []
+    skipped: list[str] = []
     for path in runs_in(folder):
         try:
-            for key, when, point in _points(path, left):
+            for key, when, point in _read_points(path, skipped):
                 histories.setdefault(key, []).append((when, point))
         except PerfhooksError as error:
-            left.append(str(error))
+            skipped.append(str(error))
     if not histories:
-        raise PerfhooksError(f"{folder} has no run with {LEAST_STEPS} steps that nobody recorded")
-    told = [Series(*key, [point for _, point in sorted(found, key=_order)]) for key, found in histories.items()]
-    return sorted(told, key=lambda series: -len(series.points)), left
+        raise PerfhooksError(f"{folder} has no run with {LEAST_STEPS} unprofiled steps")
+    series_list = [
+        Series(*key, [point for _, point in sorted(points, key=_sort_key)]) for key, points in histories.items()
+    ]
+    return sorted(series_list, key=lambda series: -len(series.points)), skipped
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The runs that a folder holds."""
-    return [each for each in sorted(folder.iterdir()) if (each / MANIFEST).exists() and not each.is_symlink()]
+    """Return the run folders in a folder."""
+    return [path for path in sorted(folder.iterdir()) if (path / MANIFEST).exists() and not path.is_symlink()]
 
 
-def _order(found: tuple[float, Point]) -> tuple[float, str]:
-    return found[0], found[1].run
+def _sort_key(item: tuple[float, Point]) -> tuple[float, str]:
+    return item[0], item[1].run
 
 
-def _points(path: Path, left: list[str]) -> Iterable[tuple[tuple[str, str, str], float, Point]]:
+def _read_points(path: Path, skipped: list[str]) -> Iterable[tuple[tuple[str, str, str], float, Point]]:
     run = FinishedRun(path)
     manifest, status = run.manifest, Status.read(run.folder, run.rank)
     command = facts.asked(facts.command(manifest.command))
     for stage in run.stages:
         wall = run.steps_of(stage).unrecorded().wall_ms
         if len(wall) < LEAST_STEPS:
-            left.append(f"{path.name} has {len(wall)} steps of {stage} that nobody recorded; {LEAST_STEPS} are needed")
+            skipped.append(f"{path.name} has {len(wall)} unprofiled steps of {stage}; {LEAST_STEPS} are needed")
             continue
         point = Point(
             run=path.name,
@@ -132,57 +134,57 @@ def _points(path: Path, left: list[str]) -> Iterable[tuple[tuple[str, str, str],
 
 
 def began(manifest: Manifest, path: Path) -> float:
-    """When a run began, in seconds; where it does not say, when its folder was last changed."""
+    """Return the start of a run in seconds, or if unknown the modification time of its manifest."""
     with contextlib.suppress(ValueError):
         return datetime.strptime(manifest.started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
     return (path / MANIFEST).stat().st_mtime
 
 
-_BAR = 24
-"""Letters of the longest bar; all begin at zero."""
+_BAR_LENGTH = 24
+"""Length of the longest bar in characters."""
 
 
-def text(histories: Iterable[Series], left: Iterable[str]) -> str:
-    """The histories as lines for a terminal."""
+def text(histories: Iterable[Series], skipped: Iterable[str]) -> str:
+    """Return the histories as text for a terminal."""
     lines: list[str] = []
     for series in histories:
-        lines += [heading(series), *_lines(series), ""]
-    lines += [f"left out: {each}" for each in left]
+        lines += [heading(series), *_format_lines(series), ""]
+    lines += [f"skipped: {message}" for message in skipped]
     return "\n".join(map(words.line, lines)).rstrip()
 
 
 def heading(series: Series) -> str:
-    """What a series is of."""
+    """Return the heading of a series."""
     where = f" on {series.machine}" if series.machine else ""
     stage = "" if series.stage == "train" else f", {series.stage}"
     return f"{series.command or 'unknown command'}{stage}, {words.count(len(series.points), 'run')}{where}"
 
 
-def _lines(series: Series) -> Iterable[str]:
+def _format_lines(series: Series) -> Iterable[str]:
     longest = max(point.step_ms for point in series.points)
     changes = {change.place: change for change in series.changes}
-    wide = max(len(point.run) for point in series.points)
-    for place, point in enumerate(series.points):
-        if place in changes:
-            yield f"  {change_sentence(series, changes[place])}"
-        bar = "#" * max(round(_BAR * point.step_ms / longest), 1)
-        row = f"{when(point):16}  {point.revision[:9]:9}  {point.run:{wide}}  {words.ms(point.step_ms):>8}  {bar}"
+    width = max(len(point.run) for point in series.points)
+    for index, point in enumerate(series.points):
+        if index in changes:
+            yield f"  {change_sentence(series, changes[index])}"
+        bar = "#" * max(round(_BAR_LENGTH * point.step_ms / longest), 1)
+        row = f"{when(point):16}  {point.revision[:9]:9}  {point.run:{width}}  {words.ms(point.step_ms):>8}  {bar}"
         yield f"  {row}{doubt(point) and f'  {doubt(point)}'}"
 
 
 def when(point: Point) -> str:
-    """When a run began, to the minute, by the clock of its machine."""
+    """Return the start of a run to the minute, in the time zone of its machine."""
     return point.started[:16].replace("T", " ")
 
 
 def doubt(point: Point) -> str:
-    """Why its step may be no measure of the program."""
+    """Return a warning if the step time is unreliable."""
     is_busy = point.waited is not None and point.waited >= BUSY
-    return f"(busy machine, waited {words.share(point.waited or 0.0)})" if is_busy else ""
+    return f"(CPU contention, waited {words.share(point.waited or 0.0)})" if is_busy else ""
 
 
 def change_sentence(series: Series, change: Change) -> str:
-    """A change, and the runs around it."""
+    """Return a change as a sentence, with the runs around it."""
     ratio = change.after_ms / change.before_ms
     around = " and ".join(
         f"{point.run} ({point.revision[:9]})" if point.revision else point.run
@@ -193,16 +195,16 @@ def change_sentence(series: Series, change: Change) -> str:
     return f"{word}, {sentences.changed(ratio)}: {levels}; between {around}."
 
 
-def data(histories: Iterable[Series], left: Iterable[str]) -> dict[str, Any]:
-    """The histories as plain data: of each ``heading``, ``points`` and ``changes``."""
-    return {"histories": [_plain(series) for series in histories], "left": list(left)}
+def data(histories: Iterable[Series], skipped: Iterable[str]) -> dict[str, Any]:
+    """Return the histories as plain data: ``heading``, ``points`` and ``changes`` of each."""
+    return {"histories": [_to_plain(series) for series in histories], "left": list(skipped)}
 
 
-def _plain(series: Series) -> dict[str, Any]:
+def _to_plain(series: Series) -> dict[str, Any]:
     changes = [{**asdict(change), "sentence": change_sentence(series, change)} for change in series.changes]
     points = [
         {**asdict(point), "when": when(point), "step": words.ms(point.step_ms), "doubt": doubt(point)}
         for point in series.points
     ]
-    facts_ = {"command": series.command, "machine": series.machine, "stage": series.stage}
-    return {"heading": heading(series), **facts_, "points": points, "changes": changes}
+    keys = {"command": series.command, "machine": series.machine, "stage": series.stage}
+    return {"heading": heading(series), **keys, "points": points, "changes": changes}

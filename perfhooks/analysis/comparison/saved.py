@@ -1,4 +1,4 @@
-"""Costs as a file: every text once, rows as numbers."""
+"""The file of costs: each text once, rows as numbers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME: Final = "costs.json"
-"""What a window's file is called, after its rank."""
+"""Name of the file of a window, without the rank prefix."""
 
-_ROW: Final = len(CostKey._fields) + len(KeyCost._fields)
+_ROW_LENGTH: Final = len(CostKey._fields) + len(KeyCost._fields)
 
 
 _MOST_ROWS: Final = 2 * MOST_ROWS
-"""Of a file: what is summed because it is small has a row for each part and kind besides."""
+"""Maximum rows in a file: the separate rows, and the merged rows of small costs."""
 _Rows = Annotated[list[list[Amount]], msgspec.Meta(max_length=_MOST_ROWS)]
 
 
@@ -36,19 +36,19 @@ class _CostsFile(StoredCosts, kw_only=True):
 
 
 def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
-    """Write costs down.
+    """Encode costs as a file.
 
     Args:
-        costs: Any.
-        most: How many of the costliest rows to keep apart, on the host and on devices each.
+        costs: Costs to encode.
+        most: Number of separate rows to keep, for the host and for devices each.
     """
     texts: dict[str, int] = {}
 
     def number(text: str) -> int:
         return texts.setdefault(text, len(texts))
 
-    def rows(given: dict[CostKey, KeyCost]) -> list[list[int]]:
-        return [[*map(number, where), *cost] for where, cost in shortened(given, most).items()]
+    def rows(costs_by_key: dict[CostKey, KeyCost]) -> list[list[int]]:
+        return [[*map(number, key), *cost] for key, cost in shortened(costs_by_key, most).items()]
 
     counts = sorted(costs.counts.items(), key=lambda item: -item[1])[:most]
     return msgspec.json.encode(
@@ -64,34 +64,36 @@ def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
 
 
 def is_old(content: bytes) -> bool:
-    """Whether an older perfhooks wrote it, so that it tells too little."""
+    """Return whether an older perfhooks wrote the file, so that data is missing."""
     return content.startswith((b'{"format":1,', b'{"format":2,'))
 
 
 def decode(content: bytes, source: Path) -> Costs:
-    """Read what `encode` wrote.
+    """Decode a file of `encode`.
 
     Args:
-        content: The file.
-        source: Where it was.
+        content: Content of the file.
+        source: Path of the file, for messages.
 
     Raises:
-        PerfhooksError: It is none, or of a newer perfhooks.
+        PerfhooksError: The content is invalid, or from a newer perfhooks.
     """
     try:
-        found = msgspec.json.decode(content, type=_CostsFile)
-        if 0 < found.format < FORMAT:
-            raise PerfhooksError(f"{source} is of an older perfhooks: make it anew")
-        check_format(source, found.format, FORMAT)
-        plain = {name: getattr(found, name) for name in StoredCosts.__struct_fields__}
-        counts = {found.texts[name]: count for name, count in found.counts}
-        return Costs(host=_rows(found, found.host), device=_rows(found, found.device), counts=counts, **plain)
+        file = msgspec.json.decode(content, type=_CostsFile)
+        if 0 < file.format < FORMAT:
+            raise PerfhooksError(f"{source} is from an older perfhooks: create it again")
+        check_format(source, file.format, FORMAT)
+        fields = {name: getattr(file, name) for name in StoredCosts.__struct_fields__}
+        counts = {file.texts[name]: count for name, count in file.counts}
+        return Costs(
+            host=_decode_rows(file, file.host), device=_decode_rows(file, file.device), counts=counts, **fields
+        )
     except (msgspec.MsgspecError, IndexError, ValueError, TypeError, RecursionError) as error:
-        raise PerfhooksError(f"{source}: not the costs of a window ({said(error)})") from error
+        raise PerfhooksError(f"{source}: not a valid costs file ({said(error)})") from error
 
 
-def _rows(found: _CostsFile, rows: list[list[int]]) -> dict[CostKey, KeyCost]:
+def _decode_rows(file: _CostsFile, rows: list[list[int]]) -> dict[CostKey, KeyCost]:
     width = len(CostKey._fields)
-    if any(len(row) != _ROW for row in rows):
+    if any(len(row) != _ROW_LENGTH for row in rows):
         raise ValueError("a row is too short")
-    return {CostKey(*(found.texts[each] for each in row[:width])): KeyCost(*row[width:]) for row in rows}
+    return {CostKey(*(file.texts[index] for index in row[:width])): KeyCost(*row[width:]) for row in rows}

@@ -1,6 +1,6 @@
-"""Where the sides of a comparison come from: run folders, traces, baselines; and which loop of them is compared.
+"""Read the sides of a comparison from run folders, traces and baselines, and choose the stage.
 
-Runs of the same program that lie beside those compared tell how much its processes differ.
+Other runs of the same program in the same folders show how much its processes differ.
 """
 
 from __future__ import annotations
@@ -23,80 +23,82 @@ if TYPE_CHECKING:
 
     from perfhooks.core.statistics import Level
 
-_USUAL = "train"
-_MOST_EARLIER: Final = 20
-"""Other runs of a program that are read, the latest: more would not tell its processes better."""
+_DEFAULT_STAGE = "train"
+_MAX_EARLIER: Final = 20
+"""Maximum number of earlier runs of a program to read, the latest first."""
 
 
 def read(sides: Sequence[Sequence[Path]], stage: str | None = None) -> list[Side]:
-    """Read what is to be compared.
+    """Read the sides of a comparison.
 
     Args:
-        sides: For each side its run folders, traces or baselines.
-        stage: Which loop; None takes the training, else the first that all know.
+        sides: Run folders, traces or baselines of each side.
+        stage: Stage to compare. None selects the training, or else the first stage that all sides have.
 
     Returns:
-        The sides, of that loop.
+        The data of each side for that stage.
 
     Raises:
-        PerfhooksError: Something is not there or not readable, or there is no loop that all know.
+        PerfhooksError: A path is missing or not readable, or the sides share no stage.
     """
-    known = [[_opened(path) for path in side] for side in sides]
-    chosen = _stage([each for side in known for each in side], stage)
-    made = [joined([each if isinstance(each, Side) else each.side(chosen) for each in side]) for side in known]
-    seen = {path.resolve() for side in sides for path in side}
-    for side, given in zip(made, known, strict=True):
-        runs = [each.run for each in given if isinstance(each, RunOrTrace) and each.run is not None]
-        side.earlier = [_earlier(run, chosen, seen) for run in runs]
-    _tell_apart(made)
-    return made
+    opened = [[_open(path) for path in side] for side in sides]
+    stage_name = _choose_stage([source for side in opened for source in side], stage)
+    result = [
+        joined([source if isinstance(source, Side) else source.side(stage_name) for source in side]) for side in opened
+    ]
+    read_paths = {path.resolve() for side in sides for path in side}
+    for side, sources in zip(result, opened, strict=True):
+        runs = [source.run for source in sources if isinstance(source, RunOrTrace) and source.run is not None]
+        side.earlier = [_read_earlier(run, stage_name, read_paths) for run in runs]
+    _distinguish_labels(result)
+    return result
 
 
-def _opened(path: Path) -> Side | RunOrTrace:
+def _open(path: Path) -> Side | RunOrTrace:
     return baseline.decode(path) if path.is_file() and baseline.is_baseline(path) else RunOrTrace(path)
 
 
-def _stage(known: Iterable[Side | RunOrTrace], wanted: str | None) -> str:
-    """The loop to compare; traces go with any."""
-    told = [[each.stage] if isinstance(each, Side) else each.stages for each in known]
-    lists = [stages for stages in told if stages is not None]
+def _choose_stage(sources: Iterable[Side | RunOrTrace], requested: str | None) -> str:
+    """Return the stage to compare. Traces fit any stage."""
+    stages_of = [[source.stage] if isinstance(source, Side) else source.stages for source in sources]
+    lists = [stages for stages in stages_of if stages is not None]
     if not lists:
-        return wanted or _USUAL
+        return requested or _DEFAULT_STAGE
     common = [stage for stage in lists[0] if all(stage in stages for stages in lists)]
-    if wanted is not None and wanted not in common:
-        raise PerfhooksError(f"no stage {wanted!r} on both sides; there is {', '.join(common) or 'none in common'}")
+    if requested is not None and requested not in common:
+        raise PerfhooksError(f"stage {requested!r} is not on both sides; common stages: {', '.join(common) or 'none'}")
     if not common:
-        seen = " and ".join(", ".join(stages) for stages in lists)
-        raise PerfhooksError(f"the sides have no stage in common: {seen}")
-    return wanted or (_USUAL if _USUAL in common else common[0])
+        available = " and ".join(", ".join(stages) for stages in lists)
+        raise PerfhooksError(f"the sides have no stage in common: {available}")
+    return requested or (_DEFAULT_STAGE if _DEFAULT_STAGE in common else common[0])
 
 
-def _earlier(run: FinishedRun, stage: str, seen: set[Path]) -> list[Level]:
-    """What steps take in the other runs of a program that lie in the same folder; ``seen`` are those counted before."""
-    beside: list[Path] = []
-    with contextlib.suppress(OSError):  # a folder that may be entered, and not listed
-        beside = [path.resolve() for path in runs_in(run.folder.resolve().parent)]
-    same = []
-    for path in beside:
+def _read_earlier(run: FinishedRun, stage: str, read_paths: set[Path]) -> list[Level]:
+    """Return the step times of other runs of a program in the same folder, and add these runs to ``read_paths``."""
+    paths: list[Path] = []
+    with contextlib.suppress(OSError):  # a folder without read permission
+        paths = [path.resolve() for path in runs_in(run.folder.resolve().parent)]
+    matching = []
+    for path in paths:
         with contextlib.suppress(PerfhooksError, OSError):
             other = FinishedRun(path)
-            if path not in seen and _is_same_program(run, other):
-                same.append((began(other.manifest, path), path, other))
-    latest = [other for *_, other in sorted(same, key=lambda found: found[:2])[-_MOST_EARLIER:]]
-    seen |= {other.folder for other in latest}
+            if path not in read_paths and _is_same_program(run, other):
+                matching.append((began(other.manifest, path), path, other))
+    latest = [other for *_, other in sorted(matching, key=lambda item: item[:2])[-_MAX_EARLIER:]]
+    read_paths |= {other.folder for other in latest}
     timed = [timed_run(other, stage) for other in latest if stage in other.stages]
-    return [each.level() for each in timed if each.is_enough]
+    return [run_steps.level() for run_steps in timed if run_steps.is_enough]
 
 
 def _is_same_program(a: FinishedRun, b: FinishedRun) -> bool:
-    """Whether two runs are of one commit and one machine, and neither their arguments nor their settings differ."""
-    known = [facts(run.manifest, Capture(), Costs()) for run in (a, b)]
-    found = differences(*known)
-    return all(REVISION in each for each in known) and all(is_late(each) and each.name != HOST for each in found)
+    """Return whether two runs have the same commit, machine, arguments and settings."""
+    facts_of = [facts(run.manifest, Capture(), Costs()) for run in (a, b)]
+    differing = differences(*facts_of)
+    return all(REVISION in fact for fact in facts_of) and all(is_late(fact) and fact.name != HOST for fact in differing)
 
 
-def _tell_apart(sides: Sequence[Side]) -> None:
-    """Runs in two folders may be called the same."""
+def _distinguish_labels(sides: Sequence[Side]) -> None:
+    """Prefix equal labels with A and B."""
     if len({side.label for side in sides}) < len(sides):
         for side, letter in zip(sides, "AB", strict=False):
             side.label = f"{letter} ({side.label})"

@@ -1,4 +1,4 @@
-"""The steps of runs: whether they saw the same data, so that steps of the same number are compared; and long ones."""
+"""Unprofiled steps of runs: matching of steps that read the same data, and detection of long steps."""
 
 from __future__ import annotations
 
@@ -15,107 +15,109 @@ if TYPE_CHECKING:
     from perfhooks.core.statistics import Level, Values
     from perfhooks.run.steps import Counted, Ints, Waits
 
-_ALIKE: Final = 0.5
-"""From this correlation on of what steps differ by from the one before, runs saw the same data: that of runs that did
-not is 0, within 0.15 for `_FEWEST` steps. Of the times themselves it would be high where both only drift."""
-_FEWEST: Final = 50
+_MIN_CORRELATION: Final = 0.5
+"""Minimum correlation of step-to-step changes from which runs read the same data. Runs with other data have 0, within
+0.15 for `_MIN_COMMON` steps. The step times themselves would correlate if both drift."""
+_MIN_COMMON: Final = 50
 
 
 class TimedRun(NamedTuple):
-    """One run."""
+    """The unprofiled steps of one run."""
 
     steps: Counted
     waits: Waits | None
-    """What its steps waited for processors; None where nobody measured it."""
+    """Run-queue waits of its steps; None if not measured."""
 
     @property
     def is_enough(self) -> bool:
-        """Whether those tell anything."""
+        """Whether there are enough steps for statistics."""
         return len(self.steps.wall_ms) >= LEAST_STEPS
 
     def level(self, chosen: Ints | None = None, usual: Values | None = None) -> Level:
-        """What its steps take.
+        """Return the step times as a level.
 
         Args:
-            chosen: Places of those that count; None for all.
+            chosen: Indices of the counted steps; None for all.
             usual: See `perfhooks.core.statistics.level`.
         """
-        place = np.arange(len(self.steps.numbers)) if chosen is None else chosen
-        times = self.steps.all_ms[place], self.steps.is_far[place], usual
+        index = np.arange(len(self.steps.numbers)) if chosen is None else chosen
+        times = self.steps.all_ms[index], self.steps.is_far[index], usual
         if self.waits is None:
             return level(*times)
-        return replace(level(*times, self.waits.shares(self.steps.numbers[place])), others=self.waits.others)
+        return replace(level(*times, self.waits.shares(self.steps.numbers[index])), others=self.waits.others)
 
 
 def paired(a: Sequence[TimedRun], b: Sequence[TimedRun]) -> tuple[list[Level], list[Level]] | None:
-    """The levels of runs that saw the same data, by the steps that all have; None where they did not."""
+    """Return the levels of runs that read the same data, for their common steps; None if they did not."""
     runs = [*a, *b]
-    common = _common(runs)
-    if not (a and b) or len(common) < _FEWEST:
+    common = _find_common(runs)
+    if not (a and b) or len(common) < _MIN_COMMON:
         return None
-    places = [np.searchsorted(run.steps.numbers, common) for run in runs]
-    logs = np.log([run.steps.all_ms[place] for run, place in zip(runs, places, strict=True)])
+    indices = [np.searchsorted(run.steps.numbers, common) for run in runs]
+    logs = np.log([run.steps.all_ms[index] for run, index in zip(runs, indices, strict=True)])
     changes = np.diff(logs, axis=1)
-    if not changes.std(axis=1).all() or np.corrcoef(changes)[0].min() < _ALIKE:
+    if not changes.std(axis=1).all() or np.corrcoef(changes)[0].min() < _MIN_CORRELATION:
         return None
-    # what is left is smaller than what a run differs by, as it is one of those that the usual step is the mean of
-    hidden = (len(runs) / (len(runs) - 1)) ** 0.5
+    # residuals underestimate the deviation of a run, because the mean contains the run itself
+    factor = (len(runs) / (len(runs) - 1)) ** 0.5
     usual = np.exp(logs.mean(axis=0))
-    levels = [_wider(run.level(place, usual), hidden) for run, place in zip(runs, places, strict=True)]
+    levels = [_widen(run.level(index, usual), factor) for run, index in zip(runs, indices, strict=True)]
     return levels[: len(a)], levels[len(a) :]
 
 
-def _common(runs: Sequence[TimedRun]) -> Ints:
-    """The numbers of the steps that all runs have; none where one was resumed and ran some twice."""
+def _find_common(runs: Sequence[TimedRun]) -> Ints:
+    """Return the step numbers that all runs have; none if one was resumed and repeated steps."""
     numbers = [run.steps.numbers for run in runs]
-    if not all((np.diff(each) > 0).all() for each in numbers):
+    if not all((np.diff(values) > 0).all() for values in numbers):
         return np.zeros(0, np.int64)
-    found = numbers[0]
-    for each in numbers[1:]:
-        found = np.intersect1d(found, each, assume_unique=True)
-    return found
+    common = numbers[0]
+    for values in numbers[1:]:
+        common = np.intersect1d(common, values, assume_unique=True)
+    return common
 
 
-def _wider(found: Level, times: float) -> Level:
-    return found.changed(lambda each: replace(each, below=each.below * times, above=each.above * times))
+def _widen(run_level: Level, times: float) -> Level:
+    return run_level.changed(
+        lambda estimate: replace(estimate, below=estimate.below * times, above=estimate.above * times)
+    )
 
 
-_LONG: Final = 1.5
-"""Medians from which on a step is of another kind: noise of 10% reaches it once in a million steps."""
-_MOSTLY: Final = 0.5
-"""From this share of what they take more, they wait for data."""
+_MIN_LONG_RATIO: Final = 1.5
+"""Factor of the median above which a step is long. Noise of 10% reaches it once in a million steps."""
+_MAIN_FRACTION: Final = 0.5
+"""Minimum fraction of the additional time that is attributed to waiting for data."""
 
 
 class Stalls(NamedTuple):
     """The long steps of one side."""
 
     share: float
-    """Of all steps, from 0 to 1."""
+    """Fraction of all steps, from 0 to 1."""
     times: float
-    """How many times the typical step they take; 0 where there are none."""
+    """Mean length relative to the typical step; 0 without long steps."""
     is_data: bool
-    """Whether they wait for data meanwhile."""
+    """Whether their additional time is spent waiting for data."""
 
 
 def stalls(runs: Sequence[TimedRun]) -> Stalls:
-    """The long steps of some runs of a training.
+    """Return the long steps of some runs of a training.
 
     Args:
-        runs: At least one.
+        runs: At least one run.
     """
     relative = np.concatenate([run.steps.all_ms / np.median(run.steps.all_ms) for run in runs])
-    waits = np.concatenate([_waits(run) for run in runs])
-    long = relative > _LONG
+    waits = np.concatenate([_excess_waits(run) for run in runs])
+    long = relative > _MIN_LONG_RATIO
     if not long.any():
         return Stalls(0.0, 0.0, is_data=False)
-    more = relative[long] - 1
-    is_data = bool(np.nansum(np.minimum(waits[long], more)) >= _MOSTLY * more.sum())
+    excess = relative[long] - 1
+    is_data = bool(np.nansum(np.minimum(waits[long], excess)) >= _MAIN_FRACTION * excess.sum())
     return Stalls(float(long.mean()), float(relative[long].mean()), is_data)
 
 
-def _waits(run: TimedRun) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """What each step waited for data more than the typical one did, in typical steps."""
+def _excess_waits(run: TimedRun) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the additional wait for data in each step, relative to the typical step."""
     data = run.steps.all_data_ms
     usual = np.nanmedian(data) if np.isfinite(data).any() else 0.0
-    found: np.ndarray[tuple[int], np.dtype[np.float64]] = (data - usual) / np.median(run.steps.all_ms)
-    return found
+    waits: np.ndarray[tuple[int], np.dtype[np.float64]] = (data - usual) / np.median(run.steps.all_ms)
+    return waits
