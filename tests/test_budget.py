@@ -214,7 +214,7 @@ def test_overseer_looks_more_often_near_the_end_of_a_budget(passed_s, used, paus
     [(0.8, 0.9, 0.1, 0.0, 0.92), (0.8, 0.9, 0.02, 0.0, 1.0), (0.5, 0.7, 0.08, 0.06, 0.9), (0.9, 0.9, 0.1, 5.0, 0.9)],
 )
 def test_overseer_predicts_the_budget_at_its_next_look(before, used, passed_s, late_s, at_next):
-    assert in_step.used_at_next_look(before, used, passed_s, late_s) == pytest.approx(at_next)
+    assert in_step.used_at_next_measurement(before, used, passed_s, late_s) == pytest.approx(at_next)
 
 
 def test_call_count_ends_and_leaves_other_profilers():

@@ -1,4 +1,4 @@
-"""What runs in the training process: the profiler, its windows, and what is handed to the worker."""
+"""The part that runs in the training: the profiler, its windows, and the transfer to the worker."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""Names of Python frames that are not ASCII: Kineto writes each of them as ``unknown``."""
+"""Names of Python frames with non-ASCII characters, which Kineto writes as ``unknown``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def add(file: IO[bytes], recorder: Any) -> None:
     """Add the names of unknown frames to a saved trace, as metadata.
 
     Args:
-        file: The trace, plain JSON, open for reading and writing.
-        recorder: torch's recorder, with its results.
+        file: Trace as plain JSON, open for reading and writing.
+        recorder: torch's recorder with its results.
     """
     try:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
@@ -31,12 +31,12 @@ def add(file: IO[bytes], recorder: Any) -> None:
             if not (name := event.name()).isascii()
         ]
         _append(file, json.dumps({FRAME_NAMES: {"names": list(distinct), "frames": frames}}))
-    except Exception:  # whatever torch returns, the trace is whole without these names
+    except Exception:  # whatever torch returns, the trace is complete without these names
         logger.debug("the names of frames are not available", exc_info=True)
 
 
 def _append(file: IO[bytes], keys: str) -> None:
-    """Add keys behind the others of the JSON object in a file."""
+    """Append keys to the JSON object in a file."""
     size = file.seek(0, os.SEEK_END)
     begin = file.seek(max(size - 100, 0))
     file.seek(begin + file.read().rindex(b"}"))

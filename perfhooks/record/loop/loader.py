@@ -1,4 +1,4 @@
-"""A loader that tells a profiler when its steps end."""
+"""A loader that reports steps to a profiler."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ T = TypeVar("T")
 
 
 class Stepped(Protocol):
-    """A profiler, as far as a loader needs to know."""
+    """The methods of a profiler that a loader calls."""
 
     def ensure_started(self) -> None:
-        """Start, if nobody has."""
+        """Start, if it was never started."""
 
     def step(self) -> None:
-        """A step has ended."""
+        """Report the end of a step."""
 
     def region(self, name: str) -> AbstractContextManager[Any]:
         """Label a part of the step."""
 
 
 class SteppingLoader(Generic[T]):
-    """An iterable that steps a profiler after each item, and labels the wait for the next.
+    """An iterable that reports a step after each item, and labels the wait for the next item.
 
-    It never ends a window: a ``break`` and an exception look alike from in here. A step that was broken off ends when
+    It never ends a window, because it cannot distinguish a ``break`` from an exception. An interrupted step ends when
     the next iteration begins.
     """
 
     def __init__(self, profiler: Stepped, pulse: StepClock, loader: Iterable[T]) -> None:
         if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
-            raise OptionError(f"steps() needs something to iterate over, got {loader!r}")
+            raise OptionError(f"steps() needs an iterable, got {loader!r}")
         self._profiler = profiler
         self._pulse = pulse
         self._loader = loader
         self._broken_off = False
 
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]  # a loader without a length says so itself
+        return len(self._loader)  # type: ignore[arg-type]  # a loader without a length raises the error itself
 
     def __iter__(self) -> Iterator[T]:
         profiler, pulse = self._profiler, self._pulse
         profiler.ensure_started()
         if self._broken_off:
-            # the loop was left in the middle of a step, and goes on with another
+            # the last loop ended inside a step
             self._broken_off = False
             profiler.step()
         arrived, step = pulse.arrive, profiler.step
@@ -62,7 +62,7 @@ class SteppingLoader(Generic[T]):
             iterator = iter(self._loader)
         fetch = iterator.__next__
         while True:
-            # in no variable: a batch lives as long as the loop keeps it, and not until the next one is there
+            # no variable holds the batch: the loop alone decides how long it lives
             try:
                 if pulse.is_recording:
                     yield _labelled(iterator, arrived)
@@ -78,6 +78,6 @@ class SteppingLoader(Generic[T]):
 
 def _labelled(iterator: Iterator[T], arrived: Callable[[int], object]) -> T:
     with LabelledRange(labels.DATA):
-        item = next(iterator)  # as it is now: its class has a stand-in while a window records
+        item = next(iterator)  # not a saved method: the class's `__next__` is replaced while a window records
     arrived(clock())
     return item

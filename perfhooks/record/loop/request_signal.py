@@ -1,4 +1,4 @@
-"""A signal that asks a process for a window, where the user has named one."""
+"""A signal that requests a window, if the user has set one."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from perfhooks.record.loop.ending import signals
 if TYPE_CHECKING:
     from perfhooks.record.watch.loops import WatchedLoop
 
-_heard: dict[int, list[WatchedLoop]] = {}
-"""The loops of this process that each signal is for."""
+_loops: dict[int, list[WatchedLoop]] = {}
+"""Loops of this process, by the number of their signal."""
 
 
 def listen(name: str, loop: WatchedLoop) -> None:
-    """Let a signal ask for windows of a loop, if nobody else handles it.
+    """Request windows of a loop by a signal, unless it has another handler.
 
-    The handler stays until the process ends: without one the signal would kill it.
+    The handler stays until the end of the process, because the signal would kill a process without it.
 
     Args:
-        name: ``USR2``.
-        loop: Its ``is_signalled`` is set.
+        name: Name of the signal, for example ``USR2``.
+        loop: Loop whose ``is_signalled`` is set.
     """
     number = getattr(signal, f"SIG{name.upper().removeprefix('SIG')}")
-    if number not in _heard:
+    if number not in _loops:
         if threading.current_thread() is not threading.main_thread():
-            logger.warning("signal=%r is not heard: only the main thread can ask for a signal", name)
+            logger.warning("signal=%r is ignored: start the profiler in the main thread to use a signal", name)
             return
-        if signals.held.handler(number) is not signal.SIG_DFL:
-            logger.warning("signal=%r is not heard: the program handles it itself", name)
+        if signals.deferral.handler(number) is not signal.SIG_DFL:
+            logger.warning("signal=%r is ignored: the program handles it itself", name)
             return
-        signals.held.set_handler(number, _handle)
-        _heard[number] = []
-    if loop not in _heard[number]:
-        _heard[number].append(loop)
+        signals.deferral.set_handler(number, _handle)
+        _loops[number] = []
+    if loop not in _loops[number]:
+        _loops[number].append(loop)
 
 
 def _handle(number: int, _frame: object) -> None:
-    for loop in _heard[number]:
+    for loop in _loops[number]:
         loop.is_signalled = True

@@ -1,4 +1,4 @@
-"""Known defects of Python stacks, by the versions of Python and torch: the one place that decides about them."""
+"""Known defects of Python stacks in versions of Python and torch. All decisions about them are made here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import torch
 
 _FIXED: tuple[int, int] = (2, 12)
-"""The first torch with the fix of pytorch #178551."""
+"""First torch with the fix of pytorch #178551."""
 
 
 def versions() -> tuple[tuple[int, int, int], tuple[int, int]]:
@@ -17,7 +17,7 @@ def versions() -> tuple[tuple[int, int, int], tuple[int, int]]:
 
 
 def danger() -> str | None:
-    """Return why the start of a window with stacks can end this process; None if it cannot."""
+    """Return a warning if a window with stacks can end this process at its start, else None."""
     python, recorder = versions()
     if python < (3, 13) or recorder >= _FIXED:
         return None
@@ -28,7 +28,7 @@ def danger() -> str | None:
 
 
 def lost_calls() -> str | None:
-    """Return which calls this Python loses in stacks; None if it loses none."""
+    """Return a warning if this Python loses calls in stacks, else None."""
     if not (3, 12) <= versions()[0] < (3, 12, 5):
         return None
     return "CPython 3.12.0 to 3.12.4 lose calls of C functions; with_stack is better with 3.12.5"

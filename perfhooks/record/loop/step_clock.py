@@ -1,4 +1,4 @@
-"""What a loop touches at each of its steps, and nothing besides."""
+"""The step count and clock functions that a loop uses at each step."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ NEVER: Final = sys.maxsize
 
 
 def _ignore(*_: object) -> None:
-    """Takes the clock where nobody keeps the time."""
+    """Replace the clock functions while no time is measured."""
 
 
 class StepClock:
-    """The count of a loop's steps, and what takes the clock for each: slots, as a training reads them at every step."""
+    """The step count of a loop, and its clock functions. It has slots, because a training reads them at every step."""
 
     __slots__ = ("arrive", "ask", "due", "end_step", "is_recording", "passed_back", "set_aside", "step")
 
     def __init__(self) -> None:
         self.step = 0
-        """The number of the current step."""
+        """Number of the current step."""
         self.due = 0
-        """The next step at whose beginning there is something to do; the first one, as long as nobody started."""
+        """Next step at whose start work is due. Initially the first step, to detect a missing start."""
         self.is_recording = False
-        """Whether labels are worth their while now."""
+        """Whether the current step is recorded, so that labels are useful."""
         self._listen(*(_ignore,) * 5)
 
     def begin(self, timeline: Timeline, counting: Callable[[Callable[[int], None]], Callable[[int], None]]) -> None:
-        """Keep the time from now on.
+        """Start measuring times.
 
         Args:
-            timeline: Gets the clock readings.
-            counting: Makes what ends a step do what else each end of a step is to do.
+            timeline: Receiver of the clock readings.
+            counting: Wraps the function that ends a step with further work at each end.
         """
         keeping = (timeline.data_arrived, timeline.data_asked, timeline.set_aside, timeline.passed_back)
         self._listen(counting(timeline.end_step), *keeping)
 
     def rest(self) -> None:
-        """Count steps, and nothing else."""
+        """Count steps without measuring times."""
         self.due = NEVER
         self._listen(*(_ignore,) * 5)
 
@@ -55,20 +55,20 @@ class StepClock:
         passed_back: Callable[[Iterable[int]], None],
     ) -> None:
         self.end_step = end_step
-        """Takes the clock at the end of a step."""
+        """Called with the time at the end of a step."""
         self.arrive = arrive
-        """Takes the clock when a step has its batch."""
+        """Called with the time when a step has its batch."""
         self.ask = ask
-        """Takes the clock when a batch, or a pass over a loader, is asked for: what came before is no wait for data."""
+        """Called with the time when a batch, or an iteration of a loader, is requested. The data wait starts there."""
         self.set_aside = set_aside
-        """Takes when a validation or a checkpoint began and ended, which part it is, and the line that called it."""
+        """Called with begin, end, part and calling line of a validation or a checkpoint."""
         self.passed_back = passed_back
-        """Takes when a backward pass began and when it ended."""
+        """Called with begin and end of a backward pass."""
 
     def current(self) -> int:
-        """The number of the current step, for another thread."""
+        """Return the number of the current step, for another thread."""
         return self.step
 
     def wake(self) -> None:
-        """Another thread has something for the loop: look when the step ends."""
+        """Request work at the end of the current step, from another thread."""
         self.due = 0

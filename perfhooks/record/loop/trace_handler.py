@@ -1,4 +1,4 @@
-"""Our handlers for somebody's plain ``torch.profiler.profile``."""
+"""perfhooks' handlers for a plain ``torch.profiler.profile``."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def on_trace_ready(
     """Make a trace handler for a plain ``torch.profiler.profile``.
 
     Args:
-        *wanted: Handlers by name, as mappings or as objects; none makes everything that was recorded for.
-        out: The folder that holds runs.
-        run: Name of the run; None takes the launcher's identity, else the time and the process.
-        stage: What the loop is called in file names and tables.
+        *wanted: Handlers as names, mappings or objects. Without any, the default handlers are used.
+        out: Folder of runs.
+        run: Name of the run; None uses the launcher's identity, else the time and the process.
+        stage: Name of the loop in file names and tables.
 
     Returns:
-        What to give as ``on_trace_ready``. The trace is saved by it, so that the profile's own ``export_chrome_trace``
-        says that it has been; ``perfhooks.Profiler`` has no such limit.
+        A function for ``on_trace_ready``. It saves the trace, so the profile's own ``export_chrome_trace`` then raises
+        an error; ``perfhooks.Profiler`` has no such limit.
 
     Raises:
-        OptionError: Something wanted is no handler of ours, or ``out`` cannot be written.
+        OptionError: A handler is invalid, or ``out`` cannot be written.
     """
-    for one in wanted:
-        if callable(one) or not isinstance(one, str | Mapping | Handler):
-            raise OptionError(f"on_trace_ready() takes handlers that need only files, got {one!r}")
+    for handler in wanted:
+        if callable(handler) or not isinstance(handler, str | Mapping | Handler):
+            raise OptionError(f"on_trace_ready() takes handlers that need only files, got {handler!r}")
     check_out(out)
     speak_up()
     runs: list[Run] = []
@@ -66,23 +66,23 @@ def _options(profile: Any) -> dict[str, bool]:
 
 
 class _Foreign(Recorded):
-    """A plain profile in the moment in which its trace is ready."""
+    """A plain profile whose trace is ready."""
 
     def __init__(self, profile: Any) -> None:
         self._profile = profile
         self.ready = True
         ended = profile.step_num
-        # torch counts on before it calls the handler, except at the end of the `with`
-        whole = ended > 0 and _action(profile, ended - 1) == "RECORD_AND_SAVE"
+        # torch increments its count before it calls the handler, except at the end of the `with`
+        is_complete = ended > 0 and _action(profile, ended - 1) == "RECORD_AND_SAVE"
         self.reached = ended
-        self.partial = None if whole or not profile.record_steps else "stopped before its last step"
+        self.partial = None if is_complete or not profile.record_steps else "stopped before its last step"
         stopped = profile.current_action.name == "DEVICE_STOPPED"
         self.notes = [DEVICE_STOPPED] if stopped else []
-        last = ended - 1 if whole else ended
+        last = ended - 1 if is_complete else ended
         self.first = last
         while self.first > 0 and _action(profile, self.first - 1) == "RECORD":
             self.first -= 1
-        self.planned = Planned(self.first, self.first, last) if whole else None
+        self.planned = Planned(self.first, self.first, last) if is_complete else None
 
     def save(self, path: Path) -> None:
         self._profile.export_chrome_trace(os.fspath(path))

@@ -1,1 +1,1 @@
-"""How a process ends or splits while something is being recorded, and which signals reach it meanwhile."""
+"""Ends of recordings inside a step, at signals, at forks and at the end of the process."""

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _VARIABLE: Final = "TEARDOWN_CUPTI"
 _FIRST_CUDA: Final = 12
-"""Earlier versions can crash when CUPTI is attached again, as torch says in `torch.profiler.profiler`."""
+"""First safe major version of CUDA. Earlier ones can crash at the next attach, see `torch.profiler.profiler`."""
 
 
 @contextlib.contextmanager
 def detached_at_end() -> Iterator[None]:
-    """Have Kineto detach CUPTI when it stops; around each start and each stop of the recorder."""
+    """Let Kineto detach CUPTI when it stops. This encloses each start and each stop of the recorder."""
     if _VARIABLE in os.environ or not may_detach():
         yield
         return
@@ -37,7 +37,7 @@ def detached_at_end() -> Iterator[None]:
 
 
 def may_detach() -> bool:
-    """Whether CUPTI can be detached: it is used, and the program has captured no CUDA graph."""
+    """Return whether CUPTI can be detached: it is used, and the program has captured no CUDA graph."""
     version = torch.version.cuda
     if version is None or int(version.split(".")[0]) < _FIRST_CUDA or not torch.cuda.is_initialized():
         return False

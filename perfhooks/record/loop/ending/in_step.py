@@ -29,23 +29,21 @@ if TYPE_CHECKING:
     from types import FrameType
 
 SHORTEST_S: Final = 0.02
-"""Shortest pause between two looks at the budget of a recording. Each look takes the interpreter from the training."""
+"""Minimum pause between two measurements of the budget. Each measurement takes the GIL from the training."""
 LONGEST_S: Final = 0.1
-"""Longest pause: at most 20,000 operators are recorded meanwhile."""
-_SHARE_OF_REST: Final = 0.25
-"""Length of a pause as a share of the time that the rest of the budget lasts."""
+"""Maximum pause. At most 20,000 operators are recorded meanwhile."""
 _PACKAGES: Final = "-packages"
 _LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 
 
 class _PendingCall:
-    """A call for the main thread. Python asks for its truth there, so that an exception reaches the program."""
+    """A call for the main thread. Python evaluates its truth value there, so that exceptions reach the program."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._run = functools.partial(_run, act)
         self._process = os.getpid()
         decorators = sys.modules.get("torch._dynamo.decorators")
-        if decorators is not None:  # the main thread may run compiled code, whose calls torch.compile compiles
+        if decorators is not None:  # the main thread may run compiled code, and torch.compile would compile this call
             decorators.skip(_PendingCall.__bool__)
             self._run = torch.compiler.disable(self._run)
 
@@ -59,17 +57,17 @@ class _PendingCall:
 
 
 _pending: Final[list[_PendingCall]] = []
-"""The call that the main thread has not ended yet, kept alive for it. No other one may be added meanwhile: Python 3.11
+"""The unfinished call of the main thread, referenced to keep it alive. Only one call is added at a time: Python 3.11
 never leaves the first instruction of a traced function that a pending call enters while another one waits."""
 
 
 def in_main_thread(act: Callable[[], object]) -> None:
-    """Have the main thread call something between two of its instructions.
+    """Call a function in the main thread, between two instructions.
 
-    The call is dropped if the main thread passes gradients back, or if it runs our code. Callers repeat it.
+    The call is dropped if the main thread is in a backward pass, or in our code. Callers repeat it.
 
     Args:
-        act: Is called with signals held back.
+        act: Function to call, with signals deferred.
     """
     if not _pending:
         call = _PendingCall(act)
@@ -86,11 +84,11 @@ def _run(act: Callable[[], object], frame: FrameType | None) -> None:
 
 
 def _may_run(frame: FrameType | None) -> bool:
-    """Whether a frame of the main thread runs code of the program, outside of a backward pass.
+    """Return whether a frame of the main thread runs code of the program, outside of a backward pass.
 
-    Inside a backward pass torch keeps the state of the thread, and restores it afterwards with the recorder in it.
+    In a backward pass torch saves the state of the thread, including the recorder, and restores it afterwards.
     """
-    if signals.held.is_active or torch._C._current_graph_task_id() != -1:  # noqa: SLF001 -- torch has no public name
+    if signals.deferral.is_active or torch._C._current_graph_task_id() != -1:  # noqa: SLF001 -- torch has no public name
         return False
     inner = ""
     for caller in outwards(frame):
@@ -98,7 +96,7 @@ def _may_run(frame: FrameType | None) -> bool:
         if any(part in file for part in frames.RECORDER):
             return False
         if frames.is_ours(file):
-            if inner != frames.CALLS_MODULE:  # else it only passes on a call of a module
+            if inner != frames.CALLS_MODULE:  # else it only forwards a call of a module
                 return False
         elif not frames.is_torch(file) and (_PACKAGES in file or not file.startswith(_LIBRARIES)):
             return True
@@ -107,70 +105,70 @@ def _may_run(frame: FrameType | None) -> bool:
 
 
 def pause_s(passed_s: float, used: float) -> float:
-    """Return the seconds until the next look at a budget.
+    """Return the seconds until the next measurement of a budget.
 
     Args:
-        passed_s: Seconds since the recording began.
-        used: Share of the budget that they used.
+        passed_s: Time since the start of the recording, in seconds.
+        used: Used share of the budget.
     """
-    rest_s = passed_s * (1 - used) / max(used, 1e-9)
-    return min(max(rest_s * _SHARE_OF_REST, SHORTEST_S), LONGEST_S)
+    remaining_s = passed_s * (1 - used) / max(used, 1e-9)
+    return min(max(remaining_s / 4, SHORTEST_S), LONGEST_S)
 
 
-def used_at_next_look(before: float, used: float, passed_s: float, late_s: float) -> float:
-    """Return the share of a budget that will be used at the next look.
+def used_at_next_measurement(before: float, used: float, passed_s: float, late_s: float) -> float:
+    """Return the share of a budget that will be used at the next measurement.
 
     Args:
-        before: Share at the last look.
-        used: Share now.
-        passed_s: Seconds between both.
-        late_s: Seconds by which this look was late.
+        before: Share at the last measurement.
+        used: Share at this measurement.
+        passed_s: Time between both, in seconds.
+        late_s: Delay of this measurement, in seconds.
     """
     return used + (used - before) / passed_s * (SHORTEST_S + late_s)
 
 
 class Overseer:
-    """Looks at the budget of a recording in a thread of its own, and ends the recording before the budget is exceeded.
+    """Measures the budget of a recording in its own thread, and ends the recording before the budget is exceeded.
 
-    A recording ends if the next look would be too late, at the rate at which the last steps used the budget.
+    A recording ends if the next measurement would be too late, at the rate of the last steps.
 
     Args:
-        used: Returns the used share of the budget; 1 is all.
-        end: Ends it, in the main thread.
+        used: Returns the used share of the budget. At 1 it is used up.
+        end: Ends the recording, in the main thread.
     """
 
     def __init__(self, used: Callable[[], float], end: Callable[[], object]) -> None:
         self._used, self._end = used, end
         self._is_over = _thread.allocate_lock()
         self.is_running = False
-        """Whether it looks."""
+        """Whether the thread runs."""
 
     def begin(self) -> None:
-        """Look from now on; begin after the recorder, as stacks of later threads are not recorded."""
+        """Start the thread. It must start after the recorder, because stacks of later threads are not recorded."""
         if threading.current_thread() is threading.main_thread():
-            self._is_over = is_over = _thread.allocate_lock()  # a thread that has ended keeps the one before
+            self._is_over = is_over = _thread.allocate_lock()  # an earlier thread keeps its own lock
             is_over.acquire()
             with contextlib.suppress(RuntimeError):  # no more threads
                 _thread.start_new_thread(self._live, (is_over,))
                 self.is_running = True
 
     def end(self) -> None:
-        """Look no more."""
+        """End the thread."""
         if self.is_running:
             self.is_running = False
             self._is_over.release()
 
     def _live(self, is_over: _thread.LockType) -> None:
-        with guard("looking at the budget of a recording"):
-            began = looked = time.monotonic()
+        with guard("measuring the budget of a recording"):
+            began = last = time.monotonic()
             used, pause = 0.0, SHORTEST_S
             while not is_over.acquire(timeout=pause):
                 leave_profilers()
                 before, used, now = used, self._used(), time.monotonic()
-                late_s = max(now - looked - pause, 0.0)  # for the interpreter, and the next look waits as well
-                if used_at_next_look(before, used, now - looked, late_s) >= 1:
+                late_s = max(now - last - pause, 0.0)  # wait for the GIL, expected again for the next measurement
+                if used_at_next_measurement(before, used, now - last, late_s) >= 1:
                     in_main_thread(functools.partial(self._end_recording, is_over))
-                looked, pause = now, pause_s(now - began, used)
+                last, pause = now, pause_s(now - began, used)
 
     def _end_recording(self, is_over: _thread.LockType) -> None:
         if self.is_running and is_over is self._is_over:

@@ -1,4 +1,4 @@
-"""How a process ends, or splits: open profilers are closed before Python's end, and left alone in forked children."""
+"""The end and the forks of the process: open profilers are closed at the end, and ignored in forked children."""
 
 from __future__ import annotations
 
@@ -27,77 +27,77 @@ if TYPE_CHECKING:
 
 
 class Closable(Protocol):
-    """A profiler, as far as this module needs to know."""
+    """The methods of a profiler that the end of the process needs."""
 
     @property
     def in_window(self) -> bool:
         """Whether a window is open."""
 
     def stop(self, cause: str | None = None) -> None:
-        """End what is being recorded, and keep it."""
+        """End the loop, and keep the open window."""
 
     def leave(self, waited_s: float = 0.0) -> Path | None:
-        """Stop, and wait for files for a while; returns the run if its files are not complete."""
+        """Stop, and wait for files up to a timeout. Return the run if its files are incomplete."""
 
     def abandon(self) -> None:
-        """Forget what is being recorded."""
+        """Discard the open window."""
 
 
 _known: dict[Closable, weakref.ref[Closable]] = {}
-"""Profilers that have started, or have files to wait for: the course of each, which the end of the process needs, and
-the object that the program has, as long as the program has it."""
+"""Started profilers, and those that wait for files: the loop controller of each, and a reference to the program's
+object. The end of the process needs the controller if the object is gone."""
 _watched: weakref.WeakSet[object] = weakref.WeakSet()
-"""Open windows of the main thread, and those that are kept for the case that no other is recorded."""
+"""Open windows of the main thread, and spare windows."""
 _keepers: list[Callable[[str], object]] = []
 
 
 def opened(course: Closable, profiler: Closable) -> None:
-    """Remember a profiler until the process ends, or until its course is forgotten."""
+    """Register a profiler until the process ends, or until it is forgotten."""
     _known[course] = weakref.ref(profiler)
 
 
 def _profilers() -> list[Closable]:
-    """Return what the program has of each profiler, else its course."""
+    """Return the program's object of each profiler; if it is gone, the loop controller."""
     pairs = [(course, profiler()) for course, profiler in list(_known.items())]
     return [course if profiler is None else profiler for course, profiler in pairs]
 
 
 def left_open() -> list[Closable]:
-    """Return the courses whose profilers the program has left open.
+    """Return the loop controllers of profilers that the program has left open.
 
-    A notebook cell that runs again gives the name of its first profiler to another one, so that no reference to the
-    first one is left. If a function of the cell raised, the session keeps its variables for a debugger.
+    A notebook cell that runs again binds the name of its first profiler to another one, so the first one has no
+    reference any more. If a function of the cell raised an error, the session keeps its variables for a debugger.
     """
-    failed = _variables_of_last_error()
+    values = _variables_of_last_error()
     profilers = [(course, profiler()) for course, profiler in list(_known.items())]
-    return [course for course, profiler in profilers if profiler is None or any(value is profiler for value in failed)]
+    return [course for course, profiler in profilers if profiler is None or any(value is profiler for value in values)]
 
 
 def _variables_of_last_error() -> list[object]:
-    """Return the variables of the functions that ended with the last error of an interactive session."""
+    """Return the variables of the functions in the last traceback of an interactive session."""
     frames = (frame for frame, _ in traceback.walk_tb(getattr(sys, "last_traceback", None)))
     functions = (frame for frame in frames if frame.f_code.co_flags & inspect.CO_OPTIMIZED)
     return [value for frame in functions for value in frame.f_locals.values()]
 
 
 def is_anybody_known(besides: Collection[Closable] = ()) -> bool:
-    """Whether any profiler has begun, or waits for its files.
+    """Return whether any profiler has started, or waits for its files.
 
     Args:
-        besides: These do not count.
+        besides: Profilers that do not count.
     """
     return any(profiler not in besides for profiler in _profilers())
 
 
 def forget(course: Closable) -> None:
-    """A profiler has stopped and waits for nothing."""
+    """Unregister a profiler that has stopped and does not wait for files."""
     _known.pop(course, None)
 
 
 def _leave_all() -> None:
-    """Close all recorders: an open one at the end of the interpreter is a segmentation fault.
+    """Close all recorders, because an open one crashes the interpreter at its end.
 
-    All profilers together wait for their files for as long as one of them may. A Ctrl-C ends the wait.
+    All profilers together wait for their files up to one timeout. Ctrl-C ends the wait.
     """
     was_any, began = bool(_known), time.monotonic()
     for profiler in _profilers():
@@ -114,7 +114,7 @@ def _leave_all() -> None:
 
 
 def why_it_ends() -> str:
-    """Why the interpreter ends: the exception that nobody caught, if there was one."""
+    """Return the reason that the interpreter ends: an uncaught exception, if there was one."""
     error = getattr(sys, "last_value", None)
     return "the interpreter exited" if error is None else cause_of(error)
 
@@ -134,42 +134,42 @@ process.in_child(process.Child.PROFILERS, _abandon_all)
 
 @contextlib.contextmanager
 def busy() -> Iterator[None]:
-    """Hold signals back while the recorder is being started, stopped or saved, and note how long that takes.
+    """Defer signals while the recorder starts, stops or saves, and record the duration.
 
-    Other threads than the main one have no signals.
+    Only the main thread gets signals.
     """
     is_main, begin = threading.current_thread() is threading.main_thread(), clock()
     try:
-        with signals.held if is_main else contextlib.nullcontext():
+        with signals.deferral if is_main else contextlib.nullcontext():
             yield
     finally:
         OWN_WORK.append((threading.get_ident(), begin, clock()))
 
 
 def watch(window: object) -> None:
-    """A window opens: let SIGTERM and SIGHUP keep it, unless the program handles them."""
+    """Keep an open window at SIGTERM and SIGHUP, unless the program handles them."""
     if threading.current_thread() is threading.main_thread() and signals.on_end(_terminate):
         _watched.add(window)
 
 
 def at_signal(keep: Callable[[str], object]) -> None:
-    """Have somebody keep what no profiler knows of when SIGTERM or SIGHUP comes while anything is watched.
+    """Register a function that keeps data of no profiler at SIGTERM and SIGHUP, while any window is watched.
 
     Args:
-        keep: Is given why.
+        keep: Called with the reason.
     """
     _keepers.append(keep)
 
 
 def unwatch(window: object) -> None:
-    """The window has closed, or is not wanted any more: restore SIGTERM and SIGHUP."""
+    """Restore SIGTERM and SIGHUP after the last watched window."""
     _watched.discard(window)
     if not _watched and threading.current_thread() is threading.main_thread():
         signals.off_end()
 
 
 def _terminate(number: int, _frame: object) -> None:
-    """Keep what is being recorded, then die of the signal as if nobody had looked."""
+    """Keep the open windows, then die of the signal with its default action."""
     name = signal.Signals(number).name
     try:
         for profiler in _profilers():

@@ -1,8 +1,8 @@
-"""Ranges that are open when a recording ends, such as ``with record_function("epoch")``.
+"""Ranges that are open when a recording ends, for example ``with record_function("epoch")``.
 
-The end of a range writes into the memory of the recording that saw its beginning. torch frees that memory when the
-recording ends, and the write happens if another recording goes on by then: the process crashes, or memory is changed.
-So no recording begins while such a range is open.
+The end of a range writes into the memory of the recording in which it began. torch frees that memory when the recording
+ends. If another recording runs by then, the write happens: the process crashes, or memory is corrupted. So no recording
+starts while such a range is open.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MOST_ROOTS: Final = 1000
-"""Events without a parent to look at. A recording with steps has a few; others may have millions."""
+"""Maximum number of root events to scan. A recording with steps has a few; other recordings may have millions."""
 
 _open: Final[list[weakref.ref[Any]]] = []
-"""Ranges that were open when a recording ended, without updates."""
+"""Ranges that were open when a recording ended, except updates."""
 _updates: Final[set[str]] = set()
-"""Updates inside which the last recording ended. They end before the next step does."""
+"""Updates in which the last recording ended. They end before the next step does."""
 
 
 def note(recorder: Any) -> None:
-    """Note which ranges are open, as a recording has just ended in this thread.
+    """Store the open ranges at the end of a recording in this thread.
 
     Args:
-        recorder: torch's, with its results.
+        recorder: torch's recorder with its results.
     """
     names = set(_names(recorder.kineto_results.experimental_event_tree()))
     _updates.clear()
     _updates.update(name for name in names if name.startswith(ranges.UPDATE))
-    others = names - _updates
-    if others:
-        # a scan of all objects takes 20 ms, so it is left out if torch shows no open range
-        _open.extend(weakref.ref(range_) for range_ in _ranges() if range_.name in others and _is_entered(range_))
+    names -= _updates
+    if names:
+        # a scan of all objects takes 20 ms, so it is skipped if torch shows no open range
+        _open.extend(weakref.ref(range_) for range_ in _ranges() if range_.name in names and _is_entered(range_))
 
 
 def is_any_open(*, is_same_step: bool = False) -> bool:
-    """Whether a recording that begins now might crash the process.
+    """Return whether the start of a recording could crash the process.
 
     Args:
-        is_same_step: Whether the last recording has ended at the same end of a step.
+        is_same_step: Whether the last recording ended at the end of the same step.
     """
     _open[:] = [ref for ref in _open if (range_ := ref()) is not None and _is_entered(range_)]
     return bool(_open) or (is_same_step and bool(_updates))
 
 
 def _names(roots: list[Any]) -> Iterator[str]:
-    """Names of events without an end: torch gives them the end of what they are in."""
+    """Yield the names of open ranges. torch gives them the end time of their parent."""
     for root in islice(roots, _MOST_ROOTS):
         if root.name.startswith(labels.STEP_MARK):
             event = root
@@ -72,5 +72,5 @@ def _ranges() -> list[record_function]:
 
 
 def _is_entered(range_: record_function) -> bool:
-    """Whether a ``with`` block of a range is being executed: Python keeps the method that ends it."""
+    """Return whether a ``with`` block of a range is active. Python then holds its ``__exit__`` method."""
     return any(type(holder) is MethodType and holder.__name__ == "__exit__" for holder in gc.get_referrers(range_))

@@ -1,1 +1,1 @@
-"""A profiler as code that was written for ``torch.profiler.profile`` knows it: what it asks, and what it may give."""
+"""Compatibility with ``torch.profiler.profile``: its interface, and the options that it accepts."""

@@ -1,4 +1,4 @@
-"""What torch's recorder takes: options and metadata, checked before it can trip over them."""
+"""Options and metadata for torch's recorder, checked before they reach it."""
 
 from __future__ import annotations
 
@@ -20,47 +20,48 @@ if TYPE_CHECKING:
 
 
 def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The recording options as the installed torch takes them.
+    """Return the recording options in the form of the installed torch.
 
     Args:
-        options: What the user gave; activities may be named (``"cpu"``, ``"cuda"``).
+        options: Options of the user. Activities may be names (``"cpu"``, ``"cuda"``).
 
     Returns:
-        The options that the installed torch knows; the others are logged, once.
+        The options that the installed torch has. Others are logged once.
 
     Raises:
-        OptionError: An option has a value that torch refuses.
+        OptionError: torch would reject the value of an option.
     """
-    known = inspect.signature(TorchProfile.__init__).parameters
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        logger.warning("torch %s has no %s: left out", torch.__version__, ", ".join(f"{name}=" for name in unknown))
+    supported = inspect.signature(TorchProfile.__init__).parameters
+    unsupported = [name for name in options if name not in supported]
+    if unsupported:
+        names = ", ".join(f"{name}=" for name in unsupported)
+        logger.warning("torch %s does not support %s: ignored", torch.__version__, names)
     if options.get("with_stack") and (danger := stack_support.danger()) is not None:
         logger.warning("with_stack=True: %s", danger)
-    checked = {name: value for name, value in options.items() if name in known}
+    checked = {name: value for name, value in options.items() if name in supported}
     if checked.get("activities") is not None:
         activities = checked["activities"] = [
-            next_recorder.checked(each) for given in _listed(checked["activities"]) for each in _activities(given)
+            next_recorder.checked(part) for entry in _listed(checked["activities"]) for part in _activities(entry)
         ]
         named = [name for entry in activities for name in (entry if isinstance(entry, Mapping) else [entry])]
         if len({*named}) < len(named):
             raise OptionError(f"activities must name each activity once, got {activities!r}")
     config = checked.get("experimental_config")
-    if config is not None and not isinstance(config, torch._C._profiler._ExperimentalConfig):  # noqa: SLF001 -- where it is
+    if config is not None and not isinstance(config, torch._C._profiler._ExperimentalConfig):  # noqa: SLF001 -- its only name
         raise OptionError(f"experimental_config must be torch's _ExperimentalConfig, got {config!r}")
     return checked
 
 
 def legacy_activities(activities: Any, use_cpu: bool | None, use_device: str | None) -> list[str]:
-    """What ``use_cpu`` and ``use_device`` of ``torch.autograd.profiler.profile`` record, in names of activities.
+    """Return the names of activities for ``use_cpu`` and ``use_device`` of ``torch.autograd.profiler.profile``.
 
     Raises:
-        OptionError: ``activities`` says it already, or nothing is left to record.
+        OptionError: ``activities`` is set too, or no activity remains.
     """
     named = [*(["cpu"] if use_cpu is not False else []), *([_LEGACY.get(use_device, use_device)] if use_device else [])]
     if activities is not None or not named:
         raise OptionError(
-            f"use_cpu and use_device say what activities= says, at least one; got {use_cpu!r}, {use_device!r} and "
+            f"use_cpu and use_device replace activities=, and must select one; got {use_cpu!r}, {use_device!r} and "
             f"activities={activities!r}"
         )
     return named
@@ -81,18 +82,18 @@ def _listed(activities: Any) -> Iterable[Any]:
     return listed
 
 
-def _activities(given: Any) -> Iterator[Any]:
-    """torch's activities, from names if need be; since torch 2.12 also as mappings to what of each is recorded."""
-    if isinstance(given, Mapping):
-        for key, value in given.items():
+def _activities(entry: Any) -> Iterator[Any]:
+    """Yield torch's activities for a name, a value or a mapping. Mappings exist since torch 2.12."""
+    if isinstance(entry, Mapping):
+        for key, value in entry.items():
             config = next_recorder.of_mapping(value) if isinstance(value, Mapping) else value
             yield _named(key) if config is None else {_named(key): config}
-    elif isinstance(given, str) and ":" in given:
-        name, _, recorder = given.partition(":")
+    elif isinstance(entry, str) and ":" in entry:
+        name, _, recorder = entry.partition(":")
         config = next_recorder.of_words(recorder)
         yield _named(name) if config is None else {_named(name): config}
     else:
-        yield _named(given)
+        yield _named(entry)
 
 
 def _named(activity: Any) -> ProfilerActivity:
@@ -105,10 +106,12 @@ def _named(activity: Any) -> ProfilerActivity:
 
 
 def metadata_json(value: str) -> str:
-    """A JSON value as Kineto can write it: it turns every backslash into a slash, so nothing may need an escape.
+    """Return a JSON value in a form that Kineto writes correctly, which is one without escapes.
+
+    Kineto replaces every backslash by a slash.
 
     Raises:
-        OptionError: ``value`` is no JSON, and the trace would be none either.
+        OptionError: ``value`` is no JSON, so the trace would be invalid too.
     """
     try:
         return json.dumps(_without_escapes(json.loads(value)), ensure_ascii=False)

@@ -1,8 +1,8 @@
-"""torch's operator table where Python stacks were recorded: the frames out of the self times, and into the groups.
+"""Corrections of torch's operator table for recordings with Python stacks: self times and stack groups.
 
-Since torch 2.12 Python frames are children of labels and operators, so they would be subtracted from their self times
-although the table does not show them. Stacks are made of those frames, too: torch has its own only with
-``_ExperimentalConfig(verbose=True)``, with which a loop of small operators took 14 times as long.
+Since torch 2.12 Python frames are children of labels and operators. So torch subtracts them from self times, although
+the table does not show them. Stacks are made from these frames. torch has stacks of its own only with
+``_ExperimentalConfig(verbose=True)``, which made a loop of small operators 14 times as slow.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 def unescape_names(events: Iterable[Any]) -> None:
-    """Give events the names that their program wrote: labels are escaped while they are recorded."""
+    """Restore the names of labels, which are escaped while they are recorded."""
     for event in events:
         if ESCAPE in event.name:
             event.name = unescaped(event.name)
 
 
 def give_stacks(events: Iterable[Any]) -> None:
-    """Give each event without a stack the Python functions that it lies in, the innermost first, as in torch."""
+    """Set the stack of each event without one: its enclosing Python functions, innermost first, as in torch."""
     for event in events:
         event.stack = event.stack or [*_frames_around(event)]
 
 
 @contextlib.contextmanager
 def without_frames(events: Iterable[Any]) -> Iterator[None]:
-    """Let no Python function count as what an event called: in its place there is what it called itself."""
+    """Replace Python functions among the children of events by their own children."""
     children = [(event, event.cpu_children) for event in events if any(map(_is_frame, event.cpu_children))]
     for event, inner in reversed(children):
         event.cpu_children = [*_but_frames(inner)]
@@ -43,17 +43,17 @@ def without_frames(events: Iterable[Any]) -> Iterator[None]:
 
 
 def _is_frame(event: Any) -> bool:
-    """Whether an event of torch's is a Python function; before torch 2.12 none is."""
+    """Return whether an event of torch is a Python function. Before torch 2.12 none is."""
     return bool(getattr(event, "is_python_function", False))
 
 
 def _but_frames(events: Iterable[Any]) -> Iterator[Any]:
-    """Events, and in the place of Python functions what they called."""
-    waiting = [*events][::-1]
-    while waiting:
-        event = waiting.pop()
+    """Yield events, and for each Python function its children."""
+    stack = [*events][::-1]
+    while stack:
+        event = stack.pop()
         if _is_frame(event):
-            waiting += event.cpu_children[::-1]
+            stack += event.cpu_children[::-1]
         else:
             yield event
 

@@ -1,4 +1,4 @@
-"""What torch warns of with each recorder that is made, though a user asked for it once."""
+"""Deprecation warnings of torch that would repeat with each recorder, although the user requested it once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SAID: Final[set[str]] = set()
 
 @contextlib.contextmanager
 def once(recorder: Any) -> Iterator[None]:
-    """Let torch say in the first window, and not in those after it, that ``with_modules`` is going to be removed.
+    """Show torch's deprecation warning for ``with_modules`` in the first window only.
 
     Args:
         recorder: A ``torch.profiler.profile`` that is being prepared.

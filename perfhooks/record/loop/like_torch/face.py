@@ -1,4 +1,4 @@
-"""What code that was written for ``torch.profiler.profile`` asks a profiler, answered by its course."""
+"""The interface of ``torch.profiler.profile`` for a profiler of ours."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ if TYPE_CHECKING:
 
 
 class _Exchanged(type):
-    """Lets ``isinstance(window, torch.profiler.profile)`` hold where that name was given to a face of ours."""
+    """Makes our windows instances of ``torch.profiler.profile`` if the program replaced it by a class of ours."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return super().__instancecheck__(instance) or (is_exchanged(cls) and isinstance(instance, Window))
 
 
 class TorchFace(TorchProfile, metaclass=_Exchanged):
-    """A ``torch.profiler.profile`` by its type, its attributes and its methods, which itself records nothing.
+    """A ``torch.profiler.profile`` by type, attributes and methods. It records nothing itself.
 
     Args:
-        course: Knows the steps and has the windows.
-        on_trace_ready: What the user gave.
+        course: Loop controller with the steps and windows.
+        on_trace_ready: The user's argument.
 
     Raises:
-        OptionError: torch refuses an option.
+        OptionError: torch rejects an option.
     """
 
     def __init__(self, course: LoopController, on_trace_ready: Any) -> None:
         self._course = course
         self.pulse = course.pulse
-        """What the loop touches at each step."""
+        """Step clock, which the loop uses at each step."""
         recording = course.windows.recording
         try:
             super().__init__(**recording, on_trace_ready=on_trace_ready)
         except (AssertionError, TypeError, ValueError) as error:
-            raise OptionError(f"torch.profiler refuses these options: {recording!r} ({error})") from error
-        self.action_map.clear()  # it refers to this object, which is to be gone when the program drops it
+            raise OptionError(f"torch.profiler rejects these options: {recording!r} ({error})") from error
+        self.action_map.clear()  # it refers to this object, which must be freed with its last reference
         self.schedule = course.action
         self.record_steps = not course.requests.is_until_stop
-        # torch may have made one, as the environment asks for
+        # torch may have created one because of an environment variable
         recording["execution_trace_observer"] = self.execution_trace_observer
 
     @property
@@ -65,34 +65,34 @@ class TorchFace(TorchProfile, metaclass=_Exchanged):
 
     @property
     def current_action(self) -> Any:
-        """What the schedule says of the current step, as torch names it."""
+        """torch's action for the current step."""
         window = self._course.windows.current
         return self._course.action(self.step_num) if window is None else window.current_action
 
     @current_action.setter
     def current_action(self, action: Any) -> None:
-        """Only torch's own constructor gives one; the schedule decides."""
+        """Ignored: only torch's constructor sets it, and the schedule decides."""
 
     @property
     def profiler(self) -> Any:
-        """torch's recorder of the window that is open, else of the last one; None if there is none."""
+        """torch's recorder of the open window, or of the last one; None if there is none."""
         windows = self._course.windows
         window = windows.current or windows.last
         return None if window is None else window.profiler
 
     @profiler.setter
     def profiler(self, recorder: Any) -> None:
-        """Only torch's own constructor gives one; every window has its own."""
+        """Ignored: only torch's constructor sets it, and each window has its own."""
 
     def prepare_trace(self) -> None:
-        """Nothing: a window prepares itself when it begins."""
+        """Do nothing, because a window prepares itself at its start."""
 
     def start_trace(self) -> None:
-        """The same as ``start()``."""
+        """Call ``start()``."""
         self.start()
 
     def stop_trace(self) -> None:
-        """The same as ``stop()``."""
+        """Call ``stop()``."""
         self.stop()
 
     @property
@@ -103,37 +103,37 @@ class TorchFace(TorchProfile, metaclass=_Exchanged):
         return last
 
     def key_averages(self, *args: Any, **kwargs: Any) -> Any:
-        """torch's operator table of the last window, averaged by name; takes what torch takes."""
+        """Return torch's operator table of the last window, averaged by name. Arguments are as in torch."""
         return self._results.key_averages(*args, **kwargs)
 
     def events(self) -> Any:
-        """torch's events of the last window."""
+        """Return torch's events of the last window."""
         return self._results.events()
 
     def table(self, *args: Any, **kwargs: Any) -> str:
-        """Every event of the last window as torch's table, as ``torch.autograd.profiler.profile`` gives it."""
+        """Return all events of the last window as torch's table, as in ``torch.autograd.profiler.profile``."""
         return str(self.events().table(*args, **kwargs))
 
     @property
     def function_events(self) -> Any:
-        """The same as ``events()``."""
+        """Events of the last window, as from ``events()``."""
         return self.events()
 
     @property
     def self_cpu_time_total(self) -> float:
-        """The time of the host in the last window, in microseconds."""
+        """Host time of the last window, in microseconds."""
         return float(self.events().self_cpu_time_total)
 
     def total_average(self) -> Any:
-        """All events of the last window together."""
+        """Return the average of all events of the last window."""
         return self.events().total_average()
 
     def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Write the last window's trace; any number of times, compressed where the name ends in ``.gz``."""
+        """Write the last window's trace, compressed if the name ends in ``.gz``. It can be written several times."""
         self._results.export_chrome_trace(path, *args, **kwargs)
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
-        """Write the last window's folded stacks, times in microseconds as torch does."""
+        """Write the last window's folded stacks, in microseconds as in torch."""
         self._results.export_stacks(path, metric)
 
     def export_memory_timeline(self, path: str, device: str | None = None) -> None:
@@ -141,38 +141,38 @@ class TorchFace(TorchProfile, metaclass=_Exchanged):
         self._results.export_memory_timeline(path, device)
 
     def wait_for_exports(self, *args: Any, **kwargs: Any) -> Any:
-        """Wait for what the last window still writes, where the installed torch writes later."""
+        """Wait for pending exports of the last window, if the installed torch writes in the background."""
         last = self._course.windows.last
         return None if last is None else last.wait_for_exports(*args, **kwargs)
 
     def take_pending_cuspy_export(self, *args: Any, **kwargs: Any) -> Any:
-        """What the last window has still to write; private to torch, and since 2.15."""
+        """Return the pending export of the last window. Private to torch, since 2.15."""
         last: Any = self._course.windows.last
         return None if last is None else last.take_pending_cuspy_export(*args, **kwargs)
 
     def take_pending_cupti_export(self, *args: Any, **kwargs: Any) -> Any:
-        """The same under the name that torch 2.14 has for it."""
+        """Return the pending export of the last window, by its name in torch 2.14."""
         last: Any = self._course.windows.last
         return None if last is None else last.take_pending_cupti_export(*args, **kwargs)
 
     def get_trace_id(self) -> Any:
-        """The trace id of the window that records, else of the last one."""
-        return (self._course.windows.current or self._results).get_trace_id()  # type: ignore[no-untyped-call]  # as above
+        """Return the trace id of the open window, or of the last one."""
+        return (self._course.windows.current or self._results).get_trace_id()  # type: ignore[no-untyped-call]  # untyped in torch
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
-        """Make the trace ids of the windows to come by another callback."""
+        """Set the callback that creates the trace ids of later windows."""
         self.custom_trace_id_callback = callback
         self._course.windows.recording["custom_trace_id_callback"] = callback
 
     def add_metadata(self, key: str, value: str) -> None:
-        """Add a string to the trace that is being recorded, or to the next one."""
+        """Add a string to the trace of the recording window, or to the next trace."""
         self.add_metadata_json(key, json.dumps(value))
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to the trace that is being recorded, or to the next one.
+        """Add a JSON value to the trace of the recording window, or to the next trace.
 
         Raises:
-            OptionError: It is no JSON, and the trace would be none either.
+            OptionError: ``value`` is no JSON, so the trace would be invalid too.
         """
         window = self._course.windows.current
         if window is not None and self.is_recording:
@@ -181,18 +181,18 @@ class TorchFace(TorchProfile, metaclass=_Exchanged):
             self.preset_metadata_json(key, value)
 
     def preset_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to every trace from the next one on."""
+        """Add a JSON value to all later traces."""
         windows = self._course.windows
         windows.metadata[key] = value = metadata_json(value)
         if windows.current is not None:
             windows.current.preset_metadata_json(key, value)
 
     def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
-        """Switch the collection of some activities off or on while a window records; nothing happens otherwise."""
+        """Disable or enable the collection of activities while a window records. Otherwise do nothing."""
         window = self._course.windows.current
         if window is None or not self.is_recording:
             return
         if hasattr(window, "toggle_collection_dynamic"):
             window.toggle_collection_dynamic(enable, activities)
         else:
-            logger.warning("this torch cannot switch collection off and on; it came with torch 2.5")
+            logger.warning("this torch cannot disable or enable collection; torch 2.5 or later can")

@@ -1,4 +1,4 @@
-"""Labelled ranges of the trace that torch's modes do not see."""
+"""Labelled ranges of the trace that are invisible to torch's function and dispatch modes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _exit: Callable[[object], None] = vars(torch.autograd)["_record_function_with_ar
 
 
 class LabelledRange(record_function):
-    """A ``record_function`` that calls no operator.
+    """A ``record_function`` without operator calls.
 
     torch's own calls two operators. Each mode of the user sees them: a TorchFunctionMode, a TorchDispatchMode,
-    FakeTensorMode, ``make_fx`` and ``torch.jit.trace``. Each of them also lets other threads take the interpreter.
+    FakeTensorMode, ``make_fx`` and ``torch.jit.trace``. Each operator also releases the GIL.
     """
 
     def __init__(self, name: str) -> None:
@@ -32,7 +32,7 @@ class LabelledRange(record_function):
     def __enter__(self) -> Self:
         """Begin the range."""
         if getattr(torch.autograd.profiler, "_active_cupti_profiler_observer", None) is not None:
-            super().__enter__()  # type: ignore[no-untyped-call]  # torch's next recorder gets it from there
+            super().__enter__()  # type: ignore[no-untyped-call]  # torch's next recorder reads it there
         else:
             self.record: Any = _enter(self.name)
         return self

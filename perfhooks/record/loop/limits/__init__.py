@@ -1,1 +1,1 @@
-"""What a recording may cost: its budget, the Python calls that it would hold, and the window that needs both."""
+"""Limits of recordings: the budget, the count of Python calls, and the explaining window that needs both."""

@@ -1,4 +1,4 @@
-"""One budget for every recording: bytes of its trace, and seconds that the training waits until the trace is saved.
+"""The budget of a recording: bytes of its trace, and seconds that the training waits until the trace is saved.
 
 The budget counts the events that torch's recorder holds. It never reads the memory of the process, because a training
 allocates memory too.
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_MB: Final = 20.0
-"""Megabytes of one window's trace, unless the user gives another limit. 20 MB hold 75,000 operators."""
+"""Default limit for the trace of one window, in MB. 20 MB hold 75,000 operators."""
 WAIT_S_PER_MB: Final = 0.1
-"""Longest wait for a trace, so that the default budget never lets a training wait longer than 2 s."""
+"""Maximum wait for a trace, in seconds per MB. With the default limit a training waits at most 2 s."""
 FIRST_STEPS_S: Final = 0.5
-"""Training time for the recording of the first steps, in seconds."""
+"""Training time available to record the first steps, in seconds."""
 EXPLAINING_S: Final = 0.02 * 60
-"""Training time for the window with stacks and shapes: 2% of a training's first minute."""
+"""Training time available to the window with stacks and shapes: 2% of a training's first minute."""
 
 
 class EventCost(NamedTuple):
-    """EventCost of events, or of one event."""
+    """The cost of one event, or of many."""
 
     size: float = 0.0
-    """Bytes of the trace."""
+    """Size in the trace, in bytes."""
     record_s: float = 0.0
-    """Seconds that recording adds to the steps."""
+    """Time added to the steps by recording, in seconds."""
     wait_s: float = 0.0
-    """Seconds that the training waits at the end of the window: stop, save, free."""
+    """Wait of the training at the end of the window, in seconds: stop, save, free."""
 
     def plus(self, other: EventCost, times: float = 1.0) -> EventCost:
-        """Return the sum with some events of another cost."""
+        """Return the sum with ``times`` events of another cost."""
         return EventCost(*(own + times * more for own, more in zip(self, other, strict=True)))
 
 
@@ -54,49 +54,49 @@ _OPTIONS: Final = {
     "record_shapes": EventCost(150, 0.6e-6, 6.5e-6),
     "profile_memory": EventCost(200, 0.3e-6, 4.0e-6),
 }
-"""Measured with torch 2.14 and Python 3.11 on a CPU of 2.5 GHz: an operator, a Python call, and what an option adds to
-each operator. Later windows of a process use the cost of its earlier ones."""
+"""Costs of an operator, of a Python call, and of each option per operator. Measured with torch 2.14 and Python 3.11 on
+a CPU of 2.5 GHz. Later windows of a process use the cost of its earlier windows."""
 _CALLS_PER_S: Final = 300_000
 """Python calls per second of CPU time under torch's tracer, in code that calls modules and operators."""
 _MOST_CALLS_PER_S: Final = 3_000_000
-"""The same for a loop that does nothing else: the fastest that Python can call."""
+"""Python calls per second of CPU time in an empty loop, the maximum rate."""
 _PAUSE_S: Final = 0.001
-"""Pause in which a waiting thread surely gets the interpreter."""
+"""Pause in which a waiting thread gets the GIL, in seconds."""
 _WAKE_UP_S: Final = 0.0001
-"""Time in which the system wakes a thread after a pause: Linux delays timers by 50 us."""
+"""Delay of a wake-up after a pause, in seconds: Linux delays timers by 50 us."""
 _OPERATORS_PER_S: Final = 150_000
 """Operators per second, if torch has no counter."""
 _STOP: Final = 0.55
-"""The stop of the recorder as a share of the wait."""
+"""Share of the wait that the recorder takes to stop."""
 _SURE_EVENTS: Final = 10_000
-"""Weight of the default costs, in events: fixed costs and unfilled blocks hide the cost of fewer events."""
+"""Weight of the default costs, in events. Fixed costs and unfilled blocks hide the cost of fewer events."""
 
 
 class _Learned:
-    """Corrections from the windows that this process has ended, as factors."""
+    """Correction factors from the ended windows of this process."""
 
     def __init__(self) -> None:
         self.wait = 1.0
         self.calls = 1.0
         self.sizes: dict[frozenset[str], float] = {}
-        """By options of the recorder."""
+        """Factors of the trace size by options of the recorder."""
 
 
 _learned = _Learned()
 
 
 class _Counter(NamedTuple):
-    """torch's count of the blocks that hold its events."""
+    """torch's count of event blocks."""
 
     blocks: ctypes.c_uint64
-    """Blocks of all threads since the process began."""
+    """Number of blocks of all threads since the process started."""
     events: int
-    """Events in a block."""
+    """Number of events in a block."""
 
 
 @functools.cache
 def _counter() -> _Counter | None:
-    """Return torch's counter, EventBlock in torch/csrc/profiler/collection.h; None if this torch has none."""
+    """Return torch's counter of EventBlock in torch/csrc/profiler/collection.h; None if this torch has none."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     storage = "5torch8profiler4impl19ThreadLocalSubqueue14TorchOpStorage10EventBlock"
     for events in (512, 1024):
@@ -110,13 +110,13 @@ class Limits(NamedTuple):
     """Limits of one recording."""
 
     size: float = math.inf
-    """Bytes of its trace."""
+    """Size of the trace, in bytes."""
     wait_s: float = math.inf
-    """Seconds that the training waits at its end."""
+    """Wait of the training at the end, in seconds."""
     training_s: float = math.inf
-    """Seconds that it takes from the training: overhead during the steps, and the wait."""
+    """Training time for the recording, in seconds: overhead during the steps, and the wait."""
     name: str = ""
-    """The limits in words, for messages."""
+    """Text of the limits for messages."""
 
     @classmethod
     def of_size(cls, mb: float | None) -> Limits:
@@ -124,7 +124,7 @@ class Limits(NamedTuple):
         return cls() if mb is None else cls(1e6 * mb, WAIT_S_PER_MB * mb, name=f"max_trace_mb={mb:g}")
 
     def share(self, cost: EventCost) -> float:
-        """Return how much of the limits a cost uses; 1 is all."""
+        """Return the used share of the limits; 1 means that they are used up."""
         return max(cost.size / self.size, cost.wait_s / self.wait_s, (cost.record_s + cost.wait_s) / self.training_s)
 
 
@@ -136,32 +136,32 @@ class StepCalls(NamedTuple):
 
     calls: float
     cpu_s: float
-    """CPU time of the step's thread."""
+    """CPU time of the step's thread, in seconds."""
     wall_s: float = 0.0
     others_calls: float = 0.0
-    """Most calls of the other threads."""
+    """Maximum number of calls by other threads."""
 
 
-class _Look(NamedTuple):
-    """A look at the clocks of the recorded thread."""
+class _Reading(NamedTuple):
+    """A reading of the recorded thread's clocks."""
 
     steps: int
-    """Steps that had ended."""
+    """Number of ended steps."""
     at: float
-    """Time of the look, by `time.perf_counter`."""
+    """Time of the reading, by `time.perf_counter`."""
     own_s: float
-    """CPU time of the thread since the recording began."""
-    spent_s: float
-    """The part of it since the last step ended."""
+    """CPU time of the thread since the start of the recording, in seconds."""
+    in_step_s: float
+    """CPU time of the thread since the last step ended, in seconds."""
 
 
 def _wait_for_interpreter_s() -> float:
-    """Measure for how long other threads keep the interpreter after this thread has left it to them.
+    """Measure how long other threads keep the GIL after this thread has released it.
 
-    With stacks, torch's recorder takes the interpreter in each operator, after the operator has left it.
+    With stacks, torch's recorder acquires the GIL in each operator, after the operator has released it.
     """
     waits = []
-    for _ in range(3):  # the shortest one: a busy system delays some
+    for _ in range(3):  # the minimum counts, because a busy system delays some
         began = time.perf_counter()
         time.sleep(_PAUSE_S)
         waits.append(time.perf_counter() - began - _PAUSE_S)
@@ -169,7 +169,7 @@ def _wait_for_interpreter_s() -> float:
 
 
 class WindowBudget:
-    """Measures one recording while it goes on, from any thread.
+    """Measures a running recording, from any thread.
 
     Args:
         limits: Its limits.
@@ -179,7 +179,7 @@ class WindowBudget:
     def __init__(self, limits: Limits, recording: Mapping[str, object]) -> None:
         self.limits = limits
         self.counted: StepCalls | None = None
-        """Python calls of a step before the window, if they were counted."""
+        """Python calls of a step before the window, if available."""
         self._recording = recording
         recorded = {**recording, "record_shapes": recording.get("record_shapes") or recording.get("with_flops")}
         self._key = frozenset(option for option in _OPTIONS if recorded.get(option))
@@ -187,101 +187,101 @@ class WindowBudget:
         self._owner = self._blocks_before = self._steps = 0
         self._began = self._step_began = 0.0
         self._threads: dict[int, tuple[CountedThread, int]] = {}
-        """Python's threads, each with its CPU time when it was seen first."""
-        self._held: tuple[float, float] | None = (0.0, 0.0)
-        """Operators and Python calls of a recording that has ended; None while it goes on."""
-        self._look = _Look(0, 0.0, 0.0, 0.0)
-        """The last look at the clocks of the recorded thread."""
+        """Python threads, each with its CPU time at the first reading."""
+        self._totals: tuple[float, float] | None = (0.0, 0.0)
+        """Operators and Python calls of an ended recording; None while it runs."""
+        self._reading = _Reading(0, 0.0, 0.0, 0.0)
+        """Last reading of the recorded thread's clocks."""
         self._mean_share = 0.0
-        """Share of the limits that a step used, by the last measurement."""
+        """Share of the limits per step, by the last measurement."""
 
     def begin_count(self) -> None:
-        """The warm-up begins in the calling thread."""
+        """Start the warm-up in the calling thread."""
         self._owner, self._threads, self._began = threading.get_ident(), {}, time.perf_counter()
         self._cpu_s()
 
     def end_count(self, calls: float, cpu_s: float, steps: int) -> None:
-        """The warm-up ends.
+        """End the warm-up.
 
         Args:
             calls: Python calls of its thread.
-            cpu_s: CPU time of its thread.
-            steps: Steps of it.
+            cpu_s: CPU time of its thread, in seconds.
+            steps: Number of its steps.
         """
         others_calls = self._calls_of_others(self._cpu_s()[1])
         wall_s = time.perf_counter() - self._began
         self.counted = StepCalls(calls / steps, cpu_s / steps, wall_s / steps, others_calls / steps)
 
     def begin(self) -> None:
-        """Recording begins in the calling thread."""
+        """Start the recording in the calling thread."""
         self._owner = threading.get_ident()
         self._began = self._step_began = now = time.perf_counter()
-        self._steps, self._threads, self._look = 0, {}, _Look(0, now, 0.0, 0.0)
+        self._steps, self._threads, self._reading = 0, {}, _Reading(0, now, 0.0, 0.0)
         self._mean_share = 0.0
         counter = _counter()
         self._blocks_before = 0 if counter is None else counter.blocks.value
         if self._has_stacks:
             self._cpu_s()
-        self._held = None
+        self._totals = None
 
     def end(self) -> None:
-        """Recording ends now."""
-        self._held = self._events()
+        """End the recording."""
+        self._totals = self._events()
 
     @property
     def is_running(self) -> bool:
         """Whether the recorder records."""
-        return self._held is None
+        return self._totals is None
 
     def end_step(self) -> None:
-        """A recorded step has ended.
+        """Count an ended step.
 
-        The recorder records each Python call here, and a busy system may interrupt the training in each system call.
+        This method must be short: the recorder records each Python call here, and each system call can cost the GIL.
         """
         self._steps += 1
         self._step_began = time.perf_counter()
 
     @property
     def events(self) -> int:
-        """Events that the recorder holds."""
-        return round(sum(self._held or self._events()))
+        """Number of recorded events."""
+        return round(sum(self._totals or self._events()))
 
     @property
     def operators(self) -> float:
-        """Operators among them."""
-        return (self._held or self._events())[0]
+        """Number of recorded operators."""
+        return (self._totals or self._events())[0]
 
     @property
     def cost(self) -> EventCost:
-        """EventCost of the recording if it ends now."""
-        return self._cost_of(*(self._held or self._events()))
+        """Cost of the recording if it ended now."""
+        return self._cost_of(*(self._totals or self._events()))
 
     def is_spent(self) -> bool:
-        """Whether the recording must end now."""
+        """Return whether the recording must end now."""
         return self.limits.share(self.cost) >= 1
 
     @property
     def has_room(self) -> bool:
-        """Whether one more step fits after the current one, by the last measurement, which may be some steps old."""
+        """Whether one more step fits after the current one, by the last measurement, which can be some steps old."""
         return self._mean_share * (self._steps + 2) < 1
 
     def measure(self) -> float:
-        """Measure the recording, see `has_room`. Return the used share of the limits; at 1 it must end."""
+        """Measure the recording for `has_room`. Return the used share of the limits; at 1 it must end."""
         share, steps, now = self.limits.share(self.cost), self._steps, time.perf_counter()
         if steps:
             step_s = (self._step_began - self._began) / steps
             part = min((now - self._step_began) / max(step_s, 1e-9), 1.0)
             self._mean_share = share / (steps + part)
         else:
-            self._mean_share = share / 2  # how much of the first step has passed is unknown
+            self._mean_share = share / 2  # the elapsed part of the first step is unknown
         return share
 
     def steps_that_fit(self, operators: float, step_s: float) -> float:
-        """Return how many steps fit, by the counted Python calls.
+        """Return how many steps fit the limits, by the counted Python calls.
 
         Args:
-            operators: Operators of a step.
-            step_s: Wall time of a recorded step. Other threads make calls for all of it.
+            operators: Number of operators per step.
+            step_s: Wall time of a recorded step, in seconds, during which other threads make calls.
         """
         calls, counted = 0.0, self.counted
         if counted is not None:
@@ -290,17 +290,17 @@ class WindowBudget:
         return 1 / max(self.limits.share(self._cost_of(operators, calls)), 1e-9)
 
     def most_calls(self) -> float:
-        """Return how many Python calls use up the limits."""
+        """Return the number of Python calls that uses up the limits."""
         return 1 / max(self.limits.share(self._cost_of(0, 1)), 1e-9)
 
     def learn(self, wait_s: float, size: int | None = None) -> None:
         """Correct the costs for later windows.
 
         Args:
-            wait_s: Seconds that the training waited.
-            size: Bytes of the saved trace; None if the recorder was stopped and saved nothing.
+            wait_s: Measured wait of the training, in seconds.
+            size: Size of the saved trace, in bytes; None if the recorder was stopped without saving.
         """
-        operators, calls = self._held or self._events()
+        operators, calls = self._totals or self._events()
         expected = self.cost
         sure = self._cost_of(_SURE_EVENTS, 0)
         share = 1.0 if size is not None else _STOP
@@ -308,8 +308,8 @@ class WindowBudget:
         if size is None:
             return
         if self._has_stacks:
-            seen = max(size - self._cost_of(operators, 0).size, 0.0) / _CALL.size
-            _learned.calls *= (seen + _SURE_EVENTS) / (calls + _SURE_EVENTS)
+            traced_calls = max(size - self._cost_of(operators, 0).size, 0.0) / _CALL.size
+            _learned.calls *= (traced_calls + _SURE_EVENTS) / (calls + _SURE_EVENTS)
         else:
             before = _learned.sizes.get(self._key, 1.0)
             _learned.sizes[self._key] = before * (size + sure.size) / (expected.size + sure.size)
@@ -322,7 +322,7 @@ class WindowBudget:
         return cost._replace(wait_s=cost.wait_s * _learned.wait)
 
     def _events(self) -> tuple[float, float]:
-        """Operators and Python calls that the recorder holds, of all threads."""
+        """Return the recorded operators and Python calls of all threads."""
         counter = _counter()
         if counter is None:
             operators = _OPERATORS_PER_S * (time.perf_counter() - self._began)
@@ -331,23 +331,23 @@ class WindowBudget:
         return operators, self._calls(operators) if self._has_stacks else 0.0
 
     def _calls(self, operators: float) -> float:
-        """Estimate the Python calls: the counted ones of each step, and a rate for other time of the CPU."""
+        """Estimate the Python calls from the counted calls of a step, and a rate for additional CPU time."""
         own_s, others_s = self._cpu_s()
         others_calls, counted = self._calls_of_others(others_s), self.counted
         if counted is None or not counted.cpu_s:
             return _CALLS_PER_S * _learned.calls * own_s + others_calls
-        # operators take longer under the recorder, and their number is known
+        # the recorder makes operators slower, and their number is known
         step_s = counted.cpu_s + operators / (self._steps + 1) * _OPERATOR.record_s
-        spent_s = self._spent_in_step(own_s)
-        in_step = counted.calls * min(spent_s / step_s, 1.0)
-        beyond = _MOST_CALLS_PER_S * max(spent_s - step_s, 0.0)
+        in_step_s = self._in_step_s(own_s)
+        in_step = counted.calls * min(in_step_s / step_s, 1.0)
+        beyond = _MOST_CALLS_PER_S * max(in_step_s - step_s, 0.0)
         return counted.calls * self._steps + in_step + beyond + others_calls
 
     def _calls_of_others(self, cpu_s: float) -> float:
-        """Estimate the Python calls of other threads by their CPU time.
+        """Estimate the Python calls of other threads from their CPU time.
 
-        If the training time is limited, they may do nothing but call functions. A window of the user is not cut short
-        for threads that compute in C.
+        If the training time is limited, the maximum rate is assumed. Windows of the user are not shortened because of
+        threads that compute in C.
         """
         if self.limits.training_s < math.inf:
             return _MOST_CALLS_PER_S * cpu_s
@@ -355,26 +355,26 @@ class WindowBudget:
         own = counted.calls / counted.cpu_s if counted is not None and counted.cpu_s else 0.0
         return max(_CALLS_PER_S * _learned.calls, own) * cpu_s
 
-    def _spent_in_step(self, own_s: float) -> float:
-        """CPU time of the recorded thread since the last step, from its total and the clock."""
-        last, now, steps, began = self._look, time.perf_counter(), self._steps, self._step_began
-        spent_s = max(own_s - last.own_s, 0.0)
+    def _in_step_s(self, own_s: float) -> float:
+        """Return the CPU time of the recorded thread since the last step, in seconds."""
+        last, now, steps, began = self._reading, time.perf_counter(), self._steps, self._step_began
+        in_step_s = max(own_s - last.own_s, 0.0)
         if steps == last.steps:
-            spent_s += last.spent_s
-        else:  # the step began between two looks
-            spent_s *= min((now - began) / max(now - last.at, 1e-9), 1.0)
-        self._look = _Look(steps, now, own_s, spent_s)  # at once: two threads may look
-        return spent_s
+            in_step_s += last.in_step_s
+        else:  # the step began between two readings
+            in_step_s *= min((now - began) / max(now - last.at, 1e-9), 1.0)
+        self._reading = _Reading(steps, now, own_s, in_step_s)  # one assignment, because two threads may measure
+        return in_step_s
 
     def _cpu_s(self) -> tuple[float, float]:
-        """CPU time since the beginning: of the recorded thread, and of Python's other threads together."""
-        spent = {}
-        for ident in sys._current_frames():  # threads that are alive: the system reads clocks of no others
+        """Return the CPU time in seconds since the start, of the recorded thread and of all other Python threads."""
+        by_thread = {}
+        for ident in sys._current_frames():  # only live threads: the system reads no clocks of ended ones
             thread, before = self._threads.get(ident) or (CountedThread(ident, 0), None)
             now = thread.cpu_ns() or 0
             if before is None:
                 before = now
                 self._threads[ident] = thread, before
-            spent[ident] = (now - before) * 1e-9
-        own = spent.pop(self._owner, 0.0)
-        return own, sum(spent.values())
+            by_thread[ident] = (now - before) * 1e-9
+        own = by_thread.pop(self._owner, 0.0)
+        return own, sum(by_thread.values())

@@ -1,4 +1,4 @@
-"""A second, short window with stacks and shapes, where the user chose no windows: it explains the first one.
+"""A second, short window with stacks and shapes, which explains the first window if the user set no schedule.
 
 ::
 
@@ -7,7 +7,7 @@
             window     | are counted                      |
 
 Times come from the first window, which records operators only. Lines, modules and shapes come from the second. Stacks
-make a step several times as long. So the second window has a budget of its own, and is left out if no step fits it.
+make a step several times as long. So the second window has a budget of its own, and is skipped if no step fits it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class SecondWindow:
     """The second window of a loop.
 
     Args:
-        loop: Gets the request for it.
-        is_wanted: Whether there is to be one.
+        loop: Loop that receives the request.
+        is_wanted: Whether to record it.
     """
 
     def __init__(self, loop: WatchedLoop, *, is_wanted: bool) -> None:
@@ -48,12 +48,12 @@ class SecondWindow:
         """Wall time of a step of the first window."""
 
     def follow(self, steps: int, operators: float, wall_s: float) -> None:
-        """Request the second window, as the first one has been recorded.
+        """Request the second window after the first one has been recorded.
 
         Args:
-            steps: Steps of the first window.
-            operators: Operators in it.
-            wall_s: Time for which it recorded.
+            steps: Number of steps of the first window.
+            operators: Number of its operators.
+            wall_s: Duration of its recording, in seconds.
         """
         if self._is_wanted:
             self._is_wanted = False
@@ -64,11 +64,11 @@ class SecondWindow:
             self._loop.ask(Asked(EXPLAINS, 1, options=RECORDED))
 
     def leave_out(self) -> None:
-        """Request no second window: it would change what the program sees."""
+        """Skip the second window, because it would change the behaviour of the program."""
         self._is_wanted = False
 
     def steps_that_fit(self, window: Window) -> int:
-        """Return how many of its steps fit its budget, once its warm-up is over."""
+        """Return how many of its steps fit its budget, at the end of its warm-up."""
         window.count_calls()
         return min(int(window.budget.steps_that_fit(self._operators, self._step_s)), 1)
 

@@ -1,6 +1,6 @@
-"""Open a run folder in another thread, if other threads of the program compete with the training for the interpreter.
+"""Open a run folder in another thread, if other threads of the program compete with the training for the GIL.
 
-Each system call lets another thread take the interpreter, for up to 5 ms. A run folder takes 200 of them.
+Each system call lets another thread take the GIL, for up to 5 ms. Opening a run folder makes 200 of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RunOpening:
     """A call in another thread, and the wait for its end.
 
     Args:
-        act: The call. If it fails, one line is logged.
+        act: Function to call. An error is logged in one line.
     """
 
     def __init__(self, act: Callable[[], object]) -> None:

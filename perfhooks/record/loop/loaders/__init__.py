@@ -1,1 +1,1 @@
-"""Loaders as a profiler meets them: as steps, and with workers to sample."""
+"""Loaders of the training: which of them feeds the steps, and samples of their workers."""

@@ -1,7 +1,7 @@
-"""The training's side of sampling loader workers: it orders samples from a process of ours, and reads the sums.
+"""Sampling of loader workers, on the side of the training: orders for a sampler process, and its results.
 
-A worker and its loader stay as they are. The training opens the memory of a worker for reading and passes the open file
-on, because Linux may allow that to an ancestor only. See `perfhooks.record.workers.sampler`.
+Workers and loaders stay unchanged. The training opens the memory of a worker for reading and passes the open file to
+the sampler, because Linux may allow this to ancestors only. See `perfhooks.record.workers.sampler`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 Counted: TypeAlias = "tuple[tuple[WorkerCounts, ...], tuple[WorkerSamples, ...]]"
-"""What workers did, and where they were."""
+"""Batch counts and stack samples of workers."""
 
 _BOOTSTRAP: Final = """\
 import sys
@@ -38,11 +38,11 @@ from perfhooks.record.workers.sampler import serve
 serve(int(sys.argv[2]), 1)
 """
 _WAIT_S: Final = 0.25
-"""Maximum wait for the sums of a window. They take a millisecond; saving the trace, which comes first, takes longer."""
+"""Maximum wait for the results of a window. They take 1 ms, and the trace is saved first, which takes longer."""
 
 
 class _Sums(msgspec.Struct):
-    """Of one worker."""
+    """The results of one worker."""
 
     iterator: int
     making: WorkerCounts
@@ -50,23 +50,23 @@ class _Sums(msgspec.Struct):
 
 
 class LoadersRead:
-    """The loaders that were read in the steps of a window, with the number of steps in which each was.
+    """The loaders that were read in the steps of a window, and the number of steps for each.
 
-    A validation is in few steps, however many batches it reads; so what is in most of them feeds the training.
+    A validation reads many batches in few steps. So the loader that is read in most steps feeds the training.
     """
 
     def __init__(self) -> None:
         self.of_step: set[int] = set()
-        """The iterators that were read in the step that goes on."""
+        """Identities of the iterators that were read in the current step."""
         self._steps: dict[Loader, int] = {}
         self._iterators: dict[Loader, set[int]] = {}
 
     def begin_step(self) -> None:
-        """Another step begins."""
+        """Begin the next step."""
         self.of_step.clear()
 
     def add(self, iterator: Any) -> None:
-        """One is read, for the first time in this step."""
+        """Count an iterator that is read for the first time in this step."""
         self.of_step.add(id(iterator))
         loader = Loader.of(iterator)
         self._steps[loader] = self._steps.get(loader, 0) + 1
@@ -74,31 +74,33 @@ class LoadersRead:
 
     @property
     def most(self) -> Loader | None:
-        """The settings of that which was read in most steps, of several the first one; None where none was read."""
+        """Settings of the loader that was read in most steps; None if none was read. The first one wins a tie."""
         return max(self._steps, key=self._steps.__getitem__, default=None)
 
     @property
     def iterators(self) -> set[int]:
-        """The numbers of the iterators that had them."""
+        """Identities of the iterators of that loader."""
         most = self.most
         return set() if most is None else self._iterators[most]
 
 
 class LoaderWorkers:
-    """The workers of this process's loaders, as one profiler samples them."""
+    """The loader workers of this process, sampled for one profiler."""
 
     def __init__(self) -> None:
         self.is_wanted = False
-        """Whether workers are sampled in the windows to come."""
+        """Whether workers are sampled in later windows."""
         self._sampler: subprocess.Popen[bytes] | None = None
         self._orders: socket.socket | None = None
-        self._seen: set[int] = set()
+        self._sampled: set[int] = set()
         """Iterators whose workers are sampled in the open window."""
-        self._is_asked = False
-        self._of: Collection[int] = ()
+        self._is_pending = False
+        """Whether results were requested and not read."""
+        self._fed_by: Collection[int] = ()
+        """Iterators whose workers count in the results."""
 
     def prepare(self) -> None:
-        """A window begins: start the sampler if there are worker processes."""
+        """Start the sampler at the start of a window, if there are worker processes."""
         processes = sys.modules.get("multiprocessing.process")
         if self.is_wanted and getattr(processes, "_children", None):
             with guard("starting the sampler of loader workers"):
@@ -118,12 +120,12 @@ class LoaderWorkers:
         """Sample the workers of an iterator until the window ends.
 
         Args:
-            iterator: One of torch's, or one that keeps its processes as torch does.
+            iterator: Iterator of torch, or of a library that stores its processes in the same attribute.
         """
         processes = getattr(iterator, "_workers", None)
-        if not self.is_wanted or not processes or id(iterator) in self._seen:
+        if not self.is_wanted or not processes or id(iterator) in self._sampled:
             return
-        self._seen.add(id(iterator))
+        self._sampled.add(id(iterator))
         with guard("sampling loader workers"):
             self._start()
             if self._orders is not None:
@@ -131,31 +133,33 @@ class LoaderWorkers:
                     _order(self._orders, process.pid, iterator=id(iterator), worker=number, workers=len(processes))
 
     def end(self, iterators: Collection[int]) -> None:
-        """The window ends: ask for the sums.
+        """Request the results at the end of a window.
 
         Args:
-            iterators: Numbers of the iterators that feed the steps.
+            iterators: Identities of the iterators that feed the steps.
         """
-        self._of, self._is_asked = iterators, False
-        if self._seen and self._orders is not None:
+        self._fed_by, self._is_pending = iterators, False
+        if self._sampled and self._orders is not None:
             with contextlib.suppress(OSError):
                 self._orders.send(b"{}", worker.NO_SIGNAL)
-                self._is_asked = True
-        self._seen.clear()
+                self._is_pending = True
+        self._sampled.clear()
 
     def sums(self) -> Counted:
-        """Return what the workers of those iterators did in the window that ended last."""
-        if not self._is_asked:
+        """Return the results for the last window: counts and samples of the workers that feed the steps."""
+        if not self._is_pending:
             return (), ()
-        self._is_asked = False
-        found: list[_Sums] = []
+        self._is_pending = False
+        results: list[_Sums] = []
         with guard("reading the sums of loader workers"):
-            found = msgspec.json.decode(self._answer(), type=list[_Sums])
-        found = sorted((each for each in found if each.iterator in self._of), key=lambda each: each.making.worker)
-        return tuple(each.making for each in found), tuple(each.looked for each in found)
+            results = msgspec.json.decode(self._answer(), type=list[_Sums])
+        results = sorted(
+            (sums for sums in results if sums.iterator in self._fed_by), key=lambda sums: sums.making.worker
+        )
+        return tuple(sums.making for sums in results), tuple(sums.looked for sums in results)
 
     def _answer(self) -> bytes:
-        """Return the sampler's answer. One that comes too late is no answer: another sampler is started next time."""
+        """Return the sampler's answer. After a timeout it is empty, and the next window starts a new sampler."""
         answers = None if self._sampler is None else self._sampler.stdout
         if answers is None:
             return b"[]"
@@ -172,8 +176,8 @@ class LoaderWorkers:
 
     def close(self) -> None:
         """Let the sampler end."""
-        self._seen.clear()
-        self._is_asked = False
+        self._sampled.clear()
+        self._is_pending = False
         sampler, self._sampler = self._sampler, None
         orders, self._orders = self._orders, None
         if orders is not None:
@@ -183,13 +187,13 @@ class LoaderWorkers:
         worker.reap()
 
     def abandon(self) -> None:
-        """This process is a forked child: the sampler is its parent's."""
+        """Leave the sampler to the parent in a forked child."""
         self.is_wanted = False
         self.close()
 
 
-def _place_of_batch() -> int:
-    """Return the place of the batch's number among the variables of torch's loop; -1 if there is none of its name."""
+def _index_of_batch() -> int:
+    """Return the index of the batch number among the local variables of torch's worker loop; -1 if there is none."""
     loop = getattr(sys.modules.get("torch.utils.data._utils.worker"), "_worker_loop", None)
     names = getattr(getattr(loop, "__code__", None), "co_varnames", ())
     return names.index("idx") if "idx" in names else -1
@@ -198,13 +202,13 @@ def _place_of_batch() -> int:
 def _order(orders: socket.socket, pid: int, **order: int) -> None:
     try:
         memory = Path(f"/proc/{pid}/mem").open("rb", buffering=0)  # noqa: SIM115 -- closed below
-    except OSError as error:  # it has ended, or the system allows nobody to read it
+    except OSError as error:  # it has ended, or the system denies access
         logger.debug("the loader worker %d cannot be sampled (%s)", pid, error)
         return
     try:
-        message = json.dumps({"pid": pid, "batch": _place_of_batch(), **order}).encode()
+        message = json.dumps({"pid": pid, "batch": _index_of_batch(), **order}).encode()
         socket.send_fds(orders, [message], [memory.fileno()], worker.NO_SIGNAL)
-    except OSError as error:  # the sampler has ended, or has too much to read
+    except OSError as error:  # the sampler has ended, or its queue is full
         logger.debug("the loader worker %d is not sampled (%s)", pid, error)
     finally:
         memory.close()
