@@ -121,7 +121,7 @@ def test_paths_are_numbered_alike_level_by_level_and_one_by_one(rows, data):
     frame = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(rows), max_size=len(rows))), np.int64)
     skipped = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
     texts = []
-    for number in (host._by_levels, host._one_by_one):
+    for number in (host._paths_by_level, host._paths_by_entry):
         made = number(found, frame, skipped)
         assert (made.parents < np.arange(len(made.parents))).all()
         joined = host.joined(made.parents, [str(each) for each in made.frames.tolist()], ";")

@@ -9,7 +9,7 @@ from perfhooks.core import labels
 from perfhooks.testing import annotation, kernel, launch, op, python_frame, step_mark
 from perfhooks.trace import read
 from perfhooks.trace.names import part_names
-from perfhooks.trace.nesting.validations import told
+from perfhooks.trace.nesting.validations import classify
 from perfhooks.trace.tables import steps
 
 NODE = "autograd::engine::evaluate_function: MulBackward0"
@@ -167,7 +167,7 @@ def test_fetches_and_calls_belong_to_validation_or_to_training(marks, found):
     def spelled(text):
         return [LETTERS[letter] for letter in text.replace(" ", "")]
 
-    assert told(spelled(marks), [0] * len(spelled(marks))) == spelled(found)
+    assert classify(spelled(marks), [0] * len(spelled(marks))) == spelled(found)
 
 
 def test_what_somebody_wrote_stays(tmp_path):

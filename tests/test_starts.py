@@ -14,7 +14,7 @@ def spent(tmp_path, *events):
     """Milliseconds of each part of a start, in a trace in which the device works from 200 to 300 ms."""
     work = [launch(1, 199 * MS, 199 * MS + 10), kernel(1, 200 * MS, 300 * MS)]
     trace = read(testing.write_trace(tmp_path / "t.json", [op("a", 0, 400 * MS), *work, *events]))
-    return {name: intervals.total(moments) / MS for name, moments in starts.spent(trace).items()}
+    return {name: intervals.total(moments) / MS for name, moments in starts.by_kind(trace).items()}
 
 
 def call(name, begin, end, number=9):
@@ -93,7 +93,7 @@ def test_convolutions_that_measure_with_events_are_tried_out(tmp_path):
 def test_a_convolution_that_is_the_first_of_a_trace_is_tried_out_too(tmp_path):
     events = [op("aten::cudnn_convolution", 0, 30 * MS), call("cudaEventSynchronize", 20, 25)]
     work = [launch(1, 40 * MS, 41 * MS), kernel(1, 41 * MS, 42 * MS)]
-    (found,) = starts.spent(read(testing.write_trace(tmp_path / "t.json", [*events, *work]))).items()
+    (found,) = starts.by_kind(read(testing.write_trace(tmp_path / "t.json", [*events, *work]))).items()
     assert (found[0], intervals.total(found[1])) == ("trying out convolutions", 30 * MS)
 
 

@@ -73,12 +73,12 @@ def test_on_the_page_what_no_row_knows_is_unknown_and_no_nought(tmp_path):
 
 
 def test_without_a_call_that_returns_early_all_of_the_call_is_waiting(tmp_path):
-    found = waits.held(trace_of(tmp_path, copy(1, (0, 100), (50, 90))))
+    found = waits.blocking(trace_of(tmp_path, copy(1, (0, 100), (50, 90))))
     assert (found.start.tolist(), found.end.tolist()) == ([0], [100])
 
 
 def test_launches_say_what_a_call_costs_where_no_copy_does(tmp_path):
-    found = waits.held(trace_of(tmp_path, [*copy(1, (0, 100), (50, 90)), launch(2, 200, 205), kernel(2, 210, 220)]))
+    found = waits.blocking(trace_of(tmp_path, [*copy(1, (0, 100), (50, 90)), launch(2, 200, 205), kernel(2, 210, 220)]))
     assert found.start.tolist() == [5]
 
 
@@ -95,7 +95,7 @@ def test_launches_say_what_a_call_costs_where_no_copy_does(tmp_path):
     ids=["pinned", "on the device", "begins later", "counted already", "no call", "no copy"],
 )
 def test_others_hold_nobody(tmp_path, events):
-    assert len(waits.held(trace_of(tmp_path, events)).call) == 0
+    assert len(waits.blocking(trace_of(tmp_path, events)).call) == 0
 
 
 calls = st.tuples(st.integers(0, 60), st.integers(0, 20))

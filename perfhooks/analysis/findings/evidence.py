@@ -186,7 +186,7 @@ class Evidence:
         """
         by_name = {
             name: intervals.intersect(intervals_of_name, self.windows)
-            for name, intervals_of_name in starts.spent(self.trace).items()
+            for name, intervals_of_name in starts.by_kind(self.trace).items()
         }
         if self.are_numbered and len(by_name.get(starts.COMPILING, ())):
             begin, end = int(self.marks.start.max()), int(self.marks.end.max())
@@ -348,7 +348,7 @@ class Evidence:
         """
         ops = self.trace.rows(Kind.OP)
         operators = self.spans(ops[self.trace.thread[ops] == self.thread])
-        parts_of_it = (*parts.of_thread(self.trace, self.thread).values(), *starts.spent(self.trace).values())
+        parts_of_it = (*parts.of_thread(self.trace, self.thread).values(), *starts.by_kind(self.trace).values())
         named = intervals.joined(*parts_of_it, operators)
         return intervals.subtract(intervals.subtract(self.windows, named), self.busy)
 

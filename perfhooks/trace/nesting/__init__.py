@@ -1,1 +1,1 @@
-"""What lies in what: slices, intervals, steps' parts, and the work of devices with who launched it."""
+"""Nesting of slices, intervals, parts of steps, and device work with its launches."""

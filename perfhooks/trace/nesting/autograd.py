@@ -1,4 +1,4 @@
-"""Which operator of the forward pass made which node of the backward pass."""
+"""Links from nodes of the backward pass to the forward operators that created them."""
 
 from __future__ import annotations
 
@@ -18,62 +18,61 @@ if TYPE_CHECKING:
 
 
 class Nodes(NamedTuple):
-    """The autograd nodes among the entries of `host.tree`."""
+    """Autograd nodes among the entries of `host.tree`."""
 
     entry: Ints
-    """Which entries are nodes, ascending."""
+    """Entries that are nodes, ascending."""
     inside: Ints
-    """For each entry, the innermost node that holds it, or is it, or -1; entries."""
+    """Innermost node around each entry, which may be the entry itself; an entry or -1."""
     source: Ints
-    """For each entry that is a node, the operator that made it, or -1; entries. -1 for all other entries."""
+    """Operator that created each node, as an entry; -1 if unknown and for other entries."""
 
 
 @cached_per_trace
 def find(trace: Trace) -> Nodes:
-    """The nodes of a trace and what made them.
+    """Return the autograd nodes of a trace and the operators that created them.
 
-    That is the operator at the other end of the forward-backward link, else the last one before the node that bears its
-    sequence number (which is how Kineto makes the links). Nodes that accumulate gradients have neither.
+    The operator is at the other end of the forward-backward link. Without a link it is the last operator before the
+    node with its sequence number, which is Kineto's own rule. Nodes that accumulate gradients have neither.
     """
     tree = host.tree(trace)
     is_node = (trace.kind[tree.row] == Kind.OP) & named(trace, NODE)[trace.name[tree.row]]
     entries = np.flatnonzero(is_node)
     inside = inherited(tree.nesting.parent, np.where(is_node, np.arange(len(is_node)), -1))
-    source = _linked(trace, inside)
+    source = _linked_operators(trace, inside)
     unlinked = entries[source[entries] < 0]
-    source[unlinked] = _of_same_number(trace, unlinked, inside)
+    source[unlinked] = _operators_by_sequence(trace, unlinked, inside)
     return Nodes(entries, inside, source)
 
 
 def named(trace: Trace, prefix: str) -> Flags:
-    """Which of `Trace.names` begin so; at least one value."""
+    """Return which entries of `Trace.names` have a prefix; the result has at least one value."""
     return np.array([name.startswith(prefix) for name in trace.names] or [False], np.bool_)
 
 
-def _linked(trace: Trace, inside: Ints) -> Ints:
-    """The operator of each node by the links of the trace."""
+def _linked_operators(trace: Trace, inside: Ints) -> Ints:
     source = np.full(len(inside), -1, np.int64)
     flows = trace.flows
     operator = host.innermost(trace, flows.thread, flows.time)
     node = np.append(inside, -1)[host.innermost(trace, flows.backward_thread, flows.backward_time)]
-    known = (operator >= 0) & (node >= 0)
-    source[node[known]] = operator[known]
+    is_linked = (operator >= 0) & (node >= 0)
+    source[node[is_linked]] = operator[is_linked]
     return source
 
 
-def _of_same_number(trace: Trace, nodes: Ints, inside: Ints) -> Ints:
-    """For some nodes, the last operator before each that bears its sequence number, or -1."""
+def _operators_by_sequence(trace: Trace, nodes: Ints, inside: Ints) -> Ints:
+    """Return the last operator before each node with its sequence number, or -1."""
     tree = host.tree(trace)
     number = trace.argument("sequence")[tree.row]
     in_forward = trace.argument("forward_thread")[tree.row] <= 0
     operators = np.flatnonzero((number >= 0) & in_forward & (inside < 0))
-    both = np.concatenate([operators, nodes])
+    operators_and_nodes = np.concatenate([operators, nodes])
     if not len(operators):
         return np.full(len(nodes), -1, np.int64)
-    order = np.lexsort((trace.start[tree.row[both]], number[both]))
+    order = np.lexsort((trace.start[tree.row[operators_and_nodes]], number[operators_and_nodes]))
     last = np.maximum.accumulate(np.where(order < len(operators), np.arange(len(order)), -1))
-    before = both[order[last]]
-    same = (last >= 0) & (number[before] == number[both[order]])
-    source = np.empty(len(both), np.int64)
-    source[order] = np.where(same, before, -1)
+    before = operators_and_nodes[order[last]]
+    is_match = (last >= 0) & (number[before] == number[operators_and_nodes[order]])
+    source = np.empty(len(operators_and_nodes), np.int64)
+    source[order] = np.where(is_match, before, -1)
     return np.where(number[nodes] >= 0, source[len(operators) :], -1)

@@ -1,4 +1,4 @@
-"""The recording of CUDA graphs: what is launched meanwhile does not run, it becomes a part of the graph."""
+"""Captures of CUDA graphs: work launched during a capture does not run, but becomes part of the graph."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ if TYPE_CHECKING:
 
 @cached_per_trace
 def by_thread(trace: Trace) -> dict[int, Intervals]:
-    """When each thread captured a graph: from each ``StreamBeginCapture`` to the ``StreamEndCapture`` that follows it.
+    """Return the intervals in which each thread captured a graph, by ``StreamBeginCapture`` and ``StreamEndCapture``.
 
-    A capture that had begun before the trace does counts from there, and one that is still open goes to its end.
+    Captures that were already open begin with the trace, and captures that are still open end with it.
     """
     calls = trace.chosen(runtime_calls.CAPTURE.search, Kind.RUNTIME)
     begins = np.zeros(len(trace.names), np.bool_)
     for name in intervals.distinct(trace.name[calls]).tolist():
-        found = runtime_calls.CAPTURE.search(trace.names[name])
-        begins[name] = found is not None and found[1].lower() == "begin"
+        match = runtime_calls.CAPTURE.search(trace.names[name])
+        begins[name] = match is not None and match[1].lower() == "begin"
     threads: list[int] = intervals.distinct(trace.thread[calls]).tolist()
-    return {thread: _captures(trace, calls[trace.thread[calls] == thread], begins) for thread in threads}
+    return {thread: _thread_captures(trace, calls[trace.thread[calls] == thread], begins) for thread in threads}
 
 
-def _captures(trace: Trace, calls: Ints, begins: Flags) -> Intervals:
-    """The captures of one thread, from the calls that begin and end them, by time."""
+def _thread_captures(trace: Trace, calls: Ints, begins: Flags) -> Intervals:
+    """Return the captures of one thread, from its calls sorted by time."""
     first, last = int(trace.start.min()), int(trace.end.max())
     starts = begins[trace.name[calls]]
     start = [first] if not starts[0] else []
     start += trace.start[calls[starts]].tolist()
-    # of two that begin without an end between them, the second goes on with the first
+    # if two begin without an end between them, the second continues the first
     end = [*trace.end[calls[~starts]].tolist(), *([last] if starts[-1] else [])]
     following = np.searchsorted(end, start, "left")
     return intervals.union(np.array(start, np.int64), np.array(end, np.int64)[following])
 
 
 def captured(trace: Trace, calls: Ints) -> Flags:
-    """Which calls were captured into a graph, and so have no work of their own.
+    """Return which calls were captured into a graph, so they have no device work of their own.
 
     Args:
-        trace: any trace.
-        calls: slices of runtime calls.
+        trace: Any trace.
+        calls: Slices of runtime calls.
     """
-    found = np.zeros(len(calls), np.bool_)
+    is_captured = np.zeros(len(calls), np.bool_)
     for thread, moments in by_thread(trace).items():
-        mine = trace.thread[calls] == thread
+        on_thread = trace.thread[calls] == thread
         time = trace.start[calls]
-        begun = np.searchsorted(moments[:, 0], time, "right")
-        found |= mine & (begun > np.searchsorted(moments[:, 1], time, "right"))
-    return found
+        begin_count = np.searchsorted(moments[:, 0], time, "right")
+        is_captured |= on_thread & (begin_count > np.searchsorted(moments[:, 1], time, "right"))
+    return is_captured

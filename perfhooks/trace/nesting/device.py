@@ -1,4 +1,4 @@
-"""What a device did: which work is computation, communication or a copy, and who launched it."""
+"""Device work: its class, its launch, its owner, and the clock of the device."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags, Intervals
 
 CLASSES: Final = ("compute", "communication", "copy", "set")
-"""What work of a device can be."""
+"""Classes of device work."""
 COMPUTE, COMMUNICATION, COPY, SET = range(len(CLASSES))
 
-_LIMIT: Final = 2**31  # what counts devices fits; a process's number may be anything
+_LIMIT: Final = 2**31  # device numbers are below it; a process id may be any number
 _DRIFT: Final = 0.01
-"""Of a step: the lead of work over its launch up to which the clocks of host and device agree."""
+"""Maximum lead of device work over its launch, as a fraction of a step, before the clocks count as different."""
 _APART_NS: Final = 60 * 10**9
-"""Pause between host and devices, in ns, above which they have different clocks: no work starts so late."""
+"""Minimum pause between host and device work that proves different clocks, in ns."""
 _LONGEST: Final = 200
-"""Letters of what somebody called a part of a graph."""
+"""Maximum length of the name of a graph region."""
 _FEW: Final = 0.1
-"""Of all slices. Below this share, `holders` nests the slices it is asked about; above it, it asks the tree of all
-slices, which exists already and costs less than nesting that many again."""
+"""Fraction of all slices above which `holders` reads the cached tree instead of nesting the requested slices."""
 
 
 @cached_per_trace
 def communicates(trace: Trace) -> Flags:
-    """For each of `Trace.device_rows`, whether it is a kernel that communicates: by its arguments, else by its name."""
+    """Return for each of `Trace.device_rows` whether it is a communication kernel, by its arguments or its name."""
     rows = trace.device_rows
     named = communication.named(trace)[trace.name[rows]]
     collective: Flags = trace.argument("collective")[rows] >= 0
@@ -46,9 +45,10 @@ def communicates(trace: Trace) -> Flags:
 
 @cached_per_trace
 def busy(trace: Trace) -> Intervals:
-    """When any device worked: the union of the work of all streams of all devices.
+    """Return the intervals in which any stream of any device worked.
 
     ::
+
 
         stream 7   |--kernel--|      |--copy--|
         stream 9        |--kernel--|
@@ -60,17 +60,18 @@ def busy(trace: Trace) -> Intervals:
 
 @cached_per_trace
 def holders_on_stream(trace: Trace) -> Ints:
-    """For each of `Trace.device_rows`, the place of the innermost work of the same stream that holds it, or -1."""
+    """Return for each of `Trace.device_rows` the index of the innermost work that contains it on its stream, or -1."""
     work = trace.device_rows
     return nest(trace.thread[work], trace.start[work], trace.end[work]).parent
 
 
 @cached_per_trace
 def own_times(trace: Trace) -> Ints:
-    """For each of `Trace.device_rows`, its nanoseconds without the work of the same stream that lies in it.
+    """Return the own time of each of `Trace.device_rows`, without work nested on the same stream, in ns.
 
-    Runtimes that report a call of a library and the kernels that it is made of (torch_dipu's do) would count every
-    moment twice. Work that only overlaps ran side by side, and counts each::
+    Some runtimes (torch_dipu) record a library call and also its kernels. Own times count each moment once. Work that
+    overlaps without nesting ran side by side, so each counts in full::
+
 
         stream 7   |------ conv -------|  |--- add ---|      conv 21, in all 33
                      |-- im2col --|                          im2col 14, so conv 7 by itself
@@ -85,7 +86,7 @@ def own_times(trace: Trace) -> Ints:
 
 
 def classes(trace: Trace) -> Column:
-    """For each of `Trace.device_rows`, its place in `CLASSES`."""
+    """Return the index in `CLASSES` of each of `Trace.device_rows`."""
     kind = trace.kind[trace.device_rows]
     return np.select(
         [kind == Kind.COPY, kind == Kind.SET, communicates(trace)],
@@ -95,18 +96,19 @@ def classes(trace: Trace) -> Column:
 
 
 def devices(trace: Trace, rows: Ints) -> Ints:
-    """The number of the device on which each slice lies: what it says itself, else its process; -1 for a name."""
+    """Return the device number of each slice, from its arguments or its process id; -1 for other process ids."""
     pids = [pid if isinstance(pid, int) and 0 <= pid < _LIMIT else -1 for _, pid, _, _ in trace.threads]
-    said = trace.argument("device")[rows]
-    return np.where(said >= 0, said, np.array([*pids, -1], np.int64)[trace.thread[rows]])
+    argument = trace.argument("device")[rows]
+    return np.where(argument >= 0, argument, np.array([*pids, -1], np.int64)[trace.thread[rows]])
 
 
 @cached_per_trace
 def owners(trace: Trace) -> Ints:
-    """For each of `Trace.device_rows`, the operator or label that launched it, or -1.
+    """Return the operator or label that launched each of `Trace.device_rows`, or -1.
 
-    It is the one whose external id the work bears, else its launch if that is an operator, else the innermost in which
-    its launch lies::
+    The owner is the operator with the external id of the work. Without an id it is the launch, if that is an operator.
+    Otherwise it is the innermost operator or label around the launch::
+
 
         host    |------ aten::linear ------|
                   |---- aten::addmm ----|         the owner
@@ -123,42 +125,42 @@ def owners(trace: Trace) -> Ints:
 
 
 class Regions(NamedTuple):
-    """What those who recorded CUDA graphs called parts of them."""
+    """Named regions of CUDA graphs."""
 
     names: list[str]
     place: Ints
-    """For each of `Trace.device_rows` the place of its name; nearly always -1."""
+    """Index of the name of each of `Trace.device_rows`; usually -1."""
     backward: Flags
-    """And whether it has one and is work of the backward pass."""
+    """Whether each has a name and belongs to the backward pass."""
 
 
 @cached_per_trace
 def regions(trace: Trace) -> Regions:
-    """What parts of CUDA graphs are called, as by ``torch.cuda.graph_annotations.mark_kernels``.
+    """Return the named regions of CUDA graphs, for example from ``torch.cuda.graph_annotations.mark_kernels``.
 
-    A graph's kernels share the one call that replays it, so that nothing else tells them apart. torch's next recorder
-    writes the names beside the work; for Kineto's traces perfhooks keeps those of each node in the metadata.
+    All kernels of a graph share one replay call, so only these names distinguish them. torch's next recorder writes the
+    names beside the work. For Kineto traces, perfhooks stores the names of each graph node in the metadata.
     """
     rows = trace.device_rows
     node = trace.argument("graph_node")[rows]
-    called = np.where(node > 0, trace.argument("region")[rows], -1)
-    texts = intervals.distinct(called[called >= 0])
-    entry = np.where(called >= 0, np.searchsorted(texts, called), -1)
-    backward = (called >= 0) & (trace.argument("autograd_phase")[rows] >= 0)
-    kept = _kept_regions(trace)
-    known = {number: at for at, (_, _, nodes) in enumerate(kept) for number in nodes if number > 0}
-    if known:
+    text_index = np.where(node > 0, trace.argument("region")[rows], -1)
+    texts = intervals.distinct(text_index[text_index >= 0])
+    entry = np.where(text_index >= 0, np.searchsorted(texts, text_index), -1)
+    backward = (text_index >= 0) & (trace.argument("autograd_phase")[rows] >= 0)
+    stored = _stored_regions(trace)
+    stored_index = {number: at for at, (_, _, nodes) in enumerate(stored) for number in nodes if number > 0}
+    if stored_index:
         numbers, place = np.unique(node, return_inverse=True)
-        at = np.array([known.get(number, -1) for number in numbers.tolist()], np.int64)[place.ravel()]
+        at = np.array([stored_index.get(number, -1) for number in numbers.tolist()], np.int64)[place.ravel()]
         entry = np.where(at >= 0, at + len(texts), entry)
-        backward = np.where(at >= 0, np.array([bool(phase) for _, phase, _ in kept])[at], backward)
+        backward = np.where(at >= 0, np.array([bool(phase) for _, phase, _ in stored])[at], backward)
     names: dict[str, int] = {}
-    every = [*(str(trace.text(text)) for text in texts.tolist()), *(name for name, _, _ in kept)]
-    numbered = [names.setdefault(name[:_LONGEST], len(names)) for name in every]
+    texts_and_names = [*(str(trace.text(text)) for text in texts.tolist()), *(name for name, _, _ in stored)]
+    numbered = [names.setdefault(name[:_LONGEST], len(names)) for name in texts_and_names]
     return Regions(list(names), np.array([*numbered, -1], np.int64)[entry], backward)
 
 
-def _kept_regions(trace: Trace) -> list[tuple[str, str, list[int]]]:
+def _stored_regions(trace: Trace) -> list[tuple[str, str, list[int]]]:
     try:
         return msgspec.convert(trace.metadata.get(GRAPH_REGIONS, []), list[tuple[str, str, list[int]]])
     except msgspec.ValidationError:
@@ -166,44 +168,44 @@ def _kept_regions(trace: Trace) -> list[tuple[str, str, list[int]]]:
 
 
 def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
-    """For each of some slices of the host, the innermost of the candidates that holds it on its thread, or -1.
+    """Return the innermost candidate that contains each host slice on its thread, or -1.
 
     Args:
-        trace: any trace.
-        rows: slices, in any order.
-        candidates: slices of the host, each once, ascending; one that is among ``rows`` as well does not hold itself.
+        trace: Any trace.
+        rows: Host slices, in any order.
+        candidates: Distinct host slices, ascending. A slice does not contain itself.
     """
     if len(rows) + len(candidates) > _FEW * len(trace) and (in_tree := _in_tree(trace, rows, candidates)) is not None:
         return in_tree
     holding = around(trace, rows, candidates)
-    place = np.zeros(len(trace), np.int64)  # of each slice among those that are looked at
+    place = np.zeros(len(trace), np.int64)  # index of each slice in `nested`
     place[rows] = 1
     place[holding] = 1
-    every = np.flatnonzero(place)
-    place[every] = np.arange(len(every))
-    parent = nest(trace.thread[every], trace.start[every], trace.end[every]).parent
-    own = np.full(len(every), -1, np.int64)
-    own[place[holding]] = holding
-    around_each: Ints = np.append(inherited(parent, own), -1)[parent]
-    return around_each[place[rows]]
+    nested = np.flatnonzero(place)
+    place[nested] = np.arange(len(nested))
+    parent = nest(trace.thread[nested], trace.start[nested], trace.end[nested]).parent
+    candidate = np.full(len(nested), -1, np.int64)
+    candidate[place[holding]] = holding
+    parent_candidate: Ints = np.append(inherited(parent, candidate), -1)[parent]
+    return parent_candidate[place[rows]]
 
 
 def _in_tree(trace: Trace, rows: Ints, candidates: Ints) -> Ints | None:
-    """What `holders` answers, by the tree of all slices; None where a slice crosses a candidate: the tree cuts it."""
+    """Return the result of `holders` from the cached tree; None if a slice crosses a candidate."""
     tree = host.tree(trace)
-    entry, mine = tree.entry[rows], tree.entry[candidates]
-    if (entry < 0).any() or (tree.nesting.end[mine] < trace.end[candidates]).any():
+    entry, candidate_entry = tree.entry[rows], tree.entry[candidates]
+    if (entry < 0).any() or (tree.nesting.end[candidate_entry] < trace.end[candidates]).any():
         return None
-    wanted = np.zeros(len(tree.row), np.bool_)
-    wanted[mine] = True
-    return np.append(tree.row, -1)[nearest(tree.nesting.parent, tree.nesting.parent[entry], wanted)]
+    is_candidate = np.zeros(len(tree.row), np.bool_)
+    is_candidate[candidate_entry] = True
+    return np.append(tree.row, -1)[nearest(tree.nesting.parent, tree.nesting.parent[entry], is_candidate)]
 
 
 def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
-    """The candidates during which any of the rows begins, on the same thread."""
+    """Return the candidates during which any of the rows begins, on the same thread."""
     if not len(rows):
         return rows
-    ordered = np.sort(rows)  # as all slices are: by thread and start
+    ordered = np.sort(rows)  # row numbers follow thread and start
     after = np.searchsorted(ordered, candidates, "right")
     first = ordered[np.minimum(after, len(ordered) - 1)]
     holds = (after < len(ordered)) & (trace.thread[first] == trace.thread[candidates])
@@ -213,16 +215,16 @@ def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
 
 @cached_per_trace
 def launch_calls(trace: Trace) -> Ints:
-    """The calls that launch kernels or graphs; what is captured into a graph is not launched."""
+    """Return the calls that launch kernels or graphs, except calls captured into a graph."""
     rows = trace.chosen(runtime_calls.LAUNCH.search, Kind.RUNTIME)
     return rows[~captures.captured(trace, rows)]
 
 
 def has_launches(trace: Trace) -> bool:
-    """Whether the backend has calls that are launches.
+    """Return whether the backend has calls that are launches.
 
-    It has none where runtime calls brought kernels about and no call is named a launch: Meta's MTIA submits jobs, each
-    of which may be several kernels.
+    It has none if runtime calls started kernels but no call has the name of a launch. For example, Meta's MTIA submits
+    jobs that can contain several kernels.
     """
     if len(trace.chosen(runtime_calls.LAUNCH.search, Kind.RUNTIME)):
         return True
@@ -231,7 +233,7 @@ def has_launches(trace: Trace) -> bool:
 
 @cached_per_trace
 def recorder_overhead(trace: Trace) -> Ints:
-    """Return the overhead records of the recorder: not those of a full queue, nor of kernels that the driver loads."""
+    """Return the recorder's overhead records, without waits for a full queue and loading of kernels by the driver."""
 
     def is_recorder(name: str) -> bool:
         return name != runtime_calls.FULL_QUEUE and runtime_calls.LOADING.search(name) is None
@@ -241,29 +243,29 @@ def recorder_overhead(trace: Trace) -> Ints:
 
 @cached_per_trace
 def full_queue(trace: Trace) -> Intervals:
-    """Return when launches waited for room in the queue of the device, by the records of the driver."""
+    """Return the intervals in which launches waited for room in the device queue, from the driver's records."""
     return intervals.of_slices(trace, trace.named(Kind.OVERHEAD, names=(runtime_calls.FULL_QUEUE,)))
 
 
 @cached_per_trace
 def wait_calls(trace: Trace) -> Ints:
-    """The calls in which the host waits for the device."""
+    """Return the calls in which the host waits for the device."""
     return trace.chosen(runtime_calls.WAIT.search, Kind.RUNTIME)
 
 
 @cached_per_trace
-def whole_waits(trace: Trace) -> Ints:
-    """Those of them that no other one holds: runtimes report a call and the one that it is made of."""
+def outermost_waits(trace: Trace) -> Ints:
+    """Return the outermost wait calls: some runtimes record a call and also the inner call."""
     rows = wait_calls(trace)
     return rows[holders(trace, rows, rows) < 0] if len(rows) else rows
 
 
 @cached_per_trace
 def before_window(trace: Trace) -> Flags:
-    """For each of `Trace.device_rows`, whether it was launched before recording began.
+    """Return whether each of `Trace.device_rows` was launched before the recording began.
 
-    Its launch is not in the trace, and its correlation id is below the smallest that any recorded call has: the runtime
-    counts its calls. Where no call was recorded, as in a trace of the device alone, this cannot be told of any.
+    Such work has no launch in the trace, and its correlation id is below the smallest recorded one: the runtime numbers
+    its calls. The result is all False if no call was recorded, for example in a device-only trace.
     """
     calls = trace.correlation[trace.rows(Kind.RUNTIME)]
     calls = calls[calls > 0]
@@ -274,9 +276,10 @@ def before_window(trace: Trace) -> Flags:
 
 @cached_per_trace
 def launch_times(trace: Trace) -> Ints:
-    """When each of `Trace.device_rows` was launched, in nanoseconds; its own start where nobody is known to have.
+    """Return the launch time of each of `Trace.device_rows`, in ns; its own start if the launch is unknown.
 
-    Work that was launched before recording began is given a moment before the first slice, which lies in no step::
+    Work launched before the recording gets a time just before the first slice, so it belongs to no step::
+
 
         recording                     |=== step 1 ===|=== step 2 ===
         host        launch A          |  launch B
@@ -293,19 +296,20 @@ def launch_times(trace: Trace) -> Ints:
 
 
 class DeviceClock(NamedTuple):
-    """How far the clock of the devices agrees with that of the host."""
+    """Agreement between the clocks of device and host."""
 
     agree: bool
-    """Whether moments of both can be compared."""
+    """Whether times of both can be compared."""
     early: Ints
-    """Work that begins long before its launch though the clocks agree: its time is wrong; places in `device_rows`."""
+    """Indices in `device_rows` of work that begins long before its launch although the clocks agree: its time is
+    wrong."""
 
 
 @cached_per_trace
 def clocks(trace: Trace) -> DeviceClock:
-    """Compare the clock of the devices with that of the host, by launches and by the extents of both.
+    """Compare the device clock with the host clock, by launches and by the extent of both recordings.
 
-    A lead up to `_DRIFT` of a step is drift: it shifts a border of the step by as much.
+    A lead of up to `_DRIFT` of a step counts as drift: it moves a step boundary by at most that amount.
     """
     work, host_rows = trace.device_rows, trace.rows(*HOST)
     nothing = np.empty(0, np.int64)

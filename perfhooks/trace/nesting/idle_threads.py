@@ -1,4 +1,4 @@
-"""Threads that only wait: half of a flame graph, and nothing that a training spends."""
+"""Threads that only wait. They would fill half of a flame graph without any work of the training."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 _WAITS: Final = re.compile(
-    # the standard library, by file and function, then what is written in C
+    # the standard library by file and function, then C functions
     r"(?:^|/)threading\.py\(\d+\): (?:wait|wait_for|acquire|join|_wait_for_tstate_lock)$"
     r"|(?:^|/)queue\.py\(\d+\): get$|(?:^|/)selectors\.py\(\d+\): select$"
     r"|(?:^|/)multiprocessing/\w+\.py\(\d+\): (?:wait|poll|_poll|recv|recv_bytes|_recv|_recv_bytes|accept|get|acquire)$"
     r"|^<(?:built-in )?(?:method|function) '?(?:acquire|select|poll|sleep|wait|accept|recv|recv_into)\b"
     r"|^<built-in method get of _queue\.SimpleQueue"
-    # the watcher of this house, which waits in C since before the recording: torch knows no frame for that
+    # perfhooks' watcher waits in C since before the recording, so torch has no frame for that wait
     r"|(?:^|/)perfhooks/record/watch/watcher\.py\(\d+\): _live$"
 )
 
 
 @cached_per_trace
 def waiting(trace: Trace) -> Flags:
-    """Which entries of `host.tree` are waiting, on threads that are not those of the steps.
+    """Return which entries of `host.tree` are waits, on threads other than those of the steps.
 
-    That is what lies in a frame that waits for a lock, a queue, a file or a time, by its name, or in that of the
-    watcher; on the thread of the steps every wait counts, as the training waits with it.
+    A wait is a frame whose name is a wait for a lock, queue, file or time, a frame of perfhooks' watcher, or any call
+    inside these. On the thread of the steps no wait is excluded, because the training waits with it.
     """
     tree = host.tree(trace)
-    waits = (trace.kind[tree.row] == Kind.PYTHON) & ~np.isin(tree.thread, _of_steps(trace))
-    waits[waits] = trace.matching(_WAITS, tree.row[waits])
-    around = inherited(tree.nesting.parent, np.where(waits, np.arange(len(waits)), -1))
+    is_wait = (trace.kind[tree.row] == Kind.PYTHON) & ~np.isin(tree.thread, _step_threads(trace))
+    is_wait[is_wait] = trace.matching(_WAITS, tree.row[is_wait])
+    around = inherited(tree.nesting.parent, np.where(is_wait, np.arange(len(is_wait)), -1))
     return around >= 0
 
 
-def _of_steps(trace: Trace) -> Ints:
-    """The threads of the steps, as in `perfhooks.trace.tables.steps`, which takes polars."""
+def _step_threads(trace: Trace) -> Ints:
+    """Return the threads of the steps, as in `perfhooks.trace.tables.steps`, but without importing polars."""
     marks = trace.named(Kind.ANNOTATION, Kind.OP, prefix=labels.STEP_MARK)
     if len(marks):
         return intervals.distinct(trace.thread[marks])

@@ -1,4 +1,4 @@
-"""What a thread did at any time: the innermost slice of all that were open."""
+"""The innermost open slice of a thread at any time."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ _FAR: Final = 2**62
 
 
 class Flat(NamedTuple):
-    """All of time, cut where the innermost slice of a thread changes."""
+    """A timeline of one thread, cut where its innermost slice changes."""
 
     start: Ints
-    """Each ends where the next one begins; the first began before everything, and the last does not end."""
+    """Start of each piece, and end of the previous one; the first and the last piece are unbounded."""
     entry: Column
-    """Of `host.tree`; -1 where nothing is open."""
+    """Entry of `host.tree`; -1 if nothing is open."""
 
 
 @cached_per_trace
 def of_thread(trace: Trace, thread: int) -> Flat:
-    """The innermost slice of a thread at any time.
+    """Return the innermost slice of a thread at any time.
 
-    A slice is the innermost from its start to that of the next one; and what holds it from its end on, up to the next.
+    A slice is innermost from its start to the start of the next slice. After it ends, its parent is innermost until the
+    next slice starts.
     """
     tree = host.tree(trace)
     first, last = np.searchsorted(tree.thread, [thread, thread + 1]).tolist()
@@ -37,18 +38,18 @@ def of_thread(trace: Trace, thread: int) -> Flat:
     around, following = np.maximum(parent - np.int32(first), -1), np.append(start, _FAR)
     after = np.minimum(following[host.after(trace)[first:last] - first], np.append(end, _FAR)[around])
     finish = np.minimum(following[1:], end)
-    by_itself, again = np.flatnonzero(finish > start), np.flatnonzero(after > end)
-    begin = np.concatenate([[-_FAR], start[by_itself], end[again]])
-    owner = np.concatenate([np.full(1, -1, np.int32), (by_itself + first).astype(np.int32), parent[again]])
+    non_empty, with_return = np.flatnonzero(finish > start), np.flatnonzero(after > end)
+    begin = np.concatenate([[-_FAR], start[non_empty], end[with_return]])
+    owner = np.concatenate([np.full(1, -1, np.int32), (non_empty + first).astype(np.int32), parent[with_return]])
     order = np.argsort(begin, kind="stable")
     return Flat(begin[order], owner[order])
 
 
 def cut(start: Ints, end: Ints, flat: Flat) -> tuple[Column, Ints, Ints, Column]:
-    """Cut stretches of time, by time and disjoint, where the innermost slice changes.
+    """Cut sorted disjoint intervals where the innermost slice changes.
 
     Returns:
-        For each piece its stretch, when it begins and ends, and the entry of the slice.
+        For each piece the index of its interval, its start, its end, and the entry of the slice.
     """
     first, last = np.searchsorted(flat.start, start, "right") - 1, np.searchsorted(flat.start, end, "left")
     count = last - first

@@ -25,121 +25,121 @@ Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 
 
 MS: Final = 1e-6
-"""Milliseconds in a nanosecond."""
+"""Milliseconds per nanosecond."""
 
 
 def union(start: Ints, end: Ints) -> Intervals:
-    """The moments that lie in any of the intervals, which may overlap, be empty and come in any order.
+    """Return the union of intervals, which may overlap, be empty and have any order.
 
     Args:
-        start: first nanosecond of each.
-        end: first nanosecond after each.
+        start: First nanosecond of each interval.
+        end: First nanosecond after each interval.
     """
-    kept = end > start
-    order = np.argsort(start[kept], kind="stable")
-    start, end = start[kept][order], end[kept][order]
+    is_non_empty = end > start
+    order = np.argsort(start[is_non_empty], kind="stable")
+    start, end = start[is_non_empty][order], end[is_non_empty][order]
     if not len(start):
         return nothing()
-    reached = np.maximum.accumulate(end)
-    first = np.flatnonzero(np.concatenate(([True], start[1:] > reached[:-1])))
-    return np.stack([start[first], reached[np.append(first[1:], len(start)) - 1]], axis=1)
+    latest_end = np.maximum.accumulate(end)
+    first = np.flatnonzero(np.concatenate(([True], start[1:] > latest_end[:-1])))
+    return np.stack([start[first], latest_end[np.append(first[1:], len(start)) - 1]], axis=1)
 
 
 def of_slices(trace: Trace, rows: Ints) -> Intervals:
-    """The moments that lie in any of some slices."""
+    """Return the union of the intervals of slices."""
     return union(trace.start[rows], trace.end[rows])
 
 
 def nothing() -> Intervals:
-    """No moment at all."""
+    """Return the empty set."""
     return np.empty((0, 2), np.int64)
 
 
 def joined(*sets: Intervals) -> Intervals:
-    """The moments that lie in any of the sets."""
-    every = np.concatenate([nothing(), *sets])
-    return union(every[:, 0], every[:, 1])
+    """Return the union of sets."""
+    stacked = np.concatenate([nothing(), *sets])
+    return union(stacked[:, 0], stacked[:, 1])
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """The moments that lie in both sets."""
-    return _where(a, b, lambda in_a, in_b: in_a & in_b)
+    """Return the intersection of two sets."""
+    return _combine(a, b, lambda in_a, in_b: in_a & in_b)
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """The moments of ``a`` that do not lie in ``b``."""
-    return _where(a, b, lambda in_a, in_b: in_a & ~in_b)
+    """Return the part of ``a`` outside ``b``."""
+    return _combine(a, b, lambda in_a, in_b: in_a & ~in_b)
 
 
 def clip(a: Intervals, start: int, end: int) -> Intervals:
-    """The moments of ``a`` from ``start`` to before ``end``."""
+    """Return the part of ``a`` from ``start`` to before ``end``."""
     first, last = np.searchsorted(a[:, 1], start, "right"), np.searchsorted(a[:, 0], end, "left")
     clipped = np.clip(a[first : max(first, last)], start, end)
     return clipped[clipped[:, 1] > clipped[:, 0]]
 
 
 def total(a: Intervals) -> int:
-    """The length of a set, in nanoseconds."""
+    """Return the length of a set, in ns."""
     return int((a[:, 1] - a[:, 0]).sum())
 
 
 def within(a: Intervals, start: Ints, end: Ints) -> Ints:
-    """The length of a set inside each of many windows, which may overlap: the same as clipping to each, but faster."""
+    """Return the length of a set inside each window, in ns; windows may overlap. Equal to clipping, but faster."""
     return _length_before(a, end) - _length_before(a, np.minimum(start, end))
 
 
 def highest(values: Ints, first: Ints, last: Ints) -> Ints:
-    """The highest of the values from each first place to before each last one; 0 where that is none.
+    """Return the maximum of the values in each range of positions, end excluded; 0 for an empty range.
 
-    Ranges may overlap: each is looked up in two stretches, whose lengths are powers of two.
+    Ranges may overlap. Two overlapping blocks whose size is a power of two cover each range.
     """
-    found = np.zeros(len(first), np.int64)
+    maximum = np.zeros(len(first), np.int64)
     width = np.maximum(last - first, 0)
     size, tops = 1, values
-    while len(mine := np.flatnonzero(width >= size)):
-        mine = mine[width[mine] < 2 * size]
-        found[mine] = np.maximum(tops[first[mine]], tops[last[mine] - size])
+    while len(ranges := np.flatnonzero(width >= size)):
+        ranges = ranges[width[ranges] < 2 * size]
+        maximum[ranges] = np.maximum(tops[first[ranges]], tops[last[ranges] - size])
         tops = np.maximum(tops[:-size], tops[size:])
         size *= 2
-    return found
+    return maximum
 
 
 def distinct(*values: Column) -> Ints:
-    """All the values, each once, ascending.
+    """Return the sorted distinct values.
 
-    By sorting, which takes what is sorted already as it is: NumPy's ``unique`` hashes since 2.3, and of a million
-    values waits for memory ten times as long.
+    Sorting is fast on sorted input. NumPy's ``unique`` hashes since 2.3 and is ten times slower for a million values,
+    because of memory access.
     """
-    every = np.sort(np.concatenate(values), kind="stable")
-    first = np.ones(len(every), np.bool_)
-    first[1:] = every[1:] != every[:-1]
-    return every[first]
+    ordered = np.sort(np.concatenate(values), kind="stable")
+    first = np.ones(len(ordered), np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first]
 
 
 def _length_before(a: Intervals, time: Ints) -> Ints:
-    """How much of a set lies before each time."""
+    """Return the length of a set before each time."""
     lengths = np.concatenate(([0], np.cumsum(a[:, 1] - a[:, 0])))
-    begun = np.searchsorted(a[:, 0], time, "right")
+    started = np.searchsorted(a[:, 0], time, "right")
     if not len(a):
         return np.zeros(len(time), np.int64)
-    unfinished = np.maximum(a[np.maximum(begun - 1, 0), 1] - time, 0)
-    return lengths[begun] - np.where(begun > 0, unfinished, 0)
+    remaining = np.maximum(a[np.maximum(started - 1, 0), 1] - time, 0)
+    return lengths[started] - np.where(started > 0, remaining, 0)
 
 
-def _where(a: Intervals, b: Intervals, rule: Callable[[Flags, Flags], Flags]) -> Intervals:
-    """The moments for which a rule of membership in two sets holds."""
+def _combine(a: Intervals, b: Intervals, rule: Callable[[Flags, Flags], Flags]) -> Intervals:
+    """Return the intervals in which a rule of membership in two sets is true."""
     cuts = distinct(a.ravel(), b.ravel())
-    held = rule(covers(a, cuts[:-1]), covers(b, cuts[:-1]))
-    return union(cuts[:-1][held], cuts[1:][held])
+    is_member = rule(covers(a, cuts[:-1]), covers(b, cuts[:-1]))
+    return union(cuts[:-1][is_member], cuts[1:][is_member])
 
 
 def places(first: Ints, last: Ints) -> Ints:
-    """The numbers from each first one to before each last one, one range after the other."""
+    """Return the integers of all ranges, concatenated; the end of a range is excluded."""
     count = last - first
     numbers: Ints = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count - first, count)
     return numbers
 
 
 def covers(a: Intervals, time: Ints) -> Flags:
-    """Which times lie in a disjoint set: as many have begun as have ended, or one more."""
+    """Return whether each time is inside a disjoint set."""
     return np.searchsorted(a[:, 0], time, "right") > np.searchsorted(a[:, 1], time, "right")

@@ -1,4 +1,4 @@
-"""Work of devices that a trace lacks, or has at wrong times: the one record of which device times are unknown."""
+"""Device work that the trace lacks or records with wrong times; decides which device times are unknown."""
 
 from __future__ import annotations
 
@@ -17,66 +17,67 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 STRAY: Final = 0.01
-"""Of a step's launches: so many may lack their kernel before the step's device times are unknown."""
+"""Maximum fraction of a step's launches without a kernel before its device times are unknown."""
 FEW: Final = 0.8
-"""Smallest usual share of the kernels that neighbours have. torch_tb_profiler drops a last step that has fewer."""
+"""Minimum normal ratio of a step's kernels to its neighbours' kernels. torch_tb_profiler drops a last step below it."""
 _NEIGHBOURS: Final = 2
-"""Steps, to compare one with the other."""
+"""Minimum number of steps for a comparison."""
 _KEPT: Final = 0.1
-"""Smallest part of the numbers of operators that a whole recording has: a recorder may leave out some kinds of them."""
+"""Minimum fraction of operator numbers in a complete recording. Below 1, because recorders may skip some kinds of
+operators."""
 _NOT_COMPUTING: Final = ("communication", "copies", "other")
 
 
 OVERFLOW: Final = "overflow"
-"""By how much kernels end earlier than in the file, in nanoseconds."""
+"""Name of the argument with the correction of a kernel's end, in ns."""
 
 
 class Unknown(NamedTuple):
-    """The marks of steps whose device times are unknown, one entry for each mark."""
+    """Marks of steps whose device times are unknown, one entry per mark."""
 
     work: Flags
-    """Work that the step launched is missing, or has wrong times: every device column is unknown."""
+    """Work of the step is missing or has wrong times, so all its device columns are unknown."""
     wall: Flags
-    """It is unknown when devices worked during the step."""
+    """The busy intervals of devices during the step are unknown."""
     communication: Flags
-    """The time of communication is unknown as well."""
+    """The communication time is unknown too."""
 
 
 class FewKernels(NamedTuple):
-    """Steps with fewer kernels than their neighbours, one entry for each mark."""
+    """Steps with fewer kernels than their neighbours, one entry per mark."""
 
     kernels: Ints
     usual: Ints
-    """The lower count of both neighbours."""
+    """Lower kernel count of the two neighbours."""
     is_lost: Flags
-    """The step launched as many as its neighbours, so kernels are missing."""
+    """The step launched as many kernels as its neighbours, so kernels are missing."""
     is_less: Flags
-    """It launched as few."""
+    """The step launched fewer kernels than its neighbours."""
 
 
 class ShortReplays(NamedTuple):
-    """Replays of graphs that have fewer kernels than other replays of the same graph."""
+    """Graph replays with fewer kernels than other replays of the same graph."""
 
     calls: Ints
-    """The launch of each."""
+    """Launch of each replay."""
     missing: int
-    """The most kernels that one of them lacks."""
+    """Maximum number of missing kernels in a replay."""
 
 
 @cached_per_trace
 def unknown(trace: Trace) -> Unknown:
-    """Return of which steps the device times are unknown.
+    """Return the steps whose device times are unknown.
 
-    Work is missing in a step if
+    Work of a step is missing or wrong if one of these is true:
 
-    * more than `STRAY` of its launches have no kernel,
-    * it has far fewer kernels than its neighbours though it launched as many,
-    * it replays a graph with fewer kernels than another replay of that graph has,
-    * a kernel of it begins long before its launch, and
-    * in every step, if operators computed and no kernel of the trace computes.
+    * More than `STRAY` of its launches have no kernel.
+    * It has far fewer kernels than its neighbours although it launched as many.
+    * It replays a graph with fewer kernels than another replay of the graph.
+    * One of its kernels begins long before its launch.
+    * Operators computed, but no kernel of the trace computes. This concerns all steps.
 
-    If host and devices have different clocks, nothing is known of the walls; of work without a launch not even the
-    step.
+    If host and devices have different clocks, busy intervals are unknown. Work without a launch cannot be assigned to a
+    step either.
     """
     marks = step_marks.find(trace)
     nothing = np.zeros(len(marks.number), np.bool_)
@@ -84,9 +85,9 @@ def unknown(trace: Trace) -> Unknown:
         return Unknown(nothing, nothing, nothing)
     lost = step_marks.per_step(marks, trace.start[lost_launches(trace)])
     work = lost > STRAY * step_marks.per_step(marks, trace.start[device.launch_calls(trace)])
-    found, clocks = few_kernels(trace), device.clocks(trace)
-    if found is not None:
-        work |= found.is_lost
+    few, clocks = few_kernels(trace), device.clocks(trace)
+    if few is not None:
+        work |= few.is_lost
     work |= step_marks.per_step(marks, trace.start[short_replays(trace).calls]) > 0
     work |= step_marks.per_step(marks, device.launch_times(trace)[clocks.early]) > 0
     if not clocks.agree and (trace.launches < 0).any():
@@ -100,10 +101,10 @@ def unknown(trace: Trace) -> Unknown:
 
 @cached_per_trace
 def is_sampled(trace: Trace) -> bool:
-    """Return whether a recorder kept only some of the operators and launches, by the numbers that the others had.
+    """Return whether the recorder kept only a sample of the operators and launches.
 
-    torch numbers operators, and the runtime its calls. In whole recordings 97% or more of the numbers of operators are
-    there.
+    torch numbers operators, and the runtime numbers its calls. Complete recordings contain at least 97% of these
+    numbers.
     """
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     numbers = trace.external[rows]
@@ -111,13 +112,13 @@ def is_sampled(trace: Trace) -> bool:
     if len(numbers) < _NEIGHBOURS:
         return False
     calls = trace.correlation[trace.rows(Kind.RUNTIME)]
-    every = intervals.distinct(numbers, calls[(calls >= numbers[0]) & (calls <= numbers[-1])])
-    return len(every) < _KEPT * (int(numbers[-1] - numbers[0]) + 1)
+    recorded = intervals.distinct(numbers, calls[(calls >= numbers[0]) & (calls <= numbers[-1])])
+    return len(recorded) < _KEPT * (int(numbers[-1] - numbers[0]) + 1)
 
 
 @cached_per_trace
 def lost_launches(trace: Trace) -> Ints:
-    """Return the launches whose correlation no work of a device has."""
+    """Return the launches without device work of the same correlation."""
     calls = device.launch_calls(trace)
     calls = calls[trace.correlation[calls] > 0]
     return calls[~np.isin(trace.correlation[calls], trace.correlation[trace.device_rows])]
@@ -125,45 +126,45 @@ def lost_launches(trace: Trace) -> Ints:
 
 @cached_per_trace
 def few_kernels(trace: Trace) -> FewKernels | None:
-    """Compare the kernels of each step with those of its neighbours; None if there is nothing to compare.
+    """Compare the kernels of each step with its neighbours; None without a neighbour or a traced device.
 
-    Kernels of graphs are left out: a step may replay another graph than its neighbours.
+    Graph kernels are excluded, because a step may replay a different graph than its neighbours.
     """
     marks = step_marks.find(trace)
     is_alone = len(marks.number) < _NEIGHBOURS or len(intervals.distinct(marks.thread)) > 1
     if is_alone or not trace.is_device_traced:
         return None
     graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
-    counted = (trace.kind[trace.device_rows] == Kind.KERNEL) & ~np.isin(trace.launches, graphs)
-    if (trace.launches >= 0).any():  # else each counts in the step in which it ran
-        counted &= trace.launches >= 0
-    kernels = step_marks.per_step(marks, device.launch_times(trace)[counted])
+    is_counted = (trace.kind[trace.device_rows] == Kind.KERNEL) & ~np.isin(trace.launches, graphs)
+    if (trace.launches >= 0).any():  # otherwise a kernel counts in the step in which it ran
+        is_counted &= trace.launches >= 0
+    kernels = step_marks.per_step(marks, device.launch_times(trace)[is_counted])
     usual = _neighbours(kernels)
     few = kernels < FEW * usual
     calls = device.launch_calls(trace)
-    begun = calls[~np.isin(calls, graphs)] if len(calls) else trace.rows(Kind.OP)
-    launches = step_marks.per_step(marks, trace.start[begun])
-    others = _neighbours(launches)
-    is_lost = few & (others > 0) & (launches >= FEW * others)
+    launching = calls[~np.isin(calls, graphs)] if len(calls) else trace.rows(Kind.OP)
+    launches = step_marks.per_step(marks, trace.start[launching])
+    usual_launches = _neighbours(launches)
+    is_lost = few & (usual_launches > 0) & (launches >= FEW * usual_launches)
     return FewKernels(kernels, usual, is_lost, few & ~is_lost)
 
 
 def _neighbours(counts: Ints) -> Ints:
-    """Return the lower count of each one's neighbours."""
+    """Return the lower count of both neighbours of each entry."""
     padded = np.concatenate((counts[1:2], counts, counts[-2:-1]))
     return np.minimum(padded[:-2], padded[2:])
 
 
 @cached_per_trace
 def short_replays(trace: Trace) -> ShortReplays:
-    """Return the replays of graphs that lack kernels of another replay of the same graph.
+    """Return the graph replays that lack kernels of another replay of the same graph.
 
-    Replays are of one graph if they have the same names of kernels, and the kernels of the shorter one occur in the
-    longer one in this order; where the recorder numbers the nodes of graphs, if they have nodes in common.
+    Two replays belong to one graph if they have the same set of kernel names, and the shorter sequence occurs in order
+    in the longer one. If the recorder numbers graph nodes, they must also share a node.
     """
     graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
-    chosen = np.flatnonzero(np.isin(trace.launches, graphs) & (trace.kind[trace.device_rows] == Kind.KERNEL))
-    rows, launch = trace.device_rows[chosen], trace.launches[chosen]
+    graph_kernels = np.flatnonzero(np.isin(trace.launches, graphs) & (trace.kind[trace.device_rows] == Kind.KERNEL))
+    rows, launch = trace.device_rows[graph_kernels], trace.launches[graph_kernels]
     order = np.lexsort((trace.start[rows], trace.thread[rows], launch))
     rows, launch = rows[order], launch[order]
     calls, first = np.unique(launch, return_index=True)
@@ -176,32 +177,36 @@ def short_replays(trace: Trace) -> ShortReplays:
     short: list[int] = []
     missing = 0
     size = names.dtype.itemsize
-    for alike in replays.values():
-        longest, _, at = max(alike, key=lambda replay: len(replay[0]))
-        whole = np.frombuffer(longest, names.dtype)
-        for text in {replay[0] for replay in alike} - {longest}:
-            mine = [replay for replay in alike if replay[0] == text]
-            count, begin = len(text) // size, mine[0][2]
+    for same_kernels in replays.values():
+        longest, _, at = max(same_kernels, key=lambda replay: len(replay[0]))
+        longest_names = np.frombuffer(longest, names.dtype)
+        for text in {replay[0] for replay in same_kernels} - {longest}:
+            equal = [replay for replay in same_kernels if replay[0] == text]
+            count, begin = len(text) // size, equal[0][2]
             own = nodes[begin : begin + count]
-            is_same = not (own > 0).any() or np.isin(own, nodes[at : at + len(whole)]).any()
-            if count < len(whole) and is_same and _occurs(np.frombuffer(text, names.dtype), whole):
-                short += [call for _, call, _ in mine]
-                missing = max(missing, len(whole) - count)
+            is_same = not (own > 0).any() or np.isin(own, nodes[at : at + len(longest_names)]).any()
+            if (
+                count < len(longest_names)
+                and is_same
+                and _is_subsequence(np.frombuffer(text, names.dtype), longest_names)
+            ):
+                short += [call for _, call, _ in equal]
+                missing = max(missing, len(longest_names) - count)
     return ShortReplays(np.array(sorted(short), np.int64), missing)
 
 
-def _occurs(part: Ints, whole: Ints) -> bool:
+def _is_subsequence(part: Ints, sequence: Ints) -> bool:
     """Return whether all entries of a sequence occur in another one in the same order."""
-    following = iter(whole.tolist())
+    following = iter(sequence.tolist())
     return all(entry in following for entry in part.tolist())
 
 
 @cached_per_trace
 def lacks_computation(trace: Trace) -> bool:
-    """Return whether the kernels that computed were not recorded, as if a recorder loses a stream.
+    """Return whether kernels that compute are missing, for example because the recorder lost a stream.
 
-    No kernel of the trace computes then, though operators did; or there are copies alone, and nothing of the host says
-    whether kernels were launched beside them. If calls were recorded and none is a launch, operators ran on the host.
+    Then operators computed but no kernel of the trace computes. Or the trace has only copies and no host events that
+    could show launches. If calls were recorded and none is a launch, the operators ran on the host.
     """
     if not trace.is_device_traced or (device.classes(trace) == device.COMPUTE).any():
         return False
@@ -214,15 +219,15 @@ def lacks_computation(trace: Trace) -> bool:
 
 
 def cut_overflowed(trace: Trace) -> None:
-    """End each kernel whose record is too long where the next one of its stream begins, and add a doubt about it.
+    """Shorten each kernel with a wrong length to the start of the next work on its stream, and add a doubt.
 
-    A stream runs in the order of its launches. So work that another operator launched by another call cannot end while
-    a kernel before it on the stream still runs: the length of that kernel's record is wrong. Work of the same operator
-    can: some runtimes record a call of a library beside its kernels. Kernels that overlap without one ending inside the
-    other (programmatic dependent launch) may be right, and so may kernels of one graph, which have one launch.
+    A stream runs work in launch order. So work of another operator and call cannot end during an earlier kernel of the
+    stream: that kernel's length is wrong. Work of the same operator can, because some runtimes record a library call
+    and also its kernels. Partial overlap (programmatic dependent launch) can be right. Overlap inside one graph can be
+    right too, because its kernels share one launch.
 
     Args:
-        trace: Any trace, before anything is computed of it; ends change.
+        trace: Any trace from which nothing has been computed yet; the function changes ends.
     """
     work = trace.device_rows
     place = np.flatnonzero(trace.end[work] > trace.start[work])
@@ -248,10 +253,12 @@ def cut_overflowed(trace: Trace) -> None:
 
 
 def _last_begun(trace: Trace, rows: Ints, holders: Ints) -> Ints:
-    """Return the last work of the stream that begins before each of some work ends."""
+    """Return the last work on the stream that begins before each of some work ends."""
     last: Ints = holders.copy()
     for thread in intervals.distinct(trace.thread[rows[holders]]).tolist():
         begin, end = np.searchsorted(trace.thread[rows], [thread, thread + 1])
-        mine = trace.thread[rows[holders]] == thread
-        last[mine] = begin + np.searchsorted(trace.start[rows[begin:end]], trace.end[rows[holders[mine]]], "left") - 1
+        on_thread = trace.thread[rows[holders]] == thread
+        last[on_thread] = (
+            begin + np.searchsorted(trace.start[rows[begin:end]], trace.end[rows[holders[on_thread]]], "left") - 1
+        )
     return last

@@ -1,4 +1,4 @@
-"""Frames of perfhooks in a trace, with what they call: no time of the user's program."""
+"""Frames of perfhooks and their callees in a trace; this time does not belong to the user's program."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @cached_per_trace
-def ours(trace: Trace) -> Flags:
-    """Return which entries of `host.tree` are frames of perfhooks, or are called by them for their own purpose."""
+def is_perfhooks(trace: Trace) -> Flags:
+    """Return which entries of `host.tree` are frames of perfhooks or work that these frames do for perfhooks."""
     tree = host.tree(trace)
     parent = tree.nesting.parent
     is_frame: Flags = trace.kind[tree.row] == Kind.PYTHON
@@ -28,9 +28,9 @@ def ours(trace: Trace) -> Flags:
         flags[is_frame] = trace.matching(pattern, tree.row[is_frame])
     if not is_own.any():
         return np.zeros(len(is_own), np.bool_)
-    # a label of ours lies between the stand-in and the program
+    # a perfhooks label is between the stand-in and the program
     frame = inherited(parent, np.where(is_frame, np.arange(len(is_frame)), -1))
     around = np.append(frame, -1)[parent]
-    passes = ~is_own & np.append(is_stand_in, False)[around] & (is_program | ~is_frame)
-    found: Flags = inherited(parent, np.where(is_own, 1, np.where(passes, 0, -1))) == 1
-    return found
+    is_user_call = ~is_own & np.append(is_stand_in, False)[around] & (is_program | ~is_frame)
+    flagged: Flags = inherited(parent, np.where(is_own, 1, np.where(is_user_call, 0, -1))) == 1
+    return flagged

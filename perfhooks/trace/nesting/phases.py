@@ -1,4 +1,4 @@
-"""The forward and the backward pass of a step that nobody labelled, from what autograd writes into a trace."""
+"""Forward and backward pass of an unlabelled step, inferred from autograd's records in the trace."""
 
 from __future__ import annotations
 
@@ -17,88 +17,92 @@ if TYPE_CHECKING:
 
 
 def are_on(trace: Trace, thread: int, extent: tuple[int, int]) -> bool:
-    """Whether a thread has anything of either pass."""
-    return len(intervals.clip(_run(trace), *extent)) > 0 or len(_on(trace, thread, _makers(trace))) > 0
+    """Return whether a thread has a forward or backward pass."""
+    return (
+        len(intervals.clip(_node_intervals(trace), *extent)) > 0
+        or len(_on_thread(trace, thread, _node_creators(trace))) > 0
+    )
 
 
 def forward(trace: Trace, thread: int, breaks: Ints | None) -> Intervals:
-    """The operators of a thread that made a node of autograd, and what lies between them.
+    """Return the intervals of a thread's operators that create autograd nodes, with the gaps between them closed.
 
     Args:
-        trace: any trace.
-        thread: that of the step.
-        breaks: moments at which something else begins or ends, ascending, so that nothing is joined over them; None
-            joins nothing.
+        trace: Any trace.
+        thread: Thread of the steps.
+        breaks: Ascending times at which something else begins or ends. A gap with a break stays open; None keeps all
+            gaps.
     """
-    rows = _on(trace, thread, _makers(trace))
-    found = intervals.of_slices(trace, rows)
-    return found if breaks is None else _joined(found, breaks)
+    rows = _on_thread(trace, thread, _node_creators(trace))
+    creating = intervals.of_slices(trace, rows)
+    return creating if breaks is None else _close_gaps(creating, breaks)
 
 
 def backward(trace: Trace, thread: int, extent: tuple[int, int], breaks: Ints) -> Intervals:
-    """From the first to the last node of autograd, on whatever threads they run, with what lies between.
+    """Return the intervals from the first to the last autograd node, on any thread, with the gaps between them closed.
 
     Args:
-        trace: any trace.
-        thread: that of the step; between two nodes of one pass it runs no operator, as it is in the nodes or waits.
-        extent: when it is there.
-        breaks: moments at which something else begins or ends, ascending.
+        trace: Any trace.
+        thread: Thread of the steps. Between two nodes of a pass it runs no operator: it runs nodes or waits.
+        extent: First and last time of the thread.
+        breaks: Ascending times at which something else begins or ends. A gap with a break stays open.
     """
-    found = intervals.clip(_run(trace), *extent)
-    if not len(found):
-        return found
-    return _joined(found, intervals.distinct(breaks, trace.start[_on(trace, thread, _outside(trace))]))
+    running = intervals.clip(_node_intervals(trace), *extent)
+    if not len(running):
+        return running
+    return _close_gaps(
+        running, intervals.distinct(breaks, trace.start[_on_thread(trace, thread, _operators_outside_nodes(trace))])
+    )
 
 
 @cached_per_trace
-def _makers(trace: Trace) -> Ints:
-    """The outermost operators that made a node, on all threads."""
+def _node_creators(trace: Trace) -> Ints:
+    """Return the outermost operators that create a node, on all threads."""
     nodes = autograd.find(trace)
     source = nodes.source[nodes.entry]
     return host.tree(trace).row[intervals.distinct(outermost_operators(trace)[source[source >= 0]])]
 
 
 @cached_per_trace
-def _run(trace: Trace) -> Intervals:
-    """When nodes run, on any thread."""
+def _node_intervals(trace: Trace) -> Intervals:
+    """Return the intervals in which nodes run, on any thread."""
     rows = host.tree(trace).row[autograd.find(trace).entry]
     return intervals.of_slices(trace, rows)
 
 
 @cached_per_trace
-def _outside(trace: Trace) -> Ints:
-    """The operators that run in no node."""
+def _operators_outside_nodes(trace: Trace) -> Ints:
     tree = host.tree(trace)
     rows: Ints = tree.row[(trace.kind[tree.row] == Kind.OP) & (autograd.find(trace).inside < 0)]
     return rows
 
 
-def _on(trace: Trace, thread: int, rows: Ints) -> Ints:
-    """Those of some slices, ascending, that lie on a thread."""
+def _on_thread(trace: Trace, thread: int, rows: Ints) -> Ints:
+    """Return the slices on a thread, from ascending slices."""
     first, last = np.searchsorted(rows, np.searchsorted(trace.thread, [thread, thread + 1]))
     return rows[first:last]
 
 
 def outermost(trace: Trace, rows: Ints) -> Ints:
-    """Those of some slices, ascending, that lie in no other of them."""
-    found: Ints = rows[nest(trace.thread[rows], trace.start[rows], trace.end[rows]).depth == 0]
-    return found
+    """Return the slices inside no other slice of the set, from ascending slices."""
+    roots: Ints = rows[nest(trace.thread[rows], trace.start[rows], trace.end[rows]).depth == 0]
+    return roots
 
 
 @cached_per_trace
 def outermost_operators(trace: Trace) -> Ints:
-    """For each entry of the tree, the outermost operator that holds it or is it; itself where none does."""
+    """Return for each entry of the tree its outermost operator, which may be itself; the entry if it has none."""
     tree = host.tree(trace)
     own = np.where(trace.kind[tree.row] == Kind.OP, np.arange(len(tree.row)), -1)
     return slices.outermost(np.append(inherited(tree.nesting.parent, own), -1)[tree.nesting.parent])
 
 
-def _joined(found: Intervals, breaks: Ints) -> Intervals:
-    """Intervals with the gaps between them closed in which nothing else begins or ends."""
-    if not len(found):
-        return found
-    before, after = found[:-1, 1], found[1:, 0]
+def _close_gaps(gapped: Intervals, breaks: Ints) -> Intervals:
+    """Close the gaps between intervals in which nothing else begins or ends."""
+    if not len(gapped):
+        return gapped
+    before, after = gapped[:-1, 1], gapped[1:, 0]
     closed = np.searchsorted(breaks, before, "left") == np.searchsorted(breaks, after, "left")
     first = np.flatnonzero(np.concatenate(([True], ~closed)))
-    last = np.append(first[1:], len(found)) - 1
-    return np.stack([found[first, 0], found[last, 1]], axis=1)
+    last = np.append(first[1:], len(gapped)) - 1
+    return np.stack([gapped[first, 0], gapped[last, 1]], axis=1)

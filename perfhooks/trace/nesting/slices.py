@@ -1,4 +1,4 @@
-"""Which slice lies in which: parents, depths and self times, without a step of Python for every slice."""
+"""Nesting of slices: parents, depths and own times, computed with arrays."""
 
 from __future__ import annotations
 
@@ -14,37 +14,36 @@ if TYPE_CHECKING:
 
 
 class Nesting(NamedTuple):
-    """How slices nest, one entry for each, in the order in which they were given."""
+    """Nesting of slices, one entry per slice, in the given order."""
 
     parent: Ints
-    """The innermost slice that holds this one, or -1."""
+    """Innermost slice that contains this slice, or -1."""
     depth: Ints
-    """How many hold it."""
+    """Number of slices that contain it."""
     end: Ints
-    """Where it ends; for a slice that a later one crosses, where that one begins."""
+    """End in ns. A slice that a later slice crosses ends where the later slice begins."""
     own: Ints
-    """Its nanoseconds that lie in none of its children; over a thread they sum to the union of its slices."""
+    """Time outside its children, in ns. Over a thread, own times sum to the union of its slices."""
 
 
 _FEW_CROSSINGS: Final = 8
-"""Passes over the slices of a thread in search of those that cross, before they are looked at one by one."""
+"""Maximum total length of crossed slices, in passes over the thread, before slices are nested individually."""
 
 
 _NEAR: Final = 50
-"""Slices to look at one after the other, outwards: more than lie around nearly all, and each takes little."""
+"""Number of parents to follow individually before a faster method takes over."""
 
 
 def nest(thread: Column, start: Ints, end: Ints) -> Nesting:
-    """Find out how slices nest; torch's rule where they overlap without nesting.
+    """Return the nesting of slices; slices that overlap without nesting follow torch's rule.
 
-    torch keeps a stack of open slices for each thread, and takes from it all that end before the next slice does. So a
-    slice that another one crosses ends, for what comes later, where that one begins; and a slice without length, which
-    ends where it begins, holds nothing.
+    torch keeps a stack of open slices per thread and removes all slices that end before the next one ends. So a crossed
+    slice ends where the crossing slice begins. A slice of zero length contains nothing.
 
     Args:
-        thread: where each slice lies. Slices are sorted by thread, start and end (longest first), as in a `Trace`.
-        start: first nanosecond.
-        end: first nanosecond after it.
+        thread: Thread of each slice. Slices are sorted by thread, start and end (longest first), as in a `Trace`.
+        start: First nanosecond.
+        end: First nanosecond after the slice.
     """
     parent = np.full(len(start), -1, np.int64)
     depth = np.zeros(len(start), np.int64)
@@ -55,7 +54,7 @@ def nest(thread: Column, start: Ints, end: Ints) -> Nesting:
         nested = _nest(start[part], end[part])
         parent[part] = np.where(nested[0] >= 0, nested[0] + first, -1)
         depth[part], shown[part] = nested[1], nested[2]
-    return Nesting(parent, depth, shown, _own(parent, shown - start))
+    return Nesting(parent, depth, shown, _own_times(parent, shown - start))
 
 
 def _nest(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
@@ -66,32 +65,32 @@ def _nest(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _cut(start: Ints, end: Ints) -> Ints | None:
-    """Where the slices of one thread end if each ends where the first one begins that crosses it; None if many do."""
+    """Return the ends of one thread's slices, cut at the first crossing slice; None if many slices cross."""
     last = np.searchsorted(start, end, "left")
-    holding = np.flatnonzero(last > np.arange(1, len(start) + 1))  # before their ends another one begins
+    holding = np.flatnonzero(last > np.arange(1, len(start) + 1))  # another slice begins before they end
     after, last = holding + 1, last[holding]
     crossed = highest(end, after, last) > end[holding]
     after, width = after[crossed], (last - after)[crossed]
     if width.sum() > _FEW_CROSSINGS * len(start):
         return None
     row = holding[crossed]
-    # all that begin in each of these, one after the other; the first that outlasts it
-    begun = np.cumsum(width) - width
-    inner = np.arange(int(width.sum())) + np.repeat(after - begun, width)
+    # the slices that begin in each crossed slice, concatenated; the first longer slice crosses it
+    group_start = np.cumsum(width) - width
+    inner = np.arange(int(width.sum())) + np.repeat(after - group_start, width)
     longer = np.flatnonzero(end[inner] > np.repeat(end[row], width))
     shown: Ints = end.copy()
-    shown[row] = start[inner[longer[np.searchsorted(longer, begun)]]] if len(row) else start[:0]
+    shown[row] = start[inner[longer[np.searchsorted(longer, group_start)]]] if len(row) else start[:0]
     return shown
 
 
 def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
-    """Nest one thread's slices by counting; None if they cross each other."""
+    """Nest one thread's slices by counting; None if slices cross."""
     count = len(start)
-    long = end > start  # a slice without length holds nothing
-    depth = np.cumsum(long) - long - _ended(end[long], start)
+    long = end > start  # a slice of zero length contains nothing
+    depth = np.cumsum(long) - long - _count_ended(end[long], start)
     by_depth = np.argsort(_narrow(depth), kind="stable")
     level = depth[by_depth] * count
-    # One that lies deeper than the slice before it lies in that one. Any other has the parent of the last one as deep.
+    # A slice deeper than its predecessor is its child. Otherwise its parent is that of the last slice of equal depth.
     first = np.zeros(count, np.int64)
     first[1:] = np.where(depth[1:] > depth[:-1], np.arange(1, count), 0)
     parent = np.empty(count, np.int64)
@@ -99,19 +98,22 @@ def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
     return (parent, depth, end) if (end <= np.append(end, np.iinfo(np.int64).max)[parent]).all() else None
 
 
-def _ended(end: Ints, time: Ints) -> Ints:
-    """How many slices have ended at each of some ascending times, by merging: both sides are sorted, or nearly so."""
+def _count_ended(end: Ints, time: Ints) -> Ints:
+    """Return how many slices have ended at each of some ascending times.
+
+    Merging is fast because both sides are almost sorted.
+    """
     merged = np.argsort(np.concatenate([np.sort(end, kind="stable"), time]), kind="stable")
     return np.flatnonzero(merged >= len(end)) - np.arange(len(time))
 
 
 def _narrow(depth: Ints) -> Ints:
-    """The same numbers in two bytes each if they fit: numpy then sorts them by counting, ten times as fast."""
+    """Return the depths as 16-bit integers if they fit: numpy then uses a counting sort, ten times as fast."""
     return depth.astype(np.int16) if int(depth.max(initial=0)) <= np.iinfo(np.int16).max else depth
 
 
 def _nest_crossing(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-    """Nest one thread's slices with torch's stack, slice by slice."""
+    """Nest one thread's slices individually with torch's stack."""
     parents, depths = [-1] * len(start), [0] * len(start)
     starts, ends = start.tolist(), end.tolist()
     shown = end.copy()
@@ -127,17 +129,17 @@ def _nest_crossing(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     return np.array(parents, np.int64), np.array(depths, np.int64), shown
 
 
-def _own(parent: Ints, length: Ints) -> Ints:
-    own = np.append(length, 0)  # the last one holds what nothing holds: its place is -1
+def _own_times(parent: Ints, length: Ints) -> Ints:
+    own = np.append(length, 0)  # the last entry serves parent -1
     np.subtract.at(own, parent, length)
     return own[:-1]
 
 
 def outermost(parent: Ints) -> Ints:
-    """For each entry the outermost one around it, itself where none is.
+    """Return the root of each entry; the entry itself if it has no parent.
 
     Args:
-        parent: one that is around each, or -1.
+        parent: An ancestor of each entry, or -1.
     """
     root: Ints = np.where(parent >= 0, parent, np.arange(len(parent)))
     while not np.array_equal(higher := root[root], root):
@@ -146,16 +148,16 @@ def outermost(parent: Ints) -> Ints:
 
 
 def inherited(parent: Ints, own: Ints) -> Ints:
-    """The value of each entry, or where that is -1, of the innermost entry around it that has one.
+    """Return the value of each entry, or of its nearest ancestor with a value; -1 if there is no value.
 
     Args:
-        parent: the entry around each one, or -1.
-        own: a value of each entry, or -1.
+        parent: Parent of each entry, or -1.
+        own: Value of each entry, or -1.
     """
     if not (own >= 0).any():
         return np.full(len(own), -1, np.int64)
     count = len(own)
-    source = np.append(np.where(own >= 0, np.arange(count), parent), -1)  # the last is what -1 is the place of
+    source = np.append(np.where(own >= 0, np.arange(count), parent), -1)  # the last entry serves parent -1
     while True:
         further = source.take(source)
         if np.array_equal(further, source):
@@ -163,69 +165,69 @@ def inherited(parent: Ints, own: Ints) -> Ints:
         source = further
 
 
-def nearest(parent: Ints, entry: Ints, wanted: Flags) -> Ints:
-    """For each of some entries the innermost one around it, or itself, that is wanted, or -1.
+def nearest(parent: Ints, entry: Ints, is_selected: Flags) -> Ints:
+    """Return the nearest selected ancestor of each entry, or the entry itself if it is selected; otherwise -1.
 
     Args:
-        parent: the entry around each one, or -1.
-        entry: some of them, or -1.
-        wanted: which of all are.
+        parent: Parent of each entry, or -1.
+        entry: Entries, or -1.
+        is_selected: Whether each entry of the tree is selected.
     """
     holder: Ints = entry.copy()
-    far = np.flatnonzero(holder >= 0)
-    far = far[~wanted[holder[far]]]
+    pending = np.flatnonzero(holder >= 0)
+    pending = pending[~is_selected[holder[pending]]]
     for _ in range(_NEAR):
-        if not len(far):
+        if not len(pending):
             return holder
-        holder[far] = parent[holder[far]]
-        far = far[holder[far] >= 0]
-        far = far[~wanted[holder[far]]]
-    holder[far] = inherited(parent, np.where(wanted, np.arange(len(parent)), -1))[holder[far]]
+        holder[pending] = parent[holder[pending]]
+        pending = pending[holder[pending] >= 0]
+        pending = pending[~is_selected[holder[pending]]]
+    holder[pending] = inherited(parent, np.where(is_selected, np.arange(len(parent)), -1))[holder[pending]]
     return holder
 
 
-def last_begun(thread: Column, start: Ints, asked: Column, time: Ints) -> Ints:
-    """Return the last slice of a thread that starts at or before each of some times, or -1.
+def last_begun(thread: Column, start: Ints, query_thread: Column, time: Ints) -> Ints:
+    """Return the last slice of a thread that starts at or before each time, or -1.
 
     Args:
         thread: Thread of each slice. Slices are sorted by thread and start.
         start: Start of each slice.
-        asked: One thread for each time.
-        time: The times, in nanoseconds.
+        query_thread: Thread of each time.
+        time: Times, in ns.
     """
-    found = np.full(len(time), -1, np.int64)
-    order = np.argsort(asked, kind="stable")
-    numbers = distinct(asked)
-    edges = np.append(np.searchsorted(asked[order], numbers), len(asked)).tolist()
+    last_started = np.full(len(time), -1, np.int64)
+    order = np.argsort(query_thread, kind="stable")
+    numbers = distinct(query_thread)
+    edges = np.append(np.searchsorted(query_thread[order], numbers), len(query_thread)).tolist()
     begin, end = (np.searchsorted(thread, numbers + more).tolist() for more in (0, 1))
     for first, last, (a, b) in zip(begin, end, pairwise(edges), strict=True):
-        here = order[a:b]
-        place = first + np.searchsorted(start[first:last], time[here], "right") - 1
-        found[here] = np.where(place >= first, place, -1)
-    return found
+        queries = order[a:b]
+        place = first + np.searchsorted(start[first:last], time[queries], "right") - 1
+        last_started[queries] = np.where(place >= first, place, -1)
+    return last_started
 
 
 def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:
-    """For each slice the innermost one around it, or itself, that does not end before a time, or -1.
+    """Return the nearest ancestor of each entry, or itself, that does not end before a time; otherwise -1.
 
     Args:
-        nesting: how slices nest.
-        entry: some of them, or -1.
-        time: one time for each, not before it begins.
+        nesting: Nesting of the slices.
+        entry: Entries, or -1.
+        time: Time of each entry, not before its start.
     """
     holder: Ints = entry.copy()
-    over = np.flatnonzero((holder >= 0) & (nesting.end[holder] < time)) if len(nesting.end) else holder[:0]
+    ended = np.flatnonzero((holder >= 0) & (nesting.end[holder] < time)) if len(nesting.end) else holder[:0]
     for _ in range(_NEAR):
-        if not len(over):
+        if not len(ended):
             return holder
-        holder[over] = nesting.parent[holder[over]]
-        over = over[(holder[over] >= 0) & (nesting.end[holder[over]] < time[over])]
-    jumps = [np.append(nesting.parent, -1)] if len(over) else []
-    while jumps and (jumps[-1] >= 0).any():  # each one twice as far up as the one before
+        holder[ended] = nesting.parent[holder[ended]]
+        ended = ended[(holder[ended] >= 0) & (nesting.end[holder[ended]] < time[ended])]
+    jumps = [np.append(nesting.parent, -1)] if len(ended) else []
+    while jumps and (jumps[-1] >= 0).any():  # each jump is twice as long as the previous one
         jumps.append(jumps[-1][jumps[-1]])
-    for jump in reversed(jumps):  # ends are later the further up, so what is over is passed in ever shorter jumps
-        further = jump[holder[over]]
-        passed = (further >= 0) & (nesting.end[further] < time[over])
-        holder[over] = np.where(passed, further, holder[over])
-    holder[over] = np.append(nesting.parent, -1)[holder[over]]
+    for jump in reversed(jumps):  # outer slices end later, so shorter and shorter jumps find the first open slice
+        ancestor = jump[holder[ended]]
+        is_ended = (ancestor >= 0) & (nesting.end[ancestor] < time[ended])
+        holder[ended] = np.where(is_ended, ancestor, holder[ended])
+    holder[ended] = np.append(nesting.parent, -1)[holder[ended]]
     return holder

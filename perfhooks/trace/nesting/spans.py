@@ -1,4 +1,4 @@
-"""Stretches of one thread, each with the part of a step that it is."""
+"""Intervals of one thread, each labelled with a part of the step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Spans(NamedTuple):
-    """Stretches and which part each is, sorted by start, the longest first."""
+    """Intervals with their part of the step, sorted by start, the longest first."""
 
     start: Ints
     end: Ints
@@ -25,54 +25,58 @@ class Spans(NamedTuple):
 
     @property
     def moments(self) -> Intervals:
-        """When any of them is open."""
+        """The union of all intervals."""
         return intervals.union(self.start, self.end)
 
     @property
     def edges(self) -> Ints:
-        """When one begins or ends."""
+        """All starts and ends."""
         return np.concatenate([self.start, self.end])
 
     def of(self, part: str) -> Intervals:
-        """When one of a part is open."""
-        mine = np.array([each == part for each in self.part], np.bool_)
-        return intervals.union(self.start[mine], self.end[mine])
+        """Return the union of the intervals of one part."""
+        is_part = np.array([name == part for name in self.part], np.bool_)
+        return intervals.union(self.start[is_part], self.end[is_part])
 
-    def joined(self, *others: Spans) -> Spans:
-        """All of several."""
-        every = (self, *others)
-        start, end = (np.concatenate([each[place] for each in every]) for place in (0, 1))
-        return _in_order(start, end, [part for each in every for part in each.part])
+    def joined(self, *more: Spans) -> Spans:
+        """Return these and further intervals, sorted."""
+        sources = (self, *more)
+        start, end = (np.concatenate([spans[place] for spans in sources]) for place in (0, 1))
+        return _in_order(start, end, [part for spans in sources for part in spans.part])
 
     def innermost(self) -> dict[str, Intervals]:
-        """The moments at which each part is the innermost that is open."""
+        """Return for each part the intervals in which it is the innermost open part."""
         if not self.part:
             return {}
         nesting = nest(np.zeros(len(self.start), np.int64), self.start, self.end)
         cuts = intervals.distinct(self.start, nesting.end)
-        # from the one that began last to the innermost that is still open
+        # starts at the last interval that began, and goes outwards to the first open one
         owner = still_open(nesting, np.searchsorted(self.start, cuts[:-1], "right") - 1, cuts[:-1] + 1)
         part = np.array([*self.part, ""])[owner]
         return {name: intervals.union(cuts[:-1][part == name], cuts[1:][part == name]) for name in set(self.part)}
 
 
 def from_moments(moments: Mapping[str, Intervals]) -> Spans:
-    """Stretches from the moments of each part."""
-    every = [each for each in moments.values() if len(each)]
-    joined = np.concatenate([intervals.nothing(), *every])
-    return _in_order(joined[:, 0], joined[:, 1], [part for part, each in moments.items() for _ in range(len(each))])
+    """Return the intervals of all parts, sorted."""
+    non_empty = [spans for spans in moments.values() if len(spans)]
+    joined = np.concatenate([intervals.nothing(), *non_empty])
+    return _in_order(
+        joined[:, 0],
+        joined[:, 1],
+        [part for part, spans in moments.items() for _ in range(len(spans))],
+    )
 
 
 def layered(layers: tuple[Spans, ...], parts: tuple[str, ...]) -> dict[str, Intervals]:
-    """Give each moment to the first layer that has something open, and there to the innermost."""
-    found = dict.fromkeys(parts, intervals.nothing())
-    taken = intervals.nothing()
+    """Return the intervals of each part: the first layer with an open part decides, by its innermost part."""
+    by_part = dict.fromkeys(parts, intervals.nothing())
+    assigned = intervals.nothing()
     for layer in layers:
         for part, moments in layer.innermost().items():
-            found[part] = intervals.joined(found[part], intervals.subtract(moments, taken))
+            by_part[part] = intervals.joined(by_part[part], intervals.subtract(moments, assigned))
         if layer.part:
-            taken = intervals.joined(taken, layer.moments)
-    return found
+            assigned = intervals.joined(assigned, layer.moments)
+    return by_part
 
 
 def _in_order(start: Ints, end: Ints, part: list[str]) -> Spans:

@@ -1,4 +1,4 @@
-"""What a program does once: loading, compiling, choosing kernels; a recording of it says little about later steps."""
+"""One-time work of a program: loading, compiling, choosing kernels. It is not typical of later steps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags, Intervals
 
 LOADING_NS: Final = 5_000_000
-"""Minimum time of a runtime call that prepares the first run of a kernel, in ns. A launch takes some microseconds; of
-recorded starts the first one took 6.5 ms (MI250), 420 to 1,338 ms and 3,056 ms."""
+"""Minimum time of a runtime call that prepares the first run of a kernel, in ns. A normal launch takes microseconds;
+the first launches of recorded starts took 6.5 ms (MI250), 420 to 1,338 ms and 3,056 ms."""
 FIRST: Final = 0.1
-"""First part of the launches of a recording. Memory that is freed in it belongs to the start: cuDNN frees and allocates
-workspaces while its modules are loaded."""
+"""First fraction of the launches of a recording. Memory freed in it belongs to the start: cuDNN frees and allocates
+workspaces while it loads its modules."""
 
 COMPILING: Final = "compiling"
 CAPTURING: Final = "capturing graphs"
@@ -30,55 +30,54 @@ CHOOSING: Final = "trying out convolutions"
 
 
 @cached_per_trace
-def spent(trace: Trace) -> dict[str, Intervals]:
-    """Return the moments of a trace that belong to a start, by kind; they may overlap.
+def by_kind(trace: Trace) -> dict[str, Intervals]:
+    """Return the intervals of a trace that belong to a start, by kind; kinds may overlap.
 
-    ``compiling`` and ``capturing graphs`` are the ranges that TorchDynamo opens around its phases, and the time from
-    the call that begins the capture of a graph to the call that ends it. ``trying out convolutions`` are convolutions
-    that measure kernels with events: cuDNN's and MIOpen's benchmarking.
+    ``compiling`` and ``capturing graphs`` are ranges of TorchDynamo around its phases. ``capturing graphs`` also covers
+    the time from the call that begins a graph capture to the call that ends it. ``trying out convolutions`` are
+    convolutions that time kernels with events: benchmarking in cuDNN and MIOpen.
 
     ``loading kernels`` are
 
-    * long calls of the runtime before the first run of a kernel while the device idles, whatever their name
-      (`LOADING_NS`),
-    * calls that load modules, and the time before them in which an operator did nothing else: it compiled the module,
-    * records of the driver that it loads or compiles kernels.
+    * long runtime calls of any name before the first run of a kernel while the device idles (`LOADING_NS`),
+    * calls that load modules, and the time since the last other activity of the operator, which compiles the module,
+    * the driver's records of loading or compiling kernels.
 
     Args:
-        trace: any trace.
+        trace: Any trace.
     """
     moments_of = {
-        COMPILING: _ranges(trace, ranges.COMPILING),
-        CAPTURING: intervals.joined(_ranges(trace, ranges.CAPTURING), *captures.by_thread(trace).values()),
-        LOADING: _loading(trace),
-        CHOOSING: _choosing(trace),
+        COMPILING: _range_intervals(trace, ranges.COMPILING),
+        CAPTURING: intervals.joined(_range_intervals(trace, ranges.CAPTURING), *captures.by_thread(trace).values()),
+        LOADING: _loading_intervals(trace),
+        CHOOSING: _choosing_intervals(trace),
     }
     return {name: moments for name, moments in moments_of.items() if len(moments)}
 
 
 def is_first(trace: Trace, rows: Ints) -> Flags:
-    """Whether each slice began before a tenth (`FIRST`) of the launches of a recording had been made."""
+    """Return whether each slice began before the first tenth (`FIRST`) of the launches was complete."""
     launches = np.sort(trace.start[device.launch_calls(trace)])
     if not len(launches):
         return np.zeros(len(rows), np.bool_)
-    begun: Flags = trace.start[rows] <= launches[int(FIRST * (len(launches) - 1))]
-    return begun
+    is_early: Flags = trace.start[rows] <= launches[int(FIRST * (len(launches) - 1))]
+    return is_early
 
 
-def _loading(trace: Trace) -> Intervals:
-    calls = _preparing(trace)
+def _loading_intervals(trace: Trace) -> Intervals:
+    calls = _preparing_calls(trace)
     modules = trace.chosen(runtime_calls.MODULES.search, Kind.RUNTIME)
     calls = intervals.distinct(calls, modules)
-    start, end = _since(trace, calls, np.isin(calls, modules)), trace.end[calls]
+    start, end = _preparation_starts(trace, calls, np.isin(calls, modules)), trace.end[calls]
     recorded = intervals.of_slices(trace, trace.chosen(runtime_calls.LOADING.search, Kind.OVERHEAD))
     return intervals.subtract(intervals.joined(intervals.union(start, end), recorded), device.busy(trace))
 
 
-def _preparing(trace: Trace) -> Ints:
-    """Return the long calls on an idle device whose thread launches the first run of a kernel next.
+def _preparing_calls(trace: Trace) -> Ints:
+    """Return the long calls on an idle device before their thread launches the first run of a kernel.
 
-    A call that is as long before a later run of the same kernel prepares each run. So it is no start, and neither is a
-    call that waits for the device or has work of its own.
+    A call that is equally long before a later run of the kernel prepares every run, so it is not part of the start.
+    Calls that wait for the device or have device work are excluded.
     """
     calls = trace.rows(Kind.RUNTIME)
     unknown = np.append(missing_work.unknown(trace).wall, False)
@@ -93,17 +92,17 @@ def _preparing(trace: Trace) -> Ints:
         return launches
     place = np.searchsorted(launches, calls)  # slices are sorted by thread and time
     following = np.append(launches, -1)[place]
-    known = (following >= 0) & (trace.thread[following] == trace.thread[calls])
-    calls, place = calls[known], place[known]
-    alike = groups(trace.name[calls], kernel[place])
-    again = np.bincount(alike.of, weights=~is_first[place], minlength=len(alike.first))
-    found: Ints = calls[is_first[place] & (again[alike.of] == 0)]
-    return found
+    has_launch = (following >= 0) & (trace.thread[following] == trace.thread[calls])
+    calls, place = calls[has_launch], place[has_launch]
+    by_name_and_kernel = groups(trace.name[calls], kernel[place])
+    repeats = np.bincount(by_name_and_kernel.of, weights=~is_first[place], minlength=len(by_name_and_kernel.first))
+    first_calls: Ints = calls[is_first[place] & (repeats[by_name_and_kernel.of] == 0)]
+    return first_calls
 
 
 @cached_per_trace
 def _launched_kernels(trace: Trace) -> tuple[Ints, Ints, Flags]:
-    """Return the calls that launched kernels, ascending, the name of a kernel of each, and if that is its first run."""
+    """Return the calls that launched kernels, ascending, a kernel name for each, and whether it is the first run."""
     kernels = np.flatnonzero((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0))
     launches, names = trace.launches[kernels], trace.name[trace.device_rows[kernels]]
     order = np.argsort(trace.start[launches], kind="stable")
@@ -114,32 +113,33 @@ def _launched_kernels(trace: Trace) -> tuple[Ints, Ints, Flags]:
     return calls, names[order][first], is_first[order][first]
 
 
-def _since(trace: Trace, calls: Ints, modules: Flags) -> Ints:
-    """Since when each call is prepared: one that loads a module since the operator around it last did anything else.
+def _preparation_starts(trace: Trace, calls: Ints, modules: Flags) -> Ints:
+    """Return the start of the preparation of each call.
 
-    MIOpen compiles its kernels so, for 110 to 140 ms each (MI300X).
+    A call that loads a module is prepared since the last other activity of the operator around it: MIOpen compiles
+    kernels that way, for 110 to 140 ms each (MI300X).
     """
-    start: Ints = trace.start[calls]  # a copy
+    start: Ints = trace.start[calls]  # fancy indexing copies
     ops = trace.rows(Kind.OP)
     inside = np.flatnonzero(modules)
     inside = inside[device.holders(trace, calls[inside], ops) >= 0] if len(ops) else inside[:0]
     rows = trace.rows(*HOST)
     for thread in intervals.distinct(trace.thread[calls[inside]]).tolist():
-        mine, here = rows[trace.thread[rows] == thread], inside[trace.thread[calls[inside]] == thread]
-        edges = np.sort(np.append(trace.start[mine], trace.end[mine]))
-        start[here] = edges[np.searchsorted(edges, start[here], "left") - 1]
+        thread_rows, thread_calls = rows[trace.thread[rows] == thread], inside[trace.thread[calls[inside]] == thread]
+        edges = np.sort(np.append(trace.start[thread_rows], trace.end[thread_rows]))
+        start[thread_calls] = edges[np.searchsorted(edges, start[thread_calls], "left") - 1]
     return start
 
 
-def _choosing(trace: Trace) -> Intervals:
+def _choosing_intervals(trace: Trace) -> Intervals:
     calls = trace.chosen(runtime_calls.TIMED.search, Kind.RUNTIME)
     ops = trace.searched(operators.SEARCHED_CONVOLUTIONS, Kind.OP)
     if not len(calls) or not len(ops):
         return intervals.nothing()
     holders = device.holders(trace, calls, ops)
-    chosen = intervals.distinct(holders[holders >= 0])
-    return intervals.of_slices(trace, chosen)
+    convolutions = intervals.distinct(holders[holders >= 0])
+    return intervals.of_slices(trace, convolutions)
 
 
-def _ranges(trace: Trace, pattern: str) -> Intervals:
+def _range_intervals(trace: Trace, pattern: str) -> Intervals:
     return intervals.of_slices(trace, trace.searched(pattern, Kind.OP, Kind.ANNOTATION))

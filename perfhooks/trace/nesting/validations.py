@@ -1,4 +1,4 @@
-"""What belongs to a validation, and what to training: fetches and copies do not say so by themselves."""
+"""Separates validation from training: fetches and copies do not show which they belong to."""
 
 from __future__ import annotations
 
@@ -9,75 +9,75 @@ from perfhooks.core import labels
 
 _CALLS: Final = (labels.FORWARD, labels.VALIDATION)
 LOSS: Final = "loss"
-"""What a loss is called among the marks; it is no part of a step."""
+"""Mark of a loss; it is not a part of the step."""
 WRITTEN: Final = -1
-"""The group of marks that somebody wrote, which stay what they are."""
+"""Group of the user's labels, which are never changed."""
 
 
-def told(parts: list[str], groups: list[int]) -> list[str]:
-    """Say again what the marks of one thread are, given the order in which they begin.
+def classify(parts: list[str], groups: list[int]) -> list[str]:
+    """Return the corrected parts of one thread's marks, given in order of their starts.
 
-    * A call in evaluation mode without gradients is a validation if it belongs to a batch of a loader, or a loss is
-      computed from it, and no backward pass follows. Any other call is a part of the forward pass: a teacher, a
-      reference model, a target network, a rollout, a sample.
-    * A fetch or a copy belongs to the call that follows. The last fetch of a validation, which finds no batch, has no
-      such call: it is the first of several fetches after it.
+    * A call in evaluation mode without gradients is a validation if no backward pass follows and it belongs to a batch
+      of a loader or a loss is computed from it. Any other call belongs to the forward pass: a teacher, a reference
+      model, a target network, a rollout, a sample.
+    * A fetch or a copy belongs to the following call. The last fetch of a validation gets no batch, so it has no call:
+      it is the first of several fetches after the validation.
 
     Args:
-        parts: what each mark seems to be.
-        groups: where it came from; negative for what somebody wrote.
+        parts: Apparent part of each mark.
+        groups: Source of each mark; negative for labels of the user.
     """
-    meant = _teachers(parts, groups)
+    corrected = _demote_inference_calls(parts, groups)
     following: str | None = None
-    fetched = False
-    for place in range(len(meant) - 1, -1, -1):
-        part = meant[place]
+    has_fetch = False
+    for place in range(len(corrected) - 1, -1, -1):
+        part = corrected[place]
         if part in _CALLS:
-            following, fetched = part, False
+            following, has_fetch = part, False
         elif part in (labels.DATA, labels.TRANSFER) and groups[place] != WRITTEN:
-            ended = part == labels.DATA and fetched and _before(meant, place) == labels.VALIDATION
-            if ended or following == labels.VALIDATION:
-                meant[place] = labels.VALIDATION
-        fetched |= part == labels.DATA
-    return meant
+            is_last_fetch = part == labels.DATA and has_fetch and _previous_call(corrected, place) == labels.VALIDATION
+            if is_last_fetch or following == labels.VALIDATION:
+                corrected[place] = labels.VALIDATION
+        has_fetch |= part == labels.DATA
+    return corrected
 
 
-def _before(parts: list[str], place: int) -> str | None:
-    """The call before a mark, if no fetch lies between."""
+def _previous_call(parts: list[str], place: int) -> str | None:
+    """Return the call before a mark, if no fetch is between them."""
     earlier = (parts[index] for index in range(place - 1, -1, -1))
     return next((part for part in earlier if part in (*_CALLS, labels.DATA)), None)
 
 
-def _teachers(parts: list[str], groups: list[int]) -> list[str]:
-    """Return the marks, with calls that validate nothing as part of the forward pass."""
-    meant = list(parts)
-    fetched = fetched_since = False
-    before: str | None = None
+def _demote_inference_calls(parts: list[str], groups: list[int]) -> list[str]:
+    """Return the parts, with inference calls that are no validation changed to forward."""
+    corrected = list(parts)
+    has_fetch = fetched_since = False
+    previous: str | None = None
     for place, part in enumerate(parts):
         if part == LOSS:
             continue
         if part == labels.DATA:
-            fetched = fetched_since = True
+            has_fetch = fetched_since = True
         elif part == labels.OPTIMIZER:
-            fetched, before = False, part
+            has_fetch, previous = False, part
         elif part == labels.VALIDATION and groups[place] != WRITTEN:
-            runs = before == labels.VALIDATION and fetched_since
-            has_source = fetched or _has_loss(parts, place)
-            following = _next(parts, place) if fetched else _next(parts, place, labels.FORWARD)
-            validates = runs or (has_source and following != labels.BACKWARD)
-            meant[place] = part if validates else labels.FORWARD
+            continues = previous == labels.VALIDATION and fetched_since
+            has_source = has_fetch or _has_loss(parts, place)
+            following = _next_event(parts, place) if has_fetch else _next_event(parts, place, labels.FORWARD)
+            validates = continues or (has_source and following != labels.BACKWARD)
+            corrected[place] = part if validates else labels.FORWARD
         if part in (*_CALLS, labels.BACKWARD):
-            before, fetched_since = meant[place], False
-    return meant
+            previous, fetched_since = corrected[place], False
+    return corrected
 
 
 def _has_loss(parts: list[str], place: int) -> bool:
-    """Return whether a loss is the next mark, other than a transfer."""
+    """Return whether the next mark other than a transfer is a loss."""
     return next((part for part in islice(parts, place + 1, None) if part != labels.TRANSFER), None) == LOSS
 
 
-def _next(parts: list[str], place: int, *more: str) -> str | None:
-    """The first fetch, backward pass, update, or one of some more parts after a mark."""
+def _next_event(parts: list[str], place: int, *more: str) -> str | None:
+    """Return the first fetch, backward pass, update, or one of the given parts after a mark."""
     ends = (labels.DATA, labels.BACKWARD, labels.OPTIMIZER, *more)
     later = (parts[index] for index in range(place + 1, len(parts)))
     return next((part for part in later if part in ends), None)

@@ -1,4 +1,4 @@
-"""Copies that hold the host: their calls wait for the device, though they are called asynchronous."""
+"""Copies whose calls block the host although they are named asynchronous."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 
-class Held(NamedTuple):
-    """Copies in whose calls the host waited, one entry for each, by call."""
+class BlockingCopies(NamedTuple):
+    """Copies whose calls blocked the host, one entry per copy, sorted by call."""
 
     call: Ints
-    """The slice of the runtime call."""
+    """Slice of the runtime call."""
     copy: Ints
-    """The slice of the copy."""
+    """Slice of the copy."""
     start: Ints
-    """From when on the call waited, in nanoseconds: its own start and what such a call costs without a wait."""
+    """Start of the wait, in ns: start of the call plus the cost of a call without a wait."""
     end: Ints
-    """Until when: the end of the call."""
+    """End of the wait, in ns: end of the call."""
 
 
 @cached_per_trace
-def held(trace: Trace) -> Held:
-    """The copies in whose calls the host waited for the device.
+def blocking(trace: Trace) -> BlockingCopies:
+    """Return the copies whose calls blocked the host until the device reached them.
 
-    CUDA copies from and to pageable memory by way of a buffer of its own, so that ``cudaMemcpyAsync`` returns only when
-    all has been read from it or written to it ("API synchronization behavior" of CUDA's manual); ``.item()`` and
-    ``.cpu()`` are such copies. A call has waited if the memory is not known to be pinned, and the copy began before the
-    call returned::
+    CUDA copies pageable memory through a buffer of its own. So ``cudaMemcpyAsync`` returns only after the buffer is
+    read or written ("API synchronization behavior" in CUDA's manual); ``.item()`` and ``.cpu()`` are such copies. A
+    call counts as blocked if its memory is not known to be pinned and the copy began before the call returned::
+
 
         host    |---- cudaMemcpyAsync -----|          pageable: the host waits
                  own|~~~~~~ held ~~~~~~~~~~|
@@ -45,50 +45,50 @@ def held(trace: Trace) -> Held:
         host    |call|                                pinned: the call returns, and the copy comes later
         device  |---- earlier work ---||copy|
 
-    Calls that synchronise in any case (`device.wait_calls`) are not listed.
+    Calls that always synchronise (`device.wait_calls`) are excluded.
 
     Args:
-        trace: any trace.
+        trace: Any trace.
     """
     work, calls = trace.device_rows, trace.calls
-    chosen = np.flatnonzero((trace.kind[work] == Kind.COPY) & (calls >= 0))
-    call, first = np.unique(calls[chosen], return_index=True)
-    copy = work[chosen][first]
-    waited = _may_hold(trace, copy) & (trace.start[copy] < trace.end[call])
-    waited &= ~np.isin(call, device.wait_calls(trace)) & ~trace.matching(runtime_calls.ASYNCHRONOUS, call)
-    call, copy = call[waited], copy[waited]
-    start = trace.start[call] + (_own_cost(trace) if len(call) else 0)
-    longer = start < trace.end[call]
-    return Held(call[longer], copy[longer], start[longer], trace.end[call][longer])
+    copies_with_call = np.flatnonzero((trace.kind[work] == Kind.COPY) & (calls >= 0))
+    call, first = np.unique(calls[copies_with_call], return_index=True)
+    copy = work[copies_with_call][first]
+    is_blocking = _may_block(trace, copy) & (trace.start[copy] < trace.end[call])
+    is_blocking &= ~np.isin(call, device.wait_calls(trace)) & ~trace.matching(runtime_calls.ASYNCHRONOUS, call)
+    call, copy = call[is_blocking], copy[is_blocking]
+    start = trace.start[call] + (_call_cost(trace) if len(call) else 0)
+    has_wait = start < trace.end[call]
+    return BlockingCopies(call[has_wait], copy[has_wait], start[has_wait], trace.end[call][has_wait])
 
 
 def copy_kinds(trace: Trace, rows: Ints) -> dict[str, list[str | None]]:
-    """The direction of each copy (``HtoD``) and the kinds of memory, as ``kind``, ``source`` and ``target``."""
+    """Return the direction of each copy (``HtoD``) and its memory kinds, as ``kind``, ``source`` and ``target``."""
     parts: dict[int, tuple[str | None, ...]] = {}
     for name in intervals.distinct(trace.name[rows]).tolist():
         match = device_work.COPY.search(trace.names[name])
         kind, source, target = match.groups() if match else (None, None, None)
         parts[name] = (kind, source and source.lower(), target and target.lower())
-    found = [parts[name] for name in trace.name[rows].tolist()]
-    return {key: [each[place] for each in found] for place, key in enumerate(("kind", "source", "target"))}
+    by_row = [parts[name] for name in trace.name[rows].tolist()]
+    return {key: [values[place] for values in by_row] for place, key in enumerate(("kind", "source", "target"))}
 
 
-def _may_hold(trace: Trace, rows: Ints) -> Flags:
-    """Which copies read or write memory that is not known to be pinned."""
+def _may_block(trace: Trace, rows: Ints) -> Flags:
+    """Return which copies use memory that is not known to be pinned."""
     kinds = copy_kinds(trace, rows)
     pairs = zip(kinds["source"], kinds["target"], strict=True)
     return np.array([bool({"pageable", "host", None} & set(pair)) for pair in pairs], np.bool_)
 
 
-def _own_cost(trace: Trace) -> int:
-    """What a call costs that asks for a copy and returns before it begins, in nanoseconds: the median.
+def _call_cost(trace: Trace) -> int:
+    """Return the median cost of a copy call that returns before its copy begins, in ns.
 
-    Where there is none, the same of calls that ask for other work; 0 where there is none of these either.
+    Without such calls, calls for other work are used; 0 without any.
     """
-    known = trace.calls >= 0
-    work, calls = trace.device_rows[known], trace.calls[known]
-    free = trace.start[work] >= trace.end[calls]
-    for chosen in (free & (trace.kind[work] == Kind.COPY), free):
-        if chosen.any():
-            return int(np.median((trace.end - trace.start)[calls[chosen]]))
+    has_call = trace.calls >= 0
+    work, calls = trace.device_rows[has_call], trace.calls[has_call]
+    is_early = trace.start[work] >= trace.end[calls]
+    for calls_without_wait in (is_early & (trace.kind[work] == Kind.COPY), is_early):
+        if calls_without_wait.any():
+            return int(np.median((trace.end - trace.start)[calls[calls_without_wait]]))
     return 0

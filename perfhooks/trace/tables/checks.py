@@ -69,7 +69,7 @@ def table(trace: Trace) -> pl.DataFrame:
       clocks: the device is as fast as that clock, and not as fast as in a training.
     * ``no-device-work``: kernels were launched, but no work of a device is there.
     * ``launches-without-kernel``: a launch whose correlation no work of a device has.
-    * ``recorded-a-start``: half of the steps' time or more went into what a program does once (`starts.spent`), as
+    * ``recorded-a-start``: half of the steps' time or more went into what a program does once (`starts.by_kind`), as
       compiling and loading kernels; what a step takes later is not in this window.
     * ``launched-before-window``: work whose launch was made before recording began (`device.before_window`); it belongs
       to no step.
@@ -322,7 +322,7 @@ def _overhead(trace: Trace) -> Iterator[Check]:
 def _start(trace: Trace) -> Iterator[Check]:
     found = step_marks.find(trace)
     window = intervals.union(found.start, found.end)
-    spent = {name: intervals.intersect(moments, window) for name, moments in starts.spent(trace).items()}
+    spent = {name: intervals.intersect(moments, window) for name, moments in starts.by_kind(trace).items()}
     taken, whole = intervals.total(intervals.joined(*spent.values())), intervals.total(window)
     if whole and taken >= _MOSTLY * whole:
         into = ", ".join(

@@ -38,11 +38,10 @@ def table(trace: Trace) -> pl.DataFrame:
     ``pinned``, ``device``, ``host`` where the recorder does not tell pinned from pageable), all from the name that
     Kineto gives it. ``gb_per_s`` = bytes / duration, in 10^9 bytes a second.
 
-    ``blocking`` says whether the host waited for it: its call waits by itself (plain ``cudaMemcpy``), or it is a copy
-    of pageable memory that held its call (`waits.held`), or the operator that made it waited for the device afterwards,
-    before it ended. ``host_ms`` is how long the call that asked for it took, the wait included. Both are null where the
-    launch is not known, ``host_ms`` also for copies of a graph, whose call is not theirs alone. ``operator`` is the one
-    that launched it.
+    ``blocking`` says whether the host waited for the copy. It did if the call always waits (plain ``cudaMemcpy``), if
+    pageable memory blocked the call (`waits.blocking`), or if the operator waited for the device after the call.
+    ``host_ms`` is the time of the call, including the wait. Both are null if the launch is unknown. ``host_ms`` is also
+    null for copies in a graph, because the graph's call includes other work. ``operator`` is the launching operator.
 
     Args:
         trace: any trace.
@@ -79,7 +78,7 @@ def _host_ms(trace: Trace, call: Ints) -> Column:
 def _blocking(trace: Trace, launch: Ints, call: Ints, owner: Ints) -> pl.Series:
     synchronising = device.wait_calls(trace)
     held = np.isin(call, synchronising) | _waited(trace, synchronising, launch, owner)
-    held |= np.isin(call, waits.held(trace).call)
+    held |= np.isin(call, waits.blocking(trace).call)
     # without the calls of the runtime, waits are unknown
     return where((launch >= 0) & bool(len(trace.rows(Kind.RUNTIME))), held)
 

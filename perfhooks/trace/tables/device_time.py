@@ -14,6 +14,7 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.model import by_number
 from perfhooks.trace.names import ranges, runtime_calls
 from perfhooks.trace.nesting import (
+    cause_intervals,
     device,
     host,
     idle_threads,
@@ -22,12 +23,11 @@ from perfhooks.trace.nesting import (
     parts,
     starts,
     step_marks,
-    stretches,
     waits,
 )
+from perfhooks.trace.nesting.cause_intervals import CauseIntervals
 from perfhooks.trace.nesting.grouping import summed
 from perfhooks.trace.nesting.slices import nearest
-from perfhooks.trace.nesting.stretches import Stretches
 from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ ALL: Final = -1
 
 
 class Idle(NamedTuple):
-    """Stretches of the steps in which no work ran, each for one cause: disjoint, by time, and all there are."""
+    """Intervals of the steps in which no work ran, each for one cause: disjoint, by time, and all there are."""
 
     start: Ints
     end: Ints
@@ -184,31 +184,35 @@ def span(trace: Trace) -> Span:
 
 @cached_per_trace
 def idle(trace: Trace, number: int = ALL) -> Idle:
-    """Say for each moment of the steps in which no device worked why that was.
+    """Return the idle intervals of each step with their causes.
 
-    What ends an idle time is the next work. Until its launch began it was not asked for, and what counts is what the
-    thread did that launched it, by the innermost slice; then it was being asked for; then asked for, which takes some
-    microseconds (`LATENCY_NS`), and beyond them it was ``waiting for other work`` if ``enable_cuda_sync_events``
-    recorded that its stream waits for an event, else nothing says why::
+    The next work ends an idle interval. Before its launch began, the cause is what the launching thread did, by its
+    innermost slice. During the launch, the cause is ``launching``. After the launch, the first 10 us (`LATENCY_NS`) are
+    ``start latency``. The time after that is ``waiting for other work`` if ``enable_cuda_sync_events`` recorded that
+    the stream waits for an event. Otherwise its cause is unknown::
+
 
         host      --|-- what the thread did --|launch|
         device  work|                                                       |next work
                     |      not asked yet      |asking| latency |   waiting   |
 
-    ``waiting for the device`` are calls that wait (`device.wait_calls`, `waits.held`); ``asking for memory`` calls that
-    take or give it back; ``collecting garbage`` what ``record_python_gc_info`` records. What is done once is told by
-    `perfhooks.trace.nesting.starts`; data, validation, checkpoint and other ranks by the part of the step
-    (`perfhooks.trace.nesting.parts`). Everything else is an operator, a call of the runtime, or code between operators:
-    a Python frame, or where stacks were not recorded, a label. If the thread did nothing, as that of autograd until the
-    backward pass begins, the thread of the steps is looked at; and while that is between operators, the thread of
-    autograd.
+    * ``waiting for the device``: calls that wait (`device.wait_calls`, `waits.blocking`).
+    * ``asking for memory``: calls that allocate or free memory.
+    * ``collecting garbage``: collections recorded by ``record_python_gc_info``.
+    * One-time work: the intervals of `perfhooks.trace.nesting.starts`.
+    * Data, validation, checkpoint and other ranks: the part of the step (`perfhooks.trace.nesting.parts`).
+    * Otherwise: an operator, a runtime call, or code between operators. Such code is a Python frame, or a label if
+      stacks were not recorded.
 
-    Nodes of a graph are asked for by its launch: what is idle between them is ``inside a graph``. For work whose launch
-    is not in the trace nothing can be told. A moment of two steps that overlap counts to the later.
+    If the launching thread did nothing, for example autograd's thread before the backward pass, the thread of the steps
+    decides. If that thread is between operators, autograd's thread decides.
+
+    The launch of a graph launches all its nodes, so idle time between them is ``inside a graph``. The cause is unknown
+    for work whose launch is not in the trace. If two steps overlap, the later one counts.
 
     Args:
-        trace: any trace.
-        number: of the device; if not given, when none of them worked.
+        trace: Any trace.
+        number: Device number; without it, intervals in which no device worked.
     """
     marks, mine = step_marks.find(trace), _work(trace, number)
     if not len(marks.start) or not len(trace.device_rows):
@@ -218,10 +222,10 @@ def idle(trace: Trace, number: int = ALL) -> Idle:
     open_, late = _asked(trace, gaps, mine)
     launch = np.append(trace.launches, -1)[gaps.following[open_.of]]
     main = marks.thread[gaps.step[open_.of]]
-    found = stretches.joined(late, *_host(trace, open_, np.where(launch >= 0, trace.thread[launch], main), main))
+    found = cause_intervals.joined(late, *_host(trace, open_, np.where(launch >= 0, trace.thread[launch], main), main))
     found = found.taken(np.argsort(found.start, kind="stable"))
-    begun = [(CAUSES.index(name), moments) for name, moments in starts.spent(trace).items()]
-    found = stretches.told(found, begun, of=(*_OF_THREADS, SYNC, MEMORY, FULL))
+    begun = [(CAUSES.index(name), moments) for name, moments in starts.by_kind(trace).items()]
+    found = cause_intervals.reclassify(found, begun, of=(*_OF_THREADS, SYNC, MEMORY, FULL))
     return Idle(
         *(found.start, found.end, gaps.step[found.of], _places(trace, gaps, marks, mine)[found.of]),
         *(found.cause, found.row, gaps.following[found.of]),
@@ -302,7 +306,7 @@ def _following(trace: Trace, mine: Ints, time: Ints) -> Ints:
     return np.append(mine[order], -1)[np.searchsorted(start[order], time, "left")]
 
 
-def _asked(trace: Trace, gaps: _Gaps, mine: Ints) -> tuple[Stretches, Stretches]:
+def _asked(trace: Trace, gaps: _Gaps, mine: Ints) -> tuple[CauseIntervals, CauseIntervals]:
     """Cut idle times where the launch of what follows begins and ends: what lies before it, and the rest."""
     begin, end, following = gaps.begin, gaps.end, gaps.following
     launch = np.append(trace.launches, -1)[following]
@@ -318,14 +322,14 @@ def _asked(trace: Trace, gaps: _Gaps, mine: Ints) -> tuple[Stretches, Stretches]
     event = _awaited(trace, following)
     whole = is_node | is_lost
     found = [
-        stretches.pieces(begin, np.where(whole, begin, call), np.full(len(begin), NOTHING), launch),
-        stretches.pieces(call, np.where(whole, call, returned), asking, launch),
-        stretches.pieces(returned, np.where(whole, returned, late), np.full(len(begin), LATENCY), launch),
-        stretches.pieces(late, np.where(whole | (event < 0), late, end), np.full(len(begin), DEPENDENCY), event),
-        stretches.pieces(late, np.where(whole | (event >= 0), late, end), np.full(len(begin), PENDING), launch),
-        stretches.pieces(begin, np.where(whole, end, begin), np.where(is_node, GRAPH, UNKNOWN), launch),
+        cause_intervals.pieces(begin, np.where(whole, begin, call), np.full(len(begin), NOTHING), launch),
+        cause_intervals.pieces(call, np.where(whole, call, returned), asking, launch),
+        cause_intervals.pieces(returned, np.where(whole, returned, late), np.full(len(begin), LATENCY), launch),
+        cause_intervals.pieces(late, np.where(whole | (event < 0), late, end), np.full(len(begin), DEPENDENCY), event),
+        cause_intervals.pieces(late, np.where(whole | (event >= 0), late, end), np.full(len(begin), PENDING), launch),
+        cause_intervals.pieces(begin, np.where(whole, end, begin), np.where(is_node, GRAPH, UNKNOWN), launch),
     ]
-    return found[0], stretches.joined(*found[1:])
+    return found[0], cause_intervals.joined(*found[1:])
 
 
 def _awaited(trace: Trace, work: Ints) -> Ints:
@@ -389,7 +393,7 @@ def _places(trace: Trace, gaps: _Gaps, marks: step_marks.MarkedSteps, mine: Ints
     return np.where(first < _FAR, np.select([gaps.end <= first, gaps.begin >= last], [0, 2], 1), -1).astype(np.int8)
 
 
-def _host(trace: Trace, asked: Stretches, thread: Ints, main: Ints) -> list[Stretches]:
+def _host(trace: Trace, asked: CauseIntervals, thread: Ints, main: Ints) -> list[CauseIntervals]:
     """Cut stretches by what threads did in them.
 
     Args:
@@ -422,7 +426,7 @@ def _other_thread(trace: Trace) -> int:
     return int(count.argmax()) if count.any() else -1
 
 
-def _by_thread(trace: Trace, asked: Stretches, thread: Ints) -> Stretches:
+def _by_thread(trace: Trace, asked: CauseIntervals, thread: Ints) -> CauseIntervals:
     """Cut stretches by what one thread did in each; ``of`` counts what was asked about."""
     found = []
     for number in intervals.distinct(thread).tolist():
@@ -435,9 +439,11 @@ def _by_thread(trace: Trace, asked: Stretches, thread: Ints) -> Stretches:
         moments = parts.of_thread(trace, number)
         layers = [(GARBAGE, collecting), *((code, moments[part]) for part, code in _PARTS)]
         found.append(
-            stretches.told(Stretches(mine.astype(np.int32)[of], start, end, cause, row), layers, of=_OF_THREADS)
+            cause_intervals.reclassify(
+                CauseIntervals(mine.astype(np.int32)[of], start, end, cause, row), layers, of=_OF_THREADS
+            )
         )
-    return stretches.joined(*found) if found else asked
+    return cause_intervals.joined(*found) if found else asked
 
 
 @cached_per_trace
@@ -471,7 +477,7 @@ def _meanings(trace: Trace) -> Column:
         (trace.calls[trace.calls >= 0], LAUNCHING),
         (_blocked(trace), FULL),
         (trace.chosen(runtime_calls.MEMORY.search, Kind.RUNTIME), MEMORY),
-        (waits.held(trace).call, SYNC),
+        (waits.blocking(trace).call, SYNC),
         (device.wait_calls(trace), SYNC),
     )
     for rows, code in told:

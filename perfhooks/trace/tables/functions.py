@@ -59,7 +59,7 @@ def table(trace: Trace) -> pl.DataFrame:
             "end": nesting.end,
             "own": np.where(idle_threads.waiting(trace)[tree.entry[rows]], 0, nesting.own),
         }
-    ).filter(~own_frames.ours(trace)[tree.entry[rows]])
+    ).filter(~own_frames.is_perfhooks(trace)[tree.entry[rows]])
     # by time, of one function and thread: what begins before all earlier calls have ended lies in one of them
     reached = pl.col("end").cum_max().shift(1).over("place", "thread")
     outermost = (pl.col("start") >= reached).fill_null(value=True)

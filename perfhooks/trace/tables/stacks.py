@@ -231,7 +231,7 @@ def _paths(trace: Trace, skip: str | None) -> _Named:
     for number in trace.names_of(*HOST):
         dull[number] = pattern is not None and pattern.search(shown[number]) is not None
     names = trace.name[tree.row]
-    ours = own_frames.ours(trace) & (pattern is not None)
+    ours = own_frames.is_perfhooks(trace) & (pattern is not None)
     return _Named(host.paths(tree.nesting, frame[names], dull[names] | ours), list(frames), frame, ours)
 
 

@@ -81,9 +81,10 @@ def table(
     Counts, for what begins inside the step on any thread: ``ops``, ``launches`` (calls that launch kernels or graphs,
     less what was captured into a graph; null for a backend that has none), ``kernels`` (launched by them), ``syncs``
     (calls that synchronise with the device). ``sync_ms`` is how long the host waited for the device, on any thread:
-    |those calls, and copies that block, beyond the cost of their call (`waits.held`)|. Memory, of the devices if any
-    was traced, else of the host: ``allocated_peak_mb`` (MiB) over the step, ``alloc_count``. What it computed, where
-    shapes were recorded: ``tflop``, ``mfu_percent``, ``hfu_percent``, ``known_percent``, see `utilisation.of_steps`.
+    |those calls, and copies that block, beyond the cost of their call (`waits.blocking`)|. Memory (of
+    the devices if any was traced, otherwise of the host): ``allocated_peak_mb`` (MiB) over the step, ``alloc_count``.
+    Operations (if shapes were recorded): ``tflop``, ``mfu_percent``, ``hfu_percent``, ``known_percent``, see
+    `utilisation.of_steps`.
 
     Args:
         trace: any trace.
@@ -161,7 +162,7 @@ def _counts(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:
     if len(ops):
         counts["ops"] = step_marks.per_step(steps, trace.start[ops])
     if len(trace.rows(Kind.RUNTIME)):
-        calls, held, launches = device.whole_waits(trace), waits.held(trace), device.launch_calls(trace)
+        calls, held, launches = device.outermost_waits(trace), waits.blocking(trace), device.launch_calls(trace)
         counts["launches"] = step_marks.per_step(steps, trace.start[launches]) if device.has_launches(trace) else None
         counts["syncs"] = step_marks.per_step(steps, trace.start[calls])
         waited = intervals.joined(intervals.of_slices(trace, calls), intervals.union(held.start, held.end))

@@ -34,7 +34,7 @@ _SCHEMA: Final = {
 def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     """List where the host waited for a device, or one stream for another, by time: one row each.
 
-    Rows are the runtime calls that synchronise (`device.wait_calls`), the calls of copies that block (`waits.held`),
+    Rows are the runtime calls that synchronise (`device.wait_calls`), calls of copies that block (`waits.blocking`),
     and the waits that the device's tracer reports itself (``cuda_sync`` events), joined by correlation where they are
     the same. Where a device was traced but no runtime call was, the operators that need a device's result stand in for
     the calls: `operators.READERS`, of those that nest the outermost.
@@ -50,7 +50,7 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
         trace: any trace.
         owners: whose code is whose, see `perfhooks.trace.names.attribution`.
     """
-    plain, held = _calls(trace), waits.held(trace)
+    plain, held = _calls(trace), waits.blocking(trace)
     calls = np.concatenate([plain, held.call])
     reported = trace.rows(Kind.SYNC)
     # a report that belongs to no call that waits is a row of its own, and knows the call that it belongs to
@@ -83,7 +83,7 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
 
 def _calls(trace: Trace) -> Ints:
     if len(trace.rows(Kind.RUNTIME)) or not trace.is_device_traced:
-        return device.whole_waits(trace)
+        return device.outermost_waits(trace)
     readers = trace.named(Kind.OP, names=operators.READERS)
     outer = device.holders(trace, readers, readers) if len(readers) else readers
     return readers[outer < 0]

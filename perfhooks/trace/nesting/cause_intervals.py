@@ -1,0 +1,81 @@
+"""Disjoint intervals of host time with causes, and how to cut and reclassify them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from perfhooks.trace.nesting import intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perfhooks.trace.model import Column, Flags, Ints
+    from perfhooks.trace.nesting.intervals import Intervals
+
+
+class CauseIntervals(NamedTuple):
+    """Disjoint intervals with the activity of the host, sorted by time."""
+
+    of: Column
+    """Index of the queried interval that contains each."""
+    start: Ints
+    end: Ints
+    cause: Column
+    row: Column
+
+    def taken(self, selection: Flags | Ints) -> CauseIntervals:
+        """Return the selected intervals."""
+        return CauseIntervals(*(column[selection] for column in self))
+
+
+def pieces(start: Ints, end: Ints, cause: Ints, row: Ints) -> CauseIntervals:
+    """Return the non-empty intervals in compact types, because there may be millions."""
+    of = np.flatnonzero(end > start)
+    return CauseIntervals(of.astype(np.int32), start[of], end[of], cause[of].astype(np.int8), row[of].astype(np.int32))
+
+
+def joined(*sets: CauseIntervals) -> CauseIntervals:
+    """Return the concatenation of several sets."""
+    if len(sets) == 1:
+        return sets[0]
+    return CauseIntervals(*(np.concatenate(columns) for columns in zip(*sets, strict=True)))
+
+
+def reclassify(
+    timeline: CauseIntervals, layers: Sequence[tuple[int, Intervals]], *, of: tuple[int, ...]
+) -> CauseIntervals:
+    """Replace some causes of disjoint intervals inside other intervals; the first matching layer decides.
+
+    Args:
+        timeline: Intervals, by time.
+        layers: New causes with the intervals in which they apply.
+        of: Causes that may be replaced.
+    """
+    layers = [(cause, moments) for cause, moments in layers if len(moments)]
+    if not layers or not len(timeline.of):
+        return timeline
+    timeline = _split(timeline, intervals.distinct(*(moments.ravel() for _, moments in layers)))
+    is_replaceable = np.zeros(1 + max(int(timeline.cause.max()), *of), np.bool_)
+    is_replaceable[list(of)] = True
+    is_open = is_replaceable[timeline.cause]
+    for cause, moments in layers:
+        inside = intervals.places(*(np.searchsorted(timeline.start, edge, "left") for edge in moments.T))
+        inside = inside[is_open[inside]]
+        timeline.cause[inside] = cause
+        is_open[inside] = False
+    return timeline
+
+
+def _split(timeline: CauseIntervals, time: Ints) -> CauseIntervals:
+    """Cut disjoint intervals at ascending times."""
+    place = np.searchsorted(timeline.start, time, "right") - 1
+    inner = (place >= 0) & (time > timeline.start[place]) & (time < timeline.end[place])
+    if not inner.any():
+        return timeline
+    place, time = place[inner], time[inner]
+    split = CauseIntervals(*(np.insert(column, place + 1, column[place]) for column in timeline))
+    new = place + 1 + np.arange(len(place))
+    split.start[new] = split.end[new - 1] = time
+    return split
