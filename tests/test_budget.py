@@ -105,10 +105,10 @@ def test_size_is_within_30_percent_of_the_trace(tmp_path, option):
 
 def test_costs_of_later_windows_are_those_of_earlier_ones():
     first = WindowBudget(Limits(), {})
-    first._held = (100_000.0, 0.0)
+    first._totals = (100_000.0, 0.0)
     first.learn(wait_s=3 * first.cost.wait_s, size=2 * int(first.cost.size))
     later = WindowBudget(Limits(), {})
-    later._held = (100_000.0, 0.0)
+    later._totals = (100_000.0, 0.0)
     assert later.cost.size == pytest.approx(2 * 270 * 100_000, rel=0.1)
     assert later.cost.wait_s == pytest.approx(3 * 0.45, rel=0.15)
 
@@ -116,10 +116,10 @@ def test_costs_of_later_windows_are_those_of_earlier_ones():
 def test_small_window_corrects_no_costs():
     """Its last block of events is not full, so that its trace has fewer events than the recorder counts."""
     first = WindowBudget(Limits(), {})
-    first._held = (512.0, 0.0)
+    first._totals = (512.0, 0.0)
     first.learn(wait_s=0.0, size=1_000)
     later = WindowBudget(Limits(), {})
-    later._held = (100_000.0, 0.0)
+    later._totals = (100_000.0, 0.0)
     assert later.cost.size == pytest.approx(270 * 100_000, rel=0.1)
 
 

@@ -128,7 +128,7 @@ def test_ctrl_c_at_whatever_moment_leaves_signals_as_they_were():
     try:
         line = 1
         while _interrupted_at(line, work):
-            assert signals.held._depth == 0, line
+            assert signals.deferral._depth == 0, line
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, line
             assert signal.getsignal(signal.SIGUSR1) is mine, line
             line += 1
@@ -253,5 +253,5 @@ def test_no_thread_waits_in_c_where_threads_are_greenlets(monkeypatch):
     """gevent replaces the function: what is started shares the main thread, and a wait in C would block the program."""
     started = []
     monkeypatch.setattr("_thread.start_new_thread", lambda *given: started.append(given))
-    assert not signals._Watchman().begin()
+    assert not signals._SignalThread().begin()
     assert not started

@@ -83,7 +83,7 @@ def test_a_worker_gives_way_to_the_training(worker):
 
 def test_what_is_no_answer_is_not_taken_for_one(worker):
     os.write(worker._channel.fileno(), b"")
-    worker._rest = b"{torn\nhello\n[1]\n"
+    worker._unparsed = b"{torn\nhello\n[1]\n"
     worker.send(WriteSteps("nowhere.raw", "nowhere.csv"))
     assert [answer.task for answer in answers(worker)] == ["nowhere.raw"]
 
