@@ -1,4 +1,4 @@
-"""The options of every face, defined once."""
+"""The options of all interfaces of perfhooks."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ from perfhooks.core.job import Job
 from perfhooks.core.successors import successor
 
 RECORDING: Final = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
-"""The recording options that a request for a window may switch on."""
+"""Recording options that a request for a window may enable."""
 MOST_STEPS: Final = 1000
-"""Of a window on request: what they leave must fit into memory once, as any trace."""
+"""Maximum steps of a requested window. Its trace must fit into memory."""
 MOST_WAITING: Final = 16
-"""Windows on request that wait for their steps: more than people ask for, and few enough to be looked through at each
-change of a training's course."""
+"""Maximum requested windows that wait for their steps. Every change of the schedule checks all of them."""
 
 Ranks = Literal["all", "first-of-node"] | Sequence[int] | Callable[[Job], bool]
 
 
 class Rule(NamedTuple):
-    """What an option may be; None may be given where that is its default."""
+    """The valid values of an option. None is valid if it is the default."""
 
     text: str
-    """As the end of "must be ..."."""
+    """End of the sentence "must be ..."."""
     holds: Callable[[Any], object]
-    """Whether a value is so."""
+    """Returns whether a value is valid."""
 
 
 def _is_integer(value: object) -> bool:
@@ -60,11 +59,11 @@ _SECONDS: Final = Rule("non-negative, in seconds", _FROM_0.holds)
 _COUNT: Final = Rule("an integer >= 1 or None", lambda value: _is_integer(value) and value >= 1)
 _PATH: Final = Rule("a path", lambda value: isinstance(value, str | os.PathLike) and os.fspath(value))
 _PARTS: Final = Rule(
-    "parts of kernel names, as 'mine|other'",
+    "parts of kernel names, for example 'mine|other'",
     lambda value: isinstance(value, str) and all(map(str.strip, value.split("|"))),
 )
 _SIGNAL: Final = Rule(
-    "the name of a signal, as 'USR2'",
+    "the name of a signal, for example 'USR2'",
     lambda value: isinstance(value, str) and hasattr(signal, f"SIG{value.upper().removeprefix('SIG')}"),
 )
 _RANKS: Final = Rule("'all', 'first-of-node', a list of one or more integers >= 0 or a callable", _are_ranks)
@@ -74,171 +73,179 @@ _KEEP: Final = Rule("'all' or 'slow'", ("all", "slow").__contains__)
 
 
 class Default(NamedTuple):
-    """What an option is when it is not given, and the rule for what may be given."""
+    """The default of an option, and the rule for other values."""
 
     value: object
     rule: Rule | None = None
-    """None where torch itself checks it, and for what is true or false."""
+    """None for flags, and for values that torch checks."""
 
 
 class RecordingOptions(TypedDict, total=False):
-    """What ``torch.profiler.profile`` takes; what the installed torch does not know is left out, with a log line."""
+    """Options of ``torch.profiler.profile``. Options that the installed torch lacks are ignored, with a log line."""
 
     activities: Annotated[
         Any,
         Default(None),
         Doc(
-            'What to record: torch\'s activities, or their names (``["cpu", "cuda"]``); None records all there are. '
-            '``"cuda:cuspy"`` has torch\'s next recorder look at the device, '
-            '``"cuda:cuspy+environment_counters"`` with an option of its ``CuspyConfig``; a mapping of an activity to '
-            "the fields of ``ProfilerActivityConfig`` says all of it (on the command line in a JSON list). Where it is "
-            "not available, Kineto records."
+            'Activities to record: torch\'s activities or their names (``["cpu", "cuda"]``); None records all. '
+            '``"cuda:cuspy"`` selects torch\'s next recorder for the device, and '
+            '``"cuda:cuspy+environment_counters"`` also sets an option of its ``CuspyConfig``. A mapping of an '
+            "activity to the fields of ``ProfilerActivityConfig`` sets all options (on the command line in a JSON "
+            "list). If this recorder is not available, Kineto records."
         ),
     ]
-    record_shapes: Annotated[bool, Default(False), Doc("Record the shapes of the operators' inputs.")]
-    profile_memory: Annotated[bool, Default(False), Doc("Record allocations.")]
-    with_stack: Annotated[bool, Default(False), Doc("Record the Python stacks.")]
-    with_flops: Annotated[bool, Default(False), Doc("Estimate floating point operations; records shapes as well.")]
-    with_modules: Annotated[bool, Default(False), Doc("TorchScript's module hierarchy; deprecated by torch.")]
-    experimental_config: Annotated[Any, Default(None), Doc("torch's own ``_ExperimentalConfig``.")]
+    record_shapes: Annotated[bool, Default(False), Doc("Whether to record the shapes of operator inputs.")]
+    profile_memory: Annotated[bool, Default(False), Doc("Whether to record memory allocations.")]
+    with_stack: Annotated[bool, Default(False), Doc("Whether to record Python stacks.")]
+    with_flops: Annotated[
+        bool, Default(False), Doc("Whether to estimate floating point operations. It also records shapes.")
+    ]
+    with_modules: Annotated[
+        bool, Default(False), Doc("Whether to record the module hierarchy of TorchScript. Deprecated by torch.")
+    ]
+    experimental_config: Annotated[Any, Default(None), Doc("``_ExperimentalConfig`` of torch.")]
     execution_trace_observer: Annotated[
         Any,
         Default(None),
-        Doc("A ``torch.profiler.ExecutionTraceObserver``, started and stopped with each window."),
+        Doc("``torch.profiler.ExecutionTraceObserver`` that starts and stops with each window."),
     ]
     acc_events: Annotated[
-        bool, Default(False), Doc("Let ``events()`` add up over windows; grows without bound, as in torch.")
+        bool,
+        Default(False),
+        Doc("Whether ``events()`` accumulates over windows. Memory grows without limit, as in torch."),
     ]
-    use_cuda: Annotated[Any, Default(None), Doc("Deprecated by torch, gone in 2.14.")]
-    custom_trace_id_callback: Annotated[Any, Default(None), Doc("Makes the trace id of a window.")]
+    use_cuda: Annotated[Any, Default(None), Doc("Deprecated by torch, removed in 2.14.")]
+    custom_trace_id_callback: Annotated[Any, Default(None), Doc("Function that returns the trace id of a window.")]
     post_processing_timeout_s: Annotated[
-        float | None, Default(None, _SECONDS), Doc("How long torch may take to parse events, in seconds.")
+        float | None, Default(None, _SECONDS), Doc("Maximum time for torch to parse events, in seconds.")
     ]
 
 
 class Options(RecordingOptions, total=False):
-    """What every face takes, under the same names; all are keyword-only and have a default.
+    """All options. Every interface uses the same names. All options are keyword-only and have a default.
 
-    This is the one place that defines an option: its type, its default and its meaning. Signatures and the help of all
-    faces are made from it.
+    Type, default and meaning of an option are defined only here. Signatures and help texts of all interfaces are
+    generated from this class.
     """
 
     out: Annotated[
         str | os.PathLike[str] | None,
         Default(None, _PATH),
-        Doc("The folder that holds runs; None is ``perf``, or a folder ``perf`` beside the framework's own logs."),
+        Doc("Folder of all runs. None selects ``perf``, inside the framework's log folder if there is one."),
     ]
     run: Annotated[
         str | None,
         Default(None, _NAME),
-        Doc("Name of the run, the same on all ranks; None takes the launcher's identity, else the time and process."),
+        Doc("Name of the run, equal on all ranks. None selects the launcher's job id, else the time and process id."),
     ]
     ranks: Annotated[
         Ranks,
         Default("all", _RANKS),
-        Doc('Which ranks record: ``"all"``, a list, ``"first-of-node"``, or a callable of the job\'s facts.'),
+        Doc('Ranks that record: ``"all"``, ``"first-of-node"``, a list, or a function of a ``Job``.'),
     ]
-    stage: Annotated[str, Default("train", _NAME), Doc("What the loop is called in file names and tables.")]
+    stage: Annotated[str, Default("train", _NAME), Doc("Name of the loop in file names and tables.")]
     background: Annotated[
-        bool, Default(True), Doc("Whether a child process makes the files; otherwise the training waits for them.")
+        bool, Default(True), Doc("Whether a worker process makes the files. Otherwise the training waits for them.")
     ]
     exit_timeout: Annotated[
         float,
         Default(2.0, _FROM_0),
-        Doc("How long the end of the process waits for files, in seconds; after that they are made without it."),
+        Doc("Maximum wait for files at the end of the process, in seconds. The worker finishes them later."),
     ]
     max_trace_mb: Annotated[
         float | None,
         Default(20.0, _ABOVE_0_OR_NONE),
         Doc(
-            "Largest trace of a window, as plain JSON, in MB. A window ends before the step that would exceed it, or "
-            "inside its first step. The training waits at most 0.1 s per MB for a trace. None sets no limit. Folders "
-            "are still named by the planned steps, because the windows of ranks may end at different steps."
+            "Maximum trace size of a window, as uncompressed JSON, in MB. A window ends before the step that would "
+            "exceed it, or inside its first step. The training waits at most 0.1 s per MB for a trace. None sets no "
+            "limit. Folders are still named by the planned steps, because windows of ranks may end at different steps."
         ),
     ]
     keep_windows: Annotated[
         int | None,
         Default(None, _COUNT),
-        Doc("How many windows of a stage a rank keeps, the latest ones; None keeps all."),
+        Doc("Number of latest windows that each rank keeps per stage. None keeps all."),
     ]
     communication: Annotated[
         str | None,
         Default(None, _PARTS),
         Doc(
-            'Parts of names, as ``"mine|other"``: kernels in whose name one of them is found communicate, as do those '
-            "of NCCL and the other libraries that are known."
+            'Parts of kernel names, for example ``"mine|other"``. Kernels with one of these parts in their name count '
+            "as communication, in addition to kernels of known libraries such as NCCL."
         ),
     ]
     labels: Annotated[
         bool,
         Default(True),
-        Doc("Whether the parts of a step that nobody labelled are labelled while a window records and makes files."),
+        Doc("Whether to label unlabelled parts of a step in windows. Only if files are written."),
     ]
     workers: Annotated[
         bool,
         Default(True),
         Doc(
-            "Whether the workers of a loader are sampled while a window records. A process of perfhooks reads their "
-            "memory; the workers run no code of perfhooks and get no signal. On Linux, and only if files are written."
+            "Whether to sample the workers of a loader in windows. A process of perfhooks reads their memory; the "
+            "workers run no code of perfhooks and get no signal. Only on Linux, and only if files are written."
         ),
     ]
     explain: Annotated[
         bool,
         Default(True),
         Doc(
-            "Whether the first window is followed by one step with stacks and shapes, which names lines and "
-            "modules, where neither a schedule nor anything to record was given. It takes at most 1.2 seconds of the "
-            "training; where it would take more, it is left out."
+            "Whether to record one more step with stacks and shapes after the first window, to name lines and modules. "
+            "Only if neither a schedule nor a recording option is given. It costs the training at most 1.2 seconds, "
+            "and is skipped if it would cost more."
         ),
     ]
     watch: Annotated[
         bool,
         Default(True),
         Doc(
-            "Whether a thread that sleeps most of the time looks after the run: it explains slow steps, hears requests "
-            "for windows, and keeps the timeline on the disk up to date. Only where files are written."
+            "Whether to start the watcher, a thread that sleeps most of the time. It explains slow steps, reads "
+            "requests for windows and writes the timeline. Only if files are written."
         ),
     ]
     trigger: Annotated[
         str | None,
         Default(None, _TRIGGER),
         Doc(
-            'What else opens a window: ``"slow"``, a slow step. The window lies over the next one where slow steps '
-            "have a rhythm, else after the slow step; at most 10 windows, besides those of the schedule."
+            'Trigger of additional windows: ``"slow"`` for slow steps. If slow steps are periodic, the window contains '
+            "the next one, else it follows the slow step. At most 10 windows in addition to the schedule."
         ),
     ]
     keep: Annotated[
         str,
         Default("all", _KEEP),
         Doc(
-            'Which windows of the schedule are kept: ``"all"``, or ``"slow"``, those in which a step was slow: more '
-            "than 3 times the median, or far beyond what steps vary by."
+            'Windows of the schedule to keep: ``"all"``, or ``"slow"`` for windows with a slow step. A step is slow if '
+            "it exceeds 3 times the median, or the usual variation by far."
         ),
     ]
     poll: Annotated[
         float,
         Default(1.0, _ABOVE_0),
-        Doc("Seconds between two looks at the run folder for requests; more spares a disk that many ranks share."),
+        Doc("Interval of checks of the run folder for requests, in seconds. Increase it if many ranks share a disk."),
     ]
     signal: Annotated[
         str | None,
         Default(None, _SIGNAL),
-        Doc('A signal that asks this process for a window, as ``"USR2"``; its handler sets a flag and nothing else.'),
+        Doc('Signal that requests a window from this process, for example ``"USR2"``. Its handler only sets a flag.'),
     ]
     on_error: Annotated[
         OnError,
         Default("warn", _ON_ERROR),
-        Doc('``"warn"`` logs what fails on our side and lets training go on; ``"raise"`` is there for tests.'),
+        Doc(
+            'Action on errors in perfhooks: ``"warn"`` logs them and the training continues; ``"raise"`` is for tests.'
+        ),
     ]
     keep_results: Annotated[
         bool,
         Default(True),
-        Doc("Whether ``key_averages()`` and the like can be asked after a window; they hold memory until the next."),
+        Doc("Whether ``key_averages()`` and similar methods work after a window. Memory is in use until the next one."),
     ]
 
 
 class Option(NamedTuple):
-    """One option, as help and documentation show it."""
+    """The help text of an option."""
 
     name: str
     type: Any
@@ -249,7 +256,7 @@ class Option(NamedTuple):
 
 @functools.cache
 def described() -> tuple[Option, ...]:
-    """All options, in the order of their definition."""
+    """Return all options in the order of their definition."""
     return tuple(_option(name, hint) for name, hint in get_type_hints(Options, include_extras=True).items())
 
 
@@ -260,35 +267,36 @@ def _option(name: str, hint: Any) -> Option:
 
 
 DEFAULTS: Final = cast("Options", {option.name: option.default for option in described()})
-"""What an option is when it is not given."""
+"""Default values by option."""
 
 Face = TypeVar("Face", bound=type)
 
 
 def with_options(*, without: Collection[str] = (), **defaults: Any) -> Callable[[Face], Face]:
-    """Let ``help()``, ``inspect.signature`` and notebooks show every option of a face, with its default and meaning.
+    """Show all options of an interface in ``help()``, ``inspect.signature`` and notebooks, with defaults and meanings.
 
     Args:
-        without: Options that the face does not take.
-        **defaults: Where they differ from those of :class:`Options`.
+        without: Options that the interface does not accept.
+        **defaults: Defaults that differ from :class:`Options`.
 
     Returns:
-        A decorator of classes whose constructor takes ``**options: Unpack[Options]``. A line ``**options: ...`` among
-        the arguments of their docstring gives way to the options.
+        A decorator of classes whose constructor accepts ``**options: Unpack[Options]``. In their docstring it replaces
+            the
+        line ``**options: ...`` with the list of options.
     """
-    taken = [option for option in described() if option.name not in without]
-    shown = [option._replace(default=defaults.get(option.name, option.default)) for option in taken]
+    accepted = [option for option in described() if option.name not in without]
+    shown = [option._replace(default=defaults.get(option.name, option.default)) for option in accepted]
 
     def show(face: Face) -> Face:
         own = inspect.signature(face)
-        parameters = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        parameters = [item for item in own.parameters.values() if item.kind is not inspect.Parameter.VAR_KEYWORD]
         parameters += [
             inspect.Parameter(
                 option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type
             )
             for option in shown
         ]
-        face.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect asks for it
+        face.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # inspect reads it
         lines = "".join(f"        {option.name}: {option.meaning} Default: {option.default!r}.\n" for option in shown)
         face.__doc__ = _OPTIONS_LINE.sub(lambda _: lines, face.__doc__ or "")
         return face
@@ -300,34 +308,34 @@ _OPTIONS_LINE: Final = re.compile(r"^ +\*\*options: .*\n", re.MULTILINE)
 
 
 def checked(options: Options) -> Options:
-    """All options, with their defaults, or an error that says which one is wrong.
+    """Return all options including defaults, after checking their values.
 
     Raises:
-        TypeError: No option has this name.
-        OptionError: An option has a value that it cannot have.
+        TypeError: An option is unknown.
+        OptionError: An option has an invalid value.
     """
     check_names(options)
-    whole: dict[str, Any] = {**DEFAULTS, **options}
+    values: dict[str, Any] = {**DEFAULTS, **options}
     for name, _, default, _, rule in described():
-        value = whole[name]
+        value = values[name]
         if rule is not None and not (value is None and default is None) and not rule.holds(value):
             raise OptionError(f"{name} must be {rule.text}, got {value!r}")
-    if not whole["watch"] and (whole["trigger"] or whole["keep"] != "all"):
-        raise OptionError("trigger and keep need watch=True: the thread that watches knows which steps are slow")
-    if not whole["watch"] and whole["signal"] is not None:
-        raise OptionError("signal needs watch=True: the thread that watches hears of it")
-    return cast("Options", whole)
+    if not values["watch"] and (values["trigger"] or values["keep"] != "all"):
+        raise OptionError("trigger and keep need watch=True: the watcher detects slow steps")
+    if not values["watch"] and values["signal"] is not None:
+        raise OptionError("signal needs watch=True: the watcher reads requests")
+    return cast("Options", values)
 
 
 def check_names(options: Iterable[str], also: Iterable[str] = ()) -> None:
-    """Whether there are options of these names.
+    """Check the names of options.
 
     Args:
-        options: What was given.
-        also: Names of other arguments, which may have been meant.
+        options: Names to check.
+        also: Names of other arguments, for suggestions in the error message.
 
     Raises:
-        TypeError: There is none.
+        TypeError: A name is unknown.
     """
     for name in options:
         if name not in DEFAULTS:
@@ -337,39 +345,39 @@ def check_names(options: Iterable[str], also: Iterable[str] = ()) -> None:
 
 
 def check_step(step: Any) -> None:
-    """Whether something is the number of a step.
+    """Check that a value is a step number.
 
     Raises:
-        OptionError: It is not.
+        OptionError: It is not an integer, or negative.
     """
     if not _is_integer(step) or step < 0:
         raise OptionError(f"step must be an integer >= 0, got {step!r}")
 
 
 def check_request(steps: Any, recording: Mapping[str, object]) -> None:
-    """Whether a window can be asked for like this.
+    """Check the options of a request for a window.
 
     Raises:
-        OptionError: A value cannot be.
-        TypeError: What is to be recorded is no such option.
+        OptionError: A value is invalid.
+        TypeError: A recording option is not available for requests.
     """
     if not _is_integer(steps) or not 1 <= steps <= MOST_STEPS:
         raise OptionError(f"steps must be an integer from 1 to {MOST_STEPS}, got {steps!r}")
     for name, value in recording.items():
         if name not in RECORDING:
-            raise TypeError(f"a request takes {', '.join(RECORDING)}, got {name!r}")
+            raise TypeError(f"a request accepts {', '.join(RECORDING)}, got {name!r}")
         if not isinstance(value, bool):
             raise OptionError(f"{name} must be true or false, got {value!r}")
 
 
 def recording(options: Options) -> dict[str, Any]:
-    """Those of the given options that torch.profiler takes, less those at their default."""
+    """Return the options of torch.profiler that differ from their defaults."""
     names = get_type_hints(RecordingOptions)
     return {name: value for name, value in options.items() if name in names and value != DEFAULTS.get(name)}
 
 
 def selected(ranks: Ranks, job: Job) -> bool:
-    """Whether this process records."""
+    """Return whether this process records."""
     if callable(ranks):
         return bool(ranks(job))
     if isinstance(ranks, str):
@@ -378,12 +386,12 @@ def selected(ranks: Ranks, job: Job) -> bool:
 
 
 def are_any(ranks: Ranks, world_size: int) -> bool:
-    """Whether ``ranks`` may name any rank of a job of that size."""
+    """Return whether ``ranks`` may select any rank of a job of this size."""
     return callable(ranks) or isinstance(ranks, str) or min(ranks) < world_size
 
 
 def said(ranks: Ranks) -> str | list[int]:
-    """``ranks`` for ``run.json``; of a callable, that it was one."""
+    """Return ``ranks`` for ``run.json``; a function becomes ``"callable"``."""
     if callable(ranks):
         return "callable"
     return ranks if isinstance(ranks, str) else sorted(ranks)
