@@ -223,7 +223,9 @@ def test_an_option_of_another_profiler_is_taken_or_answered_with_its_successor(w
     """Each keyword and handler that an answer names is one that there is."""
     faces = [ProfilerCallback] if name in inspect.signature(Profiler).parameters else [Profiler, ProfilerCallback]
     for face in faces:
-        with pytest.raises(TypeError, match=re.escape(f"unexpected option {name!r}; it is one of {whose}; here it is")):
+        with pytest.raises(
+            TypeError, match=re.escape(f"unexpected option {name!r}; this is an option of {whose}; use")
+        ):
             face(**{name: 1})
     answer = SUCCESSORS[whose][name]
     keywords = {*inspect.signature(Profiler).parameters, *inspect.signature(ProfilerCallback).parameters}

@@ -1,13 +1,13 @@
-"""What perfhooks raises; everything else that reaches a user is a bug.
+"""Errors that perfhooks raises. Any other exception that reaches a user is a bug.
 
 ::
 
     PerfhooksError
-    ├── OptionError (ValueError)      a wrong argument, found at construction
-    │   ├── ScheduleError             a schedule that cannot be
-    │   └── CommandError              a command that cannot be run
-    ├── NothingRecordedError          a result was asked for before a window was recorded
-    └── TraceError                    a file that is no trace, or a broken one
+    ├── OptionError (ValueError)      an invalid argument, raised at construction
+    │   ├── ScheduleError             an invalid schedule
+    │   └── CommandError              a command that cannot start
+    ├── NothingRecordedError          a result was requested before a window was recorded
+    └── TraceError                    a file that is not a trace, or a damaged one
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from __future__ import annotations
 from typing import Literal
 
 OnError = Literal["warn", "raise"]
-"""What becomes of a failure on our side: a line in the log, or an exception, as tests want it."""
+"""Action on errors in perfhooks: a log line, or an exception for tests."""
 
 
 class PerfhooksError(Exception):
     """Base of all errors raised by perfhooks."""
 
     exit_code = 2
-    """What the command line ends with."""
+    """Exit code of the command line."""
 
 
 class OptionError(PerfhooksError, ValueError):
-    """A wrong argument: says which, the rule and the value."""
+    """An invalid argument. The message contains its name, the rule and the value."""
 
 
 class CommandError(OptionError):
-    """A command that `perfhooks run` cannot become.
+    """A command that `perfhooks run` cannot start.
 
     Args:
-        said: What is wrong.
-        code: The exit code that a shell has then: 127 for what is not found, 126 for what cannot be executed.
+        said: Description of the problem.
+        code: Exit code of a shell for this problem: 127 for a missing file, 126 for a file that is not executable.
     """
 
     def __init__(self, said: str, code: int) -> None:
@@ -46,12 +46,12 @@ class CommandError(OptionError):
 
 
 class ScheduleError(OptionError):
-    """A schedule that cannot be: says the field, the rule and the value."""
+    """An invalid schedule. The message contains the field, the rule and the value."""
 
 
 class NothingRecordedError(PerfhooksError):
-    """A result was asked for, but no window has been recorded: says why."""
+    """A result was requested, but no window is recorded. The message contains the reason."""
 
 
 class TraceError(PerfhooksError):
-    """A file that is no Kineto trace, or a broken one: says what and where."""
+    """A file that is not a Kineto trace, or a damaged trace. The message contains the problem and its position."""

@@ -1,4 +1,4 @@
-"""The boundary between profiling and training: what fails on our side ends here, as one log line."""
+"""The boundary between perfhooks and the training: errors of perfhooks end here, as one log line."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ logger = logging.getLogger("perfhooks")
 
 
 class _Console(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for type checkers before 3.11
-    """Writes to the standard error of the moment, and only while nobody else shows the program's log."""
+    """Writes to the current standard error, unless the program configured its own log handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
         is_alone = not logger.propagate or not logging.getLogger().handlers
-        if not is_alone or logger.handlers != [self] or _is_kept(record):
+        if not is_alone or logger.handlers != [self] or _is_stored_in_notebook(record):
             return
         if is_own_stderr():
             write_error(f"{self.format(record)}\n")
         else:
-            self.stream = sys.stderr  # setStream flushes the one before, which may have been closed
+            self.stream = sys.stderr  # setStream would flush the previous stream, which may be closed
             super().emit(record)
 
 
-def _is_kept(record: logging.LogRecord) -> bool:
-    """Whether a line would stay in a notebook that is saved; warnings may."""
+def _is_stored_in_notebook(record: logging.LogRecord) -> bool:
+    """Return whether a saved notebook would contain the line. Warnings are allowed."""
     return record.levelno < logging.WARNING and type(sys.stderr).__module__.startswith("ipykernel")
 
 
@@ -44,7 +44,7 @@ _STDERR: Final = 2
 
 
 def is_own_stderr() -> bool:
-    """Return whether ``sys.stderr`` is the standard error of the process, and not an object of the program."""
+    """Return whether ``sys.stderr`` is the standard error of the process, and not a replacement."""
     try:
         return sys.__stderr__ is not None and sys.stderr is sys.__stderr__ and sys.__stderr__.fileno() == _STDERR
     except (OSError, ValueError):  # it was closed
@@ -57,7 +57,7 @@ def is_terminal() -> bool:
 
 
 def write_error(text: str) -> None:
-    """Write to standard error; a reader that is gone, or that does not read, changes nothing for the program.
+    """Write to standard error. A closed or blocked reader has no effect on the program.
 
     ``sys.stderr`` would keep text that it cannot write, and Python would then end with exit code 120.
     """
@@ -79,10 +79,10 @@ def write_error(text: str) -> None:
 
 
 def speak_up(*, apart: bool = False) -> None:
-    """Let INFO lines reach the terminal of a program that never configured logging.
+    """Show INFO lines on the terminal if the program did not configure logging.
 
     Args:
-        apart: Keep them out of the program's own log too, wherever that goes, as it knows nothing of us.
+        apart: Whether to keep the lines out of the program's own log, because the program does not know perfhooks.
     """
     if apart:
         logger.propagate = False
@@ -97,22 +97,22 @@ def speak_up(*, apart: bool = False) -> None:
 
 
 MOST_CHARACTERS: Final = 1000
-"""Of an exception's text; some carry whole tables."""
+"""Maximum length of an exception message in a log line."""
 
 
 def cause_of(error: BaseException) -> str:
-    """An exception as the cause of something, whatever it does when it is asked for its text."""
+    """Return type and message of an exception, even if its ``__str__`` raises."""
     name = type(error).__name__
     try:
         return f"{name}: {str(error)[:MOST_CHARACTERS]}".rstrip(": ")
-    except Exception:  # noqa: BLE001 -- the text is code of the user's
+    except Exception:  # noqa: BLE001 -- __str__ is user code
         return name
 
 
 def hide_frames(error: BaseException) -> None:
-    """Leave our frames out of the traceback of an exception of the program, which passes through a stand-in of ours.
+    """Remove frames of perfhooks from the traceback of the program's exception that passes through a wrapper.
 
-    On Python 3.10 an exception that is raised again keeps them.
+    On Python 3.10 a re-raised exception keeps them.
     """
     trace = error.__traceback__
     while trace is not None and is_ours(trace.tb_frame.f_code.co_filename):
@@ -128,19 +128,19 @@ def hide_frames(error: BaseException) -> None:
 
 
 def is_of_handler(error: BaseException) -> bool:
-    """Whether an exception comes from a signal handler of the program's, so that it is not for us to catch."""
+    """Return whether an exception comes from a signal handler of the program, so perfhooks must not catch it."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    codes = {getattr(getattr(each, "__func__", each), "__code__", None) for each in handlers} - {None}
+    codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers} - {None}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 @contextmanager
 def guard(what: str, on_error: OnError = "warn") -> Iterator[None]:
-    """Keep a failure of ours from reaching the training loop.
+    """Keep an error of perfhooks away from the training loop.
 
     Args:
-        what: What is being done, as the start of a sentence ("saving the trace").
-        on_error: ``"warn"`` logs one line, and the traceback at DEBUG; ``"raise"`` lets the error through.
+        what: The current action, as the start of a sentence ("saving the trace").
+        on_error: ``"warn"`` logs one line, and the traceback at DEBUG; ``"raise"`` re-raises the error.
     """
     try:
         yield

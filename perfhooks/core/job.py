@@ -1,4 +1,4 @@
-"""The facts of one process of a training job; `perfhooks.run.job` finds them out."""
+"""The facts of one process of a training job. `perfhooks.run.job` detects them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Job:
     world_size: int = 1
     """Number of processes in the job."""
     node: str = ""
-    """Name of the machine."""
+    """Name of the host."""
     identity: str | None = None
-    """What the launcher calls this job, the same on all its ranks; None where there is no launcher."""
+    """Job id from the launcher, equal on all ranks; None without a launcher."""
     is_restart: bool = False
-    """Whether the launcher says that it had to start the processes of this node again."""
+    """Whether the launcher restarted the processes of this node."""
 
     @property
     def first(self) -> Job:
-        """The facts of rank 0, as far as they are known here."""
+        """The known facts of rank 0."""
         return replace(self, rank=0, local_rank=0)

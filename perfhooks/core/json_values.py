@@ -1,4 +1,4 @@
-"""Tables and names as plain JSON: small, and nothing in it that only Python understands."""
+"""Tables and texts as small portable JSON."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ if TYPE_CHECKING:
     import polars as pl
 
 Columns = dict[str, list[Any]]
-"""A table: for each column its values, all of one length; None is what is not known."""
+"""Table values by column, all of one length; None for unknown values."""
 
 _DIGITS: Final = 7
 _LONGEST: Final = 240
 
 
 def columns(table: pl.DataFrame, rows: int | None = None) -> Columns:
-    """A table as lists, without the columns in which nothing is known.
+    """Return a table as lists, without columns that contain only nulls.
 
     Args:
-        table: Any table of numbers, texts and truths.
-        rows: How many rows to keep, the first ones; None keeps all.
+        table: Table of numbers, texts and booleans.
+        rows: Number of leading rows to keep; None keeps all.
 
     Returns:
-        Its columns; numbers have seven significant digits, texts at most 240 characters.
+        Its columns. Numbers have seven significant digits, texts at most 240 characters.
     """
     head = table if rows is None else table.head(rows)
-    known = [name for name in head.columns if head[name].null_count() < head.height]
-    return {name: [_plain(value) for value in head[name].to_list()] for name in known}
+    names = [name for name in head.columns if head[name].null_count() < head.height]
+    return {name: [_plain(value) for value in head[name].to_list()] for name in names}
 
 
 def text(value: str, longest: int = _LONGEST) -> str:
-    """A text that any reader of JSON takes, its middle left out where it is too long."""
-    whole = value.encode("utf-8", "replace").decode("utf-8")
+    """Return valid UTF-8 text. The middle of a long text is replaced by an ellipsis."""
+    valid_text = value.encode("utf-8", "replace").decode("utf-8")
     half = longest // 2
-    return whole if len(whole) <= longest else f"{whole[:half]} … {whole[-half:]}"
+    return valid_text if len(valid_text) <= longest else f"{valid_text[:half]} … {valid_text[-half:]}"
 
 
 def number(value: Any) -> Any:
-    """A number in seven digits; what is not finite, or no number, is not known."""
+    """Return a number with seven significant digits; None for infinities, NaN and other types."""
     if not isinstance(value, float | int) or not math.isfinite(value):
         return None
     short = float(f"{value:.{_DIGITS}g}")
@@ -54,5 +54,5 @@ def _plain(value: Any) -> Any:
 
 
 def facts(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of some facts that are known."""
+    """Return the facts without empty values."""
     return {name: value for name, value in given.items() if value not in (None, "", [], {}, ())}

@@ -1,27 +1,31 @@
-"""What happens beside the training in its process: who is called when it ends or forks, in which order, and why.
+"""Work at the end of the process and at forks: the calls, their order and the reasons.
 
-Python calls what is registered with `atexit` in the reverse order of registration, and forks call in the order of it:
-both are the order in which modules happen to be imported. Here the order is written down, and nobody else registers::
+Python runs `atexit` handlers in reverse order of registration, and fork handlers in order of registration. Both depend
+on the order of imports. This module fixes the order, and no other module registers handlers::
 
     import torch ─ first step ─ windows ─ ... ─ last step ─ the interpreter ends
                                 │                           COUNTS REASON STARTUP WATCHER PROFILERS, exit summary
                                 └─ a fork: HOLD, then the parent goes on; in the child SIGNALS PROFILERS WATCHER STEPS
                                    TURNS RECORDER
 
-The exit summary of `perfhooks run` is printed by the first handler of all, so that it comes last: that of
-`launch.site.sitecustomize`, which processes without torch have as well.
+The exit summary of `perfhooks run` is printed last. Its handler in `launch.site.sitecustomize` is registered first,
+also in processes without torch.
 
-Threads of ours in a training, all of them daemons: the watcher (`watch.watcher`), which looks at steps, requests and
-the timeline; the sampler of the start and the timer of `perfhooks run`, which makes the report of the first steps
-(`launch.startup`, `launch.step_signal`); the overseer of an open window's budget (`loop.ending.in_step`);
-the one that hears SIGTERM and SIGHUP while a window is open (`loop.ending.signals`); one that names the modules
-of a window, out of its recorder's sight, and is gone at once (`loop.labelling`); and one that opens the run folder
-beside other threads of the program (`loop.limits.run_opening`). The worker is a process of its own.
+Threads of perfhooks in a training are daemons:
 
-What a process has once, and in which module alone it changes: who listens to a program that does not know of us
-(`launch.step_signal`), the watcher (`watch.watcher`), the profilers that have not ended
-(`loop.ending.lifetime`), the runs that were opened (`run.folder`), and the calls below. A forked child forgets the
-first three, as the listing above says; what is known of this process (`run.liveness`) is kept by its number.
+* the watcher (`watch.watcher`): slow steps, requests and the timeline
+* the start-up sampler and the timer of `perfhooks run`, which reports the first steps (`launch.startup`,
+  `launch.step_signal`)
+* the monitor of an open window's trace size (`loop.ending.in_step`)
+* the handler of SIGTERM and SIGHUP during a window (`loop.ending.signals`)
+* a short thread that collects module names outside the recorded threads (`loop.labelling`)
+* a thread that opens the run folder (`loop.limits.run_opening`)
+
+The worker is a separate process.
+
+Each kind of global state changes in one module: listeners in programs that do not use perfhooks (`launch.step_signal`),
+the watcher (`watch.watcher`), active profilers (`loop.ending.lifetime`), open runs (`run.folder`), and the calls in
+this module. A forked child resets the first three. Facts of a process (`run.liveness`) are stored by process id.
 """
 
 from __future__ import annotations
@@ -41,49 +45,50 @@ if TYPE_CHECKING:
 
 
 THREADS: Final = "perfhooks"
-"""First part of the name of each thread of ours that Python knows by a name."""
+"""Prefix of the names of all threads of perfhooks."""
 
 
 class End(IntEnum):
-    """What is done when the interpreter ends, in this order."""
+    """Work at the end of the interpreter, in this order."""
 
     COUNTS = auto()
-    """`perfhooks run` writes how many fetches and updates a step had: the last page shows it."""
+    """`perfhooks run` writes the fetches and updates per step, for the last report."""
     REASON = auto()
-    """`perfhooks run` keeps the first steps where nothing else was recorded, or leaves a note of why nothing was."""
+    """`perfhooks run` stores the first steps if no window was recorded, or the reason for their absence."""
     STARTUP = auto()
-    """The table of what came before the first step is written."""
+    """The table of the start-up is written."""
     WATCHER = auto()
-    """The watcher's thread ends, as its last rows belong on the page that the next line makes."""
+    """The watcher stops and writes its last rows, which the final report contains."""
     PROFILERS = auto()
-    """Open windows are kept, and files waited for: an open recorder at the end of Python is a segmentation fault."""
+    """Open windows are saved, and files awaited. A recorder that is open when Python ends causes a segmentation
+    fault."""
 
 
 class Child(IntEnum):
-    """What is done in a forked child, in this order; it records nothing, and touches nothing of its parent's."""
+    """Work in a forked child, in this order. The child records nothing and changes nothing of its parent."""
 
     SIGNALS = auto()
-    """First, so that a signal that comes at once ends the child as it would any other."""
+    """First, so that an early signal ends the child as usual."""
     PROFILERS = auto()
-    """They forget their windows, their files and the worker."""
+    """Profilers forget their windows, files and worker."""
     WATCHER = auto()
-    """Its thread is not there."""
+    """The watcher's thread does not exist in the child."""
     STEPS = auto()
-    """What `perfhooks run` heard is not the child's."""
+    """Events of `perfhooks run` belong to the parent."""
     TURNS = auto()
-    """The connection of a training under `perfhooks compare --run` is the parent's."""
+    """The connection of a training under `perfhooks compare --run` belongs to the parent."""
     RECORDER = auto()
-    """It will not wait for the recorder's thread when it ends."""
+    """The child does not wait for the recorder's thread at its end."""
 
 
 class Outcome:
-    """What the exit summary of `perfhooks run` needs to know of the end of the process."""
+    """The facts about the end of the process for the exit summary of `perfhooks run`."""
 
     def __init__(self) -> None:
         self.unfinished: set[str] = set()
-        """The runs whose files are not complete."""
+        """Runs with missing files."""
         self.is_interrupted = False
-        """Whether the user ended the wait for files by Ctrl-C."""
+        """Whether Ctrl-C ended the wait for files."""
 
 
 outcome = Outcome()
@@ -92,9 +97,9 @@ _in_child: dict[Child, Callable[[], object]] = {}
 
 
 def at_end(when: End, call: Callable[[], object]) -> None:
-    """Have something done when the interpreter ends; what was to be done at this point before is forgotten.
+    """Register a call for the end of the interpreter. It replaces the previous call for the same phase.
 
-    All of it comes before whatever others have registered so far, as torch does while it is imported.
+    All calls run before the handlers that others have registered so far, such as those of torch.
     """
     _at_end[when] = call
     atexit.unregister(_end)
@@ -102,47 +107,48 @@ def at_end(when: End, call: Callable[[], object]) -> None:
 
 
 def in_child(when: Child, call: Callable[[], object]) -> None:
-    """Have something done in forked children; what was to be done at this point before is forgotten."""
+    """Register a call for forked children. It replaces the previous call for the same phase."""
     _in_child[when] = call
 
 
 def around_forks(before: Callable[[], object], in_parent: Callable[[], object]) -> None:
-    """Have something done in the parent just before it forks, and just after."""
+    """Register calls in the parent before and after a fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=before, after_in_parent=in_parent)
 
 
 def _end() -> None:
-    _each([_at_end[when] for when in sorted(_at_end)])
+    _run_all([_at_end[when] for when in sorted(_at_end)])
 
 
-def _each(calls: list[Callable[[], object]]) -> None:
-    """Call all of them, also after one that raises, as Ctrl-C may make each."""
+def _run_all(calls: list[Callable[[], object]]) -> None:
+    """Run all calls, even if one raises, for example after Ctrl-C."""
     if calls:
         try:
             calls[0]()
         finally:
-            _each(calls[1:])
+            _run_all(calls[1:])
 
 
 def end_by_ctrl_c() -> None:
-    """Let a program that a Ctrl-C ended die of SIGINT, as it would have without us.
+    """Let a program that Ctrl-C ended die of SIGINT, as without perfhooks.
 
-    Python notes that the main program raised KeyboardInterrupt, and forgets it when a text is executed, as dataclasses
-    do that are imported to make files. A text that raises it notes it again (``run_eval_code_obj`` in CPython).
+    Python remembers an uncaught KeyboardInterrupt of the main program, but forgets it when code is executed from text.
+    Dataclasses do that when they are imported. Executing a text that raises it restores the flag (``run_eval_code_obj``
+    in CPython).
     """
     is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not is_interactive:
         with contextlib.suppress(KeyboardInterrupt):
-            exec("raise KeyboardInterrupt")  # noqa: S102 -- it is this text
+            exec("raise KeyboardInterrupt")  # noqa: S102 -- a constant text
 
 
 def _split() -> None:
-    _each([_in_child[when] for when in sorted(_in_child)])
+    _run_all([_in_child[when] for when in sorted(_in_child)])
 
 
 def working_directory() -> str:
-    """The folder that this process works in; nothing where it was deleted."""
+    """Return the working directory of this process; empty if it was deleted."""
     try:
         return os.getcwd()  # noqa: PTH109 -- a string
     except FileNotFoundError:
@@ -150,22 +156,22 @@ def working_directory() -> str:
 
 
 def recorder_begins() -> None:
-    """A recorder of torch is about to begin: forked children are to end nevertheless.
+    """Let forked children end after a recorder of torch started.
 
-    Kineto has a thread of its own from then on, and waits for it when the process ends, among what C++ does last. A
-    forked child has no such thread, and would wait for ever.
+    Kineto starts a thread and waits for it at the end of the process, in a C++ destructor. A forked child has no such
+    thread and would wait forever.
     """
     if Child.RECORDER in _in_child or not hasattr(os, "fork"):
         return
     library = ctypes.CDLL(None)
-    if hasattr(library, "on_exit"):  # glibc, and no other
-        # found now: in a child that is forked while another thread loads a library, the loader's lock stays taken
-        in_child(Child.RECORDER, functools.partial(_end_at_once, library.on_exit, library._exit, library.fcloseall))  # noqa: SLF001 -- it is called so
+    if hasattr(library, "on_exit"):  # only glibc
+        # resolved before the fork: the child may inherit a locked dynamic loader
+        in_child(Child.RECORDER, functools.partial(_end_at_once, library.on_exit, library._exit, library.fcloseall))  # noqa: SLF001 -- the name in libc
 
 
 def _end_at_once(on_exit: Callable[..., object], leave: object, close_files: object) -> None:
-    """Let this process end as soon as Python has, with the code that it gives."""
-    # the last one is called first
+    """End this process after Python's own cleanup, with its exit code."""
+    # reverse order
     on_exit(leave, None)
     on_exit(close_files, None)
 

@@ -1,4 +1,4 @@
-"""What a terminal shows while something takes its time; nothing where nobody is looking."""
+"""Progress on a terminal. Without a terminal nothing is written."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PATIENCE_S: Final = 1.0
-"""A wait shorter than this is over before a person has read about it."""
+"""Delay before a wait is shown, in seconds."""
 
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show on a terminal that something goes on."""
+    """Show a spinner with a text on a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -31,16 +31,16 @@ def working(text: str) -> Iterator[None]:
 
 @contextmanager
 def line() -> Iterator[Callable[[str], None]]:
-    """One line on a terminal that says how things stand, and is gone at the end.
+    """Show one line on a terminal, and remove it at the end.
 
     Yields:
-        Takes what it says from now on; nothing is shown before.
+        A function that shows a text on the line.
     """
     is_shown = False
 
     def tell(text: str) -> None:
         nonlocal is_shown
-        if sys.stderr.isatty():  # asked as late as can be: a program may have closed it, and never wait that long
+        if sys.stderr.isatty():  # checked as late as possible: the program may close it before
             is_shown = True
             sys.stderr.write(f"\r{text}\x1b[K")
             sys.stderr.flush()
@@ -54,47 +54,53 @@ def line() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def waiting() -> Iterator[Callable[[float], None]]:
-    """Say on one line, after a second, that the process waits for its files; a terminal forgets the line at the end.
+    """Show after a second that the process waits for files; on a terminal the line disappears at the end.
 
     Yields:
-        Takes for how many seconds the process has waited.
+        A function that accepts the elapsed seconds.
     """
-    is_said = False
+    is_shown = False
     with line() as tell:
 
         def show(seconds: float) -> None:
-            nonlocal is_said
+            nonlocal is_shown
             if seconds < _PATIENCE_S:
                 return
             if sys.stderr is not None and sys.stderr.isatty():
                 tell(f"perfhooks: writing the report, {words.ms(seconds * 1e3)} ")
-            elif not is_said:
+            elif not is_shown:
                 logger.info("writing the report")
-            is_said = True
+            is_shown = True
 
         yield show
 
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Say on a terminal how far a long piece of work has come."""
+    """Show the progress of a long task on a terminal.
+
+    Yields:
+        A function that accepts the number of finished items and the total.
+    """
     with line() as tell:
         yield lambda done, total: tell(f"{what} {done + 1} of {total}")
 
 
 @contextmanager
 def remaining(what: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Say on a terminal what is being done, how far it has come, and how long the rest will take.
+    """Show the progress and the remaining time of a long task on a terminal.
 
     Yields:
-        Takes which of how many is being done, from 1, and what it is.
+        A function that accepts the number of the current item (from 1), the total, and a description.
     """
-    began = time.monotonic()
+    start = time.monotonic()
     with line() as tell:
 
         def show(number: int, total: int, now: str) -> None:
             done = number - 1
-            left = f", {words.ms((time.monotonic() - began) / done * (total - done) * 1e3)} left" if done else ""
-            tell(f"{what} {number} of {total}{left}: {now[:60]}")
+            remaining_time = (
+                f", {words.ms((time.monotonic() - start) / done * (total - done) * 1e3)} left" if done else ""
+            )
+            tell(f"{what} {number} of {total}{remaining_time}: {now[:60]}")
 
         yield show

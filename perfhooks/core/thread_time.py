@@ -1,4 +1,4 @@
-"""The time of one thread, as the system counts it."""
+"""CPU time and waits of one thread, from the system."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Final
 
 RUNS: Final = -2
-"""The thread runs and waits in no system call, see `CountedThread.call`."""
+"""Result of `CountedThread.call` for a thread that runs and waits in no system call."""
 
 
 class CountedThread:
-    """A thread of this process, as the system counts what it does.
+    """Counters of the system for a thread of this process.
 
     Args:
-        ident: As `threading.get_ident` says it in the thread.
-        native: As `threading.get_native_id` does.
+        ident: Result of `threading.get_ident` in the thread.
+        native: Result of `threading.get_native_id` in the thread.
     """
 
     def __init__(self, ident: int, native: int) -> None:
@@ -30,16 +30,16 @@ class CountedThread:
                 self._clock = time.pthread_getcpuclockid(ident)
 
     def cpu_ns(self) -> int | None:
-        """What it has computed, in nanoseconds."""
+        """Return the CPU time in nanoseconds."""
         with contextlib.suppress(OSError):
             return None if self._clock is None else time.clock_gettime_ns(self._clock)
         return None
 
     def waited_ns(self) -> int | None:
-        """How long it could have run and waited for a processor, in nanoseconds; Linux tells.
+        """Return the run-queue wait in nanoseconds; None outside Linux.
 
-        The second number of ``schedstat``, see https://docs.kernel.org/scheduler/sched-stats.html. The file stays open,
-        as each of the calls that open and close it gives the interpreter to somebody else, who keeps it for 5 ms.
+        It is the second number of ``schedstat``, see https://docs.kernel.org/scheduler/sched-stats.html. The file stays
+        open, because opening and closing release the GIL, and another thread can keep it for 5 ms.
         """
         with contextlib.suppress(OSError, ValueError, IndexError):
             if self._schedstat is None:
@@ -53,10 +53,9 @@ class CountedThread:
                 os.close(self._schedstat)
 
     def call(self) -> tuple[int, int] | None:
-        """The call of the system that it waits in, and the call's first argument; None where nobody tells.
+        """Return the system call in which the thread waits, and its first argument; None if unknown.
 
-        A thread that waits for a page of its memory is in call -1, see proc(5), ``/proc/pid/syscall``. `RUNS` stands
-        for one that runs, or could.
+        The number is -1 during a page fault, see proc(5), ``/proc/pid/syscall``, and `RUNS` for a runnable thread.
         """
         with contextlib.suppress(OSError, ValueError, IndexError):
             words = self._read("syscall").split()
@@ -65,14 +64,14 @@ class CountedThread:
         return None
 
     def switches(self) -> int | None:
-        """See `Counters`; Linux tells."""
+        """Return the number of context switches, see `Counters`; None outside Linux."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             lines = self._read("status").splitlines()
             return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
         return None
 
     def faults_and_system_ns(self) -> tuple[int | None, int | None]:
-        """See `Counters`; Linux tells."""
+        """Return page faults and system time, see `Counters`; None outside Linux."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             fields = self._read("stat").rpartition(")")[2].split()
             # minor and major faults, and ticks, see proc(5)
