@@ -413,7 +413,7 @@ def test_names_that_the_terminal_cannot_show_are_no_error(tmp_path):
 def test_findings_are_sentences_with_what_they_gain():
     row = {"title": ["It waits."], "gain_ms": [5.0], "gain_percent": [25.0], "advice": ["Do [this]."]}
     assert [line.rstrip() for line in drawn({"findings": pl.DataFrame(row)}).splitlines()] == [
-        "findings what to do, what gains most first",
+        "findings with advice, by estimated gain",
         "1. It waits. (gain: about 5 ms, 25% of a step)",
         "   Do [this].",
     ]

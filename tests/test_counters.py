@@ -12,7 +12,7 @@ from perfhooks.analysis import findings
 from perfhooks.cli.actions import show
 from perfhooks.core import labels
 from perfhooks.report import page as report
-from perfhooks.report.page import limits_said, markdown, run_data, window_data
+from perfhooks.report.page import limit_sentences, markdown, run_data, window_data
 from perfhooks.report.page.data import WindowData
 from perfhooks.run.capture import Capture
 from perfhooks.trace import counters, read
@@ -143,8 +143,8 @@ def test_what_was_sampled_of_the_device_stands_beside_what_was_computed_of_it(tm
         testing.launch(1, 10 * MS, 11 * MS),
         testing.kernel(1, 11 * MS, 12 * MS),
     ]
-    said = ["Sampled by the device in the same steps, of their whole time: SM active 45%, DRAM 20%."]
-    assert limits_said.sentences(WHOLE, written(tmp_path, *events)) == said
-    assert limits_said.sentences(Capture(last=2, request="explanation"), written(tmp_path, *events)) == []
+    said = ["Activity counters of the device over the same steps: SM active 45%, DRAM 20%."]
+    assert limit_sentences.sentences(WHOLE, written(tmp_path, *events)) == said
+    assert limit_sentences.sentences(Capture(last=2, request="explanation"), written(tmp_path, *events)) == []
     short = active(80, 60, name="SM Active (%)")
-    assert limits_said.sentences(WHOLE, written(tmp_path, *short)) == []
+    assert limit_sentences.sentences(WHOLE, written(tmp_path, *short)) == []

@@ -185,7 +185,7 @@ def test_what_recording_cost_is_kept_and_shown():
         rows = list(csv.DictReader(file))
     active = sorted(float(row["wall_ms"]) for row in rows if row["phase"] == "active")
     assert min(active) <= cost["recorded_step_ms"] <= max(active)
-    assert "recording kept the loop for" in prof.summary()
+    assert "recording stopped the loop for" in prof.summary()
     assert "unrecorded" in prof.summary()
 
 

@@ -12,7 +12,7 @@ from test_rates import H100, HALF, PRODUCT, US, called
 from perfhooks import testing
 from perfhooks.report.finishing.finish import finish
 from perfhooks.report.finishing.power import limit_of
-from perfhooks.report.page import limits_said
+from perfhooks.report.page import limit_sentences
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.circumstances import Circumstances, PowerLimit
 from perfhooks.run.liveness import boot
@@ -102,7 +102,7 @@ def test_a_power_cap_is_noted_where_the_window_was_recorded_and_said_beside_the_
     found = place.load()
     assert found.circumstances.power == (None if elsewhere else PowerLimit(watts, 700))
     trace = read(product(tmp_path / "t.json"))
-    assert (SAID in limits_said.sentences(found, trace)) == is_said
+    assert (SAID in limit_sentences.sentences(found, trace)) == is_said
 
 
 def test_what_was_measured_is_not_doubted(tmp_path):
@@ -110,7 +110,7 @@ def test_what_was_measured_is_not_doubted(tmp_path):
     kept = tmp_path / "none.json"
     trace = read(product(tmp_path / "t.json"))
     capped = Capture(last=0, circumstances=Circumstances(power=PowerLimit(500, 700)))
-    assert limits_said.sentences(capped, trace)[-1] == SAID
+    assert limit_sentences.sentences(capped, trace)[-1] == SAID
     kept.write_text(f'{{"{NAME}": {{"tflops": {{"float16": 700}}, "gb_per_s": 3000, "source": "measured"}}}}')
     again = read(product(tmp_path / "t2.json"))
-    assert SAID not in limits_said.sentences(capped, again)
+    assert SAID not in limit_sentences.sentences(capped, again)

@@ -9,7 +9,7 @@ import pytest
 
 from perfhooks import testing
 from perfhooks.cli.actions import show
-from perfhooks.report.page import limits_said, roofline, window_data
+from perfhooks.report.page import limit_sentences, roofline, window_data
 from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, launch, op
 from perfhooks.trace import read
@@ -237,7 +237,7 @@ def test_an_unknown_device_or_a_part_of_one_has_rates_and_no_limit(tmp_path, dev
     assert (each["limit_percent"], each["limit"]) == (None, None)
     is_part = bool(device and device.get("numSms") != 132)
     assert peaks.is_partial(found.trace) == is_part
-    assert ("a part of one (MIG)" in limits_said.sentences(Capture(last=0), found.trace)[-1]) == is_part
+    assert ("a part of a GPU (MIG)" in limit_sentences.sentences(Capture(last=0), found.trace)[-1]) == is_part
 
 
 def measured(tmp_path, **devices):
@@ -390,18 +390,18 @@ def test_sentences_name_the_largest_operators_between_their_shapes_and_the_share
     small = called(3, "aten::mm", [[2048, 4096], [4096, 4096]], HALF[:2], ("nvjet_hsh", 200 * US), start=600 * US)
     moved = called(5, "aten::add", [[1 << 26]] * 2 + [[]], [*HALF[:2], "Scalar"], ("add", 150 * US), start=1200 * US)
     tables = traced(tmp_path, testing.step_mark(3, 0, 2000 * US), *half, *small, *moved)
-    speed, used = limits_said.sentences(Capture(last=0), tables.trace)
+    speed, used = limit_sentences.sentences(Capture(last=0), tables.trace)
     assert speed == (
         "mm at 344 to 687 TFLOP/s (35 to 69% of their limit), add at 2,684 GB/s (80% of its limit)."
     )  # fmt: skip
     assert used == (
-        "MFU 10.4%: products, convolutions and attention (in full where causal, known of 100% of the time of such "
-        "kernels) at the dense peaks of NVIDIA H100 80GB HBM3 (NVIDIA H100 Tensor Core GPU datasheet)."
+        "MFU 10.4%: matrix products, convolutions and attention (causal attention counts in full; known for 100% of "
+        "the kernel time) at the dense peaks of NVIDIA H100 80GB HBM3 (NVIDIA H100 Tensor Core GPU datasheet)."
     )
-    assert limits_said.sentences(Capture(last=0, request="explanation"), tables.trace) == [speed]
+    assert limit_sentences.sentences(Capture(last=0, request="explanation"), tables.trace) == [speed]
     alone = read(testing.write_trace(tmp_path / "host.json", half[:1], perfhooksProcessor="one, 2 threads"))
-    assert len(limits_said.sentences(Capture(last=0), alone)) == 1
-    assert limits_said.sentences(Capture(last=0, request="explanation"), alone) == []
+    assert len(limit_sentences.sentences(Capture(last=0), alone)) == 1
+    assert limit_sentences.sentences(Capture(last=0, request="explanation"), alone) == []
     share = window_data.reduce(Capture(last=0), tables.trace)
     assert share["limits"] == [speed, used]
 
@@ -410,7 +410,7 @@ def test_what_takes_less_than_a_twentieth_of_all_work_is_in_no_sentence(tmp_path
     large, given = called(1, "aten::mm", PRODUCT, HALF[:2]), {"Input_Dims": [[64, 64]] * 2, "Input_type": HALF[:2]}
     for small, is_named in ((2, False), (4, True)):
         events = [*large, op("aten::bmm", 90 * US, (90 + small) * US, **given)]
-        (said,) = limits_said.sentences(Capture(last=0), read(testing.write_trace(tmp_path / "t.json", events)))
+        (said,) = limit_sentences.sentences(Capture(last=0), read(testing.write_trace(tmp_path / "t.json", events)))
         assert ("bmm at" in said) == is_named
 
 

@@ -366,11 +366,10 @@ def test_each_window_says_what_its_own_recording_cost(run, trace):
     assert "cost" not in brief
 
 
-def test_a_summary_says_what_the_costliest_end_of_a_window_kept_the_loop_for():
+def test_a_summary_says_how_long_the_costliest_window_stopped_the_loop():
     costs = Cost(stop_s=0.5, save_s=0.25, free_s=0.05), Cost(stop_s=0.1, idle_step_ms=5.0, recorded_step_ms=6.5)
     assert terminal_tables.cost_line([Capture(cost=cost) for cost in costs]) == (
-        "recording kept the loop for 800 ms at the end of a window; "
-        "a step takes 5 ms unrecorded, 6.5 ms recorded (medians)"
+        "recording stopped the loop for 800 ms at the end of a window; median step 5 ms unprofiled, 6.5 ms profiled"
     )
     assert terminal_tables.cost_line([]) == ""
 

@@ -1,4 +1,4 @@
-"""What can be seen of a run from outside, from its files alone: what `perfhooks top` shows."""
+"""The state of a running training, read from its files, for `perfhooks top`."""
 
 from __future__ import annotations
 
@@ -33,125 +33,124 @@ if TYPE_CHECKING:
     from perfhooks.run.timeline import Row
 
 MINUTE_MS: Final = 60_000.0
-"""Steps that follow each other are the last minute as long as they add up to it."""
+"""Length of the shown interval, as a sum of step times."""
 RANK_STEPS: Final = 200
-"""Ranks are compared by so many of their last steps."""
+"""Number of latest steps for the comparison of ranks."""
 _CELLS: Final = 200_000
-"""Steps of all ranks that are kept at most, or `RANK_STEPS` of each: those that all of them know are compared."""
+"""Maximum number of stored steps of all ranks. Each rank has at least `RANK_STEPS`."""
 LAST_SLOW: Final = 8
-"""Slow steps that are kept of all ranks."""
+"""Maximum number of shown slow steps."""
 
 _STEPS: Final = 1 << 16
-"""Of the first rank, whose last minute is shown: steps of 1 ms."""
+"""Maximum stored steps of the first rank: one minute of 1 ms steps."""
 _RANK_ROWS: Final = 4096
-"""Of each other rank at most: it writes its steps every ten seconds, and not when the others do."""
+"""Maximum stored steps of each other rank. Ranks write their steps every ten seconds, at different times."""
 _ROW_BYTES: Final = 80
 _SLOW_BYTES: Final = 64 << 10
-_LONGEST_STAGE: Final = 400
-_LARGEST_STEP: Final = 1 << 61
-_MOST_RANKS: Final = 20_000
+_MAX_STAGE: Final = 400
+_MAX_STEP: Final = 1 << 61
+_MAX_RANKS: Final = 20_000
 _AT_ONCE: Final = 64
-"""Ranks whose files are read in one look, after the first: a disk that a thousand of them share has other work."""
+"""Maximum ranks to read in one refresh, after the first one. It limits the load of a shared disk."""
 _WINDOWS: Final = 32
-"""The windows that changed last: one that is being finished is among them."""
+"""Number of latest windows to check for unfinished ones."""
 
 
 class Times(NamedTuple):
-    """What steps that follow each other took."""
+    """Times of consecutive steps."""
 
     steps: int
     rate: float | None
-    """Steps in a second; None where they took no time."""
+    """Steps per second; None if the steps took no time."""
     median_ms: float
     p95_ms: float
-    """The shortest time that 95 of 100 steps did not exceed."""
+    """95th percentile of the step times."""
     data_share: float | None
-    """How much of them was waiting for data; None where nobody measured it."""
+    """Fraction of the time that was waiting for data; None if unknown."""
 
 
 def times(rows: Sequence[Row]) -> Times | None:
-    """What some steps took; None of none."""
+    """Return the times of some steps; None for an empty sequence."""
     if not rows:
         return None
     walls = sorted(row.wall_ms for row in rows)
-    known = [row for row in rows if row.data_ms is not None]
-    total, of_known = sum(walls), sum(row.wall_ms for row in known)
-    waited = sum(row.data_ms or 0.0 for row in known)
+    with_data = [row for row in rows if row.data_ms is not None]
+    total, with_data_ms = sum(walls), sum(row.wall_ms for row in with_data)
+    waited_ms = sum(row.data_ms or 0.0 for row in with_data)
     return Times(
         steps=len(walls),
         rate=len(walls) * 1e3 / total if total else None,
         median_ms=median(walls),
         p95_ms=walls[math.ceil(0.95 * len(walls)) - 1],
-        data_share=waited / of_known if of_known else None,
+        data_share=waited_ms / with_data_ms if with_data_ms else None,
     )
 
 
 def last_minute(rows: Iterable[Row], stage: str) -> list[Row]:
-    """The last steps of a loop that add up to a minute, and the one that makes it full; in their order."""
-    found: list[Row] = []
+    """Return the latest steps of a loop that sum to at least one minute, in their order."""
+    minute: list[Row] = []
     total = 0.0
     for row in reversed([row for row in rows if row.stage == stage]):
-        found.append(row)
+        minute.append(row)
         total += row.wall_ms
         if total >= MINUTE_MS:
             break
-    return found[::-1]
+    return minute[::-1]
 
 
 def bars(walls: Sequence[float], most: int) -> list[float]:
-    """Step times as heights from 0 to 1, full at `OUTLIER` medians, beyond which something else is in a step.
+    """Return step times as heights from 0 to 1. The maximum is `OUTLIER` medians.
 
     Args:
         walls: Times in milliseconds.
-        most: How many bars there may be. Where there are more steps, a bar is the longest of several.
+        most: Maximum number of bars. If there are more steps, a bar is the longest of several steps.
     """
     if not walls or most < 1:
         return []
     full = OUTLIER * median(walls) or 1.0
-    each = math.ceil(len(walls) / most)
-    return [min(1.0, max(walls[at : at + each]) / full) for at in range(0, len(walls), each)]
+    width = math.ceil(len(walls) / most)
+    return [min(1.0, max(walls[at : at + width]) / full) for at in range(0, len(walls), width)]
 
 
 class RankSeen(NamedTuple):
-    """One rank."""
+    """The state of one rank."""
 
     rank: int
     step: int | None
-    """The step that goes on, as far as is known."""
+    """Number of the current step; None if unknown."""
     median_ms: float | None
-    """Of its last `RANK_STEPS` steps."""
+    """Median of its last `RANK_STEPS` steps."""
     data_ms: float | None
-    """What a step of them waited for data, the mean; None where nobody measured it."""
+    """Mean wait for data of these steps; None if unknown."""
     is_alive: bool | None
-    """Whether its process is there; None where nobody here can tell."""
+    """Whether its process is alive; None if the process is on another host."""
     slow: str = ""
-    """By what it makes the others wait, if it does."""
+    """Message about its delay if it is a straggler."""
     role: int | None = None
-    """Where ranks do different work, as the last page says."""
+    """Role of the rank in the last report; None if there is no report."""
 
 
 def judged(ranks: Sequence[RankSeen], rows: Sequence[Sequence[Row]]) -> list[RankSeen]:
-    """The ranks, with what is said of those that make the others wait, by the rule of the page: see `frontier.leads`.
+    """Return the ranks with messages about stragglers, by the rule of the report: see `perfhooks.analysis.ranks.leads`.
 
     Args:
-        ranks: Who is judged.
-        rows: The last steps of each of them; of those that all know, the last `RANK_STEPS` count.
+        ranks: The ranks.
+        rows: The latest steps of each rank. The last `RANK_STEPS` common steps count.
     """
-    known = [_columns(mine) for mine in rows]
-    found = list(ranks)
-    for places in alike(known, [rank.role for rank in ranks]):
-        stages = aligned([known[place] for place in places])
+    steps = [_unprofiled(of_rank) for of_rank in rows]
+    states = list(ranks)
+    for places in alike(steps, [rank.role for rank in ranks]):
+        stages = aligned([steps[place] for place in places])
         if stages is None:
             continue
         last = StageTimes(stages.names, stages.numbers[-RANK_STEPS:], stages.times[:, :, -RANK_STEPS:])
-        for lead in reversed(leads(last)):  # of several parts, that which costs most is said
+        for lead in reversed(leads(last)):  # the costliest stage of a rank is the last to set its message
             place = places[lead.row]
-            found[place] = found[place]._replace(slow=said(lead, last.names[lead.stage]))
-    return found
+            states[place] = states[place]._replace(slow=said(lead, last.names[lead.stage]))
+    return states
 
 
-def _columns(rows: Sequence[Row]) -> RankSteps:
-    """The steps that nobody recorded."""
+def _unprofiled(rows: Sequence[Row]) -> RankSteps:
     idle = [row for row in rows if row.phase == _IDLE]
     times = np.array([row[3:] for row in idle], np.float64).reshape(-1, len(RankSteps._fields) - 1)
     return RankSteps(np.array([row.step for row in idle], np.int64), *times.T)
@@ -162,31 +161,31 @@ _IDLE: Final = Phase.WAIT.name.lower()
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A run as it was seen at one moment."""
+    """The state of a run at one moment."""
 
     run: Path
     stage: str
-    """The loop that is shown: the one that most ranks are in, else the one that ended a step last."""
+    """The shown loop: the loop that most ranks are in, else the loop with the latest step."""
     rank: int | None
-    """The rank whose steps are shown, the first one; None where there is none yet."""
+    """The first rank, whose steps are shown; None if there are no ranks yet."""
     step: int | None
     times: Times | None
-    """Of its last minute."""
+    """Times of its last minute."""
     walls: tuple[float, ...]
-    """What its steps took in that minute, in milliseconds."""
+    """Its step times in that minute, in milliseconds."""
     ranks: tuple[RankSeen, ...]
     slow: tuple[tuple[int, SlowStep], ...]
-    """The last slow steps with their rank, the last one first."""
+    """The latest slow steps with their ranks, the latest first."""
     windows: int
-    """How many there are."""
+    """Number of windows."""
     unfinished: Mapping[str, int]
-    """Those of which files are still to be made, with the number of ranks."""
+    """Unfinished windows, with the number of their unfinished ranks."""
     is_recording: bool
     page: Path | None
     is_alive: bool | None
-    """Whether any process of it is there; None where nobody here can tell."""
+    """Whether any process of the run is alive; None if its processes are on another host."""
     silent_s: float
-    """For how long no file of a rank has changed."""
+    """Seconds since the last change of a file of any rank."""
 
 
 class _Compared(msgspec.Struct):
@@ -203,36 +202,36 @@ class _Together(msgspec.Struct):
 
 
 class _PageData(msgspec.Struct):
-    """What is asked of the data of a page: see `perfhooks.analysis.ranks.gather`."""
+    """The fields of ``report.json`` that contain roles: see `perfhooks.analysis.ranks.gather`."""
 
     ranks_together: _Together | None = None
 
 
 class View:
-    """Looks at a run again and again, and reads what has changed.
+    """Reads the state of a run repeatedly, and only the files that changed.
 
     Args:
         folder: The run folder.
 
     Raises:
-        PerfhooksError: It is none.
+        PerfhooksError: The folder is no run folder.
     """
 
     def __init__(self, folder: Path) -> None:
-        # `latest` may lead to the next run while this one is looked at
+        # resolved now, because the link `latest` may point to the next run later
         self._run = Run(Run.existing(folder).folder.resolve())
         self._ranks: dict[int, _Rank] = {}
         self._turn = 0
         self._roles: dict[int, int] = {}
         self._page_changed = 0
         self._finished: dict[Path, int] = {}
-        """Windows of which nothing is left to be done, and when they had changed last."""
+        """Finished windows, with their modification times."""
 
     def look(self) -> Seen:
-        """What there is now.
+        """Return the current state.
 
         Raises:
-            PerfhooksError: The folder is gone.
+            PerfhooksError: The folder was deleted.
         """
         try:
             self._read()
@@ -240,7 +239,7 @@ class View:
             windows, unfinished = self._windows()
             is_recording = self._run.is_any_recording()
         except OSError as error:
-            raise PerfhooksError(f"{self._run.folder} cannot be read any more ({error.strerror})") from error
+            raise PerfhooksError(f"{self._run.folder} cannot be read any more: {error.strerror}") from error
         return self._seen(windows, unfinished, is_recording=is_recording)
 
     def _seen(self, windows: int, unfinished: dict[str, int], *, is_recording: bool) -> Seen:
@@ -269,42 +268,41 @@ class View:
         )
 
     def _read(self) -> None:
-        """The files of all ranks at first, then of some in turn; those of the first rank each time."""
-        new = sorted(self._found() - set(self._ranks))[: _MOST_RANKS - len(self._ranks)]
-        kept = min(_RANK_ROWS, max(RANK_STEPS, _CELLS // max(len(new), 1)))
+        """Read all new ranks, the first rank, and some of the other ranks in turn."""
+        new = sorted(self._list_ranks() - set(self._ranks))[: _MAX_RANKS - len(self._ranks)]
+        max_rows = min(_RANK_ROWS, max(RANK_STEPS, _CELLS // max(len(new), 1)))
         for rank in new:
-            self._ranks[rank] = _Rank(self._run, rank, _STEPS if not self._ranks else kept)
+            self._ranks[rank] = _Rank(self._run, rank, _STEPS if not self._ranks else max_rows)
             self._ranks[rank].read()
         if new:
             self._ranks = dict(sorted(self._ranks.items()))
-        known = [rank for rank in self._ranks if rank not in new]
-        due = {known[(self._turn + count) % len(known)] for count in range(min(_AT_ONCE, len(known)))}
+        old = [rank for rank in self._ranks if rank not in new]
+        due = {old[(self._turn + count) % len(old)] for count in range(min(_AT_ONCE, len(old)))}
         self._turn += _AT_ONCE
-        for rank in due.union(known[:1]):
+        for rank in due.union(old[:1]):
             self._ranks[rank].read()
 
     def _read_roles(self) -> None:
-        """Which ranks do the same work, as the last page says: nothing of a run that has none."""
+        """Read the roles of ranks from the last report, if there is one."""
         page = self._run.folder / layout.PAGE_DATA
         with contextlib.suppress(FileNotFoundError, PerfhooksError):
             changed = page.lstat().st_mtime_ns
             if changed != self._page_changed:
                 self._page_changed = changed
-                told = read_json(page, _PageData, "a page").ranks_together
-                for window in () if told is None else told.windows.values():
+                comparison = read_json(page, _PageData, "the data of a report").ranks_together
+                for window in () if comparison is None else comparison.windows.values():
                     self._roles.update(zip(window.ranks.rank, window.ranks.role, strict=False))
 
-    def _found(self) -> set[int]:
-        """The ranks that left a sign of themselves."""
+    def _list_ranks(self) -> set[int]:
         names = [path.name for path in self._run.folder.iterdir()]
         return layout.ranks_of_run(names).union(layout.owner.ranks(names), layout.status.ranks(names))
 
     def _windows(self) -> tuple[int, dict[str, int]]:
-        """How many windows there are, and those that are not finished, with how many ranks are not."""
+        """Return the number of windows, and the number of unfinished ranks of each unfinished window."""
         changed: dict[Path, int] = {}
         for folder in self._run.window_folders():
             if layout.steps_of(folder.name):
-                with contextlib.suppress(FileNotFoundError):  # an old one has just been deleted
+                with contextlib.suppress(FileNotFoundError):  # the training may delete old windows
                     changed[folder] = folder.lstat().st_mtime_ns
         self._finished = {folder: at for folder, at in self._finished.items() if changed.get(folder) == at}
         unfinished = {}
@@ -319,8 +317,6 @@ class View:
 
 
 class _Rank:
-    """What is known of a rank."""
-
     def __init__(self, run: Run, rank: int, rows: int) -> None:
         self.rank = rank
         self._run = run
@@ -331,7 +327,7 @@ class _Rank:
         self._slow_file: tuple[int, int] | None = None
         self.is_alive: bool | None = None
         self.changed = 0.0
-        """When a file of it changed last, in seconds since 1970."""
+        """Latest modification of its files, in seconds since 1970."""
 
     def read(self) -> None:
         self.rows.extend(filter(_is_step, self._tail.read()))
@@ -346,17 +342,17 @@ class _Rank:
 
     def _read_slow(self, path: Path) -> None:
         with contextlib.suppress(OSError):
-            found = path.lstat()
-            if (found.st_ino, found.st_size) != self._slow_file:
-                self._slow_file = (found.st_ino, found.st_size)
+            stat = path.lstat()
+            if (stat.st_ino, stat.st_size) != self._slow_file:
+                self._slow_file = (stat.st_ino, stat.st_size)
                 self.slow = slow_steps.read(path, _SLOW_BYTES)[-LAST_SLOW:]
 
     def step(self, stage: str) -> int | None:
-        """The step that goes on: after the last one that is written, or where the rank said later that it is."""
-        found = [row.step + 1 for row in self.rows if row.stage == stage][-1:]
+        """Return the current step: the larger of the next timeline row and the status of the rank."""
+        steps = [row.step + 1 for row in self.rows if row.stage == stage][-1:]
         if self.status is not None and self.status.loop.stage == stage:
-            found.append(self.status.loop.step)
-        return max(found, default=None)
+            steps.append(self.status.loop.step)
+        return max(steps, default=None)
 
     def of(self, stage: str) -> list[Row]:
         return [row for row in list(self.rows)[-_RANK_ROWS:] if row.stage == stage]
@@ -375,9 +371,9 @@ class _Rank:
 
 
 def _is_step(row: Row) -> bool:
-    """Whether a row is of a step: the file may be anybody's."""
-    is_time = all(0 <= (each or 0.0) < MINUTE_MS * 1e6 for each in row[3:])
-    return is_time and 0 <= row.step < _LARGEST_STEP and len(row.stage) <= _LONGEST_STAGE
+    """Return whether the values of a row are plausible. The file is not trusted."""
+    is_time = all(0 <= (value or 0.0) < MINUTE_MS * 1e6 for value in row[3:])
+    return is_time and 0 <= row.step < _MAX_STEP and len(row.stage) <= _MAX_STAGE
 
 
 def _stage(ranks: Sequence[_Rank]) -> str:
@@ -390,13 +386,13 @@ def _stage(ranks: Sequence[_Rank]) -> str:
 
 
 def _last_slow(ranks: Sequence[_Rank]) -> tuple[tuple[int, SlowStep], ...]:
-    """The last slow steps of all ranks; those of several loops have numbers that say nothing of their order."""
-    found = [(rank.rank, step) for rank in ranks for step in rank.slow]
-    return tuple(sorted(found, key=lambda each: each[1].step, reverse=True)[:LAST_SLOW])
+    """Return the slow steps with the highest numbers. Between several loops, this order is arbitrary."""
+    steps = [(rank.rank, step) for rank in ranks for step in rank.slow]
+    return tuple(sorted(steps, key=lambda entry: entry[1].step, reverse=True)[:LAST_SLOW])
 
 
 def _unfinished(window: Path) -> Iterator[bool]:
-    """For each rank of a window, whether its files are still to be made."""
+    """Yield for each rank of a window whether it is unfinished."""
     for place in places_of(window):
         with contextlib.suppress(PerfhooksError):
             yield place.load().state != "done"

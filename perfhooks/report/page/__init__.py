@@ -1,4 +1,4 @@
-"""What a whole run becomes: one page over all its windows and ranks, and the data it was made from."""
+"""The report of a run over all its windows and ranks, and its data."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
 
 _LOCK_TIMEOUT_S: Final = 120
 _UNREAD: Final = 60
-"""Traces that could not be read and are named on the page; the terminal names all."""
+"""Maximum unreadable traces in the report. The terminal lists all of them."""
 
 
 def write(folder: Path, *, remote: str | None = None, title: str | None = None, unread: Sequence[str] = ()) -> Path:
-    """Bring the page of a run up to date: ``report.html``, and beside it its data, ``report.json``.
+    """Write the report of a run, ``report.html``, and its data, ``report.json``.
 
     Args:
         folder: A run folder.
-        remote: The URL to copy it to, if the user said one.
-        title: What to call it; None is the name of the folder.
-        unread: What could not be read of it, and why, a line each.
+        remote: The URL to copy the report to; None copies nothing.
+        title: The title of the report; None uses the name of the folder.
+        unread: Messages about traces that could not be read.
 
     Returns:
-        The page.
+        The path of the report.
 
     Raises:
-        PerfhooksError: It is no run folder.
-        OSError: A file could not be written, or another process has been writing the page for two minutes.
+        PerfhooksError: The folder is no run folder.
+        OSError: A file could not be written, or another process held the lock of the report for two minutes.
     """
     from perfhooks.report.page import data, page, run_data
 
-    # whoever comes second gathers after the first has written, so the last page has everything
+    # the data is gathered inside the lock, so the last writer includes the windows of all others
     with locked(folder / PAGE_LOCK, _LOCK_TIMEOUT_S):
-        said = {"title": title, "unread": [json_values.text(each, 1000) for each in unread[:_UNREAD]]}
-        shown = run_data.gather(folder) | json_values.facts(said)
-        whole = encoded(msgspec.convert(shown, data.RunData))
-        for name, content in ((PAGE_DATA, whole), (PAGE, page.render(shown).encode())):
+        facts = {"title": title, "unread": [json_values.text(message, 1000) for message in unread[:_UNREAD]]}
+        report = run_data.gather(folder) | json_values.facts(facts)
+        stored = encoded(msgspec.convert(report, data.RunData))
+        for name, content in ((PAGE_DATA, stored), (PAGE, page.render(report).encode())):
             with publish(folder / name) as file:
                 file.write(content)
     if remote is not None:
@@ -57,30 +57,30 @@ def write(folder: Path, *, remote: str | None = None, title: str | None = None, 
 
 
 def headlines(page: Path) -> list[str]:
-    """Return the first findings of a report and the reason to doubt them, a line each.
+    """Return the first findings of a report and its warning, one line each.
 
     Args:
-        page: What `write` returned.
+        page: The path of the report.
     """
-    found = read_summary(page.parent)
-    if found is None:
+    summary = read_summary(page.parent)
+    if summary is None:
         return []
     lines = [
         f"{number}. {row.title}{row.gain and f' ({row.gain} of a step)'}{row.where and f' at {row.where}'}"
-        for number, row in enumerate(found.findings, 1)
+        for number, row in enumerate(summary.findings, 1)
     ]
-    return [*lines, *([f"Warning: {found.warning}"] if found.warning else [])]
+    return [*lines, *([f"Warning: {summary.warning}"] if summary.warning else [])]
 
 
 def is_due(place: Place) -> bool:
-    """Whether whoever has just finished a window should bring the page up to date: one rank for all.
+    """Return whether the rank that finished a window should write the report.
 
-    That is the lowest rank that has recorded it; and the rank that finishes it last, of all that have recorded it so
-    far, so that no rank's share is missing in the end.
+    The lowest rank that recorded the window does, and the last rank to finish it. So the final report
+    includes all ranks.
 
     Args:
-        place: The window that was finished. A training that keeps its latest windows may have deleted it since.
+        place: The finished window. The training may have deleted it already, if it keeps only the latest windows.
     """
     names = [path.name for path in place.folder.iterdir()] if place.folder.exists() else []
-    shared, recorded = set(layout.share.ranks(names)), layout.ranks_of_window(names)
-    return place.rank in shared and (place.rank == min(recorded) or recorded == shared)
+    finished, recorded = set(layout.share.ranks(names)), layout.ranks_of_window(names)
+    return place.rank in finished and (place.rank == min(recorded) or recorded == finished)

@@ -1,4 +1,4 @@
-"""What torch.compile had made in the process of a window, as tables: functions, and lines where graphs broke."""
+"""Compilations of torch.compile in the process of a window, as tables of functions and of graph breaks."""
 
 from __future__ import annotations
 
@@ -26,13 +26,17 @@ _BREAKS: Final = {"line": pl.String, "within": pl.String, "reason": pl.String, "
 
 
 def functions(compilation: Compilation) -> pl.DataFrame:
-    """The functions that were compiled, what took longest first; of more than 64 compilations torch knows the last 64.
+    """Return the compiled functions, the longest compilation first. torch keeps the last 64 compilations.
 
-    Columns: ``function``, where it begins, or goes on after a break; ``graphs``, how many were made of it;
-    ``recorded``, how many of them in the window; ``operators`` of the last graph; ``seconds`` of compiling, forward and
-    backward, and its parts ``tracing_s`` (what TorchDynamo does), ``backend_s`` (AOTAutograd, and whatever the backend
-    does besides) and ``inductor_s`` (kernels); ``reason``, the guard that failed last, so that it was compiled again;
-    ``failed``, why it now runs uncompiled.
+    Columns:
+
+    * ``function``: the first line of the function, or of the code after a graph break.
+    * ``graphs``: number of graphs; ``recorded``: number of graphs compiled in the window.
+    * ``operators``: number of operators of the last graph.
+    * ``seconds``: compile time, forward and backward. Its parts are ``tracing_s`` (TorchDynamo), ``backend_s``
+      (AOTAutograd and the rest of the backend) and ``inductor_s`` (kernels).
+    * ``reason``: the last failed guard, which caused a recompilation.
+    * ``failed``: the reason why the function now runs uncompiled.
     """
     rows = [
         {
@@ -50,22 +54,21 @@ def functions(compilation: Compilation) -> pl.DataFrame:
         for graph in compilation.graphs
     ]
     last = (pl.col(name).drop_nulls().last() for name in ("operators", "reason", "failed"))
-    whole = (pl.col(name).sum() for name in ("graphs", "recorded", "seconds", "tracing_s", "backend_s", "inductor_s"))
-    table = pl.DataFrame(rows, schema=_SCHEMA).group_by("function", maintain_order=True).agg(*whole, *last)
+    sums = (pl.col(name).sum() for name in ("graphs", "recorded", "seconds", "tracing_s", "backend_s", "inductor_s"))
+    table = pl.DataFrame(rows, schema=_SCHEMA).group_by("function", maintain_order=True).agg(*sums, *last)
     return table.select(*_SCHEMA).sort("seconds", descending=True, maintain_order=True)
 
 
 def breaks(compilation: Compilation) -> pl.DataFrame:
-    """The lines at which graphs broke, the last one met first, with the user's own line around each and the reason."""
-    rows = [{name: getattr(each, name) or None for name in _BREAKS} for each in compilation.breaks]
+    """Return the lines of graph breaks, the latest first, with the surrounding line of the user and the reason."""
+    rows = [{name: getattr(graph_break, name) or None for name in _BREAKS} for graph_break in compilation.breaks]
     return pl.DataFrame(rows, schema=_BREAKS)
 
 
 def of_window(seen: Evidence) -> dict[str, Any]:
-    """What the page shows of it; nothing where nothing was compiled and none of it ran.
+    """Return the compilations for the report; empty if no code was compiled and no compiled code ran.
 
-    ``inside_ms`` is how long compiled code runs in a step, on the host, and ``device_ms`` the work of devices that it
-    launches; None without devices.
+    ``inside_ms`` is the host time of compiled code per step. ``device_ms`` is its device time, None without devices.
     """
     compilation = seen.capture.compilation
     inside_ms = compiled.inside_ms(seen)

@@ -177,7 +177,7 @@ class WindowData(_Part):
     behind_operators: Columns | None = None
     """Shapes, lines and modules of the costliest operators; see `perfhooks.report.page.operator_rows`."""
     limits: list[str] = []
-    """Sentences about speed and limits; see `perfhooks.report.page.limits_said`."""
+    """Sentences about speed and limits; see `perfhooks.report.page.limit_sentences`."""
     roofline: Roofline | None = None
     kernels: FirstRows | None = None
     categories: Columns | None = None

@@ -1,4 +1,4 @@
-"""What the page shows of the device's time: each step's, that of a usual step by cause, and how much was queued."""
+"""Device time for the report: by step, by part of a usual step, and by the length of the launch queue."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 _ROWS: Final = 60
 _STEPS: Final = 240
 _PARTS: Final = ("compute", "exposed communication", "exposed copies", "exposed memsets", "other steps' work")
-"""What work of a step is called, in the order of `device_time.work`."""
+"""Names of the work of a step, in the order of `device_time.work`."""
 
 
 def of_window(tables: Tables) -> dict[str, Any]:
-    """What a window says of its devices, all of them together; nothing where none was seen.
+    """Return the time of all devices of a window together; empty if no device was traced.
 
-    ``steps`` splits the wall of each step that counts, ``parts`` that of a usual one, in milliseconds: work by class,
-    work of other steps, idle time by cause, most of it first. ``idle`` are the rows of the table of idle time that take
-    most of a usual step, ``queue`` the shares of its time by how much was launched and had not begun.
+    ``steps`` splits the wall time of each step, ``parts`` of a usual step, in milliseconds: work by class, work of
+    other steps, idle time by cause, largest first. ``idle`` are the largest rows of the table of idle time. ``queue``
+    are fractions of a usual step by the number of launches whose work had not started.
 
     Args:
-        tables: those of the window.
+        tables: The tables of the window.
     """
     trace = tables.trace
     if not tables.is_device_known:
         return {}
     work, marks = device_time.work(trace), tables.marks
-    wall, chosen = marks.end - marks.start, tables.usual
-    known = ~missing_work.unknown(trace).wall
+    wall, usual = marks.end - marks.start, tables.usual
+    is_known = ~missing_work.unknown(trace).wall
     compute, comm, copy, sets, other = work.T
     columns = {
         "step": marks.number,
@@ -47,23 +47,23 @@ def of_window(tables: Tables) -> dict[str, Any]:
         "other_work_ms": other * MS,
         "idle_ms": (wall - work.sum(axis=1)) * MS,
     }
-    count = int(chosen.sum())
-    found = idle.of_steps(trace, chosen)
-    causes = summed(found.cause, found.length, len(device_time.CAUSES))
+    count = int(usual.sum())
+    intervals = idle.of_steps(trace, usual)
+    causes = summed(intervals.cause, intervals.length, len(device_time.CAUSES))
     order = np.argsort(-causes, kind="stable")
     order = order[causes[order] > 0]
     parts = {
         "part": [*_PARTS, *(device_time.CAUSES[cause] for cause in order.tolist())],
         "kind": [*device.CLASSES, "other", *["idle"] * len(order)],
-        "ms": [*(work[chosen].sum(axis=0) * MS / count).tolist(), *(causes[order] * MS / count).tolist()],
+        "ms": [*(work[usual].sum(axis=0) * MS / count).tolist(), *(causes[order] * MS / count).tolist()],
     }
-    table = idle.table(trace, chosen, owners=tables.owners)
+    table = idle.table(trace, usual, owners=tables.owners)
     table = table.with_columns(pl.col("idle_ms") / count)
     if table["device"].null_count() == table.height:
         table = table.drop("device")
-    queue = device_time.queue(trace)[chosen].sum(axis=0) / max(int(wall[chosen].sum()), 1)
+    queue = device_time.queue(trace)[usual].sum(axis=0) / max(int(wall[usual].sum()), 1)
     return {
-        "steps": json_values.columns(pl.DataFrame(columns).filter(pl.Series(tables.counting & known)), _STEPS),
+        "steps": json_values.columns(pl.DataFrame(columns).filter(pl.Series(tables.counting & is_known)), _STEPS),
         "parts": json_values.columns(pl.DataFrame(parts).filter(pl.col("ms") > 0)),
         "idle": json_values.columns(table, _ROWS),
         "queue": dict(zip(device_time.QUEUE, map(json_values.number, queue.tolist()), strict=True)),

@@ -1,4 +1,4 @@
-"""A run, or a trace, in one page of markdown: for people who read it, and for programs that read words."""
+"""A run or a trace as one page of markdown, for people and for language models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST: Final = 4500
-"""Characters: tables have about three a token, and paths less than two and a half, so it stays below 2,000 tokens."""
+"""Maximum characters of the page. Tables have about 3 characters per token and paths less than 2.5, so the page stays
+below 2,000 tokens."""
 
 _PARTS: Final = ("data", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
 _DEVICE: Final = {
@@ -32,31 +33,31 @@ _DEVICE: Final = {
 }
 _FINDINGS: Final = 5
 _WORTH_NAMING: Final = 0.05
-"""Of the step: a cause of idle time that takes so much."""
+"""Smallest share of the step for which a cause of idle time is named."""
 _OPERATORS: Final = 8
 _LABELS: Final = 8
 _DOUBTS: Final = 6
 _LINE: Final = 260
 _KERNELS: Final = 8
 _KERNEL: Final = 90
-"""Letters of the name of a kernel."""
+"""Maximum characters of a kernel's name."""
 _MOST_OF_IT: Final = 0.5
-"""Of the device's time: operators that launched less say little of it, as where graphs are replayed."""
+"""Share of device time launched by operators, below which kernels are listed. Replayed graphs have no operators."""
 _NOT_OPERATORS: Final = ("kernel", "copy", "set", "device_annotation", "runtime", "overhead")
 
 
 class Text(str):
-    """Text that a notebook shows as it is, or drawn where it is markdown; everywhere else a string."""
+    """A string that notebooks show as plain text or as rendered markdown."""
 
     __slots__ = ("_is_markdown",)
     _is_markdown: bool
 
     @classmethod
     def of(cls, text: str, *, is_markdown: bool = False) -> Text:
-        """Make it of a string."""
-        made = cls(text)
-        made._is_markdown = is_markdown
-        return made
+        """Create the text from a string."""
+        instance = cls(text)
+        instance._is_markdown = is_markdown
+        return instance
 
     def _repr_html_(self) -> str | None:
         return None if self._is_markdown else f"<pre>{escape(self)}</pre>"
@@ -66,49 +67,49 @@ class Text(str):
 
 
 def of_run(folder: Path, files: Sequence[str] | None = None) -> str:
-    """What a run was, where its step goes and what to do about it: its last window, lowest rank.
+    """Return a run as markdown: its step time, findings and tables, of the last window and its lowest rank.
 
     Args:
         folder: A run folder.
-        files: Files to read further; None lists those of the run.
+        files: Files for further reading; None lists the files of the run.
 
     Returns:
         Markdown of at most `MOST` characters.
 
     Raises:
-        PerfhooksError: It is no run folder.
+        PerfhooksError: The folder is no run folder.
     """
-    data = _plain(gather(folder))
-    return _written(data, _files(folder, data["windows"]) if files is None else list(files))
+    data = _to_json(gather(folder))
+    return _render(data, _files(folder, data["windows"]) if files is None else list(files))
 
 
 def of_trace(path: Path) -> str:
-    """The same of a trace, whoever recorded it.
+    """Return a trace of any recorder as markdown.
 
     Args:
         path: A Kineto trace.
 
     Raises:
-        TraceError: It is none.
+        TraceError: The file is no trace.
     """
-    return _written(_plain(from_trace(path)), [str(path)])
+    return _render(_to_json(from_trace(path)), [str(path)])
 
 
-def _plain(data: Any) -> dict[str, Any]:
-    """The page's data as it stands in ``report.json``."""
+def _to_json(data: Any) -> dict[str, Any]:
+    """Return the data of a report as it is in ``report.json``."""
     return msgspec.json.decode(msgspec.json.encode(data), type=dict[str, Any])
 
 
 def _files(folder: Path, windows: list[dict[str, Any]]) -> list[str]:
-    """What there is to be read further: of the last window, those of its lowest rank."""
+    """Return the report, the timeline, and the files of the last window's lowest rank."""
     rank = windows[-1]["ranks"][0]["rank"] if windows else 0
     of_last = sorted((folder / windows[-1]["name"]).glob(artifact(rank, "*"))) if windows else []
-    found = [folder / PAGE, folder / timeline(rank), *of_last]
-    return [str(path) for path in found if path.exists()]
+    paths = [folder / PAGE, folder / timeline(rank), *of_last]
+    return [str(path) for path in paths if path.exists()]
 
 
-def _written(data: Mapping[str, Any], files: list[str]) -> str:
-    """Section by section, as far as there is room: what matters most comes first."""
+def _render(data: Mapping[str, Any], files: list[str]) -> str:
+    """Return the sections by importance, without the lines that do not fit."""
     summary = msgspec.convert(data["summary"], RunSummary)
     windows = data.get("windows") or []
     window: Mapping[str, Any] = next((window for window in windows if window["name"] == summary.window), {})
@@ -127,20 +128,20 @@ def _written(data: Mapping[str, Any], files: list[str]) -> str:
     ]
     text = ""
     for section in sections:
-        for line in map(_short, section):
+        for line in map(_cut_line, section):
             if len(text) + len(line) < MOST:
                 text += f"{line}\n"
     return text
 
 
-def _short(line: str) -> str:
+def _cut_line(line: str) -> str:
     return line if len(line) <= _LINE else f"{line[: _LINE - 2]} …"
 
 
 def _titled(title: str, lines: Iterable[str]) -> Iterator[str]:
-    found = list(lines)
-    if found:
-        yield from ("", f"## {title}", *found)
+    content = list(lines)
+    if content:
+        yield from ("", f"## {title}", *content)
 
 
 def _head(
@@ -153,7 +154,7 @@ def _head(
     run, subject = data.get("run", {}), details.get("subject", {})
     yield f"# {words.markdown(data.get('title', ''))}"
     versions = {**run.get("versions", {}), **rank.get("versions", {})}
-    told = {
+    facts = {
         "model": subject.get("model"),
         "stage": details.get("stage"),
         "device": subject.get("device"),
@@ -165,7 +166,7 @@ def _head(
         "window": window.get("name"),
         "recorded": ", ".join(name for name, value in rank.get("options", {}).items() if value is True),
     }
-    yield from (f"- {name}: {words.markdown(value)}" for name, value in told.items() if value)
+    yield from (f"- {name}: {words.markdown(value)}" for name, value in facts.items() if value)
     if rank.get("partial"):
         yield f"- partial: {words.markdown(rank['partial'])}"
     if summary.warning:
@@ -175,7 +176,6 @@ def _head(
 
 
 def _labels(details: Mapping[str, Any]) -> Iterator[str]:
-    """The labels that somebody wrote of their own, most time first."""
     rows = [row for row in _rows(details.get("labels", {})) if row["own"]][:_LABELS]
     lines = [
         f"| {words.markdown(row['name'])} | {row['calls']} | {row['total_ms']:.4g} | {row['mean_ms']:.4g} "
@@ -191,7 +191,7 @@ def _rows(table: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _steps(summary: RunSummary, details: Mapping[str, Any]) -> Iterator[str]:
-    """The summary, then the parts of the profiled steps in milliseconds."""
+    """Yield the summary, then the parts of the profiled steps in milliseconds."""
     steps = details.get("steps", {})
     usual = steps.get("usual", {})
     wall = usual.get("wall_ms")
@@ -210,8 +210,8 @@ def _steps(summary: RunSummary, details: Mapping[str, Any]) -> Iterator[str]:
     for name in (*_PARTS, *_DEVICE):
         value = usual.get(f"{name}_ms")
         if value:
-            where = f"device {_DEVICE[name]}" if name in _DEVICE else name
-            yield f"| {where} | {value:.4g} | {words.share(value / wall)} |"
+            part = f"device {_DEVICE[name]}" if name in _DEVICE else name
+            yield f"| {part} | {value:.4g} | {words.share(value / wall)} |"
     causes = [] if steps.get("others") else _rows(details.get("device", {}).get("parts", {}))
     for row in causes:
         if row["kind"] == "idle" and row["ms"] >= _WORTH_NAMING * wall:
@@ -219,16 +219,15 @@ def _steps(summary: RunSummary, details: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _slow(slow: Mapping[str, Any] | None) -> Iterator[str]:
-    """How many steps took much longer than others, and why; the longest."""
     if not slow:
         return
     of = f"{slow['count']:,} of {slow['steps']:,}" if slow.get("steps") else f"{slow['count']:,}"
     causes = ", ".join(f"{cause} {count:,}" for cause, count in slow["causes"].items())
-    said = f"{of} steps took far longer than the others, {words.ms(slow['wall_ms'])} in all: {causes}."
+    total = f"{of} steps were slow, {words.ms(slow['wall_ms'])} in all: {causes}."
     longest = {name: values[0] for name, values in slow["rows"].items()}
     line = f", {longest['line']}" if longest.get("line") else ""
-    most = f"The longest: step {longest['step']}, {words.ms(longest['wall_ms'])}, {longest['cause']}{line}."
-    yield from _titled("Slow steps", map(words.markdown, (said, most)))
+    example = f"The longest: step {longest['step']}, {words.ms(longest['wall_ms'])}, {longest['cause']}{line}."
+    yield from _titled("Slow steps", map(words.markdown, (total, example)))
 
 
 def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
@@ -244,24 +243,25 @@ def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _kernels(details: Mapping[str, Any]) -> Iterator[str]:
-    """What took most of the device's time, where operators did not launch most of it."""
+    """Yield the costliest kernels, if operators did not launch most of the device work."""
     kernels = details.get("kernels", {})
-    spent = sum(kernels.get("classes", {}).get("total_ms", ()))
-    launched = sum(row.get("self_device_ms") or 0 for row in _of_operators(details))
-    if not spent or launched >= _MOST_OF_IT * spent:
+    device_ms = sum(kernels.get("classes", {}).get("total_ms", ()))
+    launched_ms = sum(row.get("self_device_ms") or 0 for row in _operator_rows(details))
+    if not device_ms or launched_ms >= _MOST_OF_IT * device_ms:
         return
-    said = f"Operators launched {words.share(launched / spent)} of the device's {words.ms(spent / _count(details))}."
+    share, step_ms = words.share(launched_ms / device_ms), words.ms(device_ms / _count(details))
+    lead = f"Operators launched {share} of the device's {step_ms}."
     header = ["| kernel | kind | calls | device ms |", "|---|---|---:|---:|"]
     lines = [
         f"| {_cut(row['name'])} | {_kind(row)} | {row['count'] / _count(details):.4g} "
         f"| {row['total_ms'] / _count(details):.3g} |"
         for row in _rows(kernels["rows"])[:_KERNELS]
     ]
-    yield from _titled("Largest kernels, of one step", [said, "", *header, *lines])
+    yield from _titled("Largest kernels, of one step", [lead, "", *header, *lines])
 
 
 def _kind(row: Mapping[str, Any]) -> str:
-    """What kind of work it is, told of what computes by its name."""
+    """Return the kind of work; for computing kernels by their name."""
     kind = {"compute": work_kinds.of_kernel(row["name"]), "copy": "copies", "set": "copies"}
     return str(kind.get(row["class"], row["class"]))
 
@@ -274,7 +274,7 @@ def _count(details: Mapping[str, Any]) -> int:
     return details.get("steps", {}).get("count") or 1
 
 
-def _of_operators(details: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _operator_rows(details: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         row
         for row in _rows(details.get("operators", {}).get("name", {}))
@@ -283,15 +283,15 @@ def _of_operators(details: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _operators(details: Mapping[str, Any]) -> Iterator[str]:
-    count, rows = _count(details), _of_operators(details)
+    count, rows = _count(details), _operator_rows(details)
     has_device = any(row.get("self_device_ms") for row in rows)
     key = "self_device_ms" if has_device else "self_cpu_ms"
     rows.sort(key=lambda row: -(row.get(key) or 0))
     if not rows:
         return
-    said = [line for sentence in details.get("limits", ()) for line in (words.markdown(sentence), "")]
+    limits = [line for sentence in details.get("limits", ()) for line in (words.markdown(sentence), "")]
     yield from _titled(
-        "Largest operators, of one step", [*said, "| operator | calls | self host ms | self device ms |"]
+        "Largest operators, of one step", [*limits, "| operator | calls | self host ms | self device ms |"]
     )
     yield "|---|---:|---:|---:|"
     for row in islice(rows, _OPERATORS):
@@ -302,7 +302,7 @@ def _operators(details: Mapping[str, Any]) -> Iterator[str]:
 
 def _doubts(details: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
     checks = details.get("checks", {}).get("rows", {})
-    told = zip(checks.get("severity", ()), checks.get("text", ()), strict=True)
-    lines = [f"{severity}: {text}" for severity, text in told]
+    rows = zip(checks.get("severity", ()), checks.get("text", ()), strict=True)
+    lines = [f"{severity}: {text}" for severity, text in rows]
     notes = [note for note in rank.get("notes", ()) if not any(note in line for line in lines)]
     yield from _titled("Doubts", (f"- {words.markdown(line)}" for line in [*lines, *notes][:_DOUBTS]))

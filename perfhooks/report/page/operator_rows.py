@@ -1,4 +1,4 @@
-"""What lies behind a row of the table of operators: the shapes, lines of source and modules that cost most of it."""
+"""Details of the table of operators: the costliest shapes, lines and modules of each operator."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ if TYPE_CHECKING:
     from perfhooks.trace.window import Tables
 
 _NAMES: Final = 32
-"""Of so many operators; the others cost little, and every row here is some hundred bytes of the page."""
+"""Maximum operators with details. Others cost little, and each row takes some hundred bytes of the report."""
 _EACH: Final = 3
 _GROUPS: Final = {"shapes": "input_shapes", "line": "line", "module": "module"}
 _COSTS: Final = ("count", "self_cpu_ms", "self_device_ms")
 
 
 def behind(tables: Tables, names: Collection[str], *, has_shapes: bool) -> json_values.Columns:
-    """Say for each of some operators where most of its own time goes.
+    """Return the costliest shapes, lines and modules of some operators, by their self time.
 
     Args:
         tables: The tables of the window.
-        names: The operators, what costs most first.
+        names: The operators, by falling cost.
         has_shapes: Whether shapes were recorded.
 
     Returns:
-        Columns: ``name``, ``by`` (``shapes``, ``line``, ``module``), ``what`` and what it costs: the three costliest of
-        each kind for each name, in the order of the names. Empty where the trace tells none of them.
+        Columns: ``name``, ``by`` (``shapes``, ``line``, ``module``), ``what`` and its cost. Each name has up to three
+        rows of each kind, in the order of the names. Empty if the trace has none of them.
     """
-    wanted = pl.DataFrame({"name": list(names)[:_NAMES]}, schema={"name": pl.String}).with_row_index("place")
-    found = [_of(tables, wanted, by) for by in _GROUPS if by != "shapes" or has_shapes]
-    rows = pl.concat(found).sort("place", maintain_order=True).drop("place")
+    selection = pl.DataFrame({"name": list(names)[:_NAMES]}, schema={"name": pl.String}).with_row_index("place")
+    groups = [_costliest(tables, selection, by) for by in _GROUPS if by != "shapes" or has_shapes]
+    rows = pl.concat(groups).sort("place", maintain_order=True).drop("place")
     readable = pl.Series("name", map(part_names.readable, rows["name"]), dtype=pl.String)
     return json_values.columns(rows.with_columns(readable)) if rows.height else {}
 
 
-def _of(tables: Tables, wanted: pl.DataFrame, by: str) -> pl.DataFrame:
+def _costliest(tables: Tables, selection: pl.DataFrame, by: str) -> pl.DataFrame:
     what = _GROUPS[by]
     table = tables.operators((by,)).filter(pl.col(what).is_not_null() & (pl.col(what) != "[]"))
     return (
-        wanted.join(table, on="name", maintain_order="left_right")
+        selection.join(table, on="name", maintain_order="left_right")
         .sort("self_device_ms", "self_cpu_ms", descending=True, nulls_last=True, maintain_order=True)
         .group_by("place", maintain_order=True)
         .head(_EACH)

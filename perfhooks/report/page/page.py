@@ -1,4 +1,4 @@
-"""The page: a run's data in one HTML file that needs nothing else, neither a network nor another file."""
+"""The report: the data of a run in one HTML file that needs no network and no other file."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SCRIPTS: Final = (
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """Make the page of a run.
+    """Render the report of a run.
 
-    All that comes from a trace enters as JSON in one element that is no markup, with ``<`` written as an escape, and
-    the page's own script puts it into the document as text.
+    Strings from a trace cannot become markup. They are JSON in an inert element, with ``<`` escaped, and the script of
+    the report inserts them as text.
 
     Args:
-        data: What `run_data.gather` or `run_data.from_trace` gave.
+        data: Data from `run_data.gather` or `run_data.from_trace`.
 
     Returns:
         An HTML document.
@@ -49,11 +49,11 @@ def document(title: str, data: Any, definitions: Any, scripts: Sequence[str], *,
     """Return an HTML document.
 
     Args:
-        title: Its title.
+        title: The title of the document.
         data: Plain data for its scripts.
         definitions: Explanations of terms, by section and term.
         scripts: Names of its own scripts.
-        plotly: An element that holds plotly.js, if it has charts.
+        plotly: An element with plotly.js, if the document has charts.
     """
     code = "".join(template(name) for name in (*_SHARED_SCRIPTS, *scripts))
     return filled(
@@ -78,35 +78,35 @@ def template(name: str) -> str:
 
 
 def _inert(data: Any) -> str:
-    """Return JSON that cannot end the element that holds it."""
-    text = words.printable(msgspec.json.encode(data).decode())  # nothing in a name turns the direction of the text
-    # inside of strings only, where alone these can be; the last two end a line in old JavaScript
+    """Return JSON that cannot end its element."""
+    text = words.printable(msgspec.json.encode(data).decode())  # without control characters of the text direction
+    # these characters occur only inside strings; the last two end a line in old JavaScript
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
     return text
 
 
 def _packed_plotly() -> str:
-    """Return plotly.js, packed to a third of its size; browsers unpack it when a chart is drawn.
+    """Return plotly.js, compressed to a third of its size. Browsers decompress it for the first chart.
 
-    Packing takes 0.1 s. So the result is kept beside Python's compiled files.
+    Compression takes 0.1 s. So the result is cached in the folder of Python's compiled files.
     """
-    kept = _kept_plotly()
-    if kept is not None:
+    cache = _plotly_cache()
+    if cache is not None:
         with contextlib.suppress(OSError):
-            return kept.read_text(encoding="ascii")
+            return cache.read_text(encoding="ascii")
     from plotly.offline import get_plotlyjs
 
     # level 9 takes three times as long for 9% less
     packed = base64.b64encode(gzip.compress(get_plotlyjs().encode(), 3, mtime=0))
-    if kept is not None and not sys.dont_write_bytecode:
-        with contextlib.suppress(OSError), publish(kept) as file:  # most installations of a system are read-only
+    if cache is not None and not sys.dont_write_bytecode:
+        with contextlib.suppress(OSError), publish(cache) as file:  # most system installations are read-only
             file.write(packed)
     return packed.decode()
 
 
-def _kept_plotly() -> Path | None:
-    """Return the file for the packed plotly.js of the installed version; None if that version is unknown."""
+def _plotly_cache() -> Path | None:
+    """Return the cache file for the installed version of plotly.js; None if the version is unknown."""
     spec = importlib.util.find_spec("plotly")
     if spec is None or spec.origin is None or not __spec__.cached:
         return None

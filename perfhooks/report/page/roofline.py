@@ -1,7 +1,7 @@
-"""The roofline of a window: how fast its operators were for what they move, under what the device can do at most.
+"""The roofline of a window: the speed of operators over their operations per byte, and the peaks of the device.
 
-The model is that of Williams, Waterman and Patterson (2009): an operator that does few operations for each byte can be
-no faster than memory brings the bytes, any other no faster than the device computes in its type.
+The model is by Williams, Waterman and Patterson (2009). Memory bandwidth limits operators with few operations per byte.
+Peak compute of the data type limits all others.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _SHOWN: Final = ("flops_per_byte", "tflops_per_s", "limit_percent")
 
 
 def of_window(capture: Capture, trace: Trace) -> dict[str, Any]:
-    """Say where each operator and shape lies; nothing where shapes or the peaks of the device are not known.
+    """Return the points and roofs of the roofline; empty if shapes or the peaks of the device are unknown.
 
-    ``points`` are the operators that took most time, of those whose operations and bytes are both known, with their own
-    time in ``ms``: of the device, or of the host where none was traced. ``roofs`` are the peaks of the types that were
-    computed in, in 10^12 operations a second, ``gb_per_s`` is that of memory.
+    ``points`` are the costliest operators with known operations and bytes. Their ``ms`` are self time on the device, or
+    on the host if no device was traced. ``roofs`` are the peaks of the used data types, in 10^12 operations per second.
+    ``gb_per_s`` is the peak of memory.
 
     Args:
         capture: The facts of the window.
-        trace: What was recorded in it.
+        trace: The trace of the window.
     """
     limits = peaks.of_trace(trace)
     if limits is None or "dims" not in trace.arguments or (capture.explains and not trace.is_device_traced):
         return {}
     time = "self_device_ms" if trace.is_device_traced else "exclusive_cpu_ms"
     table = capture.tables(trace).operators(("shapes",))
-    known = pl.all_horizontal(pl.col(time) > 0, *(pl.col(name).is_not_null() for name in _SHOWN))
-    points = table.filter(pl.col("kind") == "op").filter(known).sort(time, descending=True).head(_POINTS)
+    is_rated = pl.all_horizontal(pl.col(time) > 0, *(pl.col(name).is_not_null() for name in _SHOWN))
+    points = table.filter(pl.col("kind") == "op").filter(is_rated).sort(time, descending=True).head(_POINTS)
     calls = rates.calls(trace)
-    used = [TYPES[each] for each in np.unique(calls.type[(calls.time > 0) & (calls.type >= 0)]).tolist()]
-    roofs = {name: limits.tflops[name] for name in used if name in limits.tflops}
+    types = [TYPES[number] for number in np.unique(calls.type[(calls.time > 0) & (calls.type >= 0)]).tolist()]
+    roofs = {name: limits.tflops[name] for name in types if name in limits.tflops}
     if not points.height or not roofs:
         return {}
     shown = points.select("name", "input_shapes", pl.col(time).alias("ms"), *_SHOWN)

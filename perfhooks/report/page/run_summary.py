@@ -72,7 +72,7 @@ class RunSummary(_Strict):
     profiled_steps: str = ""
     """Which steps were profiled: ``steps 3-5``, or ``a part of step 0``."""
     parts: list[SummaryPart] = []
-    """Largest first; they sum to the step, without what is below one percent."""
+    """Parts of the step, largest first. Parts below one percent are omitted."""
     findings: list[SummaryFinding] = []
     """At most three, in the order of the report."""
     window: str = ""
@@ -138,13 +138,13 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         window=window.get("name", ""),
         unit=UNITS.get((data.get("run", {}).get("steps_by") or {}).get("what", ""), "step"),
     )
-    counted = steps[loop].typical() if loop in steps else None
-    if counted is not None and counted.median_ms is not None:
-        summary.step_ms = counted.median_ms
+    typical = steps[loop].typical() if loop in steps else None
+    if typical is not None and typical.median_ms is not None:
+        summary.step_ms = typical.median_ms
         many = f"unprofiled {summary.unit}{'es' if summary.unit.endswith(('ch', 'ss')) else 's'}"
-        summary.steps = words.count(len(counted.all_ms), f"unprofiled {summary.unit}", many)
+        summary.steps = words.count(len(typical.all_ms), f"unprofiled {summary.unit}", many)
     _add_profiled(summary, window, share)
-    summary.parts = _parts(summary, share.get("steps", {}).get("usual", {}), counted, findings.BOUND)
+    summary.parts = _parts(summary, share.get("steps", {}).get("usual", {}), typical, findings.BOUND)
     rows = findings.ordered([*data.get("findings", ()), *findings.of_rank(window)])
     summary.findings = [
         SummaryFinding(
@@ -161,14 +161,14 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
 
 
 def _main_loop(windows: Sequence[Mapping[str, Any]], steps: Mapping[str, Steps]) -> str:
-    """The loop that took most time, of those with a window."""
-    known = [in_timeline(window["stage"]) for window in windows]
-    loops = [loop for loop in known if loop in steps] or list(steps)
-    return max(loops, key=lambda loop: float(steps[loop].wall_ms.sum()), default=known[-1] if known else "")
+    """Return the loop with the most time, of the loops with a window."""
+    stages = [in_timeline(window["stage"]) for window in windows]
+    loops = [loop for loop in stages if loop in steps] or list(steps)
+    return max(loops, key=lambda loop: float(steps[loop].wall_ms.sum()), default=stages[-1] if stages else "")
 
 
 def _shown(windows: Sequence[Mapping[str, Any]], loop: str) -> Mapping[str, Any]:
-    """The last window of a loop, with details if any window of it has them."""
+    """Return the last window of a loop, with details if any window of it has them."""
     own = [window for window in windows if in_timeline(window["stage"]) == loop]
     candidates = own or windows
     detailed = (window for window in reversed(candidates) if window.get("details"))
@@ -176,7 +176,7 @@ def _shown(windows: Sequence[Mapping[str, Any]], loop: str) -> Mapping[str, Any]
 
 
 def _add_profiled(summary: RunSummary, window: Mapping[str, Any], share: Mapping[str, Any]) -> None:
-    """Add what the profiled steps took; the recorded part of a step is no step time."""
+    """Add the time of the profiled steps. The time of a part of a step is no step time."""
     table = share.get("steps", {})
     wall, first, last = table.get("usual", {}).get("wall_ms"), window.get("first"), window.get("last")
     summary.profiled_steps = "" if first is None or last is None else words.steps(first, last)
@@ -196,7 +196,7 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], share: Mapping
         summary.steps = summary.profiled_steps if is_without_steps else f"profiled {summary.profiled_steps}"
 
 
-def _parts(summary: RunSummary, usual: Mapping[str, Any], counted: Counted | None, bound: float) -> list[SummaryPart]:
+def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | None, bound: float) -> list[SummaryPart]:
     """Return the shares of the unprofiled step if its wait for data was measured, else of the profiled step.
 
     Recording adds time to the work of the host, not to the wait for data. So the other parts fill the remainder in
@@ -206,19 +206,19 @@ def _parts(summary: RunSummary, usual: Mapping[str, Any], counted: Counted | Non
     busy = usual.get("busy_share") or 0.0
     if busy >= bound:  # the parts of the host are mostly waiting
         return [SummaryPart(name="device busy", share=busy)]
-    spent = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in _PARTS}
-    if not wall or not any(spent.values()):
+    part_ms = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in _PARTS}
+    if not wall or not any(part_ms.values()):
         return []
-    rare = sum(spent[part] for part in _RARE)
+    rare = sum(part_ms[part] for part in _RARE)
     if summary.step_ms and not summary.is_profiled and abs(wall - rare - summary.step_ms) < abs(wall - summary.step_ms):
-        spent |= dict.fromkeys(_RARE, 0.0)  # the profiled steps have work that typical steps have not
-    waiting = None if counted is None or summary.is_profiled else counted.waiting
-    work = sum(value for part, value in spent.items() if part != "data")
+        part_ms |= dict.fromkeys(_RARE, 0.0)  # typical steps do not have this work
+    waiting = None if typical is None or summary.is_profiled else typical.waiting
+    work = sum(value for part, value in part_ms.items() if part != "data")
     if waiting is not None and work:
-        shares = {part: (1 - waiting) * value / work for part, value in spent.items()} | {"data": waiting}
+        shares = {part: (1 - waiting) * value / work for part, value in part_ms.items()} | {"data": waiting}
     else:
-        whole = sum(spent.values())
-        shares = {part: value / whole for part, value in spent.items()}
+        total = sum(part_ms.values())
+        shares = {part: value / total for part, value in part_ms.items()}
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     return [SummaryPart(name=_PHRASES.get(part, part), share=share) for part, share in ranked if share >= _LEAST_SHARE]
 
@@ -226,7 +226,7 @@ def _parts(summary: RunSummary, usual: Mapping[str, Any], counted: Counted | Non
 def _warnings(
     summary: RunSummary, share: Mapping[str, Any], rank: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Reasons to doubt the numbers, the most important first."""
+    """Yield reasons to doubt the numbers, the most important first."""
     yield from (row["title"] for row in rows if row.get("doubts_others"))
     if summary.step_ms is None:
         yield "No whole step was measured, so the step time is unknown."

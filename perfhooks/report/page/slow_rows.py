@@ -1,4 +1,4 @@
-"""The slow steps of a run: those of all ranks in one table, and what the page says of them."""
+"""The slow steps of all ranks: as one table, and as data for the report."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BUDGET: Final = 16 << 20
-"""Bytes that are read of all ranks: 10^5 rows, a second."""
+"""Maximum bytes to read of all ranks: 10^5 rows, one second."""
 _LEAST: Final = 16 << 10
-"""Bytes that are read of each rank at least: its last 100 slow steps."""
+"""Minimum bytes to read of each rank: its last 100 slow steps."""
 _ROWS: Final = 200
-"""Rows on a page, the longest steps: nobody reads more, and they have 30 kB."""
+"""Maximum rows in the report, the longest steps first: 30 kB."""
 _CAUSES: Final = 16
-"""Causes that are named: there are fifteen, and a file may say anything."""
+"""Maximum causes. There are fifteen, but files may contain others."""
 _LINE_NUMBER: Final = r":\d+\)$"
 _SCHEMA: Final = {
     "rank": pl.Int64,
@@ -35,80 +35,78 @@ _SCHEMA: Final = {
 
 
 def table(run: Path | None) -> pl.DataFrame:
-    """The slow steps of all ranks, the longest first: ``rank``, and the columns of ``rank0.slow.csv``.
+    """Return the slow steps of all ranks, the longest first: ``rank``, and the columns of ``rank0.slow.csv``.
 
     Args:
-        run: A run folder; one in which no step was slow, or none at all, has no rows.
+        run: A run folder. The table is empty if it is None or no step was slow.
     """
-    return _table(run)[0]
+    return _read_table(run)[0]
 
 
-def gather(run: Path, steps: int | None, seen: Listing | None = None) -> dict[str, Any] | None:
-    """What the page says of them; None where no step was slow.
+def gather(run: Path, steps: int | None, listing: Listing | None = None) -> dict[str, Any] | None:
+    """Return the slow steps for the report; None if no step was slow.
 
     Args:
         run: A run folder.
-        steps: How many steps it has in all; None where that is not known.
-        seen: What is in its folder, if somebody has looked.
+        steps: Number of all steps; None if unknown.
+        listing: The listing of the folder, if it was read already.
 
     Returns:
         Plain data in the form of `perfhooks.report.page.data.SlowStepsPart`. A step that was slow on several ranks
-        counts once: for as long as it took where it took longest, and for the cause of a rank that did not only wait
-        for others.
+        counts once. Its time is the longest, and its cause is from a rank that did not only wait for others.
     """
-    found, is_cut = _table(run, seen)
-    if not found.height:
+    rows, is_cut = _read_table(run, listing)
+    if not rows.height:
         return None
     waits = pl.col("cause").is_in([RANKS, UNKNOWN])
-    by_step = found.sort(waits, maintain_order=True).group_by("stage", "step")
+    by_step = rows.sort(waits, maintain_order=True).group_by("stage", "step")
     slow = by_step.agg(pl.col("cause").first(), pl.col("wall_ms").max())
     causes = slow["cause"].value_counts(sort=True).sort("count", "cause", descending=[True, False]).head(_CAUSES)
-    several = found["rank"].n_unique()
+    ranks = rows["rank"].n_unique()
     return {
-        "rows": json_values.columns(found if several > 1 else found.drop("rank"), _ROWS),
-        "rows_count": found.height,
+        "rows": json_values.columns(rows if ranks > 1 else rows.drop("rank"), _ROWS),
+        "rows_count": rows.height,
         "count": slow.height,
         "wall_ms": json_values.number(slow["wall_ms"].sum()),
         "causes": {json_values.text(name): count for name, count in causes.iter_rows()},
-        "ranks": several,
+        "ranks": ranks,
         **({"steps": steps} if steps is not None and steps >= slow.height else {}),
         **({"is_cut": True} if is_cut else {}),
     }
 
 
-def _table(run: Path | None, seen: Listing | None = None) -> tuple[pl.DataFrame, bool]:
-    """The table, and whether early rows of it were not read."""
-    files = {} if run is None else _files(run, seen or Listing.of(run))
-    most = max(_BUDGET // max(len(files), 1), _LEAST)
+def _read_table(run: Path | None, listing: Listing | None = None) -> tuple[pl.DataFrame, bool]:
+    """Return the table, and whether early rows were not read."""
+    files = {} if run is None else _files(run, listing or Listing.of(run))
+    max_bytes = max(_BUDGET // max(len(files), 1), _LEAST)
     columns: dict[str, list[Any]] = {name: [] for name in ("rank", *SlowStep._fields)}
     is_cut = False
     for rank, path in files.items():
-        is_cut |= path.lstat().st_size > most
-        for row in slow_steps.read(path, most):
+        is_cut |= path.lstat().st_size > max_bytes
+        for row in slow_steps.read(path, max_bytes):
             for name, value in zip(columns, (rank, *row), strict=True):
                 columns[name].append(value)
-    made = _with_one_name(pl.DataFrame(columns, schema={name: _SCHEMA[name] for name in columns}))
-    return made.sort("wall_ms", "rank", "step", descending=[True, False, False]), is_cut
+    rows = _unify_causes(pl.DataFrame(columns, schema={name: _SCHEMA[name] for name in columns}))
+    return rows.sort("wall_ms", "rank", "step", descending=[True, False, False]), is_cut
 
 
-def _with_one_name(table: pl.DataFrame) -> pl.DataFrame:
-    """Give all slow steps of one function the cause that most of their time has, other than one by chance.
+def _unify_causes(table: pl.DataFrame) -> pl.DataFrame:
+    """Replace the causes of all slow steps in one function by the most frequent cause, by time.
 
-    The first of them were named when little of the function had been seen.
+    The first steps were classified when few samples of the function existed. Random causes stay.
     """
     is_by_chance = pl.col("cause").is_in([*LUCKY, RANKS])
     is_script = pl.col("line").str.starts_with("<module>")
     function = pl.when(is_script).then("line").otherwise(pl.col("line").str.replace(_LINE_NUMBER, ")"))
     rows = table.with_columns(function=function)
     named = rows.filter(~is_by_chance & (pl.col("cause") != UNKNOWN) & (pl.col("line") != ""))
-    spent = named.group_by("function", pl.col("cause").alias("common")).agg(pl.col("wall_ms").sum().alias("spent"))
-    most = spent.sort("spent", "common", descending=[True, False]).unique("function", keep="first")
-    joined = rows.join(most, on="function", how="left", maintain_order="left")
+    times = named.group_by("function", pl.col("cause").alias("common")).agg(pl.col("wall_ms").sum().alias("time"))
+    largest = times.sort("time", "common", descending=[True, False]).unique("function", keep="first")
+    joined = rows.join(largest, on="function", how="left", maintain_order="left")
     cause = pl.when(is_by_chance | pl.col("common").is_null()).then("cause").otherwise("common").alias("cause")
     return joined.with_columns(cause).select(table.columns)
 
 
-def _files(run: Path, seen: Listing) -> dict[int, Path]:
-    """The file of each rank that has slow steps."""
-    paths = {rank: run / name for rank, name in layout.slow_steps.ranks(seen.files).items()}
+def _files(run: Path, listing: Listing) -> dict[int, Path]:
+    paths = {rank: run / name for rank, name in layout.slow_steps.ranks(listing.files).items()}
     return {rank: path for rank, path in paths.items() if is_plain(path)}

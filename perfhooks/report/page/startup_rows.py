@@ -1,4 +1,4 @@
-"""What the processes of a run did before their first step, where ``perfhooks run`` looked."""
+"""Work of the processes of a run before their first step, as ``perfhooks run`` recorded it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NAME: Final = re.compile(r"rank(\d{1,9})\.startup\.csv")
 
 
 def read(path: Path) -> pl.DataFrame:
-    """What one rank's process did; no rows where nobody looked, or the file cannot be read.
+    """Read the table of one rank; empty if it does not exist or is broken.
 
     Args:
-        path: The table; somebody else may have written it.
+        path: The table. It is not trusted.
     """
     try:
         return pl.read_csv(read_bytes(path), schema_overrides=_SCHEMA).select(*_SCHEMA)
@@ -29,12 +29,12 @@ def read(path: Path) -> pl.DataFrame:
 
 
 def table(run: Path | None) -> pl.DataFrame:
-    """What all ranks of a run did, by rank.
+    """Read the tables of all ranks of a run, by rank.
 
     Args:
-        run: Its folder; None is no run, and gives no rows.
+        run: The run folder; None returns an empty table.
     """
-    found = {} if run is None else {path: _NAME.fullmatch(path.name) for path in run.glob("rank*.startup.csv")}
-    ranks = sorted((int(match[1]), path) for path, match in found.items() if match)
-    read_all = [read(path).select(pl.lit(rank, pl.Int64).alias("rank"), *_SCHEMA) for rank, path in ranks]
-    return pl.concat([pl.DataFrame(schema={"rank": pl.Int64, **_SCHEMA}), *read_all])
+    matches = {} if run is None else {path: _NAME.fullmatch(path.name) for path in run.glob("rank*.startup.csv")}
+    ranks = sorted((int(match[1]), path) for path, match in matches.items() if match)
+    tables = [read(path).select(pl.lit(rank, pl.Int64).alias("rank"), *_SCHEMA) for rank, path in ranks]
+    return pl.concat([pl.DataFrame(schema={"rank": pl.Int64, **_SCHEMA}), *tables])

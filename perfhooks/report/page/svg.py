@@ -1,4 +1,4 @@
-"""Flame graphs as pictures: one SVG file that needs nothing else."""
+"""Flame graphs as self-contained SVG files."""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MEASURES: Final = {"host": "host time", "device": "device time", "bytes": "bytes allocated"}
-"""What a flame graph is called by what it sums."""
+"""Titles of flame graphs by measure."""
 
 _LEGEND: Final = {"code": "your code", "library": "installed code", "runtime": "device runtime"}
 _WIDTH: Final = 1200
 _ROW: Final = 18
 _LETTER: Final = 6.7
-"""About the width of a letter."""
+"""Approximate width of a character."""
 _PADDING: Final = 8
 _TOP: Final = 58
 _BOTTOM: Final = 44
 _PLACE: Final = re.compile(r"(?:.*/)?([^/]+)\((\d+)\): (.+)")
-# what XML has no way to write
+# characters that XML cannot represent
 _UNWRITABLE: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def flame(tree: Mapping[str, Any], *, title: str, unit: Literal["nanoseconds", "bytes"] = "nanoseconds") -> str:
     """Draw a flame graph, the outermost frames on top.
 
-    Every frame has its full name, value and share as a title. A click zooms in, where the viewer runs scripts; nothing
-    is loaded from anywhere.
+    Every frame has its full name, value and percentage as a tooltip. A click zooms in, if the viewer runs scripts.
 
     Args:
-        tree: What `tree.tree` gives.
-        title: What it shows.
-        unit: Of its values.
+        tree: The nodes, as from `perfhooks.analysis.flames.tree`.
+        title: The title of the graph.
+        unit: The unit of its values.
 
     Returns:
         An SVG document.
@@ -59,21 +58,21 @@ def flame(tree: Mapping[str, Any], *, title: str, unit: Literal["nanoseconds", "
 
 
 def _frames(tree: Mapping[str, Any], unit: str) -> tuple[str, int]:
-    """Return the frames as markup, and how many rows they have."""
-    whole = tree["value"][0]
+    """Return the frames as markup, and their number of rows."""
+    total = tree["value"][0]
     depth: list[int] = []
-    left: list[int] = []
-    used: list[int] = []  # by the children that were placed
+    start: list[int] = []
+    used: list[int] = []  # width of the children so far
     frames = []
     for place, (parent, frame, value) in enumerate(zip(tree["parent"], tree["frame"], tree["value"], strict=True)):
         depth.append(depth[parent] + 1 if parent >= 0 else 0)
-        left.append(left[parent] + used[parent] if parent >= 0 else 0)
+        start.append(start[parent] + used[parent] if parent >= 0 else 0)
         used.append(0)
         if parent >= 0:
             used[parent] += value
         name = _writable(tree["names"][frame])
-        title = f"{name}\n{_shown(value, unit)}, {words.share(value / whole)}"
-        label, x, width, top = _label(name), left[place] / whole, value / whole, _TOP + _ROW * depth[place]
+        title = f"{name}\n{_format(value, unit)}, {words.share(value / total)}"
+        label, x, width, top = _label(name), start[place] / total, value / total, _TOP + _ROW * depth[place]
         frames.append(
             f'<g class="frame" data-x="{x:.6f}" data-w="{width:.6f}" data-d="{depth[place]}" '
             f'data-n="{html.escape(label)}"><title>{html.escape(title)}</title>'
@@ -96,18 +95,17 @@ def _writable(text: str) -> str:
 
 
 def _label(name: str) -> str:
-    """A frame with what one looks for first: the function, then its file."""
+    """Return the function, then its file and line."""
     place = _PLACE.fullmatch(name)
     return f"{place[3]}  {place[1]}:{place[2]}" if place else name
 
 
 def _short(name: str, width: float) -> str:
-    """As much of a name as fits."""
     room = int((width - _PADDING) / _LETTER)
-    if room < 3:  # noqa: PLR2004 -- fewer letters say nothing
+    if room < 3:  # noqa: PLR2004 -- fewer characters are unreadable
         return ""
     return name if len(name) <= room else f"{name[: room - 1]}…"
 
 
-def _shown(value: int, unit: str) -> str:
+def _format(value: int, unit: str) -> str:
     return words.size(value) if unit == "bytes" else words.ms(value / 1e6)

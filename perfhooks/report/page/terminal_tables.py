@@ -1,4 +1,4 @@
-"""Tables for people, on a terminal: as wide as it is and no wider."""
+"""Tables on a terminal, fitted to its width."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 _ROWS: Final = 20
 _OF_OVERVIEW: Final = 10
 _TEXT: Final = 24
-"""Texts are cut to no less than this, as long as there is room for one number beside them."""
+"""Minimum width of a text column, as long as one number column fits, too."""
 _SHORTEST: Final = 12
-"""Of several texts, each is cut to no less than this before a number is left out: times are what one came for."""
+"""Minimum width of several text columns before a number column is left out."""
 _GAP: Final = 2
 _ENDLESS: Final = 10_000
-"""The width of text that nobody cuts: it may go into a log or a file."""
+"""Width of tables that are not cut, for logs and files."""
 _INNER: Final = ("stack", "path", "module")
-"""Of these the end tells more than the beginning."""
+"""Columns that are cut at the start, because their end is more specific."""
 _COLORS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 NOTHING: Final = {
     "checks": "no doubts about the trace itself",
-    "compiled": "torch.compile was not used, or the window does not say",
-    "findings": "no rule has anything to say",
-    "plan": "no step waits for a number of workers, or nobody saw what a batch costs one; see the table of findings",
-    "slow": "no step took far longer than the others",
-    "startup": "not recorded: perfhooks run looks at it",
+    "compiled": "torch.compile was not used, or its compilations were not recorded",
+    "findings": "no rule found a problem",
+    "plan": "no step waits for workers, or the cost of a batch was not measured; see the table of findings",
+    "slow": "no slow steps",
+    "startup": "not recorded; start the training with perfhooks run",
 }
-"""What an empty table means."""
+"""Messages for empty tables."""
 
 
 def draw(
@@ -54,16 +54,16 @@ def draw(
     *,
     nothing: Mapping[str, str] = NOTHING,
 ) -> None:
-    """Draw some tables, one below the other.
+    """Draw tables, one below the other.
 
     Args:
-        tables: by name.
-        limit: how many rows of each; None is what fits a screen, 0 is all.
-        console: where to draw; standard output if None.
-        nothing: what an empty table means, by name.
+        tables: Tables by name.
+        limit: Maximum rows of each table. None fits a screen, 0 shows all rows.
+        console: The target; standard output if None.
+        nothing: Messages for empty tables, by name.
     """
     if console is None:
-        if hasattr(sys.stdout, "reconfigure"):  # a name may hold what the terminal cannot show
+        if hasattr(sys.stdout, "reconfigure"):  # a name may contain characters that the terminal cannot show
             sys.stdout.reconfigure(errors="replace")
         console = Console(highlight=False)
     usual = _ROWS if len(tables) == 1 else _OF_OVERVIEW
@@ -74,10 +74,10 @@ def draw(
 
 
 def step_table(files: Sequence[Path]) -> str:
-    """The step tables of some windows as one text table, less the columns in which nothing was measured.
+    """Return the step tables of some windows as one text table, without empty columns.
 
     Args:
-        files: ``steps.csv`` files; missing ones are passed over.
+        files: ``steps.csv`` files; missing ones are skipped.
     """
     tables = [pl.read_csv(read_bytes(file), infer_schema_length=None) for file in files if is_plain(file)]
     if not tables:
@@ -86,10 +86,10 @@ def step_table(files: Sequence[Path]) -> str:
 
 
 def label_table(file: Path) -> str:
-    """The labels of the user's own, as a text table; empty where there are none, or no such file.
+    """Return the labels of the user as a text table; empty without own labels.
 
     Args:
-        file: ``labels.csv`` of a window.
+        file: ``labels.csv`` of a window; it need not exist.
     """
     table = pl.read_csv(read_bytes(file), infer_schema_length=None) if is_plain(file) else None
     own = None if table is None or "own" not in table.columns else table.filter(pl.col("own")).drop("own")
@@ -97,7 +97,7 @@ def label_table(file: Path) -> str:
 
 
 def cost_line(captures: Sequence[Capture]) -> str:
-    """What recording cost, in one line; empty if that is not known.
+    """Return the cost of recording in one line; empty if there is no window.
 
     Args:
         captures: The facts of some windows.
@@ -105,21 +105,21 @@ def cost_line(captures: Sequence[Capture]) -> str:
     stalls = [capture.cost.stop_s + capture.cost.save_s + capture.cost.free_s for capture in captures]
     if not stalls:
         return ""
-    line = f"recording kept the loop for {words.ms(max(stalls) * 1e3)} at the end of a window"
+    line = f"recording stopped the loop for {words.ms(max(stalls) * 1e3)} at the end of a window"
     idle, recorded = captures[-1].cost.idle_step_ms, captures[-1].cost.recorded_step_ms
     if idle and recorded:
-        line += f"; a step takes {words.ms(idle)} unrecorded, {words.ms(recorded)} recorded (medians)"
+        line += f"; median step {words.ms(idle)} unprofiled, {words.ms(recorded)} profiled"
     return line
 
 
 def text(table: pl.DataFrame) -> str:
-    """A table as text: a header, a row each, numbers to the right with two digits behind the point."""
-    known = [column for column in table.columns if table[column].null_count() < table.height]
-    cells = {column: [_cell(value, digits=2) for value in table[column]] for column in known}
-    page = io.StringIO()
-    console = Console(file=page, width=_ENDLESS, color_system=None, highlight=False)
-    _draw_plain(console, cells, {column for column in known if table[column].dtype.is_numeric()})
-    return "\n".join(line.rstrip() for line in page.getvalue().rstrip("\n").split("\n"))
+    """Return a table as text: a header and its rows. Numbers are on the right, with two decimals."""
+    columns = [column for column in table.columns if table[column].null_count() < table.height]
+    cells = {column: [_cell(value, digits=2) for value in table[column]] for column in columns}
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=_ENDLESS, color_system=None, highlight=False)
+    _draw_plain(console, cells, {column for column in columns if table[column].dtype.is_numeric()})
+    return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip("\n").split("\n"))
 
 
 def _draw(console: Console, name: str, table: pl.DataFrame, limit: int, nothing: Mapping[str, str]) -> None:
@@ -130,14 +130,14 @@ def _draw(console: Console, name: str, table: pl.DataFrame, limit: int, nothing:
         _SENTENCES[name](console, table)
         return
     rows = table.head(limit) if limit else table
-    known = [column for column in rows.columns if rows[column].null_count() < rows.height]
-    cells = {column: [_cell(value) for value in rows[column]] for column in known}
-    numeric = {column for column in known if rows[column].dtype.is_numeric()}
-    unit = ", times in ms" if any(column.endswith("_ms") for column in known) else ""
+    columns = [column for column in rows.columns if rows[column].null_count() < rows.height]
+    cells = {column: [_cell(value) for value in rows[column]] for column in columns}
+    numeric = {column for column in columns if rows[column].dtype.is_numeric()}
+    unit = ", times in ms" if any(column.endswith("_ms") for column in columns) else ""
     count = f"{rows.height} of {table.height}" if rows.height < table.height else f"{table.height}"
     console.print(f"[bold]{name}[/bold] [dim]{count} {'row' if table.height == 1 else 'rows'}{unit}[/dim]")
-    if _is_long(cells, console.width) and not set(known) - numeric - {"stage", "window"}:
-        _draw_turned(console, cells)
+    if _fits_transposed_only(cells, console.width) and not set(columns) - numeric - {"stage", "window"}:
+        _draw_transposed(console, cells)
     else:
         _draw_plain(console, cells, numeric)
     if rows.height < table.height:
@@ -145,23 +145,22 @@ def _draw(console: Console, name: str, table: pl.DataFrame, limit: int, nothing:
 
 
 def _draw_checks(console: Console, table: pl.DataFrame) -> None:
-    """Doubts as sentences: nobody can do with half of one."""
+    """Draw doubts as sentences, because a cut sentence is useless."""
     console.print(f"[bold]checks[/bold] [dim]{words.count(table.height, 'doubt')} about the trace itself[/dim]")
     for severity, name, _, text, first in table.select("severity", "name", "count", "text", "first").iter_rows():
-        said = words.printable(f" {name}: {text}" + (f" ({first})" if first else ""))
-        console.print(Text.assemble((severity, _COLORS[severity]), said))
+        sentence = words.printable(f" {name}: {text}" + (f" ({first})" if first else ""))
+        console.print(Text.assemble((severity, _COLORS[severity]), sentence))
 
 
 def _draw_findings(console: Console, table: pl.DataFrame) -> None:
-    """What to do as sentences, what gains most first."""
-    console.print("[bold]findings[/bold] [dim]what to do, what gains most first[/dim]")
+    console.print("[bold]findings[/bold] [dim]with advice, by estimated gain[/dim]")
     for number, row in enumerate(table.iter_rows(named=True), 1):
         console.print(Text.assemble((f"{number}. ", "bold"), row["title"], (gain(row), "cyan")))
         console.print(Padding(Text(row["advice"], style="dim"), (0, 0, 0, 3)))
 
 
 def gain(finding: Mapping[str, Any]) -> str:
-    """The gain of a finding in brackets; empty if unknown."""
+    """Return the gain of a finding in brackets; empty if unknown."""
     amount = gain_text(finding)
     return f" (gain: {amount} of a step)" if amount else ""
 
@@ -170,8 +169,7 @@ _SENTENCES: Final = {"checks": _draw_checks, "findings": _draw_findings}
 """Tables that are drawn as sentences."""
 
 
-def _draw_turned(console: Console, cells: dict[str, list[str]]) -> None:
-
+def _draw_transposed(console: Console, cells: dict[str, list[str]]) -> None:
     drawing = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
     drawing.add_column(style="bold", no_wrap=True)
     for _ in next(iter(cells.values())):
@@ -182,7 +180,6 @@ def _draw_turned(console: Console, cells: dict[str, list[str]]) -> None:
 
 
 def _draw_plain(console: Console, cells: dict[str, list[str]], numeric: set[str]) -> None:
-
     widths, left_out = _fit(cells, numeric, console.width)
     drawing = Table(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
     for column, width in widths.items():
@@ -200,7 +197,7 @@ def _draw_plain(console: Console, cells: dict[str, list[str]], numeric: set[str]
 
 
 def _fit(cells: dict[str, list[str]], numeric: set[str], width: int) -> tuple[dict[str, int], list[str]]:
-    """Give every column its width; texts are cut before numbers are left out, the last first."""
+    """Return the widths and the omitted columns. Texts are cut first; then the last numbers are omitted."""
     widths = {column: max(len(_title(column)), *map(len, texts)) for column, texts in cells.items()}
     texts = [column for column in widths if column not in numeric]
     left_out: list[str] = []
@@ -216,23 +213,22 @@ def _fit(cells: dict[str, list[str]], numeric: set[str], width: int) -> tuple[di
     while is_too_wide() and least_text > _SHORTEST and len(texts) > 1:
         least_text -= 1
     while is_too_wide() and len(widths) > 1:
-        column = [each for each in widths if each in numeric or each != texts[0]][-1]
+        column = [name for name in widths if name in numeric or name != texts[0]][-1]
         del widths[column]
         left_out.insert(0, column)
     room = width - least() - _GAP * len(widths)
     for column in texts:
         if column in widths:
-            wanted = widths[column]
-            widths[column] = min(wanted, max(min(wanted, least_text) + room, 1))
-            room -= widths[column] - min(wanted, least_text)
+            full = widths[column]
+            widths[column] = min(full, max(min(full, least_text) + room, 1))
+            room -= widths[column] - min(full, least_text)
     return widths, left_out
 
 
-def _is_long(cells: dict[str, list[str]], width: int) -> bool:
-    """Whether a table is too wide, and fits if its columns are drawn as rows."""
+def _fits_transposed_only(cells: dict[str, list[str]], width: int) -> bool:
     across = sum(max(len(_title(column)), *map(len, texts)) + _GAP for column, texts in cells.items())
-    turned = max(map(len, cells)) + sum(max(map(len, row)) + _GAP for row in zip(*cells.values(), strict=True))
-    return turned <= width < across
+    transposed = max(map(len, cells)) + sum(max(map(len, row)) + _GAP for row in zip(*cells.values(), strict=True))
+    return transposed <= width < across
 
 
 def _title(column: str) -> str:

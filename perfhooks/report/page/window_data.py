@@ -14,7 +14,7 @@ from perfhooks.analysis.findings import data, faces
 from perfhooks.analysis.findings.loader_plan import COLUMNS
 from perfhooks.core import json_values
 from perfhooks.core.labels import STEP_MARK
-from perfhooks.report.page import compiled_rows, device_rows, limits_said, operator_rows, roofline
+from perfhooks.report.page import compiled_rows, device_rows, limit_sentences, operator_rows, roofline
 from perfhooks.report.page.data import WINDOW_FORMAT
 from perfhooks.report.page.headline import is_device_missing, known_steps, of_window, other_kinds, summary
 from perfhooks.run.loader import looks
@@ -300,7 +300,7 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "labels": _labels,
     "operators": _operators,
     "behind_operators": _behind_operators,
-    "limits": limits_said.sentences,
+    "limits": limit_sentences.sentences,
     "roofline": roofline.of_window,
     "kernels": _kernels,
     "categories": lambda capture, trace: json_values.columns(capture.tables(trace).categories),
