@@ -309,7 +309,7 @@ def test_exception_of_a_signal_reaches_the_program_from_a_pending_call():
         while time.monotonic() < until:
             pass
 
-    with asking(act, threading.Semaphore(0)), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), asking(act, threading.Semaphore(0)):
         wait()
 
 

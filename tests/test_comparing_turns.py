@@ -101,7 +101,7 @@ def test_the_error_of_a_typical_turn_is_what_it_varies_by():
     """Over many pairs of turns that scatter, against the deviation of what comes out."""
     rng = np.random.default_rng(10)
     made = pairs(rng, 400, process=1e-9, noise=0.1)
-    seen = [turns._SeenPair.of(pair, "wall") for pair in made]
+    seen = [turns._MeasuredPair.of(pair, "wall") for pair in made]
     for found in ([each.typical for each in seen], [each.mean(is_far_counted=True) for each in seen]):
         errors = [math.sqrt(sum(part.variance for part in each.errors)) for each in found]
         assert np.mean(errors) == pytest.approx(np.std([math.log(each.b / each.a) for each in found]), rel=0.12)

@@ -666,6 +666,7 @@ def test_saving_with_torch_distributed_is_a_checkpoint(tmp_path):
     assert dcp.save.__module__.startswith("torch.")
 
 
+@pytest.mark.worker
 def test_a_label_costs_few_events_where_stacks_are_recorded(tmp_path):
     """Most calls are inner ones, of which nothing is wanted; and modules are named where the recorder does not look."""
     inner, steps = 20, 6

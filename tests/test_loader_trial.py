@@ -215,7 +215,7 @@ def test_a_training_without_a_loader_is_told_in_one_line(tmp_path):
 
 
 def test_a_dataset_that_raises_is_told_in_one_line(tmp_path):
-    done, _ = run(tmp_path, "raises", "--seconds", "20")
+    done, _ = run(tmp_path, "raises", "--seconds", "120")
     assert done.returncode == 2
     assert done.stderr.strip().startswith("perfhooks: the loader cannot be tried: ValueError: broken image")
     assert done.stderr.strip().count("\n") == 0

@@ -616,7 +616,7 @@ def test_many_ranks_are_gathered_in_little_time_and_memory(tmp_path, count):
     run = ManyRanks(ranks=count, windows=3, node=8, collectives=20, slow_data={70: 60.0}).write(tmp_path / "run")
     script = (
         "import json, sys, time; began = time.process_time()\n"
-        "from pathlib import Path; from perfhooks import ranks\n"
+        "from pathlib import Path; from perfhooks.analysis import ranks\n"
         "data = ranks.gather(Path(sys.argv[1])); found = ranks.findings(data)\n"
         "took = time.process_time() - began\n"
         'used = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024\n'

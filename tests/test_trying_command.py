@@ -196,6 +196,7 @@ def test_a_recording_without_shapes_says_how_to_make_one_with_them(run, tmp_path
     assert "record_shapes=True" in err
 
 
+@pytest.mark.browser
 @pytest.mark.skipif(browser.find() is None, reason="no Chromium here; Debian has it as chromium")
 def test_the_page_says_what_was_measured_beside_the_finding(tmp_path):
     events = [testing.step_mark(0, 0, 1000_000)]

@@ -21,7 +21,7 @@ from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.report.finishing.messages import FinishWindow, WakeUp, WriteSteps, told
 from perfhooks.run.capture import Place
 
-pytestmark = pytest.mark.worker
+pytestmark = pytest.mark.process
 
 TIMEOUT = 120
 
@@ -222,7 +222,7 @@ def test_a_window_that_kills_every_worker_costs_only_itself(tmp_path, monkeypatc
     assert prof.wait(TIMEOUT)
     made = sorted(path.parent.name for path in tmp_path.glob("runs/r/*/rank0.steps.csv"))
     assert made == ["train-000003-000003", "train-000005-000005"]
-    assert [record.levelname for record in caplog.records if "died again" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "died twice" in record.message] == ["WARNING"]
 
 
 ANSWERS = """
@@ -327,7 +327,7 @@ def test_a_worker_whose_training_has_ended_ends_too_however_long_a_handler_takes
 
 def test_windows_that_wait_share_one_report(monkeypatch, tmp_path):
     written = []
-    monkeypatch.setattr(serving.report, "is_due", lambda _: True)
+    monkeypatch.setattr(serving.page, "is_due", lambda _: True)
     monkeypatch.setattr(serving, "write_page", lambda run, _: written.append(run.folder))
     reports = serving.Reports()
     for name in ("train-000001-000002", "train-000004-000005"):

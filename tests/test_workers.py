@@ -189,6 +189,7 @@ def test_a_window_with_stacks_says_where_the_workers_time_went(looked_at: Path) 
     assert is_found == (samples >= 20)
 
 
+@pytest.mark.browser
 @pytest.mark.skipif(browser.find() is None, reason="no Chromium here; Debian has it as chromium")
 def test_the_page_draws_what_the_workers_did_and_how_many_would_keep_up(looked_at: Path) -> None:
     """A table and a flame graph of the same time, and a row for each number of workers, with that there is marked."""
