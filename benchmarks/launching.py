@@ -88,14 +88,14 @@ def signals() -> tuple[float, float, float]:
 
     say("fetches and updates of perfhooks run")
     signal = StepSignal(Request(), NoTable())  # type: ignore[arg-type]  # as far as it is asked
-    heard, updated, optimizer = signal.heard, signal.hook(), Optimizer()
+    heard, updated, optimizer = signal.events, signal.hook(), Optimizer()
     updated(optimizer, (), {})
     with tempfile.TemporaryDirectory() as out:
         profiler: Any = Profiler(schedule="wait=1000000000 warmup=1 active=1", out=out)
         profiler.start()
         # settled, as after the first steps of a training with a loader
-        heard.way, heard.waiting, heard.armed = ByLoader(heard), profiler.pulse, False
-        heard.due, heard.way.looks_at_updates = NEVER, False
+        heard.detector, heard.pulse, heard.armed = ByLoader(heard), profiler.pulse, False
+        heard.due, heard.detector.looks_at_updates = NEVER, False
         listen(SimpleNamespace(DataLoader=ToldNumbers, _BaseDataLoaderIter=ToldNumbers), signal)
         fetch = per_call(ToldNumbers().__next__) - per_call(Numbers().__next__)
         backward = backward_pass(signal)
@@ -111,7 +111,7 @@ def backward_pass(signal: StepSignal) -> float:
 
     from perfhooks.record.launch import calls
 
-    calls.listen(lambda: True, signal.hear_backward, lambda *_: None)
+    calls.listen(lambda: True, signal.on_backward, lambda *_: None)
     heard, nothing, torchs = vars(autograd)["_engine_run_backward"], lambda *_, **__: None, vars(calls)["_backward"]
     vars(calls)["_backward"] = nothing
     given = (ones(1),), (None,), False, False, ()

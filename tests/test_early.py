@@ -358,7 +358,7 @@ def program(monkeypatch):
 def test_a_step_begins_anew_after_what_ends_one(program, events, told, first, reached):
     program.run(events)
     window = program.early.take()
-    assert (program.early.told_by, window.first, window.reached) == (told, first, reached), "the first step warms up"
+    assert (program.early.mode, window.first, window.reached) == (told, first, reached), "the first step warms up"
 
 
 def test_no_more_than_a_few_steps_are_recorded(program):
@@ -401,9 +401,9 @@ def test_another_window_frees_what_was_recorded(program, tmp_path, monkeypatch):
 
 def test_a_call_changes_no_class_while_nobody_can_begin(program, monkeypatch):
     """As where the program has not used its device yet: on some Pythons a class that is changed often becomes slow."""
-    monkeypatch.setattr(calls, "would_wake_a_device", lambda: True)
+    monkeypatch.setattr(calls, "would_start_device", lambda: True)
     told = []
-    monkeypatch.setattr(calls, "_left", 100)
+    monkeypatch.setattr(calls, "_remaining", 100)
     calls.listen(lambda: told.append(program.early.at_first_call()), bool, slice)
     try:
         changes = []

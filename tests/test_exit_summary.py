@@ -165,7 +165,7 @@ TELLS = sys.platform == "linux" and tuple(map(int, platform.release().split(".")
 def test_how_the_command_has_ended_is_known(command, code):
     """Also once nobody is left who could be asked, but for the one who has opened it."""
     with subprocess.Popen(["sh", "-c", command], stderr=subprocess.DEVNULL) as process:
-        descriptor = detached._opened(process.pid)
+        descriptor = detached._open(process.pid)
     assert detached.wait(process.pid, descriptor) == (code if TELLS else None)
     os.close(descriptor)
 

@@ -227,15 +227,15 @@ def test_a_program_without_steps_has_its_page_while_it_goes_on_and_another_one_o
 
 
 def test_who_works_for_somebody_else_is_no_program_of_its_own(monkeypatch):
-    assert not startup.is_of_somebody_else()
+    assert not startup.is_helper_process()
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("torch._inductor.compile_worker", None))
-    assert startup.is_of_somebody_else()
+    assert startup.is_helper_process()
     monkeypatch.undo()
     monkeypatch.setattr(multiprocessing.process, "parent_process", object)
-    assert startup.is_of_somebody_else(), "a worker of a pool"
+    assert startup.is_helper_process(), "a worker of a pool"
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert not startup.is_of_somebody_else(), "a rank is a program of its own"
+    assert not startup.is_helper_process(), "a rank is a program of its own"
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_who_works_for_somebody_else_is_no_program_of_its_own(monkeypatch):
 def test_what_comes_before_the_first_step_is_told_by_the_files_that_run(file, function, in_step, phase):
     scope = {}
     exec(compile(f"def {function}(act): return act()", file, "exec"), scope)
-    told = scope[function](lambda: startup.told(sys._getframe(), in_step=in_step))
+    told = scope[function](lambda: startup.classify(sys._getframe(), in_step=in_step))
     assert told.phase == phase
     assert "test_launching.py:" in told.what, "the user's own line"
 
@@ -602,14 +602,14 @@ def test_the_detached_process_waits_for_the_end_of_the_command(monkeypatch, is_t
     if not is_told:
         monkeypatch.setattr(os, "pidfd_open", mock.Mock(side_effect=OSError), raising=False)
     command = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    waiting = threading.Thread(target=detached.wait, args=[command.pid, detached._opened(command.pid)], daemon=True)
+    waiting = threading.Thread(target=detached.wait, args=[command.pid, detached._open(command.pid)], daemon=True)
     waiting.start()
     waiting.join(0.3)
     assert waiting.is_alive()
     command.stdin.close()
     waiting.join(60)
     assert not waiting.is_alive()
-    detached.wait(command.pid, detached._opened(command.pid))  # it has ended long ago
+    detached.wait(command.pid, detached._open(command.pid))  # it has ended long ago
     command.wait()
 
 

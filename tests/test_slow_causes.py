@@ -408,10 +408,10 @@ def heard():
     """What is heard of loaders, and what of it is set aside."""
     module = torch.utils.data.dataloader
     heard, aside = Events(), []
-    heard.waiting = SimpleNamespace(
+    heard.pulse = SimpleNamespace(
         ask=lambda _: None, arrive=lambda _: None, set_aside=lambda *when: aside.append(when[:2])
     )
-    leave = loaders.listen(module, SimpleNamespace(heard=heard, look_at_fetch=lambda: None))
+    leave = loaders.listen(module, SimpleNamespace(events=heard, on_fetch=lambda: None))
     yield heard, aside
     leave()
 

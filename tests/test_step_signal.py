@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from perfhooks import Profiler
 from perfhooks.record.launch import calls, exit_summary, loaders, notes, profiling, step_signal
 from perfhooks.record.launch.command_line import Request
-from perfhooks.record.launch.startup import is_of_somebody_else
+from perfhooks.record.launch.startup import is_helper_process
 from perfhooks.record.launch.step_detectors import Mode, Round
 from perfhooks.record.launch.step_signal import StepSignal
 from perfhooks.record.loop.ending import lifetime
@@ -98,7 +98,7 @@ def heard(monkeypatch):
     yield signal, begun
     handle.remove()
     leave()
-    signal.stand_down()
+    signal.disable()
 
 
 @pytest.mark.process
@@ -176,7 +176,7 @@ def test_a_step_has_the_fetches_and_updates_since_steps_were_what_they_are(heard
     signal, begun = heard
     fetched(40)
     loops.accumulate()
-    signal._say_counts()
+    signal._write_counts()
     ((mode, means),) = said
     assert mode == begun[-1].mode == "loader"
     assert means["updates"] == pytest.approx(1.0, abs=0.15)
@@ -188,7 +188,7 @@ def test_a_step_of_several_updates_has_so_many(heard, monkeypatch):
     said = []
     monkeypatch.setattr(profiling, "say_steps_by", lambda profiler, mode, **means: said.append((mode, means)))
     loops.no_loader()
-    heard[0]._say_counts()
+    heard[0]._write_counts()
     assert said == [("optimizer", {"fetches": 0.0, "updates": 2.0})]
 
 
@@ -215,7 +215,7 @@ def test_who_stands_down_says_why_and_leaves_a_note_only_where_nothing_was_recor
     signal.asked = msgspec.structs.replace(signal.asked, notes=str(tmp_path))
     if is_begun:
         train(3)
-    signal.stand_down("the script does it itself")
+    signal.disable("the script does it itself")
     what = "more" if is_begun else "here"
     assert f"perfhooks run records nothing {what}: the script does it itself" in caplog.text
     assert [each.stopped for each in begun] == ["the script does it itself"] * is_begun
@@ -260,9 +260,9 @@ def test_what_is_no_training_is_not_called_one(launched):
 def test_a_loader_whose_iterator_is_kept_tells_of_each_fetch_once(heard):
     signal, _ = heard
     loops.persistent()
-    kept = signal.heard.fetches
+    kept = signal.events.fetches
     loops.fork()
-    assert signal.heard.fetches == 2 * kept
+    assert signal.events.fetches == 2 * kept
 
 
 def test_a_loader_with_an_iterator_that_cannot_tell_gives_its_batches_and_updates_are_the_steps(heard):
@@ -341,10 +341,10 @@ def by_grad(batches, net):
 @pytest.fixture
 def passes(heard):
     """The signal hears of backward passes."""
-    calls.listen(bool, heard[0].hear_backward, slice)
+    calls.listen(bool, heard[0].on_backward, slice)
     yield
     calls.pause()
-    calls.hear_no_backward()
+    calls.ignore_backward()
 
 
 @pytest.mark.usefixtures("passes")
@@ -367,7 +367,7 @@ def test_backward_passes_are_no_updates_where_an_optimizer_steps(heard):
     signal, begun = heard
     loops.accumulate()
     assert [(each.mode, each.step_num) for each in begun] == [("loader", 8)]
-    assert signal.heard.updates == 8
+    assert signal.events.updates == 8
     assert begun[0].passes
     assert all(began < ended for began, ended in begun[0].passes)
 
@@ -429,7 +429,7 @@ def test_a_sanity_check_before_training_is_no_training(heard):
 
 def test_who_stands_down_hears_nothing_more(heard):
     signal, begun = heard
-    signal.stand_down()
+    signal.disable()
     loops.raw()
     assert begun == []
 
@@ -439,7 +439,7 @@ def test_what_is_trained_after_a_framework_is_told_as_ever_after_forty_updates(h
     signal, begun = heard
     face = Counter("loader", 0)
     face.is_running = True
-    signal.give_way({"train": face})
+    signal.yield_to_integration({"train": face})
     for _ in range(4):
         loops.raw()
     face.is_running = False
@@ -448,7 +448,7 @@ def test_what_is_trained_after_a_framework_is_told_as_ever_after_forty_updates(h
     assert [(each.mode, each.step_num >= steps) for each in begun] == [(mode, True)]
     face.is_running = True
     loops.raw()
-    assert [each.stopped for each in begun] == ["a framework's own face takes over"]
+    assert [each.stopped for each in begun] == ["the integration of the framework takes over"]
     assert begun[0].step_num < steps + 40, "what the face counts is not counted twice"
 
 
@@ -459,11 +459,11 @@ def test_who_gives_way_to_a_framework_hears_the_end_of_the_start_and_no_step(hea
     monkeypatch.setattr(Startup, "end", lambda self, file=None: ended.append(file()))
     face = Counter("loader", 0)
     face.is_running = True
-    signal.give_way({"train": face})
+    signal.yield_to_integration({"train": face})
     loops.raw()
     loops.raw()
     assert (begun, ended) == ([], [None])
-    assert signal.heard.updates == 32
+    assert signal.events.updates == 32
 
 
 def test_an_iterator_that_asks_for_its_own_class_finds_the_one_that_it_was_written_as(heard):
@@ -482,7 +482,7 @@ def test_an_iterator_that_asks_for_its_own_class_finds_the_one_that_it_was_writt
         iterator = iter(loader)
         assert type(iterator) is Own
         assert [int(each) for each in iterator] == [0, 1, 2]
-    assert signal.heard.fetches == 3 * 4, "once more than there are batches"
+    assert signal.events.fetches == 3 * 4, "once more than there are batches"
     assert len(Own.__mro__[1].__subclasses__()) == before
 
 
@@ -541,12 +541,12 @@ def test_patience_counts_from_what_steps_are_made_of_and_once(heard):
     """Not from operators of a script that may read its data for as long as it takes, nor from an earlier recording."""
     signal, _ = heard
     signal.early.has_steps = False
-    signal._recorded_early()
+    signal._on_early_end()
     assert signal._patience is None
     signal.early.has_steps = True
-    signal._recorded_early()
+    signal._on_early_end()
     first = signal._patience
-    signal._recorded_early()
+    signal._on_early_end()
     first.join(10)
     assert not first.is_alive()
     assert signal._patience.is_alive()
@@ -599,10 +599,10 @@ def test_no_operators_are_recorded_of_a_program_that_ends(heard, monkeypatch):
     signal, _ = heard
     asked = []
     monkeypatch.setattr(type(signal.early), "begin_with_operators", lambda _: asked.append(True))
-    signal._look_for_operators()
+    signal._record_operators()
     assert asked == [True]
     signal._is_ending = True
-    signal._look_for_operators()
+    signal._record_operators()
     assert asked == [True]
 
 
@@ -610,7 +610,7 @@ def test_no_operators_are_recorded_of_a_program_that_ends(heard, monkeypatch):
 def test_a_process_of_a_pool_works_for_another_one():
     """What it does is no training of its own, and nothing is recorded there."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert [pool.apply_async(is_of_somebody_else).get(100), is_of_somebody_else()] == [True, False]
+        assert [pool.apply_async(is_helper_process).get(100), is_helper_process()] == [True, False]
 
 
 @pytest.mark.worker

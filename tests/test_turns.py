@@ -445,11 +445,11 @@ def test_a_thread_is_left_where_it_is(monkeypatch, why):
     here, there = sorted(before)[:2]
     if why == "another node":
         monkeypatch.setattr(held_turns, "_node", {here: "node0", there: "node1"}.get)
-    monkeypatch.setattr(held_turns, "_processor", lambda: here)
+    monkeypatch.setattr(held_turns, "_cpu", lambda: here)
     asked = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda *given: asked.append(given))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {here} if why == "forbidden" else before)
-    held_turns._go_on_at(there)
+    held_turns._move_to_cpu(there)
     assert asked == []
 
 

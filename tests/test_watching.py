@@ -292,7 +292,7 @@ def test_a_collection_is_not_forgotten_before_its_step_has_ended(by_hand, monkey
     by_hand.steps(*QUIET)
     with monkeypatch.context() as patch:
         patch.setattr(counters.time, "perf_counter_ns", by_hand._clock)
-        hear = by_hand.watch._slow._collections._heard
+        hear = by_hand.watch._slow._collections._on_collection
         hear("start", {"generation": 2})
         by_hand.now_ms += 800
         hear("stop", {"generation": 2})
@@ -468,9 +468,9 @@ def test_collections_are_known_by_what_of_them_falls_into_a_step_and_by_where_th
 
     def collect(begin, end, generation):
         now[0] = begin
-        collections._heard("start", {"generation": generation})
+        collections._on_collection("start", {"generation": generation})
         now[0] = end
-        collections._heard("stop", {"generation": generation})
+        collections._on_collection("stop", {"generation": generation})
 
     collect(100, 110, 1)
     collect(120, 130, 0)

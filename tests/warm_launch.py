@@ -46,8 +46,8 @@ def tell_of_imports():
         if name in site.watcher.waiting and name in sys.modules:
             site.watcher.waiting.discard(name)
             if name in site.EXPECTED:
-                site.tried(site.tell, f"{name} is coming", None)
-            site.tried(site.tell, name, sys.modules[name])
+                site.attempt(site.notify, f"{name} is coming", None)
+            site.attempt(site.notify, name, sys.modules[name])
 
 
 sys.argv = sys.argv[1:] if VARIABLE in os.environ else commanded()

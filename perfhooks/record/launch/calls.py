@@ -1,11 +1,13 @@
-"""What a program without a loader and without an optimizer does: it calls modules, and passes gradients back.
+"""Wrappers of module calls, backward passes and ``torch.save``, for programs without a loader or optimizer.
 
-Both get a stand-in when torch has been imported. That of module calls is gone once recording has begun, as
-`perfhooks.record.loop.labelling` tells of the calls that follow; that of backward passes once an optimizer has stepped,
-where a device works on them: elsewhere their begin and end are kept, as ranks meet in them.
+They are installed after the import of torch. The wrapper of module calls is removed when recording starts, because
+`perfhooks.record.loop.labelling` reports later calls. The wrapper of backward passes is removed after the first step of
+an
+optimizer if a device works on the passes. On a CPU it stays and measures them, because ranks meet in them.
 
-torch.compile takes what it finds as ``torch.nn.Module.__call__``, while it is imported, for torch's own: so nothing of
-ours is there meanwhile.
+While torch.compile is imported, it takes the current ``torch.nn.Module.__call__`` for torch's own. So the wrapper is
+removed
+during that import.
 """
 
 from __future__ import annotations
@@ -28,150 +30,155 @@ from perfhooks.run.timeline import clock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_RUNS: Final = "_engine_run_backward"
-"""What ``torch.autograd.backward`` and ``grad`` both call; torch.compile guards the second."""
-_MOST_CALLS: Final = 1000
-"""Of modules, after which nobody is going to want to hear of one."""
+_RUN_BACKWARD: Final = "_engine_run_backward"
+"""Function that ``torch.autograd.backward`` and ``grad`` both call. torch.compile guards ``grad``."""
+_MAX_CALLS: Final = 1000
+"""Module calls to observe before unsubscribing."""
 
-# globals, as torch.compile would guard the cells of a closure
+# globals, because torch.compile would guard the cells of a closure
 _call: Callable[..., Any] = Module.__call__
-_backward: Callable[..., Any] = vars(torch.autograd)[_RUNS]
-_told_call: Callable[[], bool] = bool
+_backward: Callable[..., Any] = vars(torch.autograd)[_RUN_BACKWARD]
+_on_call: Callable[[], bool] = bool
 _save: Callable[..., Any] = torch.save
-_told_backward: Callable[[int], object] = bool
-_told_save: Callable[[int, int, str], object] = slice
+_on_backward: Callable[[int], object] = bool
+_on_save: Callable[[int, int, str], object] = slice
 _main = threading.main_thread().ident
-_left = _MOST_CALLS
+_remaining = _MAX_CALLS
 
 
 def listen(
-    told_call: Callable[[], bool], told_backward: Callable[[int], object], told_save: Callable[[int, int, str], object]
+    on_call: Callable[[], bool], on_backward: Callable[[int], object], on_save: Callable[[int, int, str], object]
 ) -> None:
-    """Hear of what the main thread calls.
+    """Wrap the functions, for calls in the main thread.
 
     Args:
-        told_call: Is told that a module is about to be called; whether it wants to hear of no more.
-        told_backward: Is called after each backward pass, with the time at which it began; 0 where a device still works
-            on it, so that its end is not known.
-        told_save: Is called after each ``torch.save``: when it began and ended, and the line that called it.
+        on_call: Called before a module call. Returns whether further calls are not needed.
+        on_backward: Called after each backward pass, with its start in ns; 0 if a device is still working on it.
+        on_save: Called after each ``torch.save`` with start, end and calling line.
     """
-    global _told_call, _told_backward, _told_save
-    _told_call, _told_backward, _told_save = told_call, told_backward, told_save
-    go_on()
-    for owner in (torch, torch.serialization):  # both, as pickle looks the function up by its module
-        _replace(owner, "save", _save, _heard_save)
-    _replace(torch.autograd, _RUNS, _backward, _heard_backward)
+    global _on_call, _on_backward, _on_save
+    _on_call, _on_backward, _on_save = on_call, on_backward, on_save
+    resume()
+    for owner in (torch, torch.serialization):  # both, because pickle looks up the function in its module
+        _replace(owner, "save", _save, _wrapped_save)
+    _replace(torch.autograd, _RUN_BACKWARD, _backward, _wrapped_backward)
 
 
-def go_on() -> None:
-    """Hear of the next call of a module, unless nobody wants to."""
-    if _left:
-        _replace(Module, "__call__", _call, _heard_call)
+def resume() -> None:
+    """Wrap module calls, unless no further ones are needed."""
+    if _remaining:
+        _replace(Module, "__call__", _call, _wrapped_call)
 
 
 def pause() -> None:
-    """Leave module calls as they were."""
-    _replace(Module, "__call__", _heard_call, _call)
+    """Remove the wrapper of module calls."""
+    _replace(Module, "__call__", _wrapped_call, _call)
 
 
-def hear_no_calls() -> None:
-    """Leave module calls as they were, for good."""
-    global _left  # noqa: PLW0603 -- see above
-    _left = 0
+def ignore_calls() -> None:
+    """Remove the wrapper of module calls permanently."""
+    global _remaining  # noqa: PLW0603 -- see above
+    _remaining = 0
     pause()
 
 
-def hear_no_backward() -> None:
-    """Leave backward passes as they were."""
-    _replace(torch.autograd, _RUNS, _heard_backward, _backward)
+def ignore_backward() -> None:
+    """Remove the wrapper of backward passes."""
+    _replace(torch.autograd, _RUN_BACKWARD, _wrapped_backward, _backward)
 
 
 def leave() -> None:
-    """Leave torch as it was, for good."""
-    hear_no_calls()
-    hear_no_backward()
+    """Remove all wrappers permanently."""
+    ignore_calls()
+    ignore_backward()
     for owner in (torch, torch.serialization):
-        _replace(owner, "save", _heard_save, _save)
+        _replace(owner, "save", _wrapped_save, _save)
 
 
-def keep_from_compiling() -> None:
-    """torch.compile has been imported: where a graph breaks, it would compile what is called here."""
-    global _told_call, _told_backward
+def exclude_from_compile() -> None:
+    """Exclude the callbacks from torch.compile, which would compile them at graph breaks."""
+    global _on_call, _on_backward
     disable: Any = torch.compiler.disable
-    sys.modules["torch._dynamo.decorators"].skip(_heard_backward)
-    _told_call, _told_backward = disable(_told_call), disable(_told_backward)
+    sys.modules["torch._dynamo.decorators"].skip(_wrapped_backward)
+    _on_call, _on_backward = disable(_on_call), disable(_on_backward)
 
 
-def would_wake_a_device() -> bool:
-    """Whether a recorder that begins now would be the first to use the device of this machine.
+def would_start_device() -> bool:
+    """Whether a recorder would be the first user of the device.
 
-    After that a process that the program forks could not use it any more.
+    After that, a forked child of the program could not use the device.
     """
     version: Any = torch.version
     nodes = (("cuda", "/dev/nvidiactl"), ("cuda", "/dev/dxg"), ("hip", "/dev/kfd"), ("xpu", "/dev/dri"))
     is_there = any(getattr(version, kind, None) and Path(node).exists() for kind, node in nodes)
-    return is_there and not has_woken_one()
+    return is_there and not is_device_used()
 
 
-def has_woken_one() -> bool:
-    """Whether the program has begun to use a device."""
+def is_device_used() -> bool:
+    """Whether the program uses a device."""
     return bool(torch.cuda.is_initialized() or torch.xpu.is_initialized())
 
 
-def _replace(owner: Any, name: str, there: Any, other: Any) -> None:
-    """Put something in the place of something else, unless that is not there any more."""
-    if vars(owner).get(name) is there:
-        setattr(owner, name, other)
+def _replace(owner: Any, name: str, current: Any, replacement: Any) -> None:
+    """Replace an attribute, unless other code has replaced it already."""
+    if vars(owner).get(name) is current:
+        setattr(owner, name, replacement)
 
 
-def _heard_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
-    """The stand-in of ``torch.nn.Module.__call__``."""
-    # first of all: torch.compile guards what it reads
-    if is_compiling() or not _left or threading.get_ident() != _main:
+def _wrapped_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
+    """Wrap ``torch.nn.Module.__call__``."""
+    # check this first: torch.compile guards each value read before it
+    if is_compiling() or not _remaining or threading.get_ident() != _main:
         return _call(module, *args, **kwargs)
-    is_in_place = vars(Module).get("__call__") is _heard_call  # else a patch calls us, such as that of make_fx
-    _hear_call()
+    is_in_place = (
+        vars(Module).get("__call__") is _wrapped_call
+    )  # else another patch calls this one, for example make_fx
+    _count_call()
     try:
-        # without more to hear it is labelled from here on
-        return Module.__call__(module, *args, **kwargs) if is_in_place and not _left else _call(module, *args, **kwargs)
+        # once unsubscribed, the label wraps the call
+        return (
+            Module.__call__(module, *args, **kwargs)
+            if is_in_place and not _remaining
+            else _call(module, *args, **kwargs)
+        )
     except BaseException as error:
         hide_frames(error)
         raise
 
 
-def _hear_call() -> None:
-    # in its place until nobody wants to hear more: on some Pythons a class that is changed often becomes slow
-    global _left  # noqa: PLW0603 -- see above
-    _left = 0 if _told_call() else _left - 1
-    if not _left:
+def _count_call() -> None:
+    # keep the wrapper until unsubscribed: on some Pythons a class that changes often becomes slow
+    global _remaining  # noqa: PLW0603 -- see above
+    _remaining = 0 if _on_call() else _remaining - 1
+    if not _remaining:
         pause()
 
 
 @functools.wraps(_backward)
-def _heard_backward(outputs: Any, *given: Any, **named: Any) -> Any:
-    """The stand-in of what runs a backward pass, by `torch.autograd.backward` or `torch.autograd.grad`."""
+def _wrapped_backward(outputs: Any, *options: Any, **named: Any) -> Any:
+    """Wrap the function that runs a backward pass."""
     began = clock()
     try:
-        result = _backward(outputs, *given, **named)
+        result = _backward(outputs, *options, **named)
     except BaseException as error:
         hide_frames(error)
         raise
     if not is_compiling() and threading.get_ident() == _main:
-        _, _, keeps_graph, *_ = given
-        # gradients that have a graph of their own are a part of what is going to be learned from: another pass follows
+        _, _, keeps_graph, *_ = options
+        # gradients with their own graph are part of the loss: another pass follows
         if not keeps_graph or named["accumulate_grad"]:
-            # a device may still work on it, and on the collectives in it
-            with DisableTorchFunction():  # modes and subclasses of the user do not see the question
+            # a device may still be working on the pass and its collectives
+            with DisableTorchFunction():  # hide this access from modes and subclasses of the user
                 is_over = outputs and getattr(outputs[0], "is_cpu", False)
-            _told_backward(began if is_over else 0)
+            _on_backward(began if is_over else 0)
     return result
 
 
 @functools.wraps(_save)
-def _heard_save(*args: Any, **kwargs: Any) -> Any:
-    """The stand-in of ``torch.save``."""
+def _wrapped_save(*args: Any, **kwargs: Any) -> Any:
+    """Wrap ``torch.save``."""
     began = clock()
     result = _save(*args, **kwargs)
     if threading.get_ident() == _main:
-        _told_save(began, clock(), line_of_user())
+        _on_save(began, clock(), line_of_user())
     return result

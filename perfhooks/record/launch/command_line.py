@@ -1,4 +1,4 @@
-"""What ``perfhooks run`` was asked for: the command it becomes, and the environment that it becomes it in."""
+"""Request of ``perfhooks run``, its command, and the environment of the command."""
 
 from __future__ import annotations
 
@@ -21,47 +21,49 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 VARIABLE: Final = "PERFHOOKS_RUN"
-"""The one environment variable: `Request` as JSON."""
+"""Environment variable with the `Request` as JSON."""
 
 SITE: Final = Path(__file__).parent / "site"
-"""The folder that goes first in PYTHONPATH; it holds ``sitecustomize.py`` and nothing else."""
+"""Folder put first in PYTHONPATH. It contains only ``sitecustomize.py``."""
 
 
 PATIENCE_S: Final = 60.0
-"""Most trainings have made a step by then; and who waits for an answer waits no longer."""
+"""Default of `Request.patience`, in seconds. Most trainings have made a step by then."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for on the command line, for every process of the training."""
+    """Request of the command line, for each process of the training."""
 
     schedule: str | None = None
-    """As `Schedule.of` takes it; None is one window, once the pace has settled."""
+    """Schedule as for `Schedule.of`; None is one window after the step time has settled."""
     handlers: list[str] | None = None
-    """What to make of each window; None makes everything that was recorded for."""
+    """Handlers of each window; None makes all possible files."""
     options: dict[str, Any] = {}
-    """Those of `perfhooks.Options` that were given."""
+    """Given options of `perfhooks.Options`."""
     patience: float = PATIENCE_S
-    """Seconds after which a program that neither fetches nor updates gets its page, without waiting for its end."""
+    """Seconds after which a program without fetches and updates gets its report, without waiting for its end."""
     here: str = ""
-    """The working directory in which the command was given: the place for runs is in there."""
+    """Working directory of the command, which contains the folder of runs."""
     notes: str = ""
-    """The folder in which processes leave notes of what they recorded, see `perfhooks.record.launch.notes`."""
+    """Folder of the notes of processes, see `perfhooks.record.launch.notes`."""
     command: int = 0
-    """The process that becomes the command. Its exit reports what no other process has reported."""
+    """Process that becomes the command. At its exit it reports the remaining runs."""
     is_watched: bool = False
-    """Whether `perfhooks.record.launch.detached` waits for the end of the command, and deletes the notes."""
+    """Whether `perfhooks.record.launch.detached` waits for the end of the command and deletes the notes."""
     turns: str = ""
-    """The socket that says when it is the program's turn, under ``perfhooks compare --run``: nothing is recorded."""
+    """Socket of the supervisor, under ``perfhooks compare --run``. Nothing is recorded then."""
     trial: str = ""
-    """The file for what comes of trying its loader, under ``perfhooks try --loader``: nothing else is done."""
+    """Result file of ``perfhooks try --loader``. Nothing is recorded then."""
     trial_ends: float = 0.0
-    """When that is over, in seconds of the monotonic clock of the system."""
+    """Deadline of the trial, in seconds of the monotonic clock."""
 
     def named(self, number: int) -> Request:
-        """The same for another training of the same program: a name that was given for the run is the first one's.
+        """Return the request for one of several trainings of the same program.
+
+        A given run name gets a number from the second training on.
 
         Args:
-            number: Of the training, from 1 on.
+            number: The number of the training, from 1.
         """
         name = self.options.get("run")
         if name is None or number == 1:
@@ -70,7 +72,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def current(cls) -> Request | None:
-        """That of this process; None where nobody asked, or what was asked for cannot be read."""
+        """Return the request of this process; None if missing or unreadable."""
         try:
             return msgspec.convert(json.loads(os.environ[VARIABLE]), type=cls)
         except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
@@ -83,17 +85,17 @@ def request(
     options: Mapping[str, Any],
     patience: float = PATIENCE_S,
 ) -> Request:
-    """Check what was asked for, before anything starts.
+    """Check the request before anything starts.
 
     Args:
-        schedule: In words, or None.
-        handlers: Names of handlers; none make everything that was recorded for.
-        options: Of `perfhooks.Options`.
+        schedule: Text of the schedule, or None.
+        handlers: Names of handlers; empty makes all possible files.
+        options: Options of `perfhooks.Options`.
         patience: See `Request`.
 
     Raises:
-        ScheduleError: The schedule cannot be.
-        OptionError: An option has a value that it cannot have, or there is no such handler.
+        ScheduleError: The schedule is invalid.
+        OptionError: An option has an invalid value, or a handler does not exist.
     """
     Schedule.of(schedule)
     if not 0 <= patience < float("inf"):
@@ -104,34 +106,34 @@ def request(
         for handler in handlers:
             if handler != "default":
                 build(handler)
-    whole = dict(options)
-    checked(whole)  # type: ignore[arg-type]  # the names were generated from Options
-    out = whole.get("out")
+    values = dict(options)
+    checked(values)  # type: ignore[arg-type]  # the names were generated from Options
+    out = values.get("out")
     if out is not None:
         if in_this_process(out):
             raise OptionError(f"out must outlive the training, got {out!r}, which is in its memory: name a folder")
         check_out(out)
         if "://" not in out:
-            whole["out"] = str(Path(out).absolute())  # the training may change its working directory
+            values["out"] = str(Path(out).absolute())  # the training may change its working directory
     return Request(
         schedule=schedule,
         handlers=list(handlers) or None,
-        options=whole,
+        options=values,
         patience=patience,
         here=working_directory(),
     )
 
 
 def command(words: Sequence[str], folder: Path = Path()) -> list[str]:
-    """The command as the system takes it: a script and a module get this Python in front.
+    """Return the command line to execute. A script or module is prefixed with this Python.
 
     Args:
         words: ``train.py --lr 0.1``, ``-m package.train`` or any command.
-        folder: Where it is going to run.
+        folder: Its working directory.
 
     Raises:
-        OptionError: There is no such script, or nothing was given.
-        CommandError: There is no such command, or it cannot be executed.
+        OptionError: The script does not exist, or no command was given.
+        CommandError: The command does not exist or is not executable.
     """
     if not words:
         raise OptionError("run needs a command, such as: perfhooks run train.py --lr 0.1")
@@ -154,17 +156,17 @@ def command(words: Sequence[str], folder: Path = Path()) -> list[str]:
 
 
 def environment(asked: Request, before: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the command.
+    """Return the environment of the command.
 
     Args:
-        asked: What the processes of the command are to do.
-        before: The environment as it is.
+        asked: The request.
+        before: The current environment.
     """
-    rest = before.get("PYTHONPATH", "")
+    python_path = before.get("PYTHONPATH", "")
     return {
         **before,
-        # not by msgspec, which refuses half characters: Python makes them of paths that are not UTF-8; and without
-        # spaces and escapes, as `site` looks for its notes without a module that reads JSON
+        # not msgspec, which refuses surrogates: Python creates them for paths that are not UTF-8
+        # no spaces and escapes, because `site` finds the notes without a JSON module
         VARIABLE: json.dumps(msgspec.to_builtins(asked), separators=(",", ":"), ensure_ascii=False),
-        "PYTHONPATH": f"{SITE}{os.pathsep}{rest}" if rest else str(SITE),
+        "PYTHONPATH": f"{SITE}{os.pathsep}{python_path}" if python_path else str(SITE),
     }

@@ -1,7 +1,7 @@
-"""The process that reports a killed command, and a command that starts no Python.
+"""The detached process that reports a killed command, or a command that starts no Python.
 
-It is no child of the command. It waits for the end of the command, and prints the runs that no other process has
-printed. It may be late.
+It is not a child of the command. It waits for the end of the command, and prints the runs that no other process has
+printed. Its output may come late.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _GET_CHILD_SUBREAPER: Final = 37
 """``PR_GET_CHILD_SUBREAPER`` in Linux' ``prctl.h``."""
 _INFO: Final = struct.Struct("QQ12i")
 _EXIT, _GET_INFO = 1 << 3, 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
-"""``struct pidfd_info``, whose last number is the status; ``PIDFD_INFO_EXIT`` and ``PIDFD_GET_INFO`` of ``pidfd.h``."""
+"""``struct pidfd_info``, whose last field is the exit status; ``PIDFD_INFO_EXIT`` and ``PIDFD_GET_INFO`` of
+``pidfd.h``."""
 _REAPED_MS: Final = 500
 """Maximum wait for the parent to reap the command, in ms. Most do so at once, some never."""
 _FILES_S: Final = 60.0
@@ -47,14 +48,16 @@ try:
 finally:
     shutil.rmtree(sys.argv[4], ignore_errors=True)
 """
-"""A bare Python waits, because it takes a fifth of the memory. It imports perfhooks only if something is to be said."""
+"""Code of the waiting Python. It imports perfhooks only to report, because a bare Python takes a fifth of the
+memory."""
 
 
 def is_possible() -> bool:
-    """Return whether a process can wait for this one without being its child.
+    """Return whether another process can wait for this one without being its child.
 
-    Orphans become children of a subreaper, and of the first process of a container. A script that waits for all its
-    children would wait for ours, and ours for the script.
+    Orphans become children of a subreaper, or of the first process of a container. A script that waits for all children
+    would
+    wait for ours, and ours would wait for the script.
     """
     if not hasattr(os, "fork"):
         return False
@@ -69,11 +72,11 @@ def start(pid: int, folder: str, words: Sequence[str]) -> None:
     """Start the process that waits for the end of another one.
 
     Args:
-        pid: The process that is to become the command.
-        folder: The folder of notes; it is deleted at the end.
+        pid: The process that will become the command.
+        folder: The folder of notes, deleted at the end.
         words: The command.
     """
-    descriptor = _opened(pid)  # a command that cannot be found has ended before any other process can open it
+    descriptor = _open(pid)  # open it first: a command that is not found ends at once
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -89,8 +92,7 @@ def start(pid: int, folder: str, words: Sequence[str]) -> None:
 
 
 def _become(pid: int, descriptor: int | None, folder: str, words: Sequence[str]) -> None:
-    # the training's own input and output must end when the training does, and so must the other files that it was
-    # given, for example a lock of its shell
+    # close all inherited files: pipes and locks of the training must end with the training
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
@@ -103,30 +105,30 @@ def _become(pid: int, descriptor: int | None, folder: str, words: Sequence[str])
 
 
 def report(facts: Sequence[str]) -> None:
-    """Wait for the end of the command and print the runs that no other process has printed.
+    """Wait for the end of the command, and print the runs that no other process has printed.
 
     Args:
-        facts: As `_BOOTSTRAP` gets them: process, descriptor, folder of notes, the name of a file, the command.
+        facts: Arguments of `_BOOTSTRAP`: process, descriptor, folder of notes, name of a file, command.
     """
     pid, descriptor, folder, over, *words = facts
     code = wait(int(pid), int(descriptor) if int(descriptor) >= 0 else None)
     if Path(folder, over).exists():
         return
-    known = notes.read(folder)
-    runs = [run for run in notes.runs(known) if notes.claim(folder, run)]
+    all_notes = notes.read(folder)
+    runs = [run for run in notes.runs(all_notes) if notes.claim(folder, run)]
     if runs:
         from perfhooks.record.launch.summary_text import text_of, wait_for_reports  # numpy, as in `exit_summary`
 
         write_error(text_of(runs, wait_for_reports(runs, _FILES_S)))
     elif not notes.takes_files(folder):
         write_error(f"perfhooks: what was recorded is unknown: {folder} takes no files, is its disk full?\n")
-    elif not any(note.run for note in known) and exit_summary.known_before(words) is None:
-        for reason in exit_summary.reasons(known, words, code):
+    elif not any(note.run for note in all_notes) and exit_summary.known_before(words) is None:
+        for reason in exit_summary.reasons(all_notes, words, code):
             write_error(f"perfhooks: nothing was recorded: {reason}\n")
 
 
-def _opened(pid: int) -> int | None:
-    """Return a descriptor of a process, which tells of its end also later; None if the system has none."""
+def _open(pid: int) -> int | None:
+    """Return a descriptor of a process, which reports its end at any time; None if not available."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # not Linux, or an old one
@@ -137,7 +139,7 @@ def wait(pid: int, descriptor: int | None) -> int | None:
     """Wait for the end of a process.
 
     Returns:
-        Its exit code, or less than 0 for a signal; None if the system does not tell.
+        Its exit code, below 0 for a signal; None if not available.
     """
     if descriptor is None:
         import psutil  # see `perfhooks.run.liveness.born_s`
@@ -157,7 +159,7 @@ def wait(pid: int, descriptor: int | None) -> int | None:
 
 
 def _exit_code(descriptor: int) -> int | None:
-    """Return that of a process that its parent has reaped."""
+    """Return the exit code of a reaped process."""
     import fcntl  # only on systems that have such descriptors
 
     with contextlib.suppress(OSError):  # before Linux 6.15

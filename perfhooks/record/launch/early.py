@@ -1,20 +1,22 @@
-"""The first steps of a program, recorded before anybody knows what it is, and kept in memory.
+"""Start-up recording: the first steps of a program, kept in memory until the end.
 
-Most programs come to a window of the schedule, and these steps are dropped. One that ends before, as a forward pass,
-ten steps or an evaluation without a loader do, has them on its page::
+Most programs reach a window of the schedule, and the start-up recording is dropped. A program that ends earlier has it
+in
+its report. Examples are one forward pass, ten steps, or an evaluation without a loader::
 
     torch is imported   the first call, fetch, backward or update           6 steps, or budget     the end
     ────────────────────┬──────────────────────────────────────────────────┬──────────── ... ──────┬
-        nothing heard   │ step 0, which warms up │ step 1 │ step 2 │ ...    │ kept, not exported    │ written, if there
+        no events       │ step 0, which warms up │ step 1 │ step 2 │ ...    │ kept, not exported    │ written, if there
                         │                                                  │                       │ is no other window
-                        └ 0.3 s of nothing but a script that computes ──► operators, without steps
+                        └ 0.3 s of plain script code ──► operators, without steps
 
-A step begins with a fetch, or with the call of a module that was called before, once what ends a step has come since:
-an update, else a backward pass, else a call. If a stronger end turns up later, for example the first update after
-several backward passes, the recorder goes on, and the steps are counted anew from there.
+A step starts with a fetch, or with the call of a module that was called before. It needs an end before it: an update,
+else a
+backward pass, else a call. If a stronger end appears later, for example the first update after several backward passes,
+the recorder continues and the steps are counted anew.
 
-One thread is recorded, and ends the recording: torch's recorder must not end while that thread runs an operator. Nor
-does it begin again while a range is open that it has recorded: the end of that range would write to freed memory.
+The recorded thread also ends the recording, because torch's recorder must not end while this thread runs an operator.
+The recorder does not start again while a recorded range is open: the end of that range would write to freed memory.
 """
 
 from __future__ import annotations
@@ -46,174 +48,172 @@ if TYPE_CHECKING:
 STEPS: Final = 6
 """Maximum number of steps. The first of them warms up."""
 LONGEST_S: Final = 3.0
-"""Seconds after which the recording ends although its budget is not spent, for example while the program waits."""
+"""Maximum duration of the recording, in seconds, for example if the program waits."""
 _ELSEWHERE_S: Final = 1.0
-"""How long another thread waits until the recorded one has ended the recording, in seconds."""
+"""Maximum wait of another thread for the end of the recording, in seconds."""
 
 _CALL, _BACKWARD, _UPDATE = range(3)
-"""What ends a step, the stronger the later."""
+"""Ends of a step, in increasing strength."""
 _RECORDED: Final = ("record_shapes", "with_flops")
-"""Options for recording that apply here as well. Stacks and memory would use up the budget."""
+"""Recording options that apply here. Stacks and memory would use up the budget."""
 
 
 class StartupRecorder:
     """Records the first steps of this process, once.
 
     Args:
-        heard: What was heard of the program.
-        options: Those of the recorder.
-        when_over: Is called when recording has ended.
+        events: The counts of the program.
+        options: Options of the recorder.
+        when_over: Called at the end of the recording.
     """
 
-    def __init__(self, heard: Events, options: Mapping[str, Any], when_over: Callable[[], object]) -> None:
-        self._heard = heard
+    def __init__(self, events: Events, options: Mapping[str, Any], when_over: Callable[[], object]) -> None:
+        self._events = events
         self._recording = {name: options[name] for name in _RECORDED if name in options}
         of_size = Limits.of_size(options.get("max_trace_mb", DEFAULT_MB))
         self._limits = of_size._replace(training_s=FIRST_STEPS_S, name=f"the budget of {FIRST_STEPS_S:g} s")
         self._when_over = when_over
         self._lock = threading.RLock()
         self._until = 0.0
-        """When the recording ends at the latest, by the monotonic clock."""
+        """Latest end of the recording, in seconds of the monotonic clock."""
         self._window: Window | None = None
-        self.besides: Collection[Closable] = ()
-        """Profilers of a framework's face, beside which it records: any other means that the script profiles itself."""
+        self.own_profilers: Collection[Closable] = ()
+        """Profilers of an integration, which may exist. Any other profiler means that the script profiles itself."""
         self.is_new = True
-        """Whether it has not begun yet."""
+        """Whether recording has not started yet."""
         self.is_recording = False
         self._is_closed = False
-        """Whether nothing is to be recorded here any more."""
+        """Whether recording must not start again."""
         self._unrecorded = 0
-        """How many steps have ended before it could begin."""
-        self._way: Mode | None = None
-        """How steps are told, if not by what ends them here."""
+        """Steps that ended before recording could start."""
+        self._mode: Mode | None = None
+        """Mode of the step detector, if it defines the steps here."""
         self.has_steps = True
-        """Whether anything was heard of which steps are made, and not operators alone."""
+        """Whether any event of a step was detected, and not operators only."""
         self._forget()
 
     def _forget(self) -> None:
-        self._begin = self._step = self._since_way = 0
+        self._begin = self._step = self._since_detector = 0
         self._is_warm = False
         """Whether the recorder ran before the first step."""
         self._end = -1
-        """The strongest end of a step so far."""
-        self._prepared = -1
-        """The step in which a profiler of ours began, which takes its time."""
+        """Strongest end of a step so far."""
+        self._profiler_step = -1
+        """Step in which a profiler of perfhooks started, which is longer for it."""
         self._has_fetched = False
-        self._clear()
+        self._clear_step()
 
-    def _clear(self) -> None:
-        """A step begins."""
+    def _clear_step(self) -> None:
         self._called: set[int] = set()
         self._has_passed_back = False
-        self._updates = self._heard.updates
+        self._updates = self._events.updates
 
-    # -- what is heard, in the main thread ---------------------------------------------------------------------------
+    # -- events, in the main thread -----------------------------------------------------------------------------------
 
     def at_fetch(self) -> None:
-        """A batch is asked for."""
-        if self._is_heard():
+        """Handle a fetch."""
+        if self._is_defining_steps():
             self._has_fetched = True
-            self._turn(self._ended(bool(self._called)))
+            self._maybe_next(self._strongest_end(bool(self._called)))
 
     def at_first_call(self) -> None:
-        """A module is called; if recording begins here, that is told once more."""
+        """Start to record at the call of a module; `at_call` then receives the same call."""
         if not _is_in_loader():
-            self._is_heard(_CALL)
+            self._is_defining_steps(_CALL)
 
     def at_call(self, module: object) -> None:
-        """A module is called, by no other one."""
-        if not _is_in_loader() and self._is_heard(_CALL):
-            self._turn(self._ended(id(module) in self._called))
+        """Handle the call of an outermost module."""
+        if not _is_in_loader() and self._is_defining_steps(_CALL):
+            self._maybe_next(self._strongest_end(id(module) in self._called))
             self._called.add(id(module))
 
     def at_backward(self) -> None:
-        """A backward pass has ended."""
-        if self._is_heard():
+        """Handle the end of a backward pass."""
+        if self._is_defining_steps():
             self._has_passed_back = True
 
-    def at_way(self) -> None:
-        """Steps are told in another way from here on: those of ours that came before say nothing about it."""
-        self._since_way, self._prepared = 0, self._step
+    def at_detector(self) -> None:
+        """Handle a new step detector: earlier ends of steps do not count for it."""
+        self._since_detector, self._profiler_step = 0, self._step
 
-    def at_step(self, way: Mode) -> None:
-        """A step has ended, as far as the rest of the program is concerned.
+    def at_step(self, mode: Mode) -> None:
+        """Handle a step that the step detector ended.
 
         Args:
-            way: How that was told.
+            mode: The mode of the detector.
         """
         if self.is_new:
             self._unrecorded += 1
             self._is_closed = self._unrecorded >= STEPS
         elif self.is_recording:
-            if self._way is not None:
+            if self._mode is not None:
                 self._next()
-            elif self._since_way > 1:  # there was more in it than one of ours
-                self._way = way
-                self._count_anew(0)
-            self._since_way = 0
+            elif self._since_detector > 1:  # it held several steps of this recorder
+                self._mode = mode
+                self._restart_count(0)
+            self._since_detector = 0
 
     @property
     def is_listening(self) -> bool:
-        """Whether it wants to hear more."""
+        """Whether further events are needed."""
         return not self._is_closed and (self.is_new or self.is_recording or self._is_weak)
 
     @property
     def _is_weak(self) -> bool:
-        """Whether what was recorded is nothing but calls: of a program that may do more than that."""
-        return not self.has_steps or not (self._has_fetched or self._has_passed_back or self._end > _CALL or self._way)
+        """Whether only module calls were recorded, so that a better recording is possible."""
+        return not self.has_steps or not (self._has_fetched or self._has_passed_back or self._end > _CALL or self._mode)
 
-    def _is_heard(self, what: int = _UPDATE) -> bool:
-        """Whether steps are told by what is heard here; the first of it begins the recording."""
+    def _is_defining_steps(self, event: int = _UPDATE) -> bool:
+        """Start to record at the first event. Return whether the events here define the steps."""
         if self.is_listening:
             if self.is_new:
                 self.begin()
             elif not self.has_steps and self.is_recording:
                 self.has_steps = True
-                calls.hear_no_calls()
+                calls.ignore_calls()
                 if self._window is not None:
-                    self._window.record_steps = True  # with a mark for each from here on
-                self._count_anew(0)
-            elif not self.has_steps or (not self.is_recording and what > _CALL):
-                self._begin_anew()
-        return self.is_recording and self._way is None
+                    self._window.record_steps = True  # with a mark for each step from now on
+                self._restart_count(0)
+            elif not self.has_steps or (not self.is_recording and event > _CALL):
+                self._record_again()
+        return self.is_recording and self._mode is None
 
-    def _ended(self, is_called: bool) -> int:
-        """The strongest end of a step that has come since this one began; -1 for none."""
-        if self._heard.updates > self._updates:
+    def _strongest_end(self, is_called: bool) -> int:
+        """Return the strongest end of the running step; -1 for none."""
+        if self._events.updates > self._updates:
             return _UPDATE
         return _BACKWARD if self._has_passed_back else _CALL if is_called else -1
 
-    def _turn(self, end: int) -> None:
-        """A step may begin."""
+    def _maybe_next(self, end: int) -> None:
         if end < max(self._end, _CALL):
             return
         is_stronger, self._end = end > self._end, end
         if is_stronger and self._step > self._begin:
-            self._count_anew(1)  # one such step has just ended
+            self._restart_count(1)  # one step with the stronger end has just ended
         else:
-            self._since_way += 1
+            self._since_detector += 1
             self._next()
 
     # -- recording ---------------------------------------------------------------------------------------------------
 
     def begin(self, *, has_steps: bool = True) -> None:
-        """Record the calling thread from here on.
+        """Start to record the calling thread.
 
         Args:
-            has_steps: Whether steps are told.
+            has_steps: Whether steps are detected.
         """
         with lifetime.busy(), guard("recording the first steps"), self._lock:
-            if not self.is_new or self._is_closed or calls.would_wake_a_device():
+            if not self.is_new or self._is_closed or calls.would_start_device():
                 return
             self.is_new = False
             self.has_steps = has_steps
-            if recorder_busy() or lifetime.is_anybody_known(self.besides):
+            if recorder_busy() or lifetime.is_anybody_known(self.own_profilers):
                 self._is_closed = True
             else:
                 self._open()
 
     def begin_with_operators(self) -> None:
-        """Have the main thread record its operators, without steps; called in another thread, again and again."""
+        """Make the main thread record its operators, without steps. May be called repeatedly from another thread."""
         in_main_thread(lambda: self.begin(has_steps=False))
 
     def _open(self) -> None:
@@ -234,24 +234,24 @@ class StartupRecorder:
         self._until = time.monotonic() + LONGEST_S
         self.is_recording = True
         if self.has_steps:
-            calls.hear_no_calls()  # labels tell of them
+            calls.ignore_calls()  # labels report calls from now on
             self._label()
 
     def _label(self) -> None:
         labelling.put(self.stage, self.at_call)
 
     def _next(self, step: int | None = None) -> None:
-        """A step has ended, and the next one begins.
+        """Start the next step.
 
         Args:
-            step: The number of the next one.
+            step: The number of the next step.
         """
         with lifetime.busy(), guard("recording the first steps"), self._lock:
             window = self._window
             if window is None or not self.is_recording or window.is_elsewhere:
                 return
             self._step = self._step + 1 if step is None else step
-            self._clear()
+            self._clear_step()
             if self._step >= self._begin + STEPS or self._has_enough(window) or window.budget.is_spent():
                 self.end()
             else:
@@ -262,21 +262,21 @@ class StartupRecorder:
         is_warm = self._step > self._begin + FEWEST_STEPS
         return is_warm and window.budget.operators >= ENOUGH_OPERATORS
 
-    def _count_anew(self, step: int) -> None:
-        """What was recorded were no steps.
+    def _restart_count(self, step: int) -> None:
+        """Discard the step boundaries so far and count anew.
 
         Args:
-            step: The number of the one that begins.
+            step: The number of the starting step.
         """
         window = self._window
         if window is not None:
             window.marks_before = window.step_num + 1 - step
-            self._begin, self._since_way, self._is_warm = step, 0, True
-            self._prepared = -1
+            self._begin, self._since_detector, self._is_warm = step, 0, True
+            self._profiler_step = -1
             self._next(step)
 
-    def _begin_anew(self) -> None:
-        """Record a second time: what was recorded is less than the program does."""
+    def _record_again(self) -> None:
+        """Record a second time, because the first recording shows less than the program does."""
         with lifetime.busy(), guard("recording the first steps"), self._lock:
             if self._window is not None:
                 self._forget_window(self._window)
@@ -287,16 +287,16 @@ class StartupRecorder:
                 self._open()
 
     def _end_in_step(self) -> None:
-        """The budget is spent; called in the main thread."""
+        """End the recording because the budget is used up; called in the main thread."""
         if self._window is not None and self.is_recording and not self._window.is_elsewhere:
             is_whole = self._step > self._begin or not self.has_steps
             self.end("" if is_whole else f"{self._limits.name} was reached inside step {self._step}")
 
     def end(self, why: str = "") -> None:
-        """Record no more, and keep what there is.
+        """End the recording and keep it.
 
         Args:
-            why: Why its last step is not whole.
+            why: Reason if the last step is incomplete.
         """
         with self._lock:
             window = self._window
@@ -321,17 +321,17 @@ class StartupRecorder:
         window.budget.learn(window.stop_s)
 
     def abandon(self) -> None:
-        """This process is a forked child: what is recorded is its parent's."""
+        """Leave the recording to the parent, in a forked child."""
         self._is_closed = True
         if self._window is not None and self.is_recording:
             self.is_recording = False
             labelling.take_back()
             self._window.leave_to_parent()
 
-    # -- what came of it ---------------------------------------------------------------------------------------------
+    # -- result -------------------------------------------------------------------------------------------------------
 
     def drop(self) -> None:
-        """Nobody is going to want it."""
+        """Discard the recording."""
         window = self.take()
         if window is not None:
             self._forget_window(window)
@@ -341,10 +341,10 @@ class StartupRecorder:
         lifetime.unwatch(window)
 
     def take(self, why: str = "") -> Window | None:
-        """What was recorded, if nothing else was since; it is nobody else's from now on.
+        """Return the recording and give up its ownership; None without a recording.
 
         Args:
-            why: Why its last step is not whole.
+            why: Reason if the last step is incomplete.
         """
         with lifetime.busy(), self._lock:
             self._is_closed = True
@@ -356,27 +356,27 @@ class StartupRecorder:
                 self._forget_window(window)
                 return None
             lifetime.unwatch(window)
-            if self._heard.updates and self.told_by in ("call", "backward"):
+            if self._events.updates and self.mode in ("call", "backward"):
                 self._keep_as_part(window)
-            # the first one warms up, and in another one a profiler may have begun; else they are all there is
+            # skip the warm-up and a step in which a profiler started, unless no other step remains
             begin = self._begin - self._is_warm
-            usual = (max(begin, self._prepared) + 1, begin + 1)
+            usual = (max(begin, self._profiler_step) + 1, begin + 1)
             window.first = next((first for first in usual if first < self._step), window.first)
             return window
 
     def _keep_as_part(self, window: Window) -> None:
-        """The recording ended before the first update: its calls and backward passes were a part of one step."""
+        """Mark the recording as a part of one step: it ended before the first update."""
         window.marks_before = window.step_num + 1
         self._step = window.reached = self._begin
         window.partial = "the recording of the first steps ended inside the first step"
 
     @property
-    def told_by(self) -> Mode:
-        """What ended a step."""
+    def mode(self) -> Mode:
+        """Event that ended a step."""
         if self._step == self._begin:
             return "process"
-        if self._way is not None:
-            return self._way
+        if self._mode is not None:
+            return self._mode
         if self._has_fetched:
             return "loader" if self._end > _CALL else "batches"
         ends: tuple[Mode, ...] = ("call", "backward", "optimizer")
@@ -384,16 +384,16 @@ class StartupRecorder:
 
     @property
     def stage(self) -> str:
-        """What its loop is called."""
-        return "train" if self._end > _CALL or self._has_passed_back or self._way else "predict"
+        """Stage of the loop."""
+        return "train" if self._end > _CALL or self._has_passed_back or self._mode else "predict"
 
 
 def _is_launcher() -> bool:
-    """Whether the processes that this one started and waited for computed more than it did, as those of torchrun."""
+    """Whether the ended child processes used more CPU time than this process, as those of torchrun do."""
     times = os.times()
     return times.children_user + times.children_system > times.user + times.system
 
 
 def _is_in_loader() -> bool:
-    """Whether a loader fetches: what its dataset calls is no step."""
+    """Whether a loader is fetching. Module calls of its dataset are no steps."""
     return any(frames.LOADER in frame.f_code.co_filename for frame in outwards(sys._getframe(1)))

@@ -1,7 +1,8 @@
-"""The exit summary of ``perfhooks run``: what was recorded, printed before the command returns.
+"""The exit summary of ``perfhooks run``, printed before the command returns.
 
-The training prints it at its own exit, so that its process, signals and exit code stay its own. The first Python of the
-command reports what its children left. `perfhooks.record.launch.detached` reports what remains if a command is killed.
+The training prints it at its own exit, so its process, signals and exit code stay unchanged. The first Python of the
+command prints the runs of its child processes. `perfhooks.record.launch.detached` prints the others if a command is
+killed.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
 
 _SETS_PATH: Final = re.compile(r"""^[^#]*PYTHONPATH["'\]\s]*[=:](?!=)(?!.*PYTHONPATH)""", re.MULTILINE)
 _LARGEST: Final = 1 << 20
-"""Bytes of a script that are searched."""
+"""Maximum length of a searched script, in bytes."""
 IS_OVER: Final = "summary.printed"
-"""The file that says that the first Python of the command has reported everything."""
+"""Name of a file. It exists once the first Python of the command has reported everything."""
 
 
 def at_exit(*, is_command: bool) -> None:
-    """Print the runs of this process, and those of its children that ended without printing them.
+    """Print the runs of this process, and those of ended children that did not print them.
 
     Args:
-        is_command: Whether this process is the command itself, so that no other one reports after it.
+        is_command: Whether this process is the command itself, so that no later process reports.
     """
     asked = Request.current()
     if asked is None or asked.turns or asked.trial:
@@ -46,7 +47,7 @@ def at_exit(*, is_command: bool) -> None:
     try:
         _print(asked, is_command=is_command)
     except KeyboardInterrupt:
-        pass  # it is the end of the wait, and of nothing else
+        pass  # Ctrl-C only ends the wait
     finally:
         if is_command and asked.notes:
             notes.mark(asked.notes, IS_OVER)
@@ -58,19 +59,19 @@ def at_exit(*, is_command: bool) -> None:
 def _print(asked: Request, *, is_command: bool) -> None:
     with contextlib.suppress(Exception):  # Python flushes again, and chooses the exit code
         sys.stdout.flush()
-    pid, known, own = os.getpid(), notes.read(asked.notes), notes.own()
-    near = [note for note in known if is_command or pid in (note.pid, note.parent)]
-    runs = [run for run in notes.runs([*own, *near]) if notes.claim(asked.notes, run)]
+    pid, all_notes, own = os.getpid(), notes.read(asked.notes), notes.own()
+    relevant = [note for note in all_notes if is_command or pid in (note.pid, note.parent)]
+    runs = [run for run in notes.runs([*own, *relevant]) if notes.claim(asked.notes, run)]
     if process.outcome.is_interrupted:
-        pass  # the user does not want to wait, also not for `detached`
+        pass  # the user does not want to wait, `detached` included
     elif runs:
         from perfhooks.record.launch.summary_text import text_of, wait_for_reports  # numpy, which few processes need
 
-        others = [run for run in runs if run not in {note.run for note in own}]
-        missing = wait_for_reports(others, checked(cast("Options", asked.options))["exit_timeout"])
+        other_runs = [run for run in runs if run not in {note.run for note in own}]
+        missing = wait_for_reports(other_runs, checked(cast("Options", asked.options))["exit_timeout"])
         write_error(text_of(runs, process.outcome.unfinished | missing))
-    elif is_command and not any(note.run for note in [*known, *own]):
-        for reason in reasons(known, sys.orig_argv):
+    elif is_command and not any(note.run for note in [*all_notes, *own]):
+        for reason in reasons(all_notes, sys.orig_argv):
             write_error(f"perfhooks: nothing was recorded: {reason}\n")
 
 
@@ -78,20 +79,20 @@ def _print(asked: Request, *, is_command: bool) -> None:
 
 
 def reasons(known: Sequence[Note], words: Sequence[str], code: int | None = None) -> list[str]:
-    """Return why nothing was recorded, each reason once.
+    """Return why nothing was recorded, without duplicates.
 
     Args:
         known: Notes of the command's processes.
         words: The command.
-        code: Its exit code, or less than 0 for a signal; None if unknown.
+        code: Its exit code, below 0 for a signal; None if unknown.
     """
     sure = [note.why for note in known if note.why]
     guesses = [note.guess for note in known if note.guess]
-    return list(dict.fromkeys(sure or (_failed(code) if code else guesses or [_why(words)])))
+    return list(dict.fromkeys(sure or (_failed(code) if code else guesses or [_default_reason(words)])))
 
 
 def _failed(code: int) -> list[str]:
-    """Name the exit code: the command itself explains its failure."""
+    """Return the exit code as a reason. The command itself explains its failure."""
     if code > 0:
         return [f"the command ended with exit code {code}"]
     names = {number.value: number.name for number in signal.Signals}
@@ -99,28 +100,28 @@ def _failed(code: int) -> list[str]:
 
 
 def known_before(words: Sequence[str]) -> str | None:
-    """Return why a command may record nothing, as far as its words tell that before it starts."""
+    """Return why a command may record nothing, if its words show that before it starts."""
     for word in words[1:]:
         if not word.startswith("-") or word.startswith("--") or word == "-m":
             break
         if set(word[1:]) & set("IES") and "python" in Path(words[0]).name:
             return f"Python is started with {word}, so it does not read PYTHONPATH and cannot load perfhooks"
     for word in words[1:]:
-        if _SETS_PATH.search(word) or _SETS_PATH.search(_text(word)):
-            what = "the command" if _SETS_PATH.search(word) else word
-            return f"{what} sets PYTHONPATH, which removes perfhooks from it: PYTHONPATH=...:$PYTHONPATH keeps it"
+        if _SETS_PATH.search(word) or _SETS_PATH.search(_script_text(word)):
+            subject = "the command" if _SETS_PATH.search(word) else word
+            return f"{subject} sets PYTHONPATH, which removes perfhooks from it: PYTHONPATH=...:$PYTHONPATH keeps it"
     return None
 
 
-def _why(words: Sequence[str]) -> str:
+def _default_reason(words: Sequence[str]) -> str:
     return known_before(words) or (
-        "no Python of this command imported torch, or it was one that does not read PYTHONPATH (python -I, -E), "
-        "another interpreter without perfhooks, or on another machine with an environment of its own"
+        "no Python of this command imported torch, or that Python ignores PYTHONPATH (python -I, -E), "
+        "has no perfhooks installed, or runs on another machine with its own environment"
     )
 
 
-def _text(word: str) -> str:
-    """Return the text of a shell script; nothing if a word names none."""
+def _script_text(word: str) -> str:
+    """Return the text of a shell script; empty if the word names none."""
     if word.endswith(".py"):
         return ""
     try:

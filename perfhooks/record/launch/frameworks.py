@@ -1,4 +1,4 @@
-"""Under ``perfhooks run`` a framework's own face takes over: it knows what the signal of `step_signal` cannot."""
+"""Integrations of frameworks under ``perfhooks run``. They replace the step detection and know more, such as stages."""
 
 from __future__ import annotations
 
@@ -16,65 +16,72 @@ if TYPE_CHECKING:
 
 
 def lightning_callbacks() -> list[Any]:
-    """For the entry point ``lightning.pytorch.callbacks_factory``: a callback, if ``perfhooks run`` is at work."""
+    """Return a callback if ``perfhooks run`` is active, for the entry point ``lightning.pytorch.callbacks_factory``."""
     signal, callbacks = step_signal.current(), list[Any]()
     if signal is not None:
-        _take_over(signal, "perfhooks_lightning", "ProfilerCallback", callbacks.append)
+        _integrate(signal, "perfhooks_lightning", "ProfilerCallback", callbacks.append)
     return callbacks
 
 
-def give_mmengine_its_hook(runner: Any, signal: StepSignal) -> None:
-    """Have every Runner register our hook when it is made.
+def hook_mmengine(runner: Any, signal: StepSignal) -> None:
+    """Register the hook of perfhooks in each new Runner.
 
     Args:
         runner: The class ``mmengine.runner.Runner``.
-        signal: What was asked for; it stands down once a Runner is made.
+        signal: The step detection, which yields once a Runner is created.
     """
-    _when_made(runner, lambda made: _take_over(signal, "perfhooks_mmengine", "ProfilerHook", made.register_hook))
-
-
-def give_transformers_its_callback(trainer: Any, signal: StepSignal) -> None:
-    """Have every Trainer take our callback when it is made.
-
-    Args:
-        trainer: The class ``transformers.Trainer``; those that derive from it call its constructor.
-        signal: What was asked for; it stands down once a Trainer is made.
-    """
-    _when_made(
-        trainer, lambda made: _take_over(signal, "perfhooks_transformers", "ProfilerCallback", made.add_callback)
+    _after_init(
+        runner, lambda instance: _integrate(signal, "perfhooks_mmengine", "ProfilerHook", instance.register_hook)
     )
 
 
-def _when_made(kind: Any, take_over: Callable[[Any], None]) -> None:
-    """Let our face take over every object of a class once it is made."""
-    plain = kind.__init__
+def hook_transformers(trainer: Any, signal: StepSignal) -> None:
+    """Register the callback of perfhooks in each new Trainer.
 
-    @functools.wraps(plain)
+    Args:
+        trainer: The class ``transformers.Trainer``. Derived classes call its constructor.
+        signal: The step detection, which yields once a Trainer is created.
+    """
+    _after_init(
+        trainer,
+        lambda instance: _integrate(signal, "perfhooks_transformers", "ProfilerCallback", instance.add_callback),
+    )
+
+
+def _after_init(kind: Any, act: Callable[[Any], None]) -> None:
+    """Call a function with each new object of a class."""
+    init = kind.__init__
+
+    @functools.wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
-            plain(self, *args, **kwargs)
+            init(self, *args, **kwargs)
         except BaseException as error:
             hide_frames(error)
             raise
-        take_over(self)
+        act(self)
 
     kind.__init__ = __init__
 
 
-def _take_over(signal: StepSignal, package: str, name: str, give: Callable[[Any], object]) -> None:
-    """Give a face to its framework; what fails on our side leaves the training as it was."""
-    if signal.asked.turns:  # nothing is recorded, and steps are told as in any loop
+def _integrate(signal: StepSignal, package: str, name: str, register: Callable[[Any], object]) -> None:
+    """Create an integration and register it. If that fails, the training continues unchanged."""
+    if signal.asked.turns:  # nothing is recorded, and steps are detected as in any loop
         return
-    asked = signal.next_request()
+    request = signal.next_request()
 
-    with guard("profiling with the framework's own face"):
-        from perfhooks.record.launch.profiling import leave_note  # torch, which is being imported when this module is
+    with guard("profiling with the integration of the framework"):
+        from perfhooks.record.launch.profiling import (
+            leave_note,
+        )  # imports torch, which is being imported when this module is
 
         kind = getattr(importlib.import_module(package), name)
         speak_up(apart=True)
-        face = kind(schedule=asked.schedule, on_trace_ready=asked.handlers, log_results=False, **asked.options)
-        for profiler in face.profilers.values():
-            profiler.when_saved(functools.partial(leave_note, asked.notes))
+        integration = kind(
+            schedule=request.schedule, on_trace_ready=request.handlers, log_results=False, **request.options
+        )
+        for profiler in integration.profilers.values():
+            profiler.when_saved(functools.partial(leave_note, request.notes))
             profiler.say_less()
-        give(face)
-        signal.give_way(face.profilers)
+        register(integration)
+        signal.yield_to_integration(integration.profilers)

@@ -1,6 +1,6 @@
-"""What happens once torch's modules have been imported: the program is listened to from then on.
+"""Actions after the import of torch's modules: subscribe to events of the program.
 
-Runs in the middle of ``import torch``, so it imports nothing of torch and nothing that does.
+This module runs inside ``import torch``, so it imports neither torch nor modules that import torch.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def imported(name: str, module: Any, began: int) -> None:
-    """Take note of a module that has been imported, or, of torch itself, that is about to be.
+    """Act on an imported module, or on the coming import of one.
 
     Args:
-        name: One of those that `site` watches, or what it says of one that is about to be imported.
-        module: What was imported.
-        began: When this Python began to run our code, in nanoseconds of the monotonic clock.
+        name: A name that `site` watches, or its text for a coming import.
+        module: The module.
+        began: Time at which this Python first ran code of perfhooks, in ns of the monotonic clock.
     """
     asked = Request.current()
     if asked is not None and asked.trial:
@@ -30,14 +30,14 @@ def imported(name: str, module: Any, began: int) -> None:
     signal = step_signal.current(began)
     if signal is None:
         return
-    act: dict[str, Callable[[], object]] = {
+    actions: dict[str, Callable[[], object]] = {
         "torch": signal.listen,
-        "torch._dynamo is coming": signal.make_way_for_dynamo,
-        "torch._dynamo": signal.keep_from_compiling,
+        "torch._dynamo is coming": signal.before_dynamo,
+        "torch._dynamo": signal.exclude_from_compile,
         "torch.optim.optimizer": lambda: signal.keep(module.register_optimizer_step_post_hook(signal.hook()).remove),
         "torch.utils.data.dataloader": lambda: signal.keep(loaders.listen(module, signal)),
-        "mmengine.runner.runner": lambda: frameworks.give_mmengine_its_hook(module.Runner, signal),
-        "transformers.trainer": lambda: frameworks.give_transformers_its_callback(module.Trainer, signal),
+        "mmengine.runner.runner": lambda: frameworks.hook_mmengine(module.Runner, signal),
+        "transformers.trainer": lambda: frameworks.hook_transformers(module.Trainer, signal),
     }
-    if name in act:
-        act[name]()
+    if name in actions:
+        actions[name]()

@@ -1,8 +1,8 @@
-"""``perfhooks try --loader``: the training's own loader is tried in the place of the training, and the script is ended.
+"""``perfhooks try --loader``: measures the loader of a training inside its script, and then ends the script.
 
-The script runs as ever until it iterates a loader with gradients on, which is what feeds a training: not a validation
-before it. There the loader is tried, what came of it is written down, and the process ends at once. Of several ranks
-the first one tries its own, and the others end there.
+The script runs until it iterates a loader with gradients enabled. Such a loader feeds a training, not a validation.
+Its settings are measured there, the result is written, and the process ends at once. With several ranks, the first one
+measures its loader, and the other ranks end there.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from perfhooks.record.launch.command_line import Request
 
 
-_LEAST_S: Final = 0.1
+_MIN_S: Final = 0.1
 """Minimum time of a trial: one batch of each setting."""
-_OF_TIME: Final = 0.9
+_TRIAL_SHARE: Final = 0.9
 """Share of the time for the trial. The end of its workers takes the other tenth."""
 
 
 def listen(module: Any, asked: Request) -> None:
-    """Have the first loader of a training tried.
+    """Measure the first loader of a training.
 
     Args:
         module: ``torch.utils.data.dataloader``.
-        asked: Says where to write, and how long it may take.
+        asked: Path of the result and time limit.
     """
     begin, owner = module.DataLoader.__iter__, os.getpid()
 
     @functools.wraps(begin)
     def begin_or_try(self: Any) -> Any:
-        # a worker that was forked has this too, and a dataset may iterate a loader of its own
+        # a forked worker inherits the wrapper, and a dataset may iterate its own loader
         is_here = os.getpid() == owner and multiprocessing.parent_process() is None
         if is_here and sys.modules["torch"].is_grad_enabled():
             module.DataLoader.__iter__ = begin
@@ -51,7 +51,7 @@ def listen(module: Any, asked: Request) -> None:
 
 
 def _end_with(loader: Any, asked: Request) -> None:
-    """Try a loader, write down what came of it, and end this process."""
+    """Measure a loader, write the result, and end this process."""
     try:
         if current_job().rank == 0:
             file, kind = Path(asked.trial), type(loader).__name__
@@ -59,12 +59,12 @@ def _end_with(loader: Any, asked: Request) -> None:
             try:
                 from perfhooks.trials.loader_trial import try_loader  # torch is being imported when this module is
 
-                left = max(asked.trial_ends - time.monotonic(), _LEAST_S)
-                publish_json(file, try_loader(loader, seconds=_OF_TIME * left))
-            except Exception as error:  # the command that waits for this process says it, in one line
+                remaining_s = max(asked.trial_ends - time.monotonic(), _MIN_S)
+                publish_json(file, try_loader(loader, seconds=_TRIAL_SHARE * remaining_s))
+            except Exception as error:  # the waiting command reports it in one line
                 logger.debug("trying the loader failed", exc_info=True)
                 publish_json(file, {"name": kind, "problem": f"trying it failed ({cause_of(error)})"})
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        os._exit(0)  # what the script does at its end is about a training that was none
+        os._exit(0)  # skip exit handlers of the script: no training took place

@@ -1,4 +1,4 @@
-"""Loaders that tell when they are asked for a batch: torch's iterator does, whatever class is made of it."""
+"""Wrappers of torch's DataLoader iterators. They report passes and fetches, for any class of loader."""
 
 from __future__ import annotations
 
@@ -17,95 +17,99 @@ if TYPE_CHECKING:
 
 
 class _Pass:
-    """A pass over a loader, kept by its iterator; ends with its last batch, or with the iterator of a loop left before.
+    """A pass over a loader, owned by its iterator. It ends with the last batch, or when the iterator is deleted.
 
     Args:
-        heard: Is told.
-        since: The counts when it began.
+        events: Receives the end of the pass.
+        since: The counts at its start.
     """
 
-    def __init__(self, heard: Events, since: PassBegin) -> None:
-        self.heard, self.since = heard, since
+    def __init__(self, events: Events, since: PassBegin) -> None:
+        self.events, self.since = events, since
 
     @property
     def line(self) -> str:
-        """The line of the program that began it."""
+        """Line of the program that started the pass."""
         return self.since.line
 
     def __del__(self) -> None:
-        self.heard.pass_ended(self.since, clock())
+        self.events.pass_ended(self.since, clock())
 
 
 def listen(module: Any, signal: StepSignal) -> Callable[[], None]:
-    """Have every iterator of every DataLoader report its passes and fetches.
+    """Wrap the iterators of all DataLoaders, so that they report passes and fetches.
 
-    No class is made for a loader or a pass over it, and an iterator's stays what it is: code of others may ask for it,
-    as ``super(self.__class__, self)`` does. A forked worker begins inside the constructor of its iterator, and with the
-    frames of it: so no function of ours is on the stack there.
+    The classes of loaders and iterators stay the same, because code may use ``super(self.__class__, self)``. A worker
+    is
+    forked inside the constructor of its iterator and inherits its frames. So no function of perfhooks is on the stack
+    there.
 
     Args:
         module: ``torch.utils.data.dataloader``.
-        signal: Is told.
+        signal: Receives the events.
 
     Returns:
-        What leaves torch as it was.
+        A function that restores torch.
     """
     iterator, parallel = module._BaseDataLoaderIter, module._MultiProcessingDataLoaderIter  # noqa: SLF001 -- no public name is as deep
-    ours = [*_passes(iterator, parallel, signal.heard), (iterator, "__next__", _fetching(iterator.__next__, signal))]
-    theirs = [(kind, name, vars(kind)[name]) for kind, name, _ in ours]
-    _put(ours)
-    return functools.partial(_put, theirs)
+    wrapped = [
+        *_passes(iterator, parallel, signal.events),
+        (iterator, "__next__", _fetching(iterator.__next__, signal)),
+    ]
+    originals = [(kind, name, vars(kind)[name]) for kind, name, _ in wrapped]
+    _set_all(wrapped)
+    return functools.partial(_set_all, originals)
 
 
-def _put(functions: list[tuple[Any, str, Any]]) -> None:
+def _set_all(functions: list[tuple[Any, str, Any]]) -> None:
     for kind, name, function in functions:
         setattr(kind, name, function)
 
 
-def _passes(iterator: Any, parallel: Any, heard: Events) -> list[tuple[Any, str, Any]]:
-    """Return the functions that begin a pass, for iterators and for those with workers."""
+def _passes(iterator: Any, parallel: Any, events: Events) -> list[tuple[Any, str, Any]]:
+    """Return the wrapped functions that start a pass."""
     make, reset, reset_parallel = iterator.__init__, vars(iterator)["_reset"], vars(parallel)["_reset"]
 
     def begin_pass(self: Any) -> None:
         began = clock()
-        heard.waiting.ask(began)
-        since = heard.begin_pass(began, line_of_user())
-        vars(self)["perfhooks_pass"] = _Pass(heard, since)  # an iterator that is kept may have left one
+        events.pulse.ask(began)
+        since = events.begin_pass(began, line_of_user())
+        vars(self)["perfhooks_pass"] = _Pass(events, since)  # a reused iterator may hold an older pass
 
     @functools.wraps(make)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         begin_pass(self)
-        _called(make, self, *args, **kwargs)
-        if not isinstance(self, parallel):  # else it starts its workers now, which is a wait as well
-            heard.waiting.arrive(clock())
+        _call(make, self, *args, **kwargs)
+        if not isinstance(self, parallel):  # with workers, the wait includes their start
+            events.pulse.arrive(clock())
 
     @functools.wraps(reset)
     def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:
             begin_pass(self)
-        _called(reset, self, loader, first_iter)
+        _call(reset, self, loader, first_iter)
         if not isinstance(self, parallel):
-            heard.waiting.arrive(clock())
+            events.pulse.arrive(clock())
 
     @functools.wraps(reset_parallel)
     def _reset_parallel(self: Any, *args: Any, **kwargs: Any) -> None:
-        _called(reset_parallel, self, *args, **kwargs)
-        heard.waiting.arrive(clock())
+        _call(reset_parallel, self, *args, **kwargs)
+        events.pulse.arrive(clock())
 
     return [(iterator, "__init__", __init__), (iterator, "_reset", _reset), (parallel, "_reset", _reset_parallel)]
 
 
 def _fetching(fetch: Callable[[Any], Any], signal: StepSignal) -> Callable[[Any], Any]:
-    heard = signal.heard
+    events = signal.events
 
     @functools.wraps(fetch)
     def __next__(self: Any) -> Any:
-        heard.fetches += 1
-        if heard.armed or heard.fetches >= heard.due:
-            signal.look_at_fetch()
-        # torch labels the fetch itself, so a label of ours would only hide whether it belongs to a validation
-        profiler = heard.waiting
-        profiler.ask(clock())
+        events.fetches += 1
+        if events.armed or events.fetches >= events.due:
+            signal.on_fetch()
+        # no label here: torch labels the fetch, and a second label would hide that it belongs to a validation
+        pulse = events.pulse
+        pulse.ask(clock())
         try:
             item = fetch(self)
         except BaseException as error:
@@ -113,14 +117,14 @@ def _fetching(fetch: Callable[[Any], Any], signal: StepSignal) -> Callable[[Any]
                 vars(self).pop("perfhooks_pass", None)
             hide_frames(error)
             raise
-        profiler.arrive(clock())
+        pulse.arrive(clock())
         return item
 
     return __next__
 
 
-def _called(function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
-    """Call a function of torch; an exception passes without our frames."""
+def _call(function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+    """Call a function of torch, and remove our frames from an exception."""
     try:
         function(*args, **kwargs)
     except BaseException as error:

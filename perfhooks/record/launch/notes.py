@@ -1,6 +1,6 @@
-"""Notes that the processes of a command leave for each other: which runs they recorded, or why they recorded none.
+"""Notes between the processes of a command: recorded runs, or the reason why nothing was recorded.
 
-`perfhooks run` makes a temporary folder for them. Each process writes its own files, and only reads those of others.
+`perfhooks run` creates a temporary folder for them. Each process writes its own files and only reads those of others.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ class Note(NamedTuple):
 
     pid: int
     parent: int
-    """The process that started it."""
+    """The parent process."""
     run: str = ""
     """The folder of a run in which a window was saved."""
     is_speaker: bool = True
-    """Whether this rank reports the run, and not another one."""
+    """Whether this rank reports the run."""
     why: str = ""
-    """Why nothing was recorded. It counts if no process recorded anything."""
+    """Why nothing was recorded. Used if no process recorded anything."""
     guess: str = ""
-    """The same, if the command did not fail."""
+    """Assumed reason, used if the command did not fail."""
 
 
 _own: dict[str, Note] = {}
-"""The runs of this process, also if the folder of notes is on another host or its disk is full."""
+"""Runs of this process. Needed if the folder is on another host or its disk is full."""
 
 
 def leave(folder: str, **facts: Any) -> None:
     """Write a note of this process.
 
     Args:
-        folder: The folder of notes; nothing is written if it is not there.
+        folder: The folder of notes; skipped if missing.
         **facts: Fields of `Note`.
     """
     note = Note(os.getpid(), os.getppid(), **facts)
@@ -65,34 +65,34 @@ def own() -> list[Note]:
 
 
 def read(folder: str) -> list[Note]:
-    """Return the notes of all processes; broken ones are left out."""
+    """Return the notes of all processes, without broken ones."""
     notes = []
     for path in sorted(Path(folder).glob("*.json")) if folder else ():
-        name, facts = _NAME.fullmatch(path.name), _facts(path)
+        name, content = _NAME.fullmatch(path.name), _facts(path)
         if name is not None:
-            known = {field: facts[field] for field in ("run", "why", "guess") if isinstance(facts.get(field), str)}
-            is_speaker = facts.get("is_speaker") is not False
-            notes.append(Note(int(name[1]), int(name[2]), is_speaker=is_speaker, **known))
+            fields = {field: content[field] for field in ("run", "why", "guess") if isinstance(content.get(field), str)}
+            is_speaker = content.get("is_speaker") is not False
+            notes.append(Note(int(name[1]), int(name[2]), is_speaker=is_speaker, **fields))
     return notes
 
 
 def runs(notes: Iterable[Note]) -> list[str]:
-    """Return the folders of runs that are to be reported, each once."""
+    """Return the folders of runs to report, without duplicates."""
     return list(dict.fromkeys(note.run for note in notes if note.run and note.is_speaker))
 
 
 def claim(folder: str, run: str) -> bool:
-    """Return whether this process is the first one to report a run."""
+    """Return whether this process is the first to report a run."""
     return mark(folder, f"{_key(run)}.printed")
 
 
 def mark(folder: str, name: str) -> bool:
-    """Make an empty file; return False if it was there already."""
+    """Create an empty file. Return False if it exists."""
     try:
         os.close(os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return False
-    except OSError:  # there is no folder, so no other process knows of the run
+    except OSError:  # without the folder no other process can report the run
         return True
     return True
 

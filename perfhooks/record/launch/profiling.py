@@ -1,4 +1,4 @@
-"""The profiler of a training that does not know of it; the first import of torch's profiler is here."""
+"""Profilers of a training under ``perfhooks run``. This module is the first to import torch's profiler."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from perfhooks.record.launch.step_detectors import ActiveDetector, Events, Mode
 
 _STAGES: Final = {"batches": "predict", "call": "predict", "process": "process"}
-"""What a loop is called whose steps are no training steps."""
+"""Stage of loops whose steps are no training steps."""
 
 
 def why_not(ours: Collection[Any] = ()) -> str | None:
-    """Why the program is to be left alone; None where nothing speaks against profiling it.
+    """Return why the program must not be profiled; None if it may be.
 
     Args:
-        ours: Profilers of ours that have stopped; they may still wait for their files.
+        ours: Stopped profilers of perfhooks, which may still wait for their files.
     """
     if recorder_busy():
         return "the script has a profiler of its own at work"
@@ -46,19 +46,19 @@ def why_not(ours: Collection[Any] = ()) -> str | None:
 
 
 def begin(asked: Request, mode: Mode, step: int) -> Profiler:
-    """Make a profiler and start it.
+    """Create a profiler and start it.
 
     Args:
-        asked: What was asked for.
-        mode: What ends a step.
-        step: The number of the step that begins.
+        asked: The request.
+        mode: Event that ends a step.
+        step: Number of the first step.
     """
-    return _started(asked, mode, step, asked.schedule or WHEN_SETTLED)
+    return _start(asked, mode, step, asked.schedule or WHEN_SETTLED)
 
 
-def _started(asked: Request, mode: Mode, step: int, schedule: str, **more: Any) -> Profiler:
-    options: dict[str, Any] = {"keep_results": False, **asked.options, **more}
-    # an option would be checked again, with system calls in the thread that trains
+def _start(asked: Request, mode: Mode, step: int, schedule: str, **overrides: Any) -> Profiler:
+    options: dict[str, Any] = {"keep_results": False, **asked.options, **overrides}
+    # the option would be checked again, with system calls in the training thread
     out = None if is_url(options.get("out") or "") else options.pop("out", None) or str(Path(asked.here, "perf"))
     if mode in _STAGES:
         options["stage"] = _STAGES[mode]
@@ -71,54 +71,54 @@ def _started(asked: Request, mode: Mode, step: int, schedule: str, **more: Any) 
 
 
 class Profilers:
-    """Those of a program that does not know of them, one after another.
+    """Profilers of a program, one after another.
 
     Args:
-        asked: What was asked for.
+        asked: The request.
     """
 
     def __init__(self, asked: Request) -> None:
         self.asked = asked
         self.current: Profiler | None = None
-        self._way: ActiveDetector
-        """How its steps are told."""
+        self._detector: ActiveDetector
+        """Step detector of the current profiler."""
         self._before = (0, 0)
-        """The fetches and updates that were made before it began."""
+        """Fetches and updates before the current profiler."""
         self._stopped: list[Profiler] = []
 
-    def begin(self, way: ActiveDetector, heard: Events, faces: Iterable[Profiler]) -> str | None:
-        """Profile from here on.
+    def begin(self, detector: ActiveDetector, events: Events, integrations: Iterable[Profiler]) -> str | None:
+        """Start a profiler.
 
         Args:
-            way: How steps are told.
-            heard: What was heard until now, which belongs to no step.
-            faces: Profilers of a framework's own face, whose loops have ended.
+            detector: The step detector.
+            events: The counts so far, which belong to no step.
+            integrations: Profilers of integrations whose loops have ended.
 
         Returns:
-            Why that is not done; None where it is.
+            The reason if the program must not be profiled; else None.
         """
         folder = None if self.current is None else self.current.discard()
         if folder is None:
-            self.end(f"steps end with {way.mode} from here on")
+            self.end(f"steps end with {detector.mode} from here on")
         self.current = None
-        reason = why_not([*self._stopped, *faces])
+        reason = why_not([*self._stopped, *integrations])
         if reason is None:
-            again = {} if folder is None else {"run": folder.name}  # nothing was recorded into it
-            asked = msgspec.structs.replace(self.asked, options={**self.asked.options, **again})
-            self.current = begin(asked, way.mode, way.first)
-            self._way, self._before = way, (heard.fetches, heard.updates)
+            same_run = {} if folder is None else {"run": folder.name}  # the folder is still empty
+            asked = msgspec.structs.replace(self.asked, options={**self.asked.options, **same_run})
+            self.current = begin(asked, detector.mode, detector.first)
+            self._detector, self._before = detector, (events.fetches, events.updates)
         return reason
 
     def pause(self, cause: str) -> None:
-        """End the window that is open, if one is."""
+        """End the open window, if any."""
         if self.current is not None:
             self.current.pause(cause)
 
     def end(self, cause: str | None) -> str | None:
-        """Profile no more.
+        """Stop the profiler.
 
         Returns:
-            Why the last profiler recorded nothing; None if it recorded a window.
+            Why it recorded nothing; None if it recorded a window.
         """
         profiler, self.current = self.current, None
         if profiler is not None:
@@ -126,51 +126,51 @@ class Profilers:
             self._stopped.append(profiler)
         return None if profiler is None else profiler.why_nothing()
 
-    def keep(self, early: StartupRecorder, why: str, faces: Iterable[tuple[str, Profiler]]) -> Profiler | None:
-        """Make a page of what was recorded before anything else, if nothing else was.
+    def keep(self, early: StartupRecorder, why: str, integrations: Iterable[tuple[str, Profiler]]) -> Profiler | None:
+        """Write the start-up recording, if it exists and no window was recorded.
 
         Args:
-            early: What was.
-            why: Why its last step is not whole.
-            faces: Profilers of a framework's face, each with its stage.
+            early: The start-up recorder.
+            why: Reason if the last step is incomplete.
+            integrations: Profilers of an integration, each with its stage.
 
         Returns:
-            The profiler whose run it is in; None where there is nothing to keep.
+            The profiler of the run; None if there is nothing to write.
         """
         with lifetime.busy():
             window = early.take(why)
             if window is None:
                 return None
-            profiler = self.current or _of_stage(early.stage, faces)
+            profiler = self.current or _of_stage(early.stage, integrations)
             if profiler is None:
-                profiler = _started(self.asked, early.told_by, window.first, ON_REQUEST, watch=False)
+                profiler = _start(self.asked, early.mode, window.first, ON_REQUEST, watch=False)
             profiler.adopt(window)
             self.current = profiler
             self.end("the program ended")
             return profiler
 
-    def say_counts(self, heard: Events) -> None:
-        """The process ends: what a step had is known."""
-        steps = 0 if self.current is None else self.current.step_num - self._way.first
+    def write_counts(self, events: Events) -> None:
+        """Write the mean number of fetches and updates per step, at the end of the process."""
+        steps = 0 if self.current is None else self.current.step_num - self._detector.first
         if self.current is not None and steps:
-            with guard("saying how many fetches and updates a step had"):
+            with guard("writing the fetches and updates per step"):
                 fetches, updates = self._before
-                means = {"fetches": (heard.fetches - fetches) / steps, "updates": (heard.updates - updates) / steps}
-                say_steps_by(self.current, self._way.mode, **means)
+                means = {"fetches": (events.fetches - fetches) / steps, "updates": (events.updates - updates) / steps}
+                say_steps_by(self.current, self._detector.mode, **means)
 
 
-def _of_stage(stage: str, faces: Iterable[tuple[str, Profiler]]) -> Profiler | None:
-    """The first one that has a run for a stage."""
-    return next((face for name, face in faces if name == stage and face.folder is not None), None)
+def _of_stage(stage: str, integrations: Iterable[tuple[str, Profiler]]) -> Profiler | None:
+    """Return the first profiler of a stage that has a run."""
+    return next((profiler for name, profiler in integrations if name == stage and profiler.folder is not None), None)
 
 
 def say_steps_by(profiler: Profiler, mode: Mode, **means: float) -> None:
-    """Put into ``run.json`` what ends a step; of several ranks the first one says it.
+    """Write the event that ends a step into ``run.json``, on the first rank.
 
     Args:
-        profiler: That of the training.
-        mode: What ends a step.
-        **means: Fetches and updates in a step, once they are known.
+        profiler: The profiler of the training.
+        mode: Event that ends a step.
+        **means: Fetches and updates per step, once known.
     """
     if profiler.folder is not None and current_job().rank == 0:
         Run(profiler.folder).say_steps_by(StepsBy(what=mode, **means))

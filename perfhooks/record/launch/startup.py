@@ -1,7 +1,7 @@
-"""What a process did before its first step had ended: imports, the script itself, the first batch, compilation.
+"""Start-up table: time before the end of the first step, for example imports, first batch and compilation.
 
-A thread looks at the main thread's stack every 100 ms from the moment torch is imported, so the table is right to about
-that much. It costs 0.1% of the time and ends with the first step.
+A thread samples the stack of the main thread every 100 ms from the import of torch, so the times are accurate to about
+100 ms. It takes 0.1% of the time and ends with the first step.
 """
 
 from __future__ import annotations
@@ -30,28 +30,29 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 0.1
 LONGEST_S: Final = 3600.0
-"""A process that has made no step in an hour is not going to."""
-_LOOKS: Final = 3
-"""In a row, after which a script is one that computes: what it calls may be operators of torch."""
-_LAST_WORD_S: Final = 2.0
-"""How long the end of a process waits for the table: writing it takes a millisecond, where a disk answers."""
+"""Maximum sampling time in seconds, for processes that never make a step."""
+_SCRIPT_SAMPLES: Final = 3
+"""Consecutive samples in the script, after which it is considered to compute and may call operators of torch."""
+_WRITE_S: Final = 2.0
+"""Maximum wait for the table at the end of the process, in seconds. Writing takes a millisecond if the disk
+responds."""
 HEADER: Final = "phase,what,seconds\n"
 
 _IMPORTING: Final = "importlib._bootstrap>"
 
 
 class Sample(NamedTuple):
-    """What the main thread did for a while."""
+    """Activity of the main thread."""
 
     phase: str
     what: str
 
 
 class Startup:
-    """The table of one process.
+    """Start-up table of one process.
 
     Args:
-        began: When this Python came to our code, in nanoseconds of the monotonic clock.
+        began: Time at which this Python first ran code of perfhooks, in ns of the monotonic clock.
     """
 
     def __init__(self, began: int) -> None:
@@ -61,18 +62,18 @@ class Startup:
         self._in_step = False
         self._over = threading.Event()
         self._file: Callable[[], Path | None] | None = None
-        self._came_s: float | None = None
-        """When this Python came to our code, by the clock that tells when processes began."""
+        self._began_s: float | None = None
+        """Time of that start, in seconds of the clock of process starts."""
         if began:
-            self._came_s = clock_s() - (time.monotonic_ns() - began) * 1e-9
+            self._began_s = clock_s() - (time.monotonic_ns() - began) * 1e-9
             self._add(Sample("before torch", "what ran before torch was imported"), (self._torch - began) * 1e-9)
         self.when_computing: Callable[[], object] | None = None
-        """Is called in the thread that samples, while the script computes and calls no module."""
-        self._thread = threading.Thread(target=self._watch, name="perfhooks-startup", daemon=True)
+        """Called in the sampling thread while the script computes without calling modules."""
+        self._thread = threading.Thread(target=self._run, name="perfhooks-startup", daemon=True)
         self._thread.start()
 
     def first_step(self) -> None:
-        """The first step begins: what follows belongs to it."""
+        """Start the first step."""
         self._in_step = True
 
     @property
@@ -81,28 +82,28 @@ class Startup:
         return self._over.is_set()
 
     def end(self, file: Callable[[], Path | None] | None = None) -> None:
-        """The first step has ended; the thread that looked writes the table.
+        """End the first step, so that the sampling thread writes the table.
 
         Args:
-            file: Returns where to, None without a run folder. It may wait for that.
+            file: Returns the path, or None without a run folder. It may wait.
         """
         if not self._over.is_set():
             self._file = file
             self._over.set()
 
     def wait(self) -> None:
-        """The process ends: let the table be written, if there is one to write."""
+        """Wait for the table at the end of the process."""
         self.end()
         if self._file is not None:
-            self._thread.join(_LAST_WORD_S)
+            self._thread.join(_WRITE_S)
 
     def rows(self) -> list[tuple[str, str, float]]:
-        """Phase, what, and seconds, in the order in which the phases began."""
-        seen = [(sample.phase, sample.what, seconds) for sample, seconds in self._seconds.items()]
-        born = None if self._came_s is None else born_s(os.getpid())
-        if self._came_s is None or born is None:
-            return seen
-        return [("python", "start of the interpreter", max(self._came_s - born, 0.0)), *seen]
+        """Return phase, activity and seconds, in order of the first occurrence."""
+        sampled = [(sample.phase, sample.what, seconds) for sample, seconds in self._seconds.items()]
+        born = None if self._began_s is None else born_s(os.getpid())
+        if self._began_s is None or born is None:
+            return sampled
+        return [("python", "start of the interpreter", max(self._began_s - born, 0.0)), *sampled]
 
     def write(self, path: Path) -> None:
         """Write the table as CSV."""
@@ -112,25 +113,25 @@ class Startup:
         with publish(path) as file:
             file.write(table.getvalue().encode())
 
-    def _watch(self) -> None:
-        self._look()
+    def _run(self) -> None:
+        self._sample()
         if self._file is not None:
-            with guard("writing what happened before the first step"):
+            with guard("writing the start-up table"):
                 path = self._file()
                 if path is not None:
                     self.write(path)
 
-    def _look(self) -> None:
-        last, end, looks = self._torch, self._torch + LONGEST_S * 1e9, 0
+    def _sample(self) -> None:
+        last, end, in_script = self._torch, self._torch + LONGEST_S * 1e9, 0
         while last < end:
             is_over = self._over.wait(INTERVAL_S)
             now = time.monotonic_ns()
-            sample = told(innermost_of(self._main), in_step=self._in_step)
+            sample = classify(innermost_of(self._main), in_step=self._in_step)
             self._add(sample, (now - last) * 1e-9)
             last = now
-            looks = looks + 1 if sample.phase == "script" else 0
-            if looks >= _LOOKS and self.when_computing is not None:
-                with guard("looking at a script"):
+            in_script = in_script + 1 if sample.phase == "script" else 0
+            if in_script >= _SCRIPT_SAMPLES and self.when_computing is not None:
+                with guard("recording a script"):
                     self.when_computing()
             if is_over or is_loader_worker():
                 return
@@ -139,12 +140,12 @@ class Startup:
         self._seconds[sample] = self._seconds.get(sample, 0.0) + seconds
 
 
-def told(frame: FrameType | None, *, in_step: bool) -> Sample:
-    """What a stack is doing, in a person's words.
+def classify(frame: FrameType | None, *, in_step: bool) -> Sample:
+    """Classify a stack.
 
     Args:
         frame: The innermost frame.
-        in_step: Whether the first step has begun.
+        in_step: Whether the first step has started.
     """
     stack = list(outwards(frame))
     imports = [caller for caller in stack if caller.f_code.co_filename.endswith(_IMPORTING)]
@@ -164,7 +165,7 @@ def _phase(stack: list[FrameType], in_step: bool) -> str:
 
 
 def _imported(imports: list[FrameType]) -> str:
-    """The package that the outermost import asked for, as far as its name can be read."""
+    """Return the package of the outermost import, or ``?``."""
     for frame in reversed(imports):
         name = frame.f_locals.get("name")
         if isinstance(name, str):
@@ -173,7 +174,7 @@ def _imported(imports: list[FrameType]) -> str:
 
 
 def _own_line(stack: list[FrameType]) -> str:
-    """The innermost line of the user's own code, else of any."""
+    """Return the innermost line of user code, else of any code."""
     for frame in stack:
         file = frame.f_code.co_filename
         if not file.startswith(("<", *_INSTALLED)) and not frames.is_ours(file):
@@ -185,13 +186,13 @@ _INSTALLED: Final = tuple({sys.prefix, sys.base_prefix, *(path for path in sys.p
 
 
 def file_of(profilers: Iterable[Any]) -> Path | None:
-    """Where the table goes: into the run of the first profiler that has one; None where no files are written."""
+    """Return the path of the table, in the run of the first profiler; None without files."""
     folders = (profiler.folder for profiler in profilers)
     return next((folder / layout.startup(current_job().rank) for folder in folders if folder is not None), None)
 
 
-def is_of_somebody_else() -> bool:
-    """Whether this process works for another one: a loader's or a pool's worker, or a tool of torch's own."""
+def is_helper_process() -> bool:
+    """Whether this is a helper process: a worker of a loader or pool, or a tool of torch."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if getattr(spec, "name", "").startswith("torch.") or is_loader_worker():
         return True
@@ -200,13 +201,13 @@ def is_of_somebody_else() -> bool:
 
 
 def is_loader_worker() -> bool:
-    """Whether this process fetches for another one."""
+    """Whether this process is a loader worker."""
     data = sys.modules.get("torch.utils.data")
     info = getattr(data, "get_worker_info", None)
     return info is not None and info() is not None
 
 
 def is_forked_by_loader() -> bool:
-    """Return whether the iterator of a loader forks this process, to be called while it does."""
+    """Return whether a loader is forking this process. Call it during the fork."""
     codes = (frame.f_code for frame in outwards(sys._getframe()))
     return any(code.co_name == "__init__" and code.co_filename.endswith(frames.ITERATORS) for code in codes)

@@ -1,12 +1,13 @@
-"""What ends a step: the ways of telling, each with what it takes for it to give way to another one.
+"""Step detectors: rules that decide which event ends a step, and when one rule replaces another.
 
-A step ends when a DataLoader is asked for a batch and an optimizer has stepped since the last boundary. Where updates
-follow each other without a fetch in between, the updates are the steps: of several optimizers, that of the one that
-ends a round. Where there are fetches and no updates, as in evaluation, the fetches are.
+A step ends when a DataLoader fetches a batch and an optimizer has stepped since the last boundary. If updates follow
+each
+other without a fetch, each update is a step. With several optimizers, the last update of a round ends the step.
+If there are fetches and no updates, as in evaluation, each fetch ends a step.
 
-If a program has made no optimizer by its twentieth backward pass, it updates by hand: each pass counts as an update.
+If a program has no optimizer by its twentieth backward pass, it updates by hand: each pass counts as an update.
 
-All of them, and what leads from one to the next; a profiler of its own begins with each of the three that tell steps::
+The detectors and their transitions. A new profiler starts with each of the three that detect steps::
 
                       a fetch                       20 fetches, no update at all
     Undecided ──────────────────────► ByLoader ────────────────────────────────────► ByBatches
@@ -15,14 +16,15 @@ All of them, and what leads from one to the next; a profiler of its own begins w
         │        before two steps did,│      │ a fetch, up to the third round
         or fetches have ended│      │
         │                             ▼      │
-        └──────────────────────────► ByRounds
+        └──────────────────────────► PeriodDetector
                  a round ends
 
-    any of them ── the script profiles itself, or something of ours has failed ──► StandingBy
-    any of them ── a framework's own face takes over ──► BesideFace, which hears when the start ends, and goes on as
-                                                         ByLoader or ByRounds when the face's loops have ended
+    any of them ── the script profiles itself, or perfhooks failed ──► InactiveDetector
+    any of them ── an integration takes over ──► BesideIntegration: detects the end of the start-up, and continues as
+                                                 ByLoader or PeriodDetector when all loops of the integration have ended
 
-A way that is settled asks to be told of less: a training of a million steps pays for each look.
+A settled detector unsubscribes from events it no longer needs, because a training of a million steps pays for each
+event.
 """
 
 from __future__ import annotations
@@ -37,35 +39,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Mode = Literal["loader", "optimizer", "batches", "backward", "call", "process"]
-"""What ends a step: a fetch after an update, an update, any fetch, a backward pass, the call of a model; or there are
-no steps, and the whole process is recorded. The last two are told by nothing but `perfhooks.record.launch.early`."""
+"""Event that ends a step: a fetch after an update, an update, any fetch, a backward pass, or the call of a model. With
+``process`` there are no steps. Only `perfhooks.record.launch.early` detects the last two."""
 
 BATCHES: Final = 20
-"""Fetches without any update after which they count as steps: a sanity check before training fetches fewer."""
+"""Fetches without any update before fetches count as steps. A sanity check before training has fewer."""
 BACKWARDS: Final = 20
-"""Backward passes without any update after which they count as updates: fewer are accumulated."""
+"""Backward passes without any update before passes count as updates. Gradient accumulation uses fewer."""
 
 NEVER: Final = sys.maxsize
-"""A number of fetches that no program makes."""
-_EARLY: Final = 3
-"""Rounds of updates after which a fetch no longer changes what a step is; optimizers are warmed up with fewer."""
-_SURE: Final = 2
-"""Steps that ended with a fetch after which updates no longer change what a step is. Fetches alone say nothing: a
-loader may be read into a list, on which many updates follow."""
-_LOST: Final = 8
-"""Updates beyond three rounds' after which a round that never ended is forgotten: its optimizer is gone."""
-_STAGE: Final = 10
-"""Rounds of one optimizer alone after which another one begins a stage of its own: one that joins comes sooner."""
-_ALONE: Final = 3
-"""Updates in a row by one that was not the first, after which the others were a start, and it is alone."""
-_MISSED: Final = 4
-"""Updates beyond three times those of a step, without a fetch: the training goes on without its loader."""
+"""Fetch count that no program reaches."""
+_SETTLED_ROUNDS: Final = 3
+"""Rounds of updates after which a fetch no longer changes the detector. Warming up an optimizer takes fewer."""
+_SURE_STEPS: Final = 2
+"""Steps ended by a fetch after which updates no longer change the detector. Fetches alone prove nothing: a program may
+read its loader into a list and then train on the list."""
+_LOST_UPDATES: Final = 8
+"""Updates beyond the length of three rounds after which an unfinished round is dropped: its optimizer is gone."""
+_STAGE_ROUNDS: Final = 10
+"""Rounds of a single optimizer after which another one starts a new stage. An optimizer that joins comes earlier."""
+_LONE_UPDATES: Final = 3
+"""Updates in a row by a later optimizer after which the earlier ones belong to the start."""
+_MISSED_FETCHES: Final = 4
+"""Updates beyond three times those of a step, without a fetch, after which the training no longer uses its loader."""
 
 
 class Round:
-    """Learns in which order several optimizers take turns, and tells when the last of them has stepped.
+    """Learns the order in which several optimizers step, and detects the last step of a round.
 
-    The one that ends rounds leads, and the others are passed over, also one that joins later::
+    The leader ends rounds. The other optimizers are ignored, including those that join later::
 
         a b a b a b       b leads
         a b b a b b       a leads: b steps several times in a round
@@ -76,326 +78,339 @@ class Round:
 
     def __init__(self) -> None:
         self.count = 0
-        """Rounds that have ended."""
+        """Ended rounds."""
         self._forget()
 
     def _forget(self) -> None:
         self._order: list[int] = []
-        self._several: set[int] = set()
-        """Those that step several times in a round."""
-        self._last: int | None = None
-        """The one that leads; None until that is known."""
-        self._leader: Callable[[], object] | None = None
-        """Gives it as long as it is there."""
-        self._before = self._in_a_row = self._since = 0
-        self._first: Callable[[], object] | None = None
-        """Returns the optimizer that stepped first, as long as it exists: a number may be used again."""
+        self._repeating: set[int] = set()
+        """Optimizers that step several times in a round."""
+        self._leader_key: int | None = None
+        """Id of the leader; None before its detection."""
+        self._leader_ref: Callable[[], object] | None = None
+        """Weak reference to the leader."""
+        self._last_key = self._run_length = self._since = 0
+        self._first_ref: Callable[[], object] | None = None
+        """Weak reference to the first optimizer, because an id may be reused."""
         self._runs: dict[int, int] = {}
-        """How often each optimizer last stepped in a row."""
+        """Length of the last run of steps, by optimizer."""
         self._repeats = 0
-        """How often the one that leads steps in a row, if all of them do so several times; else 0."""
+        """Length of the leader's run if all optimizers step several times in a row; else 0."""
 
     def ends(self, optimizer: object) -> bool:
-        """Whether this update is the last one of a round; known from the second round on."""
-        mine, before, in_a_row = id(optimizer), self._before, self._in_a_row
-        self._before, self._in_a_row = mine, in_a_row + 1 if mine == before else 1
+        """Whether this update ends a round. Rounds are detected from the second one on."""
+        key, previous_key, run_length = id(optimizer), self._last_key, self._run_length
+        self._last_key, self._run_length = key, run_length + 1 if key == previous_key else 1
         self._since += 1
-        if self._since > 3 * max(len(self._order), sum(self._runs.values()) if self._repeats else 0) + _LOST:
+        if self._since > 3 * max(len(self._order), sum(self._runs.values()) if self._repeats else 0) + _LOST_UPDATES:
             self._forget()
-        self._first = self._first or weakref.ref(optimizer)
-        is_late = before not in (0, mine) and self._note_run(before, in_a_row, is_first=self._first() is optimizer)
-        if self._last is None:
-            self._learn(mine)
-        elif mine != self._last:
-            is_over = before == self._last and in_a_row >= _STAGE
-            if is_over or (self._leader is not None and self._leader() is None) or self._has_lost(mine):
-                self._last, self._leader = mine, None
-        if mine != self._last or 0 < self._repeats != self._in_a_row <= _STAGE:
+        self._first_ref = self._first_ref or weakref.ref(optimizer)
+        is_late = previous_key not in (0, key) and self._add_run(
+            previous_key, run_length, is_first=self._first_ref() is optimizer
+        )
+        if self._leader_key is None:
+            self._learn(key)
+        elif key != self._leader_key:
+            is_over = previous_key == self._leader_key and run_length >= _STAGE_ROUNDS
+            if is_over or (self._leader_ref is not None and self._leader_ref() is None) or self._has_lost(key):
+                self._leader_key, self._leader_ref = key, None
+        if key != self._leader_key or 0 < self._repeats != self._run_length <= _STAGE_ROUNDS:
             self.count += is_late
             return is_late
-        self._leader = self._leader or weakref.ref(optimizer)
+        self._leader_ref = self._leader_ref or weakref.ref(optimizer)
         self._since = 0
         self.count += 1
         return True
 
-    def _note_run(self, before: int, length: int, *, is_first: bool) -> bool:
-        """Note how many times in a row an optimizer has stepped before another one.
+    def _add_run(self, key: int, length: int, *, is_first: bool) -> bool:
+        """Store the length of a run of steps of one optimizer.
 
         Args:
-            before: The optimizer.
-            length: How many times.
-            is_first: Whether the other one is that of the first step, so that a round has ended.
+            key: The id of the optimizer.
+            length: The length of the run.
+            is_first: Whether the next optimizer is the first one, so that a round has ended.
 
         Returns:
-            Whether it leads, and stepped less often than before: then its round has ended unnoticed.
+            Whether the optimizer leads and stepped less often than before, so that its round ended undetected.
         """
-        self._runs[before] = length
-        if self._repeats and before == self._last:
+        self._runs[key] = length
+        if self._repeats and key == self._leader_key:
             is_late, self._repeats = length < self._repeats, length
             return is_late
-        are_repeated = len(self._runs) > 1 and all(1 < run < _STAGE for run in self._runs.values())
+        are_repeated = len(self._runs) > 1 and all(1 < run < _STAGE_ROUNDS for run in self._runs.values())
         if are_repeated and is_first and not self._repeats:
-            self._last, self._leader, self._repeats = before, None, length
-            self._several.update(self._runs)
+            self._leader_key, self._leader_ref, self._repeats = key, None, length
+            self._repeating.update(self._runs)
         return False
 
-    def _learn(self, mine: int) -> None:
-        if self._order and mine == self._order[0]:
+    def _learn(self, key: int) -> None:
+        if self._order and key == self._order[0]:
             last = self._order[-1]
-            self._last = mine if last in self._several else last
+            self._leader_key = key if last in self._repeating else last
             self.count += 1
-        elif mine not in self._order:
-            self._order.append(mine)
-        elif self._in_a_row >= _ALONE:
-            self._last = mine
-            self.count += _ALONE - 1
+        elif key not in self._order:
+            self._order.append(key)
+        elif self._run_length >= _LONE_UPDATES:
+            self._leader_key = key
+            self.count += _LONE_UPDATES - 1
         else:
-            self._several.add(mine)
+            self._repeating.add(key)
 
-    def _has_lost(self, mine: int) -> bool:
-        """Whether it goes on without the one that leads."""
-        return self._in_a_row > 1 and mine not in self._several
+    def _has_lost(self, key: int) -> bool:
+        return self._run_length > 1 and key not in self._repeating
 
 
-class Nobody:
-    """Stands for the profiler as long as there is none."""
+class NoProfiler:
+    """Null object in place of a profiler."""
 
     def step(self) -> None:
-        """Nothing is counted."""
+        """Ignore the end of a step."""
 
     def ask(self, _: int) -> None:
-        """Nobody waits."""
+        """Ignore the start of a fetch."""
 
     def arrive(self, _: int) -> None:
-        """Nobody has waited."""
+        """Ignore the end of a fetch."""
 
     def set_aside(self, *_: int | str) -> None:
-        """Nobody has waited."""
+        """Ignore time outside steps."""
 
     def passed_back(self, _: tuple[int, int]) -> None:
-        """Nobody keeps the time."""
+        """Ignore a backward pass."""
 
 
-NOBODY: Final = Nobody()
+NO_PROFILER: Final = NoProfiler()
 
 
 class PassBegin(NamedTuple):
-    """The counts when a pass over a loader began."""
+    """Counts at the start of a pass over a loader."""
 
     time: int
     fetches: int
     updates: int
     backwards: int
     line: str
-    """The line of the program that began it."""
+    """Line of the program that started the pass."""
 
 
 class Events:
-    """What was heard of the program; each fetch and each update writes here, whatever comes of it."""
+    """Counts of fetches, updates and backward passes, and the current detector."""
 
     def __init__(self) -> None:
         self.forget()
 
     def pass_ended(self, since: PassBegin, now: int) -> None:
-        """Classify a pass over a loader that has ended: without an update it is a validation.
+        """Classify an ended pass over a loader: without an update it is a validation.
 
-        A single fetch is no pass: ``next(iter(loader))`` fetches the batch of a training step.
+        A single fetch is no pass, because ``next(iter(loader))`` fetches the batch of a training step. A pass before
+        the first
+        update is never a validation, because the program may make no updates at all.
 
         Args:
-            since: The counts when it began; before the first update it may be that there never is one.
-            now: The time.
+            since: The counts at its start.
+            now: The time, in ns.
         """
         if since.updates and (since.updates, since.backwards) == (self.updates, self.backwards):
             if self.fetches - since.fetches > 1:
-                self.waiting.set_aside(since.time, now, labels.VALIDATION, since.line)
-        elif self.way.is_sure:  # what follows may have no loader
-            self.due_update = self.way.due_update = 0
+                self.pulse.set_aside(since.time, now, labels.VALIDATION, since.line)
+        elif self.detector.is_sure:  # the next loop may have no loader
+            self.due_update = self.detector.due_update = 0
 
     def begin_pass(self, now: int, line: str) -> PassBegin:
-        """Return the counts for a pass over a loader that begins."""
+        """Return the counts at the start of a pass over a loader."""
         return PassBegin(now, self.fetches, self.updates, self.backwards, line)
 
     def forget(self) -> None:
-        """Begin anew; who writes here goes on doing so."""
+        """Reset the counts in place, because callers keep references."""
         self.fetches = self.updates = self.backwards = 0
         self.is_updated_by_hand = False
-        """Whether backward passes are counted as updates."""
+        """Whether backward passes count as updates."""
         self.due = self.due_update = 0
-        """The numbers of fetches and of updates from which each is looked at."""
+        """Counts of fetches and updates from which the detector receives each event."""
         self.armed = False
-        """Whether there was an update since the last fetch, of those that arm."""
+        """Whether an update since the last fetch arms the detector."""
         self.has_round_ended = False
-        """Whether the last update was the last one of a round."""
-        self.way: StepDetector = Undecided(self)
-        self.waiting: Any = NOBODY
-        """Who is told when a batch was asked for and when it came: nobody where that is not the training's thread."""
+        """Whether the last update ended a round."""
+        self.detector: StepDetector = Undecided(self)
+        self.pulse: Any = NO_PROFILER
+        """Step clock that receives the start and end of fetches; `NO_PROFILER` outside the training thread."""
         self.rounds = Round()
         self.thread: int | None = None
-        """The one that updates."""
+        """Thread that makes the updates."""
 
 
 class StepDetector:
-    """A way of telling steps. This one tells none, and hears nothing any more.
+    """Base of the detectors. It detects no steps and receives no events.
 
     Args:
-        heard: What is counted, before a way is asked about it.
+        events: The counts, updated before each call.
     """
 
     mode: Mode | None = None
     arms = False
-    """Whether the first fetch after an update is looked at."""
+    """Whether the detector receives the first fetch after an update."""
     due = due_update = NEVER
-    """The numbers of fetches and of updates from which each is looked at."""
+    """Counts of fetches and updates from which the detector receives each event."""
     is_sure = False
-    """Whether so many steps have ended with a fetch that updates end none, as long as there are fetches."""
+    """Whether enough steps ended with a fetch, so that updates end none while there are fetches."""
     first = 0
-    """The number of the first step that is told this way."""
+    """Number of the first step of this detector."""
 
-    def __init__(self, heard: Events) -> None:
-        self._heard = heard
+    def __init__(self, events: Events) -> None:
+        self._events = events
 
     def at_fetch(self) -> Answer:
-        """What a fetch means that is looked at, and has not happened yet."""
+        """Return the effect of a fetch, before the fetch."""
 
     def at_update(self) -> Answer:
-        """What an update means that is looked at, and has happened."""
+        """Return the effect of an update, after the update."""
 
 
 class InactiveDetector(StepDetector):
-    """Somebody else profiles the program, or something of ours has failed."""
+    """Inactive because another profiler runs or perfhooks failed."""
 
 
-class BesideFace(InactiveDetector):
-    """A framework's face profiles it, which knows neither when its start ends, nor what is trained without it.
+class BesideIntegration(InactiveDetector):
+    """An integration profiles the program.
+
+    The integration detects neither the end of the start-up nor training outside its loops.
 
     Args:
-        heard: What is counted.
-        is_over: Tells whether none of the face's loops goes on.
+        events: The counts.
+        is_over: Returns whether no loop of the integration is running.
     """
 
     due_update = 0
 
-    def __init__(self, heard: Events, is_over: Callable[[], bool]) -> None:
-        super().__init__(heard)
+    def __init__(self, events: Events, is_over: Callable[[], bool]) -> None:
+        super().__init__(events)
         self._is_over = is_over
         self._fetches: int | None = None
-        """By the last look, if no loop of the face went on then."""
+        """Fetches at the last check, if no loop of the integration was running then."""
 
     def at_update(self) -> Answer:
-        """The first one ends the start; from then on it is looked seldom whether somebody else trains."""
-        heard, before, is_first = self._heard, self._fetches, not self.due_update
-        self.due_update = heard.updates + BATCHES
-        self._fetches = heard.fetches if not is_first and self._is_over() else None
+        """End the start-up at the first update. Later, check rarely for training outside the integration."""
+        events, before, is_first = self._events, self._fetches, not self.due_update
+        self.due_update = events.updates + BATCHES
+        self._fetches = events.fetches if not is_first and self._is_over() else None
         if is_first or before is None or self._fetches is None:
             return "step" if is_first else None
-        heard.rounds = Round()
-        return ByLoader(heard) if heard.fetches > before else PeriodDetector(heard)
+        events.rounds = Round()
+        return ByLoader(events) if events.fetches > before else PeriodDetector(events)
 
 
 class ActiveDetector(StepDetector):
-    """One whose steps are profiled."""
+    """Detector whose steps are profiled."""
 
     mode: Mode
     due = due_update = 0
-    goes_on = False
-    """Whether the steps before were steps as well, told in another way: the profiler goes on."""
+    continues = False
+    """Whether the steps of the previous detector were valid, so that its profiler continues."""
 
 
 class Undecided(StepDetector):
-    """Nothing was heard so far."""
+    """Initial detector, before any event."""
 
     arms = True
     due = due_update = 0
 
     def at_fetch(self) -> Answer:
-        """The loader comes first."""
-        return ByLoader(self._heard)
+        """Switch to the loader."""
+        return ByLoader(self._events)
 
     def at_update(self) -> Answer:
-        """Updates follow each other, and there is no loader."""
-        return PeriodDetector(self._heard) if self._heard.has_round_ended else None
+        """Switch to updates: there is no loader."""
+        return PeriodDetector(self._events) if self._events.has_round_ended else None
 
 
 class ByLoader(ActiveDetector):
-    """A fetch ends a step if there was an update since the last one."""
+    """A fetch ends a step if an update came since the last fetch."""
 
     mode = "loader"
     arms = True
 
-    def __init__(self, heard: Events, first: int = 0) -> None:
-        super().__init__(heard)
-        self.due = heard.fetches + BATCHES
+    def __init__(self, events: Events, first: int = 0) -> None:
+        super().__init__(events)
+        self.due = events.fetches + BATCHES
         self.first = first
         self._steps = 0
-        self._updates, self._rounds = heard.updates, heard.rounds.count
-        """By the end of the last step."""
-        self._most = 1
-        """Updates of a step."""
+        self._updates, self._rounds = events.updates, events.rounds.count
+        """Counts at the end of the last step."""
+        self._max_updates = 1
+        """Maximum updates of a step so far."""
 
     def at_fetch(self) -> Answer:
-        """A step, or one of many fetches without any update."""
-        heard = self._heard
-        if not heard.armed:
-            return None if heard.updates or heard.backwards else ByBatches(heard)
-        if heard.is_updated_by_hand and not self._steps and not self.first:
-            return ByLoader(heard, heard.backwards)  # so many steps nobody knew of
+        """End a step, or count a fetch without an update."""
+        events = self._events
+        if not events.armed:
+            return None if events.updates or events.backwards else ByBatches(events)
+        if events.is_updated_by_hand and not self._steps and not self.first:
+            return ByLoader(events, events.backwards)  # count the earlier steps, which were not detected
         self._steps += 1
-        self.is_sure = self._steps >= _SURE
+        self.is_sure = self._steps >= _SURE_STEPS
         if self.is_sure:
-            self._most = max(self._most, heard.updates - self._updates)
+            self._max_updates = max(self._max_updates, events.updates - self._updates)
             self.due = NEVER
-            # after passes that were accumulated an optimizer may step yet
-            self.due_update = 0 if heard.is_updated_by_hand else heard.updates + 3 * self._most + _MISSED
-        self._updates, self._rounds = heard.updates, heard.rounds.count
+            # an optimizer may still step after accumulated passes
+            self.due_update = (
+                0 if events.is_updated_by_hand else events.updates + 3 * self._max_updates + _MISSED_FETCHES
+            )
+        self._updates, self._rounds = events.updates, events.rounds.count
         return "step"
 
     def at_update(self) -> Answer:
-        """Updates may turn out to be the steps; once fetches have ended some, only if there are no more of these."""
-        heard = self._heard
+        """Switch to updates if these are the steps.
+
+        If fetches already ended steps, switch only when fetches stop.
+        """
+        events = self._events
         if self.is_sure:
-            is_one = heard.has_round_ended and heard.updates - self._updates > self._most
+            is_one = events.has_round_ended and events.updates - self._updates > self._max_updates
         else:
-            is_one = heard.has_round_ended and heard.rounds.count - self._rounds >= _EARLY
-        return PeriodDetector(heard, goes_on=self.is_sure) if is_one else None
+            is_one = events.has_round_ended and events.rounds.count - self._rounds >= _SETTLED_ROUNDS
+        return PeriodDetector(events, continues=self.is_sure) if is_one else None
 
 
 class PeriodDetector(ActiveDetector):
-    """An update ends a step: of several optimizers, that of the last one."""
+    """An update ends a step. With several optimizers, the last update of a round does."""
 
     mode: Mode = "optimizer"
 
-    def __init__(self, heard: Events, *, goes_on: bool = False) -> None:
-        super().__init__(heard)
-        if heard.is_updated_by_hand:
+    def __init__(self, events: Events, *, continues: bool = False) -> None:
+        super().__init__(events)
+        if events.is_updated_by_hand:
             self.mode = "backward"
-        self.first = heard.rounds.count
-        self.goes_on = goes_on
+        self.first = events.rounds.count
+        self.continues = continues
 
     def at_fetch(self) -> Answer:
-        """The first batch, after optimizers were warmed up; later it may be one of a validation."""
-        if self._heard.rounds.count <= _EARLY and not self.goes_on:
-            return ByLoader(self._heard)
+        """Switch to the loader at its first batch, after optimizers were warmed up.
+
+        Later fetches may belong to a validation.
+        """
+        if self._events.rounds.count <= _SETTLED_ROUNDS and not self.continues:
+            return ByLoader(self._events)
         self.due = NEVER
         return None
 
     def at_update(self) -> Answer:
-        """A step, if it is the last one of a round."""
-        return "step" if self._heard.has_round_ended else None
+        """End a step if the update ends a round."""
+        return "step" if self._events.has_round_ended else None
 
 
 class ByBatches(ActiveDetector):
-    """Each fetch ends a step, as there are no updates."""
+    """Each fetch ends a step, because there are no updates."""
 
     mode = "batches"
 
     def at_fetch(self) -> Answer:
-        """Each one is a step."""
+        """End a step."""
         return "step"
 
     def at_update(self) -> Answer:
-        """A training begins, in which fetches have as long to show that they end steps as at the start."""
-        return ByLoader(self._heard)
+        """Switch to the loader: a training starts, and its fetches are evaluated from the beginning."""
+        return ByLoader(self._events)
 
 
 Answer = ActiveDetector | Literal["step"] | None
-"""What follows: another way, the end of a step, or nothing."""
+"""Effect of an event: a new detector, the end of a step, or nothing."""

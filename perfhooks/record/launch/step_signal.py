@@ -1,7 +1,7 @@
-"""The signal that a step has ended, in a training that does not say so: told by its optimizers and loaders.
+"""Step detection under ``perfhooks run``, from optimizers and loaders.
 
-What they tell is counted in `ways.Events`; what is looked at more closely, the current way of telling steps answers.
-Here it is acted upon: a step, a profiler that begins or ends, and what came of it all.
+`step_detectors.Events` counts the events. The current detector decides which of them end a step.
+This module acts on the decision: it ends a step, starts or ends a profiler, and reports the result.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from perfhooks.core.guard import cause_of, guard, logger, speak_up
 from perfhooks.core.schedule import Schedule
 from perfhooks.record.launch import notes
 from perfhooks.record.launch.command_line import Request
-from perfhooks.record.launch.startup import Startup, file_of, is_forked_by_loader, is_of_somebody_else
+from perfhooks.record.launch.startup import Startup, file_of, is_forked_by_loader, is_helper_process
 from perfhooks.record.launch.step_detectors import (
     BACKWARDS,
-    NOBODY,
+    NO_PROFILER,
     ActiveDetector,
-    BesideFace,
+    BesideIntegration,
     ByLoader,
     Events,
     InactiveDetector,
@@ -42,201 +42,203 @@ if TYPE_CHECKING:
     from perfhooks.record.launch.turns import Turns
 
 _BACKWARD: Final = frozenset[object]()
-"""Stands for the optimizer of a program that updates by hand."""
+"""Key of the optimizer of a program that updates by hand."""
 _KILLED: Final = "the program was ended by a signal, or by os._exit, before anything was saved"
 
 
 class StepSignal:
-    """Makes steps of updates and fetches, and profiles them.
+    """Detects steps from updates and fetches, and profiles them.
 
     Args:
-        asked: What was asked for on the command line.
-        startup: Is told when the first step begins and ends.
+        asked: The request of the command line.
+        startup: Receives the start and end of the first step.
     """
 
     def __init__(self, asked: Request, startup: Startup) -> None:
         self.asked = asked
         self.startup = startup
-        self.heard = Events()
+        self.events = Events()
         self._is_compiling: Callable[[], bool] = self._first_update
-        self._hear_no_others: Callable[[], object] = bool
+        self._ignore_user_profiler: Callable[[], object] = bool
         self._early: StartupRecorder | None = None
-        self._leave: list[Callable[[], object]] = []
-        """What leaves torch as it was."""
+        self._restorers: list[Callable[[], object]] = []
+        """Functions that restore torch."""
         process.at_end(process.End.STARTUP, startup.wait)
         process.at_end(process.End.REASON, self.finish)
-        process.in_child(process.Child.STEPS, self._split)
+        process.in_child(process.Child.STEPS, self._on_fork)
         self.forget()
 
-    def _split(self) -> None:
-        """This process is a forked child: begin anew, or leave torch alone if it is the worker of a loader."""
+    def _on_fork(self) -> None:
+        """Reset in a forked child. Restore torch in the worker of a loader."""
         self.forget()
         if is_forked_by_loader():
-            while self._leave:
-                self._leave.pop()()
+            while self._restorers:
+                self._restorers.pop()()
 
     def forget(self) -> None:
-        """Begin anew: this process is a forked child, and what its parent heard is not its own."""
-        self.heard.forget()
-        self._hear_no_others()
-        self._hear_no_others = bool
+        """Reset the state in a forked child."""
+        self.events.forget()
+        self._ignore_user_profiler()
+        self._ignore_user_profiler = bool
         if self._early is not None:
             self._early.abandon()
         self._early = None
         self._patience: threading.Timer | None = None
-        self._calls = 0
-        self._making, self._keeping = threading.Lock(), threading.RLock()
+        self._call_count = 0
+        self._early_lock, self._keep_lock = threading.Lock(), threading.RLock()
         self._is_ending = False
-        self._is_elsewhere: bool | None = None
-        """Whether this process works for another one; None until it calls torch."""
+        self._is_known_helper: bool | None = None
+        """Whether this is a helper process; None before its first call of torch."""
         self._has_torch = False
-        """Whether it was imported, and by a program of its own."""
-        self._stand_ins: Any = None
-        """The module `perfhooks.record.launch.calls`, once torch is there."""
-        self.profiler: Any = NOBODY
+        """Whether torch was imported, outside a helper process."""
+        self._wrappers: Any = None
+        """The module `perfhooks.record.launch.calls`, once torch is imported."""
+        self.profiler: Any = NO_PROFILER
         self._profilers: Profilers | Turns | None = None
-        """Those of this program; none as long as nothing was profiled."""
-        self._starting: Iterable[Any] = ()
-        """Whose first step the program's start ends with."""
-        self._faces: list[tuple[str, Any]] = []
-        """Profilers of a framework's own face, each with its stage."""
+        """Profilers of this program; None before the first."""
+        self._first_profilers: Iterable[Any] = ()
+        """Profilers whose first step ends the start-up."""
+        self._integrations: list[tuple[str, Any]] = []
+        """Profilers of integrations, each with its stage."""
         self._trainings = 0
 
     @property
     def mode(self) -> Mode | None:
-        """What ends a step."""
-        return self.heard.way.mode
+        """Event that ends a step."""
+        return self.events.detector.mode
 
-    # -- what is heard -----------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------
 
     def hook(self) -> Callable[[Any, Any, Any], None]:
-        """What an optimizer calls after each of its steps."""
+        """Return the hook that an optimizer calls after each step."""
 
-        def told(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if self._is_compiling():
-                self._hear_outside(optimizer)
+                self._count_uncompiled(optimizer)
             else:
-                self._hear(optimizer)
+                self._count_update(optimizer)
 
-        return told
+        return after_step
 
     def _first_update(self) -> bool:
-        """Find torch's own question, which cannot be imported while torch is."""
+        """Look up `torch.compiler.is_compiling`, which cannot be imported while torch is."""
         from torch.compiler import disable, is_compiling
 
         self._is_compiling = is_compiling
-        # inside a graph our bookkeeping would be traced, and each new count compile the step again
-        self._hear_outside = disable(self._hear)
+        # a graph would trace the count and recompile the step at each new value
+        self._count_uncompiled = disable(self._count_update)
         return is_compiling()
 
-    def _hear(self, optimizer: object) -> None:
-        heard = self.heard
-        heard.updates += 1
-        heard.armed = heard.way.arms
-        if heard.updates >= heard.due_update:
-            self._look_at_update(optimizer)
+    def _count_update(self, optimizer: object) -> None:
+        events = self.events
+        events.updates += 1
+        events.armed = events.detector.arms
+        if events.updates >= events.due_update:
+            self._on_update(optimizer)
 
-    def _look_at_update(self, optimizer: object) -> None:
-        if self._works_for_other():
+    def _on_update(self, optimizer: object) -> None:
+        if self._is_helper():
             return
-        with self._listening():
-            heard = self.heard
-            if heard.thread is None:
-                heard.thread = threading.get_ident()
-            if heard.is_updated_by_hand and optimizer is not _BACKWARD:
-                # so many passes were accumulated: what was told were no steps
-                heard.is_updated_by_hand, heard.rounds = False, Round()
-                self._follow(ByLoader(heard) if heard.fetches else PeriodDetector(heard))
+        with self._guarded():
+            events = self.events
+            if events.thread is None:
+                events.thread = threading.get_ident()
+            if events.is_updated_by_hand and optimizer is not _BACKWARD:
+                # the passes were accumulated, so they were no steps
+                events.is_updated_by_hand, events.rounds = False, Round()
+                self._apply(ByLoader(events) if events.fetches else PeriodDetector(events))
                 return
-            heard.has_round_ended = heard.rounds.ends(optimizer)
-            self._follow(heard.way.at_update())
+            events.has_round_ended = events.rounds.ends(optimizer)
+            self._apply(events.detector.at_update())
 
-    def look_at_fetch(self) -> None:
-        """A loader is about to be asked for a batch, and that may end a step or begin the first one."""
-        if self._works_for_other():
+    def on_fetch(self) -> None:
+        """Handle a fetch, before it happens. It may end a step or start the first one."""
+        if self._is_helper():
             return
-        with self._listening():
-            heard, here = self.heard, threading.get_ident()
-            if here == (heard.thread or threading.main_thread().ident):
+        with self._guarded():
+            events, thread = self.events, threading.get_ident()
+            if thread == (events.thread or threading.main_thread().ident):
                 if self.early.is_listening:
                     self.early.at_fetch()
-                answer = heard.way.at_fetch() if heard.armed or heard.fetches >= heard.way.due else None
-                heard.armed = False
-                self._follow(answer)
-            else:  # somebody fetches ahead, in a thread of his own, and the training does not wait
-                heard.waiting = NOBODY
+                answer = events.detector.at_fetch() if events.armed or events.fetches >= events.detector.due else None
+                events.armed = False
+                self._apply(answer)
+            else:  # another thread prefetches, so the training does not wait here
+                events.pulse = NO_PROFILER
 
-    def hear_call(self) -> bool:
-        """A module is called that no other module has called; whether that need not be told again."""
-        self._calls += 1
-        if self._works_for_other():
+    def on_call(self) -> bool:
+        """Handle the call of an outermost module. Return whether further calls are not needed."""
+        self._call_count += 1
+        if self._is_helper():
             return True
-        with self._listening():
+        with self._guarded():
             self.early.at_first_call()
-            self._attend()
+            self._subscribe()
         return not (self.early.is_new and self.early.is_listening)
 
-    def hear_backward(self, began: int = 0) -> None:
-        """A backward pass has ended.
+    def on_backward(self, began: int = 0) -> None:
+        """Handle the end of a backward pass.
 
         Args:
-            began: When it began; 0 where a device still works on it.
+            began: Its start, in ns; 0 if a device is still working on it.
         """
-        heard = self.heard
-        if self._works_for_other():
+        events = self.events
+        if self._is_helper():
             return
-        heard.backwards += 1
+        events.backwards += 1
         if began:
-            heard.waiting.passed_back((began, clock()))
-        if heard.updates and not heard.is_updated_by_hand:
-            if not began and self._stand_ins is not None:
-                self._stand_ins.hear_no_backward()
+            events.pulse.passed_back((began, clock()))
+        if events.updates and not events.is_updated_by_hand:
+            if not began and self._wrappers is not None:
+                self._wrappers.ignore_backward()
             return
-        with self._listening():
+        with self._guarded():
             self.early.at_backward()
-            is_due = heard.backwards % BACKWARDS == 0 and not isinstance(heard.way, InactiveDetector)
-            if is_due and not heard.is_updated_by_hand and not has_made_optimizer():
-                heard.is_updated_by_hand, heard.rounds.count = True, heard.backwards - 1
-        if heard.is_updated_by_hand:
-            self._hear(_BACKWARD)
+            is_due = events.backwards % BACKWARDS == 0 and not isinstance(events.detector, InactiveDetector)
+            if is_due and not events.is_updated_by_hand and not has_made_optimizer():
+                events.is_updated_by_hand, events.rounds.count = True, events.backwards - 1
+        if events.is_updated_by_hand:
+            self._count_update(_BACKWARD)
 
-    def hear_save(self, began: int, ended: int, line: str) -> None:
-        """``torch.save`` has returned: the step that goes on writes a checkpoint."""
-        if self._works_for_other():
+    def on_save(self, began: int, ended: int, line: str) -> None:
+        """Handle the end of ``torch.save``: the running step writes a checkpoint."""
+        if self._is_helper():
             return
-        with self._listening():
-            trains = [profiler.pulse for stage, profiler in self._faces if stage == "train" and profiler.is_running]
-            for pulse in (self.heard.waiting, *trains):
+        with self._guarded():
+            trains = [
+                profiler.pulse for stage, profiler in self._integrations if stage == "train" and profiler.is_running
+            ]
+            for pulse in (self.events.pulse, *trains):
                 pulse.set_aside(began, ended, labels.CHECKPOINT, line)
 
-    def _works_for_other(self) -> bool:
-        """Return whether this process works for another one, such as a loader: then nothing is heard any more."""
-        if self._is_elsewhere is None:
-            self._is_elsewhere = is_of_somebody_else()
-            if self._is_elsewhere:
-                self.heard.armed, self.heard.way = False, InactiveDetector(self.heard)
-                self.heard.due, self.heard.due_update = self.heard.way.due, self.heard.way.due_update
-        return self._is_elsewhere
+    def _is_helper(self) -> bool:
+        """Return whether this is a helper process, for example a loader worker. Then disable all events."""
+        if self._is_known_helper is None:
+            self._is_known_helper = is_helper_process()
+            if self._is_known_helper:
+                self.events.armed, self.events.detector = False, InactiveDetector(self.events)
+                self.events.due, self.events.due_update = self.events.detector.due, self.events.detector.due_update
+        return self._is_known_helper
 
     @contextmanager
-    def _listening(self) -> Iterator[None]:
-        """What fails here fails once: a loop asks for thousands of batches."""
+    def _guarded(self) -> Iterator[None]:
+        """Disable step detection at the first error, because a loop has thousands of fetches."""
         failed = True
-        with guard("listening to the training"):
+        with guard("detecting steps"):
             yield
             failed = False
         if failed:
             notes.leave(self.asked.notes, why="perfhooks failed, as its log says")
-            self.stand_down()
+            self.disable()
 
-    # -- what becomes of it ------------------------------------------------------------------------------------------
+    # -- effects -----------------------------------------------------------------------------------------------------
 
-    def _follow(self, answer: Answer) -> None:
-        if isinstance(answer, ActiveDetector) and answer.goes_on:
-            self.heard.way, answer = answer, "step"
+    def _apply(self, answer: Answer) -> None:
+        if isinstance(answer, ActiveDetector) and answer.continues:
+            self.events.detector, answer = answer, "step"
         if answer == "step":
-            if self._faces and self.profiler is not NOBODY and not self._are_faces_over():
-                self.give_way({})
+            if self._integrations and self.profiler is not NO_PROFILER and not self._are_integrations_over():
+                self.yield_to_integration({})
             self.profiler.step()
             if not self.startup.is_over:
                 self._end_startup()
@@ -244,41 +246,47 @@ class StepSignal:
                 self.early.at_step(self.mode)
                 self._end_before_window(self.profiler.step_num)
         elif answer is not None:
-            self._begin(answer)
-        self._attend()
+            self._start_profiling(answer)
+        self._subscribe()
 
     def _end_before_window(self, step: int) -> None:
-        """End the first recording a step before a window without a warm-up: both in one update may crash torch."""
+        """End the start-up recording one step before a window without warm-up.
+
+        Torch may crash if one recording ends and the other starts in the same update.
+        """
         schedule = None if self.asked.schedule is None else Schedule.of(self.asked.schedule)
         window = None if schedule is None else schedule.next_window(step + 1)
         if window is not None and window.first == window.active == step + 1:
             self.early.end()
 
-    def _attend(self) -> None:
-        """Have each fetch looked at as long as anybody wants to hear of it, and each update as long as the way does."""
-        heard = self.heard
-        heard.due, heard.due_update = 0 if self.early.is_listening else heard.way.due, heard.way.due_update
+    def _subscribe(self) -> None:
+        """Subscribe to the fetches and updates that the detector or the start-up recording needs."""
+        events = self.events
+        events.due, events.due_update = (
+            0 if self.early.is_listening else events.detector.due,
+            events.detector.due_update,
+        )
 
-    def _begin(self, way: ActiveDetector) -> None:
-        """Profile from here on, steps being told in another way; a count that began otherwise is left."""
+    def _start_profiling(self, detector: ActiveDetector) -> None:
+        """Start to profile with a new detector, and end the profiler of the previous one."""
         began = clock()
         speak_up(apart=True)
         self.startup.first_step()
         self._profilers = self._profilers or self._make_profilers()
-        if isinstance(self.heard.way, (Undecided, BesideFace)):
+        if isinstance(self.events.detector, (Undecided, BesideIntegration)):
             self._profilers.asked = self.next_request()
-        self.heard.way, self.heard.armed = way, False
-        self.early.at_way()
-        self.profiler = self.heard.waiting = NOBODY
-        reason = self._profilers.begin(way, self.heard, [face for _, face in self._faces])
+        self.events.detector, self.events.armed = detector, False
+        self.early.at_detector()
+        self.profiler = self.events.pulse = NO_PROFILER
+        reason = self._profilers.begin(detector, self.events, [face for _, face in self._integrations])
         if reason is not None:
-            self.stand_down(reason)
+            self.disable(reason)
             return
         self.profiler = self._profilers.current
-        self.heard.waiting = self.profiler.pulse
-        self._starting = (self.profiler,)
-        process.at_end(process.End.COUNTS, self._say_counts)
-        OWN_WORK.append((threading.get_ident(), began, clock()))  # within an update, of which it is no part
+        self.events.pulse = self.profiler.pulse
+        self._first_profilers = (self.profiler,)
+        process.at_end(process.End.COUNTS, self._write_counts)
+        OWN_WORK.append((threading.get_ident(), began, clock()))  # exclude this time from the running step
 
     def _make_profilers(self) -> Profilers | Turns:
         if self.asked.turns:
@@ -289,220 +297,226 @@ class StepSignal:
 
         return Profilers(self.asked)
 
-    def _make_room(self) -> None:
-        """The script begins to profile with torch itself: beside a window of ours it would record nothing."""
-        self.stand_down("the script starts a profiler of its own")
+    def _on_user_profiler(self) -> None:
+        """Disable perfhooks because the script starts torch's profiler, which would record nothing beside a window."""
+        self.disable("the script starts a profiler of its own")
 
-    def stand_down(self, reason: str | None = None) -> None:
-        """Listen no more.
+    def disable(self, reason: str | None = None) -> None:
+        """Stop to detect steps.
 
         Args:
-            reason: What to say of it; None says nothing.
+            reason: Text for the log; None logs nothing.
         """
-        had_begun = self.profiler is not NOBODY
+        had_begun = self.profiler is not NO_PROFILER
         self.early.drop()
-        self._hear_no_others()
-        self._hear_no_others = bool
-        self._leave_steps(InactiveDetector(self.heard), reason)
+        self._ignore_user_profiler()
+        self._ignore_user_profiler = bool
+        self._deactivate(InactiveDetector(self.events), reason)
         if reason is not None:
             if not had_begun:
                 notes.leave(self.asked.notes, why=reason)
-            if not self._faces:  # they say themselves what they do not record
+            if not self._integrations:  # integrations report missing windows themselves
                 logger.warning("perfhooks run records nothing %s: %s", "more" if had_begun else "here", reason)
 
     def next_request(self) -> Request:
-        """What is asked for of one more training of this program."""
+        """Return the request for the next training of this program."""
         self._trainings += 1
         return self.asked.named(self._trainings)
 
-    def give_way(self, profilers: Mapping[str, Any]) -> None:
-        """A framework's own face takes over, and what is recorded early is kept for the case that it has no window.
+    def yield_to_integration(self, profilers: Mapping[str, Any]) -> None:
+        """Yield to an integration. Keep the start-up recording in case it saves no window.
 
         Args:
-            profilers: Those of the face, by stage.
+            profilers: Profilers of the integration, by stage.
         """
-        self._faces += profilers.items()
-        self._starting = self.early.besides = [profiler for _, profiler in self._faces]
-        if type(self.heard.way) is not InactiveDetector:
-            self._leave_steps(BesideFace(self.heard, self._are_faces_over), "a framework's own face takes over")
+        self._integrations += profilers.items()
+        self._first_profilers = self.early.own_profilers = [profiler for _, profiler in self._integrations]
+        if type(self.events.detector) is not InactiveDetector:
+            self._deactivate(
+                BesideIntegration(self.events, self._are_integrations_over),
+                "the integration of the framework takes over",
+            )
 
-    def _are_faces_over(self) -> bool:
-        return not any(profiler.is_running for _, profiler in self._faces)
+    def _are_integrations_over(self) -> bool:
+        return not any(profiler.is_running for _, profiler in self._integrations)
 
-    def _leave_steps(self, way: InactiveDetector, cause: str | None) -> None:
-        """Somebody else tells steps, or nobody."""
-        self.heard.way, self.heard.armed = way, False
-        self.profiler = self.heard.waiting = NOBODY
-        self._attend()
+    def _deactivate(self, detector: InactiveDetector, cause: str | None) -> None:
+        """Replace the detector by an inactive one, and end the profilers."""
+        self.events.detector, self.events.armed = detector, False
+        self.profiler = self.events.pulse = NO_PROFILER
+        self._subscribe()
         if self._profilers is not None:
             self._profilers.end(cause)
 
     def _end_startup(self) -> None:
-        self.startup.end(functools.partial(file_of, self._starting))
+        self.startup.end(functools.partial(file_of, self._first_profilers))
 
-    # -- what is recorded before anything else -----------------------------------------------------------------------
+    # -- start-up recording -----------------------------------------------------------------------------------------
 
     @property
     def early(self) -> StartupRecorder:
-        """The first steps of this process."""
-        with self._making:
+        """The start-up recorder of this process."""
+        with self._early_lock:
             return self._early or self._make_early()
 
     def _make_early(self) -> StartupRecorder:
         if self._early is None:
-            # both take torch, which is being imported when this module is
+            # these import torch, which is being imported when this module is
             from perfhooks.record.launch.early import StartupRecorder
             from perfhooks.record.loop.ending import lifetime
             from perfhooks.record.loop.window import when_others_begin
 
-            self._early = StartupRecorder(self.heard, self.asked.options, self._recorded_early)
+            self._early = StartupRecorder(self.events, self.asked.options, self._on_early_end)
             if self.asked.turns:
                 self._early.drop()
             else:
-                self._hear_no_others = when_others_begin(self._make_room)
-                lifetime.at_signal(self._keep_at_once)
+                self._ignore_user_profiler = when_others_begin(self._on_user_profiler)
+                lifetime.at_signal(self._keep_before_kill)
         return self._early
 
     def listen(self) -> None:
-        """Torch has been imported: hear of what the program calls."""
-        if is_of_somebody_else():
+        """Subscribe to calls, backward passes and saves, after the import of torch."""
+        if is_helper_process():
             return
         self._has_torch = True
         notes.leave(self.asked.notes, guess=_KILLED)
         from perfhooks.record.launch import calls  # as above
 
-        # now, because another thread may keep the interpreter busy later: each file that is read waits for it again
+        # import now: later another thread may hold the GIL, and each file read waits for it
         for module in ("early", "profiling") if not self.asked.turns else ():
             importlib.import_module(f"perfhooks.record.launch.{module}")
-        self._stand_ins = calls
-        calls.listen(self.hear_call, self.hear_backward, self.hear_save)
-        self._leave.append(calls.leave)
+        self._wrappers = calls
+        calls.listen(self.on_call, self.on_backward, self.on_save)
+        self._restorers.append(calls.leave)
         if not self.asked.turns and sys.platform == "linux":
-            self.startup.when_computing = self._look_for_operators
+            self.startup.when_computing = self._record_operators
 
     def keep(self, leave: Callable[[], object]) -> None:
-        """Keep what leaves a part of torch as it was, for a worker of a loader that is forked."""
-        self._leave.append(leave)
+        """Register a function that restores torch in a forked loader worker."""
+        self._restorers.append(leave)
 
-    def make_way_for_dynamo(self) -> None:
-        """torch.compile is about to be imported."""
-        if self._stand_ins is not None:
-            self._stand_ins.pause()
+    def before_dynamo(self) -> None:
+        """Remove the wrapper of module calls before the import of torch.compile."""
+        if self._wrappers is not None:
+            self._wrappers.pause()
 
-    def keep_from_compiling(self) -> None:
-        """torch.compile has been imported."""
-        if self._stand_ins is not None:
-            self._stand_ins.keep_from_compiling()
-            self._stand_ins.go_on()
+    def exclude_from_compile(self) -> None:
+        """Restore the wrapper of module calls after the import of torch.compile."""
+        if self._wrappers is not None:
+            self._wrappers.exclude_from_compile()
+            self._wrappers.resume()
 
-    def _look_for_operators(self) -> None:
-        """The script computes, and calls no module: record whatever operators it may call."""
-        if not self._is_ending and type(self.heard.way) is Undecided and self.early.is_new:
+    def _record_operators(self) -> None:
+        """Record the operators of a script that computes without calling modules."""
+        if not self._is_ending and type(self.events.detector) is Undecided and self.early.is_new:
             self.early.begin_with_operators()
 
-    def _recorded_early(self) -> None:
-        """Its files are made when the program ends, or, if it makes no steps, while it goes on."""
-        self._attend()
-        for profiler in (self._profilers and self._profilers.current, *(face for _, face in self._faces)):
+    def _on_early_end(self) -> None:
+        """Handle the end of the start-up recording.
+
+        Its files are written when the program ends, or after a timeout if it makes no steps.
+        """
+        self._subscribe()
+        for profiler in (self._profilers and self._profilers.current, *(face for _, face in self._integrations)):
             if profiler is not None:
-                profiler.pulse.wake()  # its steps are no longer recorded
+                profiler.pulse.wake()  # its steps are no longer profiled
         if self._patience is not None:
             self._patience.cancel()
-        if self.early.has_steps:  # else the program may import, or read its data, for as long as it takes
-            self._patience = threading.Timer(self.asked.patience, self._keep_meanwhile)
+        if self.early.has_steps:  # without steps the program may still import or read its data
+            self._patience = threading.Timer(self.asked.patience, self._keep_if_undecided)
             self._patience.daemon, self._patience.name = True, f"{process.THREADS}-patience"
             self._patience.start()
 
-    def _keep_meanwhile(self) -> None:
-        if type(self.heard.way) is Undecided:
+    def _keep_if_undecided(self) -> None:
+        if type(self.events.detector) is Undecided:
             self._keep_early()
 
     def _keep_early(self, why: str = "") -> bool:
-        """Make files of what was recorded early, if there is nothing else; whether they are made."""
-        with guard("keeping the first steps"), self._keeping:
+        """Write the start-up recording if no window was saved. Return whether it was written."""
+        with guard("keeping the first steps"), self._keep_lock:
             if self._early is not None:
                 self._profilers = self._profilers or self._make_profilers()
-                profiler = self._profilers.keep(self._early, why, self._faces)
+                profiler = self._profilers.keep(self._early, why, self._integrations)
                 if profiler is not None:
-                    self._starting = (profiler,)
+                    self._first_profilers = (profiler,)
                     self._end_startup()
                     return True
         return False
 
-    def _keep_at_once(self, why: str) -> None:
-        """The process is about to end without its end."""
+    def _keep_before_kill(self, why: str) -> None:
+        """Write the start-up recording before a signal ends the process."""
         if self._keep_early(why):
             self.startup.wait()
 
     def finish(self) -> None:
-        """The process ends: whoever waits for a page gets one, or is told why there is none."""
-        if type(self.heard.way) is InactiveDetector or is_of_somebody_else():
+        """Write the start-up recording, or the reason why nothing was recorded, at the end of the process."""
+        if type(self.events.detector) is InactiveDetector or is_helper_process():
             return
         error = getattr(sys, "last_value", None)
         cause = "" if error is None else cause_of(error)
-        with self._keeping:
+        with self._keep_lock:
             self._is_ending = True
         if self._profilers is not None:
             self._profilers.pause(cause or "the interpreter exited")
-        for _, profiler in self._faces:
+        for _, profiler in self._integrations:
             profiler.pause(cause or "the interpreter exited")
         if not self._keep_early(cause):
-            reason = self._why_nothing()
+            reason = self._missing_reason()
             if self._profilers is not None:
                 reason = self._profilers.end(cause) or reason
             if self._has_torch:
-                said = {"why": f"the program ended with {cause}"} if cause else {"guess": reason}
-                notes.leave(self.asked.notes, **said)
+                note = {"why": f"the program ended with {cause}"} if cause else {"guess": reason}
+                notes.leave(self.asked.notes, **note)
 
-    def _why_nothing(self) -> str:
-        """What was heard, and was not recorded."""
-        heard = self.heard
+    def _missing_reason(self) -> str:
+        """Return why nothing was recorded, with the counted events."""
+        events = self.events
         counts = (
-            (self._calls, "call of a module", "calls of modules"),
-            (heard.backwards, "backward pass", "backward passes"),
-            (heard.fetches, "fetch", "fetches"),
-            (heard.updates, "update", None),
+            (self._call_count, "call of a module", "calls of modules"),
+            (events.backwards, "backward pass", "backward passes"),
+            (events.fetches, "fetch", "fetches"),
+            (events.updates, "update", None),
         )
-        parts = [words.count(*each) for each in counts if each[0]]
+        parts = [words.count(*count) for count in counts if count[0]]
         if not parts:
             return "the main thread called no module, passed no gradients back, fetched no batch and made no update"
         why = "no device was used" if self.early.is_new else "the program ended before"
         return f"{why}, and there was no more than {', '.join(parts)}"
 
-    def _say_counts(self) -> None:
+    def _write_counts(self) -> None:
         if self._profilers is not None:
-            self._profilers.say_counts(self.heard)
+            self._profilers.write_counts(self.events)
 
 
 def has_made_optimizer() -> bool:
-    """Whether the program has made an optimizer of torch, so that it accumulates gradients until that steps.
+    """Whether the program has created an optimizer of torch, so that passes accumulate gradients until it steps.
 
-    `torch.optim.Optimizer` wraps the ``step`` of each class when the first optimizer of the class is made.
+    `torch.optim.Optimizer` wraps the ``step`` of each class when its first optimizer is created.
     """
     optim = sys.modules.get("torch.optim")
     classes = [] if optim is None else [optim.Optimizer]
     while classes:
-        each = classes.pop()
-        if hasattr(each.step, "hooked"):
+        kind = classes.pop()
+        if hasattr(kind.step, "hooked"):
             return True
-        classes += each.__subclasses__()
+        classes += kind.__subclasses__()
     return False
 
 
 _signal: StepSignal | None = None
-"""The one of this process: optimizers and loaders know no other."""
+"""The only signal of this process."""
 
 
 def current(began: int = 0) -> StepSignal | None:
-    """The signal of this process; None where ``perfhooks run`` is not at work.
+    """Return the signal of this process; None without ``perfhooks run``.
 
     Args:
-        began: When this Python began to run our code, in nanoseconds of the monotonic clock.
+        began: Time at which this Python first ran code of perfhooks, in ns of the monotonic clock.
     """
     global _signal  # noqa: PLW0603 -- one for the process
     if _signal is None:
-        asked = Request.current()
-        if asked is None:
+        request = Request.current()
+        if request is None:
             return None
-        _signal = StepSignal(asked, Startup(began))
+        _signal = StepSignal(request, Startup(began))
     return _signal

@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 _PARTS: Final = 5
-"""Parts of the step on one line of 80 columns."""
+"""Maximum parts of the step on a line of 80 columns."""
 _LINES: Final = (("─", "│", "╭", "╮", "╰", "╯"), ("-", "|", *"++++"))
-"""The lines and corners of the box, and the same in ASCII."""
+"""Lines and corners of the box, and their ASCII variants."""
 
 
 class Box(NamedTuple):
-    """The content of the summary of one run."""
+    """Content of the summary of one run."""
 
     summary: RunSummary | None
     line: str
-    """What is known of the last window if there is no report."""
+    """Facts about the last window if there is no report."""
     where: str
-    """The path of the report, in one sentence."""
+    """Path of the report, in one sentence."""
 
 
 def wait_for_reports(runs: Collection[str], timeout: float) -> set[str]:
     """Wait until runs have their report.
 
     Returns:
-        The runs whose report is missing.
+        Runs without a report.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -59,7 +59,7 @@ def _has_report(folder: Path) -> bool:
         is_done = not run.is_written and all(capture.state == "done" for capture in captures)
         return is_done and (not wants_page or read_summary(folder) is not None)
     except PerfhooksError:
-        return True  # and there is nothing to wait for
+        return True  # an unreadable run gets no report
 
 
 def text_of(runs: Sequence[str], incomplete: Collection[str] = ()) -> str:
@@ -67,7 +67,7 @@ def text_of(runs: Sequence[str], incomplete: Collection[str] = ()) -> str:
 
     Args:
         runs: Folders of runs.
-        incomplete: Those whose report is still being written.
+        incomplete: Runs whose report is still being written.
     """
     contents = [Box(*_facts(Path(run)), _where(Path(run), is_incomplete=run in incomplete)) for run in runs]
     if len(contents) > 1:
@@ -86,7 +86,10 @@ def _where(folder: Path, *, is_incomplete: bool) -> str:
 
 
 def _facts(folder: Path) -> tuple[RunSummary | None, str]:
-    """Return the summary of the report; without a report, the step time of the timeline, or a line on a window."""
+    """Return the summary of the report.
+
+    Without a report, return the step time of the timeline, or a line about the last window.
+    """
     summary, line = None, ""
     with guard(f"reading {folder}"):
         summary = read_summary(folder)
@@ -99,25 +102,25 @@ def _facts(folder: Path) -> tuple[RunSummary | None, str]:
 
 
 def _of_timeline(run: FinishedRun) -> RunSummary | None:
-    """Return what the training itself has written: the time of its steps, or that only a part of one was recorded."""
+    """Return the step time of the timeline, or that only a part of a step was recorded."""
     raw = [path for path, rank in run.run.left_steps() if rank == run.rank]
     loops = [steps.typical() for steps in read_in_training(run.run.timeline(run.rank), raw).values()]
-    counted = max(loops, key=lambda steps: len(steps.numbers), default=None)
-    told = run.manifest.steps_by
-    unit = UNITS.get("" if told is None else told.what, "step")
-    part = next((each.capture for each in run.recorded if each.capture.is_part), None)
-    if counted is None and part is None:
+    longest = max(loops, key=lambda steps: len(steps.numbers), default=None)
+    steps_by = run.manifest.steps_by
+    unit = UNITS.get("" if steps_by is None else steps_by.what, "step")
+    part = next((window.capture for window in run.recorded if window.capture.is_part), None)
+    if longest is None and part is None:
         return None
     profiled = "" if part is None else f"a part of {words.steps(part.first, part.first)}"
-    return RunSummary(unit=unit, step_ms=None if counted is None else counted.median_ms, profiled_steps=profiled)
+    return RunSummary(unit=unit, step_ms=None if longest is None else longest.median_ms, profiled_steps=profiled)
 
 
 def box(content: Box, width: int, encoding: str) -> str:
-    """Draw the summary on a terminal.
+    """Return the summary as a box for a terminal.
 
     Args:
-        content: What to print.
-        width: Columns of the box; the path below it has as many as it needs.
+        content: The content.
+        width: Width of the box in columns. The path below it may be longer.
         encoding: The encoding of the terminal.
     """
     line, side, *corners = _LINES[0 if _fits("".join(_LINES[0]), encoding) else 1]
@@ -134,7 +137,7 @@ def box(content: Box, width: int, encoding: str) -> str:
 
 
 def plain(content: Box) -> str:
-    """Write the summary into a pipe or a log."""
+    """Return the summary as lines for a pipe or a log."""
     first, *rows = [*(f"{label}{text}" for label, text in _rows(content)), words.line(content.where)]
     return "\n".join([f"perfhooks: {first}", *(f"  {row}" for row in rows), ""])
 
@@ -155,7 +158,7 @@ def _rows(content: Box) -> list[tuple[str, str]]:
         return rows
     if summary.parts:
         rows.append(("", _parts(summary)))
-    rows += [(f"{number}. ", _finding(each)) for number, each in enumerate(summary.findings, 1)]
+    rows += [(f"{number}. ", _finding(finding)) for number, finding in enumerate(summary.findings, 1)]
     if summary.warning and not content.line:
         rows.append(("warning: ", words.line(summary.warning)))
     return rows
@@ -180,6 +183,6 @@ def _fits(text: str, encoding: str) -> bool:
 
 
 def _columns(text: str) -> int:
-    """Return how many columns a terminal needs for a text."""
+    """Return the width of a text in terminal columns."""
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
