@@ -1,1 +1,1 @@
-"""From the bytes of a trace to columns: formats, dialects, packing."""
+"""Conversion of the bytes of a trace to columns: compression, formats, and dialects of recorders."""

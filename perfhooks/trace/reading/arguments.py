@@ -1,4 +1,4 @@
-"""What the events of each kind carry beside their times, as typed structs; nothing that no table reads."""
+"""Arguments of events by kind, as typed structs. They contain only arguments that a table needs."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 NOTHING: Final = msgspec.Raw(b"")
-"""A text that is absent; an absent integer is -1, an absent float is NaN."""
+"""Value of an absent text. An absent integer is -1, an absent float is NaN."""
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """Some arguments of an event, in the order of the files; what a struct does not name costs next to nothing."""
+    """Some arguments of an event, in the order of the files. Arguments without a field take almost no time."""
 
 
 class Owned(Arguments, gc=False):
-    """Of whatever belongs to an operator or label, as the shadows that labels throw on a stream."""
+    """Arguments of events that belong to an operator or label, for example the copies of labels on a stream."""
 
     external: int = msgspec.field(default=-1, name="External id")
     old_external: int = msgspec.field(default=-1, name="external id")
 
 
 class Operator(Owned, gc=False):
-    """Of operators and labels."""
+    """Arguments of operators and labels."""
 
     sequence: int = msgspec.field(default=-1, name="Sequence number")
     forward_thread: int = msgspec.field(default=-1, name="Fwd thread id")
 
 
 class ShapedOperator(Operator, gc=False):
-    """Of operators whose inputs were recorded."""
+    """Arguments of operators with recorded inputs."""
 
     inputs: msgspec.Raw = msgspec.field(default=NOTHING, name="Concrete Inputs")
     types: msgspec.Raw = msgspec.field(default=NOTHING, name="Input type")
@@ -47,48 +47,48 @@ class ShapedOperator(Operator, gc=False):
 
 
 class StridedOperator(ShapedOperator, gc=False):
-    """The same for those who run operators again; nobody else asks for it, and every field costs."""
+    """Arguments of operators with strides, which only replays of operators need. Each field takes time."""
 
     strides: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Strides")
 
 
 MOVED_START: Final = "perfhooks start moved ns"
 MOVED_END: Final = "perfhooks end moved ns"
-"""Arguments of labels that `perfhooks.trace.writing.repair` moved: the distance of each end from its recorded time."""
+"""Arguments of labels that `perfhooks.trace.writing.repair` moved: distances of both ends from the recorded times."""
 
 
 class MovedShadow(Owned, gc=False):
-    """Of the shadows of labels that moved."""
+    """Arguments of the copies of moved labels on a stream."""
 
     moved_start: int = msgspec.field(default=-1, name=MOVED_START)
     moved_end: int = msgspec.field(default=-1, name=MOVED_END)
 
 
 class MovedLabel(ShapedOperator, gc=False):
-    """Of labels that moved."""
+    """Arguments of moved labels."""
 
     moved_start: int = msgspec.field(default=-1, name=MOVED_START)
     moved_end: int = msgspec.field(default=-1, name=MOVED_END)
 
 
 class PythonFrame(Arguments, gc=False):
-    """Of Python frames."""
+    """Arguments of Python frames."""
 
     frame: int = msgspec.field(default=-1, name="Python id")
     caller: int | None = msgspec.field(default=-1, name="Python parent id")
 
 
 class Launch(Owned, gc=False):
-    """Of runtime calls."""
+    """Arguments of runtime calls."""
 
     correlation: int = msgspec.field(default=-1, name="correlation")
 
 
 class Work(Owned, gc=False):
-    """Of kernels, copies and memsets."""
+    """Arguments of kernels, copies and memsets."""
 
     device: int = msgspec.field(default=-1, name="device")
-    # a handle in hexadecimal on ROCm's runtime events
+    # runtime events of ROCm contain a handle in hexadecimal
     stream: int | str = msgspec.field(default=-1, name="stream")
     correlation: int = msgspec.field(default=-1, name="correlation")
     nbytes: int | str = msgspec.field(default=-1, name="bytes")
@@ -96,11 +96,11 @@ class Work(Owned, gc=False):
     graph_node: int = msgspec.field(default=-1, name="graph node id")
     region: msgspec.Raw = msgspec.field(default=NOTHING, name="name")
     original_stream: int = msgspec.field(default=-1, name="original_stream")
-    autograd_phase: msgspec.Raw = msgspec.field(default=NOTHING, name="autograd_phase")  # there is only "backward"
+    autograd_phase: msgspec.Raw = msgspec.field(default=NOTHING, name="autograd_phase")  # the only value is "backward"
 
 
 class Copy(Work, gc=False):
-    """Of copies; torch's next recorder calls them all ``Memcpy`` and says here which they are."""
+    """Arguments of copies. Torch's next recorder names all copies ``Memcpy``; these arguments contain their kind."""
 
     copy_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="copy kind")
     source_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="src kind")
@@ -108,20 +108,20 @@ class Copy(Work, gc=False):
 
 
 class Set(Work, gc=False):
-    """Of memsets; the same."""
+    """Arguments of memsets, with their kind as for copies."""
 
     memory_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="memory kind")
 
 
 class Wait(Arguments, gc=False):
-    """Of waits that the device's tracer reports."""
+    """Arguments of waits that the tracer of the device reports."""
 
     correlation: int = msgspec.field(default=-1, name="correlation")
     sync_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="cuda_sync_kind")
 
 
 class Allocation(Arguments, gc=False):
-    """Of the instants that record an allocation or a release."""
+    """Arguments of instant events that record an allocation or a release."""
 
     address: int = msgspec.field(default=-1, name="Addr")
     size: int = msgspec.field(default=0, name="Bytes")
@@ -132,11 +132,11 @@ class Allocation(Arguments, gc=False):
 
 
 FIRST_OF_COLLECTIVES: Final = "collective"
-"""The argument without which an event has none of the others that collectives have."""
+"""First argument of collectives. Events without it have no other argument of collectives."""
 
 
 def _collective(base: type[Arguments]) -> type[Arguments]:
-    """The same of events that are collectives."""
+    """Return a struct with the arguments of collectives in addition."""
     fields: tuple[tuple[str, Any, Any], ...] = (
         (FIRST_OF_COLLECTIVES, msgspec.Raw, msgspec.field(default=NOTHING, name="Collective name")),
         ("dtype", msgspec.Raw, msgspec.field(default=NOTHING, name="dtype")),
@@ -145,12 +145,12 @@ def _collective(base: type[Arguments]) -> type[Arguments]:
         ("group_size", int, msgspec.field(default=-1, name="Group size")),
         ("group_name", msgspec.Raw, msgspec.field(default=NOTHING, name="Process Group Name")),
     )
-    made: Any = msgspec.defstruct(f"Collective{base.__name__}", fields, bases=(base,), gc=False)
-    return cast("type[Arguments]", made)
+    struct: Any = msgspec.defstruct(f"Collective{base.__name__}", fields, bases=(base,), gc=False)
+    return cast("type[Arguments]", struct)
 
 
 class MarkedStruct(NamedTuple):
-    """A struct, and a text without which none of its fields beyond those of the next variant can occur."""
+    """A struct and its mark. Only arguments that contain the mark can have fields that the next variant lacks."""
 
     mark: bytes
     fields: type[Arguments]
@@ -176,7 +176,7 @@ VARIANTS: Final[dict[Kind, tuple[MarkedStruct, ...]]] = {
         for kind, fields in zip(DEVICE_WORK, _WORK, strict=True)
     },
 }
-"""By kind, the richest first. A struct costs by the number of its fields, used or not: hence the small ones."""
+"""Structs of each kind, the largest first. Decoding time depends on the number of fields, so small structs exist."""
 STRIDED: Final[dict[Kind, tuple[MarkedStruct, ...]]] = VARIANTS | {
     Kind.OP: (
         MarkedStruct(_COLLECTIVE, _collective(StridedOperator)),
@@ -184,7 +184,7 @@ STRIDED: Final[dict[Kind, tuple[MarkedStruct, ...]]] = VARIANTS | {
         MarkedStruct(b"", Operator),
     )
 }
-"""The same with the strides of operators' inputs."""
+"""`VARIANTS` with the strides of operator inputs."""
 
 MEMORY: Final = (MarkedStruct(b"", Allocation),)
 ON_STREAM: Final = (MarkedStruct(b"", Work),)
@@ -196,21 +196,21 @@ class Field(NamedTuple):
     name: str
     absent: Any
     value: Callable[[Arguments], Any]
-    """Takes it from a struct."""
+    """Function that returns the argument of a struct."""
 
 
 @functools.cache
 def fields(of: type[Arguments]) -> tuple[Field, ...]:
-    """The arguments that a struct has, in its order."""
-    return tuple(Field(each.name, each.default, attrgetter(each.name)) for each in _fields(of))
+    """Return the arguments of a struct in its order."""
+    return tuple(Field(field.name, field.default, attrgetter(field.name)) for field in _fields(of))
 
 
 def parsed(texts: Sequence[msgspec.Raw], variants: Sequence[MarkedStruct]) -> Sequence[Arguments]:
-    """Read the arguments of some events, each a JSON object; those of a wrong type count as absent.
+    """Decode the arguments of events. Arguments of a wrong type count as absent.
 
     Args:
-        texts: the arguments, one text per event.
-        variants: what they may be, the richest first; the last one has no mark.
+        texts: JSON object of each event.
+        variants: Structs, the largest first. The last has an empty mark.
     """
     joined = b"".join((b"[", b",".join(texts), b"]"))
     of = next(fields for mark, fields in variants if mark in joined)
@@ -222,7 +222,7 @@ def parsed(texts: Sequence[msgspec.Raw], variants: Sequence[MarkedStruct]) -> Se
 
 @functools.cache
 def _decoder(of: type[Arguments]) -> msgspec.json.Decoder[list[Arguments]]:
-    return msgspec.json.Decoder(list[of])  # type: ignore[valid-type]  # of what is only known now
+    return msgspec.json.Decoder(list[of])  # type: ignore[valid-type]  # the type is a runtime value
 
 
 def _parsed_alone(text: msgspec.Raw, of: type[Arguments]) -> Arguments:
@@ -233,20 +233,20 @@ def _parsed_alone(text: msgspec.Raw, of: type[Arguments]) -> Arguments:
 
 
 _fields: Final = functools.cache(msgspec.structs.fields)
-"""It takes 0.3 ms to find out."""
+"""Fields of a struct. The lookup takes 0.3 ms, so it is cached."""
 
 
 def _lenient(text: bytes, fields: type[Arguments]) -> Arguments:
     raw = decode_object(text) or {}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field in _fields(fields):
         if field.encode_name not in raw:
             continue
         value = raw[field.encode_name]
         if isinstance(field.default, msgspec.Raw):
-            found[field.name] = msgspec.Raw(json.dumps(value).encode())
+            values[field.name] = msgspec.Raw(json.dumps(value).encode())
         elif isinstance(field.default, float):
-            found[field.name] = number(value)
+            values[field.name] = number(value)
         elif type(value) is int or (isinstance(value, str) and field.type == int | str):
-            found[field.name] = value
-    return fields(**found)
+            values[field.name] = value
+    return fields(**values)

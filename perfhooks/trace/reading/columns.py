@@ -1,4 +1,4 @@
-"""From events to columns: chunk after chunk, every string kept once."""
+"""Conversion of events to columns, chunk by chunk. Each distinct string is stored once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 _LONGEST_NAME: Final = 8192
-"""Letters. The longest that was recorded, of a kernel made of templates, has 5,123; any row of a table may name it."""
+"""Maximum characters of a name. The longest name in our recorded traces, of a template kernel, has 5,123."""
 _LIMIT: Final = 4.0e15  # microseconds; twice this still fits 63 bits of nanoseconds
 _DECIMAL_LIMIT: Final = Decimal(_LIMIT)
 
@@ -67,7 +67,7 @@ class _Numbering(dict[Any, int]):
 
 
 class _Role(enum.IntEnum):
-    """What an event is read for."""
+    """Meaning of an event."""
 
     NOTHING = 0
     SLICE = 1
@@ -90,7 +90,7 @@ _ROLES: Final = {
 
 
 class _Origin(NamedTuple):
-    """What events of one phase, category, process and thread have in common; no numbers but for slices."""
+    """Common properties of the events of one phase, category, process and thread. Only slices have numbers."""
 
     role: int
     kind: int = -1
@@ -99,16 +99,16 @@ class _Origin(NamedTuple):
 
 
 class Columns:
-    """Collects events; `trace` makes the whole of them."""
+    """Collects events; `trace` converts them to a `Trace`."""
 
     def __init__(self, variants: Mapping[Kind, Sequence[MarkedStruct]]) -> None:
         self.events = 0
         self.damaged = 0
-        """Events without a phase."""
-        self.seen: dict[str, Category] = {}
-        """The categories so far, and what their events were."""
+        """Number of events without a phase."""
+        self.categories: dict[str, Category] = {}
+        """Categories so far, and the properties of their events."""
         self.has_bare_slices = False
-        """Whether slices without a category were among them."""
+        """Whether there are slices without a category."""
         self._variants = variants
         self._names = _Numbering()
         self._categories = _Numbering()
@@ -129,15 +129,15 @@ class Columns:
         self._links = ascend.FlowEnds()
 
     def add(self, events: Sequence[Event], start: Ints, good: Flags) -> None:
-        """Take the next events of the file.
+        """Add the next events of the file.
 
         Args:
-            events: any.
-            start: the ``ts`` of each, in nanoseconds.
-            good: whether that is a time.
+            events: Events of any kind.
+            start: ``ts`` of each event, in nanoseconds.
+            good: Whether ``ts`` is a valid time.
         """
-        # a map each, and zip: half of what tuples cost that one getter makes
-        origins = zip(*(map(each, events) for each in _ORIGIN), strict=True)
+        # one map per attribute and zip take half of the time of one getter that returns tuples
+        origins = zip(*(map(getter, events) for getter in _ORIGIN), strict=True)
         keys = np.fromiter(map(self._keys.__getitem__, origins), np.int64, len(events))
         if self._origins.shape[1] < len(self._keys):
             self._add_origins(events, keys)
@@ -153,9 +153,9 @@ class Columns:
         self._add_slices(events, columns, good)
 
     def _add_origins(self, events: Sequence[Event], keys: Ints) -> None:
-        known = self._origins.shape[1]
+        count = self._origins.shape[1]
         numbers, first = np.unique(keys, return_index=True)
-        new = [self._origin(events[row]) for row in first[numbers >= known].tolist()]
+        new = [self._origin(events[row]) for row in first[numbers >= count].tolist()]
         self._origins = np.hstack([self._origins, np.array(new, np.int32).T])
 
     def _origin(self, first: Event) -> _Origin:
@@ -163,9 +163,9 @@ class Columns:
         if first.cat and origin.role not in (_Role.LABEL, _Role.DAMAGED, _Role.COUNTER, _Role.EDGE):
             kind = Kind(origin.kind) if origin.role == _Role.SLICE else None
             new = Category(frozenset([first.ph]), kind, origin.role == _Role.INSTANT)
-            old = self.seen.setdefault(first.cat, new)
-            if old[1:] == new[1:]:  # else whatever came first counts, and the others do not fit
-                self.seen[first.cat] = new._replace(phases=old.phases | new.phases)
+            old = self.categories.setdefault(first.cat, new)
+            if old[1:] == new[1:]:  # otherwise the first event of the category decides, and this event does not fit
+                self.categories[first.cat] = new._replace(phases=old.phases | new.phases)
         return origin
 
     def _origin_of(self, first: Event) -> _Origin:
@@ -196,9 +196,10 @@ class Columns:
 
     def _add_others(self, events: Sequence[Event], role: Column, keys: Ints, time: Ints, good: Flags) -> None:
         self.damaged += int((role == _Role.DAMAGED).sum())
-        mine = role == _Role.INSTANT
-        if mine.any():
-            rows = np.flatnonzero(mine)[[name == ALLOCATION for name in map(_NAME, compress(events, mine.tolist()))]]
+        instant = role == _Role.INSTANT
+        if instant.any():
+            names = map(_NAME, compress(events, instant.tolist()))
+            rows = np.flatnonzero(instant)[[name == ALLOCATION for name in names]]
             self._validity.drop_untimed(int((~good[rows]).sum()))
             self._add_instants(events, keys, time, rows[good[rows]])
         self._add_flows(events, time, np.flatnonzero((role == _Role.FLOW) & good).tolist())
@@ -212,46 +213,51 @@ class Columns:
             self._edges.add(events[row], int(time[row]))
 
     def _add_arguments(self, slices: Sequence[Event], kind: Column) -> None:
-        for each in np.flatnonzero(np.bincount(kind)).tolist():
-            if each in self._variants:
-                mine = kind == each
-                rows = np.flatnonzero(mine) + self._slices
-                given = list(map(_ARGS, compress(slices, mine.tolist())))
-                for name, column in self._read(given, self._variants[each]).items():
+        for number in np.flatnonzero(np.bincount(kind)).tolist():
+            if number in self._variants:
+                is_kind = kind == number
+                rows = np.flatnonzero(is_kind) + self._slices
+                args = list(map(_ARGS, compress(slices, is_kind.tolist())))
+                for name, column in self._read(args, self._variants[number]).items():
                     self._add_argument(name, rows, column)
 
     def _add_argument(self, name: str, rows: Ints, column: Column) -> None:
-        known = ~np.isnan(column) if column.dtype.kind == "f" else column != -1
-        count = np.count_nonzero(known)
+        is_present = ~np.isnan(column) if column.dtype.kind == "f" else column != -1
+        count = np.count_nonzero(is_present)
         if count:
-            found = self._arguments.setdefault("external" if name == "old_external" else name, [])
-            found.append((rows, column) if count == len(rows) else (rows[known], column[known]))
+            chunks = self._arguments.setdefault("external" if name == "old_external" else name, [])
+            chunks.append((rows, column) if count == len(rows) else (rows[is_present], column[is_present]))
 
-    def _read(self, given: Sequence[Any], variants: Sequence[MarkedStruct]) -> dict[str, Column]:
-        """The arguments of events of one kind, all as text or all read already, as columns."""
-        structs: Sequence[Arguments] = given if isinstance(given[0], Arguments) else parsed(given, variants)
-        found: dict[str, Column] = {}
+    def _read(self, args: Sequence[Any], variants: Sequence[MarkedStruct]) -> dict[str, Column]:
+        """Return the arguments of events of one kind as columns.
+
+        Args:
+            args: Arguments of each event: all texts, or all structs.
+            variants: Structs for this kind.
+        """
+        structs: Sequence[Arguments] = args if isinstance(args[0], Arguments) else parsed(args, variants)
+        columns: dict[str, Column] = {}
         for name, absent, value in fields(type(structs[0])):
             if isinstance(absent, float):
-                found[name] = np.fromiter(map(value, structs), np.float64, len(structs))
+                columns[name] = np.fromiter(map(value, structs), np.float64, len(structs))
             elif absent is not NOTHING:
-                found[name] = _integers(value, structs)
+                columns[name] = _integers(value, structs)
             elif (texts := list(map(value, structs))).count(absent) < len(texts):
-                # the number 0 is that of no text
-                found[name] = np.fromiter(map(self._texts.__getitem__, map(bytes, texts)), np.int32, len(texts)) - 1
+                # the number 0 stands for no text
+                columns[name] = np.fromiter(map(self._texts.__getitem__, map(bytes, texts)), np.int32, len(texts)) - 1
             elif name == FIRST_OF_COLLECTIVES:
                 break
-        return found
+        return columns
 
     def _add_instants(self, events: Sequence[Event], keys: Ints, time: Ints, rows: Ints) -> None:
         if not len(rows):
             return
-        found = self._read([events[row].args for row in rows.tolist()], MEMORY)
-        columns = [found[each.name] for each in fields(Allocation)]
-        _, first, place = np.unique(keys[rows], return_index=True, return_inverse=True)
+        by_name = self._read([events[row].args for row in rows.tolist()], MEMORY)
+        columns = [by_name[field.name] for field in fields(Allocation)]
+        _, first, position = np.unique(keys[rows], return_index=True, return_inverse=True)
         origins = [events[row] for row in rows[first].tolist()]
-        threads = [self._threads[Lane.HOST, each.pid, each.tid] for each in origins]
-        self._instants.append(np.stack([np.array(threads, np.int64)[place], time[rows], *columns]))
+        threads = [self._threads[Lane.HOST, event.pid, event.tid] for event in origins]
+        self._instants.append(np.stack([np.array(threads, np.int64)[position], time[rows], *columns]))
 
     def _add_flows(self, events: Sequence[Event], time: Ints, rows: list[int]) -> None:
         for row, moment in zip(rows, time[rows].tolist(), strict=True):
@@ -262,50 +268,50 @@ class Columns:
                 self._links.add(event, moment)
 
     def trace(self, path: str, metadata: dict[str, Any], doubts: Sequence[Doubt]) -> Trace:
-        """Everything so far, sorted."""
+        """Return all events so far as a trace with sorted slices."""
         columns = _joined(self._chunks)
         arguments = {name: _joined_argument(parts) for name, parts in self._arguments.items()}
         timed = self._validity.timed(columns["start"], columns["end"], columns["kind"], epoch(metadata))
         if not timed.all():
-            arguments = {name: _among(timed, *pair) for name, pair in arguments.items()}
+            arguments = {name: _filter_rows(timed, *pair) for name, pair in arguments.items()}
             columns = {name: column[timed] for name, column in columns.items()}
         repaired.restore(columns, arguments, self._threads, self._names, metadata)
-        self._tell_by_name(columns)
-        npu = self._ascend()
+        self._classify_by_name(columns)
+        npu = self._ascend_adapter()
         if npu is not None:
             doubts = [*doubts, *npu.classify(columns, arguments)]
         is_old = old_operators.CATEGORY in self._categories
         if is_old:
-            old_operators.tell(columns, self._categories[old_operators.CATEGORY], self._names)
+            old_operators.rename_nodes(columns, self._categories[old_operators.CATEGORY], self._names)
         next_recorder.name_by_arguments(columns, arguments, self._names, list(self._texts)[1:])
         next_recorder.to_streams(columns, arguments, self._threads)
         forget_aliased_external_ids(columns["kind"], arguments)
         order = np.lexsort((-columns["end"], columns["start"], columns["thread"]))
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
+        position = np.empty_like(order)
+        position[order] = np.arange(len(order))
         columns = {name: column[order] for name, column in columns.items()}
-        given = {name: _moved(place, *pair) for name, pair in arguments.items()}
+        arguments = {name: _reorder(position, *pair) for name, pair in arguments.items()}
         if next_recorder.CALLS & self._categories.keys():
-            next_recorder.number_launches(columns, given)
+            next_recorder.number_launches(columns, arguments)
         if is_old:
-            old_operators.number(columns, list(self._names), given)
+            old_operators.number_nodes(columns, list(self._names), arguments)
         if npu is not None:
-            npu.link(columns, given)
+            npu.link(columns, arguments)
             metadata = ascend.with_rank(metadata, path)
         names, indices = strip_addresses(self._names)
         columns["name"] = indices[columns["name"]].astype(np.int32)
         return Trace(
             path=path,
             metadata=metadata,
-            names=[name if len(name) <= _LONGEST_NAME else _shortened(name) for name in names],
+            names=[name if len(name) <= _LONGEST_NAME else _without_middle(name) for name in names],
             categories=list(self._categories),
             threads=[
-                Thread(where, pid, tid, self._processes.threads.get((pid, tid), ""))
-                for where, pid, tid in self._threads
+                Thread(thread_lane, pid, tid, self._processes.threads.get((pid, tid), ""))
+                for thread_lane, pid, tid in self._threads
             ],
             texts=list(self._texts)[1:],
             **columns,
-            given=given,
+            given=arguments,
             instants=self._sorted_instants(),
             flows=self._paired_flows(),
             counters=self._counters.all(npu.device if npu else None),
@@ -314,37 +320,36 @@ class Columns:
         )
 
     def pair_edges(self) -> None:
-        """Take the slices that were written as a beginning and an end; call it once, after the last event."""
+        """Add the slices that the file writes as two events. Call this once, after the last event."""
         if self._edges:
             self.add(*self._edges.paired())
 
     @property
     def dropped(self) -> int:
-        """Events that are not in the trace."""
+        """Number of events that are missing from the trace."""
         return self.damaged + self._validity.count
 
     @property
     def kinds(self) -> set[Kind]:
-        """The kinds of all slices so far."""
+        """Kinds of all slices so far."""
         is_npu = ascend.is_ascend(self._processes)
         return {*self._kinds, *((Kind.OP,) if self._instants else ()), *((Kind.KERNEL,) if is_npu else ())}
 
-    def _ascend(self) -> ascend.Adapter | None:
-        """Return what translates a trace of torch_npu; None for other traces."""
+    def _ascend_adapter(self) -> ascend.Adapter | None:
         if not ascend.is_ascend(self._processes):
             return None
         return ascend.Adapter(self._processes, ascend.Numbers(self._names, self._texts, self._threads), self._links)
 
-    def _tell_by_name(self, columns: dict[str, Column]) -> None:
-        self._tell_labels(columns)
+    def _classify_by_name(self, columns: dict[str, Column]) -> None:
+        self._classify_labels(columns)
         for category in NAMED.keys() & self._categories.keys():
-            mine = columns["category"] == self._categories[category]
+            is_category = columns["category"] == self._categories[category]
             for name, kind in NAMED[category].items():
                 if name in self._names:
-                    columns["kind"][mine & (columns["name"] == self._names[name])] = kind
+                    columns["kind"][is_category & (columns["name"] == self._names[name])] = kind
 
-    def _tell_labels(self, columns: dict[str, Column]) -> None:
-        """Tell labels from operators where a recorder writes both alike, and calls of the runtime in legacy files."""
+    def _classify_labels(self, columns: dict[str, Column]) -> None:
+        """Classify labels in the category of operators, and runtime calls in legacy files."""
         kind, names = columns["kind"], list(self._names)
         numbers = np.flatnonzero(np.bincount(columns["name"][kind == Kind.OP], minlength=1)).tolist()
         labels = [number for number in numbers if _LABEL.match(names[number])]
@@ -366,30 +371,28 @@ class Columns:
 
 
 def _is_on_stream(args: msgspec.Raw) -> bool:
-    """Whether arguments name a device and a stream."""
     (work,) = parsed([args], ON_STREAM)
-    return all(each.value(work) != each.absent for each in fields(type(work)) if each.name in ("device", "stream"))
+    return all(field.value(work) != field.absent for field in fields(type(work)) if field.name in ("device", "stream"))
 
 
-def _shortened(name: str) -> str:
-    """A name without its middle."""
+def _without_middle(name: str) -> str:
     return f"{name[: _LONGEST_NAME // 2]}…{name[-(_LONGEST_NAME // 2 - 1) :]}"
 
 
 def _lengths(micros: Floats) -> tuple[Ints, Flags]:
-    """Turn short times in microseconds into integer nanoseconds.
+    """Return durations in integer nanoseconds, and which of them are valid.
 
-    A product with 1000 rounds like the decimals of the file, of which some recorders write more than three.
+    The product with 1000 rounds like the decimals of the file. Some recorders write more than three decimals.
     """
     good = np.abs(micros) < _LIMIT
     return np.rint(np.where(good, micros, 0.0) * 1000).astype(np.int64), good
 
 
 def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
-    """Turn microseconds into integer nanoseconds, and say which of them were times at all.
+    """Return microseconds as integer nanoseconds, and which of them are valid times.
 
-    A double holds today's relative time stamps to half a nanosecond, but their product with 1000 no longer: hence the
-    detour over whole microseconds.
+    A double represents current relative time stamps to half a nanosecond, but not their product with 1000. So whole
+    microseconds and fractions are converted separately.
     """
     micros = np.asarray(values, np.float64)
     good = np.abs(micros) < _LIMIT  # false for NaN
@@ -399,7 +402,7 @@ def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
 
 
 def exact_nanoseconds(values: Iterable[float | Decimal]) -> tuple[Ints, Flags]:
-    """Turn microseconds into integer nanoseconds one by one, without the loss of a double."""
+    """Return microseconds as exact integer nanoseconds, and which of them are valid times. This is slow."""
     nanos = list(map(_exact, values))
     good = np.array([value is not None for value in nanos], np.bool_)
     return np.array([value or 0 for value in nanos], np.int64), good
@@ -416,7 +419,7 @@ def _integers(value: Callable[[Any], Any], structs: Sequence[Arguments]) -> Ints
     try:
         return np.fromiter(map(value, structs), np.int64, len(structs))
     except (TypeError, ValueError, OverflowError):
-        return np.array([_integer(value(each)) for each in structs], np.int64)
+        return np.array([_integer(value(struct)) for struct in structs], np.int64)
 
 
 def _integer(value: object) -> int:
@@ -427,7 +430,7 @@ def _integer(value: object) -> int:
             return -1
     if not isinstance(value, int) or not -(2**63) <= value < 2**64:
         return -1
-    return value if value < 2**63 else value - 2**64  # addresses may be written unsigned; they are only ever compared
+    return value if value < 2**63 else value - 2**64  # some recorders write addresses unsigned; they are only compared
 
 
 def _joined(chunks: list[dict[str, Column]]) -> dict[str, Column]:
@@ -438,13 +441,12 @@ def _joined_argument(parts: list[tuple[Ints, Column]]) -> tuple[Ints, Column]:
     return np.concatenate([rows for rows, _ in parts]), np.concatenate([values for _, values in parts])
 
 
-def _among(kept: Flags, rows: Ints, values: Column) -> tuple[Ints, Column]:
-    """An argument of the slices that are kept."""
-    place, mine = np.cumsum(kept) - 1, kept[rows]
-    return place[rows[mine]], values[mine]
+def _filter_rows(is_valid: Flags, rows: Ints, values: Column) -> tuple[Ints, Column]:
+    position, is_row_valid = np.cumsum(is_valid) - 1, is_valid[rows]
+    return position[rows[is_row_valid]], values[is_row_valid]
 
 
-def _moved(place: Ints, rows: Ints, values: Column) -> tuple[Ints, Column]:
-    moved = place[rows]
-    order = np.argsort(moved, kind="stable")
-    return moved[order], values[order]
+def _reorder(position: Ints, rows: Ints, values: Column) -> tuple[Ints, Column]:
+    new_rows = position[rows]
+    order = np.argsort(new_rows, kind="stable")
+    return new_rows[order], values[order]

@@ -1,4 +1,4 @@
-"""Counters: the rows of a trace that say a number and when, as the device's power, its clock, or how busy it is."""
+"""Counters: events with a number and a time, for example the power, clock or utilization of a device."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 _MOST: Final = 1000
-"""Series that are kept of a file: torch's recorder has some ten for each device."""
+"""Maximum series of a file. Torch's recorder writes about ten for each device."""
 _DEVICE: Final = re.compile(r"\b(?:GPU|device|HIP|XPU)\s*#?(\d{1,9})\b", re.IGNORECASE)
-"""How a row names its device: torch's next recorder writes ``GPU 0 Counters`` where others have a number."""
+"""Device in the name of a process: torch's next recorder writes ``GPU 0 Counters`` instead of a number."""
 _PLAIN: Final = ("", "value")
-"""Names of the one number of a row that add nothing to the row's own."""
+"""Argument names that add nothing to the name of the event."""
 
 
 class CounterRows:
-    """Gathers the samples of a file."""
+    """Collects the samples of a file."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, int], int] = {}
@@ -33,42 +33,43 @@ class CounterRows:
         self._samples: list[tuple[int, int, float]] = []
 
     def add(self, event: Event, time: int) -> None:
-        """Take the samples of one row: its arguments are numbers by name, nearly always one.
+        """Add the samples of one event, usually a single one. Its arguments are numbers by name.
 
         Args:
-            event: a row whose ``ph`` is ``C``.
-            time: in nanoseconds.
+            event: An event whose ``ph`` is ``C``.
+            time: Time of the event in nanoseconds.
         """
-        for name, given in (decode_object(bytes(event.args)) or {}).items():
-            value = number(given)
+        for name, argument in (decode_object(bytes(event.args)) or {}).items():
+            value = number(argument)
             if math.isfinite(value):
-                called = event.name if name in _PLAIN or name == event.name else f"{event.name} {name}".strip()
-                series = self._series.setdefault((called, _device(event.pid)), min(len(self._series), _MOST))
+                full_name = event.name if name in _PLAIN or name == event.name else f"{event.name} {name}".strip()
+                series = self._series.setdefault((full_name, _device(event.pid)), min(len(self._series), _MOST))
                 if series == _MOST:
-                    del self._series[called, _device(event.pid)]
+                    del self._series[full_name, _device(event.pid)]
                     return
                 if series == len(self._pids):
                     self._pids.append(event.pid)
                 self._samples.append((series, time, value))
 
     def all(self, device_of: Callable[[int | str], int] | None = None) -> Samples:
-        """Return all samples, by series and time.
+        """Return all samples, sorted by series and time.
 
         Args:
-            device_of: The device of a process; None if the number or the name of the process is that of its device.
+            device_of: Function that returns the device of a process. By default the number or the name of the process
+                contains its device.
         """
         series, time, value = zip(*self._samples, strict=True) if self._samples else ((), (), ())
-        of, when = np.array(series, np.int64), np.array(time, np.int64)
-        order = np.lexsort((when, of))
+        series_number, times = np.array(series, np.int64), np.array(time, np.int64)
+        order = np.lexsort((times, series_number))
         return Samples(
             [name for name, _ in self._series],
             np.array(list(map(device_of or _device, self._pids)), np.int64),
-            of[order],
-            when[order],
+            series_number[order],
+            times[order],
             np.array(value, np.float64)[order],
         )
 
 
 def _device(pid: int | str) -> int:
-    found = _DEVICE.search(pid) if isinstance(pid, str) else None
-    return int(found[1]) if found else pid if isinstance(pid, int) and 0 <= pid < 2**31 else -1
+    match = _DEVICE.search(pid) if isinstance(pid, str) else None
+    return int(match[1]) if match else pid if isinstance(pid, int) and 0 <= pid < 2**31 else -1

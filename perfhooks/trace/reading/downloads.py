@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SILENCE_S: Final = 30.0
-"""Longest time without progress, in seconds."""
+"""Maximum time without progress, in seconds."""
 _SLOWEST: Final = 1000
-"""Bytes per second below which a download makes no progress: a modem of 1990 is faster."""
+"""Minimum rate of a download that makes progress, in bytes per second."""
 _OF_UNKNOWN_SIZE: Final = 256_000_000
-"""Largest download of a size that the server does not state, in bytes."""
+"""Maximum size of a download without a size from the server, in bytes."""
 
 
 class _Limits(Callback):  # type: ignore[misc]  # fsspec ships no types
     """Limits of the download of one file.
 
     Args:
-        name: The name of the file, for messages.
-        most: Bytes that the disk has room for.
+        name: Name of the file for messages.
+        most: Free bytes of the disk.
     """
 
     def __init__(self, name: str, most: int) -> None:
         super().__init__()
         self._name, self._room, self._most = name, most, min(most, _OF_UNKNOWN_SIZE)
-        self._held = self._before = 0
+        self._received = self._before = 0
         self._since = time.monotonic()
 
     def branched(self, path: str, *_: Any, **__: Any) -> _Limits:
@@ -44,53 +44,61 @@ class _Limits(Callback):  # type: ignore[misc]  # fsspec ships no types
         return _Limits(path, self._room)
 
     def set_size(self, size: int | None) -> None:
-        """The server states the size."""
+        """Set the size that the server states.
+
+        Raises:
+            PerfhooksError: The disk has too little space.
+        """
         if size is not None:
             self._most = max(size, 0)
             if size > self._room:
                 raise PerfhooksError(f"{self._name} has {size:,} bytes, and the disk has room for {self._room:,}")
 
     def absolute_update(self, size: int) -> None:
-        """So many bytes are here."""
-        self.relative_update(size - self._held)
+        """Set the number of received bytes."""
+        self.relative_update(size - self._received)
 
     def relative_update(self, more: int = 1) -> None:
-        """More bytes are here.
+        """Add to the number of received bytes.
 
         Raises:
-            PerfhooksError: There are more than there may be, or too few in the last seconds.
+            PerfhooksError: The file exceeds its limit, or arrived too slowly in the last 30 seconds.
         """
-        self._held += more
-        if self._held > self._most:
-            raise PerfhooksError(f"{self._name} has more than {self._most:,} bytes: the download ends here")
+        self._received += more
+        if self._received > self._most:
+            raise PerfhooksError(f"{self._name} has more than {self._most:,} bytes; the download was stopped")
         now = time.monotonic()
         if now - self._since > SILENCE_S:
-            if self._held - self._before < _SLOWEST * SILENCE_S:
-                raise PerfhooksError(f"{self._name} came with less than {_SLOWEST} bytes per second: the download ends")
-            self._since, self._before = now, self._held
+            if self._received - self._before < _SLOWEST * SILENCE_S:
+                raise PerfhooksError(
+                    f"{self._name} arrives with less than {_SLOWEST} bytes per second; the download was stopped"
+                )
+            self._since, self._before = now, self._received
 
 
 def download(system: Any, wanted: Mapping[str, Path]) -> None:
-    """Copy files to paths here. On Linux a file has no name until it is whole, so a killed download leaves nothing.
+    """Copy remote files to local paths.
+
+    On Linux a file has no name until it is complete, so a killed download leaves no file.
 
     Args:
         system: The file system of fsspec.
-        wanted: The path of each file here, by its path there.
+        wanted: Local path of each file, by its remote path.
 
     Raises:
-        PerfhooksError: A file is too large, or comes too slowly.
+        PerfhooksError: A file is too large, or arrives too slowly.
     """
     folders = {path.parent for path in wanted.values()}
     limits: Any = _Limits("", min((shutil.disk_usage(folder).free // 2 for folder in folders), default=0))
     unnamed = {path: _unnamed(path.parent) for path in wanted.values()}
     try:
-        aims = [path if (file := unnamed[path]) is None else _path_of(file) for path in wanted.values()]
+        targets = [path if (file := unnamed[path]) is None else _path_of(file) for path in wanted.values()]
         if wanted:
-            system.get(list(wanted), [str(aim) for aim in aims], callback=limits)
+            system.get(list(wanted), [str(target) for target in targets], callback=limits)
         for path, file in unnamed.items():
             if file is not None:
                 path.unlink(missing_ok=True)
-                os.link(_path_of(file), path, src_dir_fd=file)  # with a descriptor it follows the link
+                os.link(_path_of(file), path, src_dir_fd=file)  # with a descriptor, link follows the symbolic link
     except BaseException:
         for path, file in unnamed.items():
             if file is None:
@@ -103,23 +111,26 @@ def download(system: Any, wanted: Mapping[str, Path]) -> None:
 
 
 def opened(url: str) -> IO[bytes]:
-    """Download a file, and open it; it is gone when it is closed.
+    """Download a file and open it. The file is deleted when it is closed.
 
     Raises:
-        PerfhooksError: The file is too large, or comes too slowly.
+        PerfhooksError: The file is too large, or arrives too slowly.
     """
     system, path = located(url)
     with tempfile.TemporaryDirectory(prefix="perfhooks-") as folder:
-        here = Path(folder) / "content"
-        download(system, {path: here})
-        return here.open("rb")
+        local = Path(folder) / "content"
+        download(system, {path: local})
+        return local.open("rb")
 
 
 def located(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL, and the path there. By default, HTTP waits for five minutes in all."""
+    """Return the file system of a URL and the path in it, with a timeout per read for HTTP.
+
+    The default of aiohttp is a limit of five minutes for a whole download.
+    """
     options = {}
     if url.startswith(("http://", "https://")):
-        from aiohttp import ClientTimeout  # fsspec needs it for these
+        from aiohttp import ClientTimeout  # fsspec needs it for HTTP
 
         options = {"client_kwargs": {"timeout": ClientTimeout(sock_connect=SILENCE_S, sock_read=SILENCE_S)}}
     system, path = url_to_fs(url, **options)

@@ -1,7 +1,7 @@
-"""What torch's next recorder (torch 2.15) writes otherwise than Kineto, written as Kineto does before anybody asks.
+"""Conversion of traces of torch's next recorder (torch 2.15) to the form of Kineto, so that no table depends on it.
 
-Its copies are all called ``Memcpy`` and its launches bear no number of an operator. So it comes that no table knows of
-it. Source: ``torch/profiler/_cuspy/trace.py`` of torch 2.15; for Kineto's words, ``ActivityStrings.cpp``.
+This recorder names all copies ``Memcpy``, and its launches have no external ids. Sources:
+``torch/profiler/_cuspy/trace.py`` of torch 2.15, and ``ActivityStrings.cpp`` for the words of Kineto.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 COPY: Final = "Memcpy"
 SET: Final = "Memset"
 CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
-"""The categories of its launches: it is for CUDA alone, where Kineto gives them numbers."""
+"""Categories of its launches. It supports CUDA only, where Kineto writes external ids."""
 KINDS: Final = ("copy_kind", "source_kind", "target_kind", "memory_kind")
-"""The arguments that say what of both it is; they become the name."""
+"""Arguments of copies and memsets that become their names."""
 _DIRECTIONS: Final = {9: BETWEEN_HOSTS}
-"""Numbers of CUPTI's that it has no word for."""
+"""Directions that the recorder writes as numbers of CUPTI."""
 _MEMORIES: Final = dict(
     enumerate(("unknown", "pageable", "pinned", "device", "array", "managed", "device_static", "managed_static"))
 )
@@ -43,33 +43,33 @@ def name_by_arguments(
     names: Mapping[str, int],
     texts: Sequence[bytes],
 ) -> None:
-    """Give copies and memsets the names that Kineto gives them: ``Memcpy HtoD (Pageable -> Device)``.
+    """Give copies and memsets the names of Kineto: ``Memcpy HtoD (Pageable -> Device)``.
 
     Args:
-        columns: of all slices; their names change.
-        arguments: of slices, by name: rows and values; those that make the names are taken out.
-        names: numbers by name, which grow as they are asked for.
-        texts: what the arguments' values are numbers of.
+        columns: Columns of all slices. The names change.
+        arguments: Arguments of slices, by name: rows and values. `KINDS` are removed.
+        names: Numbers by name. The mapping adds missing names.
+        texts: Texts by number, which are the values of `KINDS`.
     """
-    given = {each: arguments.pop(each, _NONE) for each in KINDS}
-    for plain, parts in ((COPY, KINDS[:3]), (SET, KINDS[3:])):
+    columns_by_kind = {kind: arguments.pop(kind, _NONE) for kind in KINDS}
+    for plain, kinds in ((COPY, KINDS[:3]), (SET, KINDS[3:])):
         if plain not in names:
             continue
-        mine = np.flatnonzero(columns["name"] == names[plain])
-        said = np.stack([_of(mine, *given[each], len(columns["name"])) for each in parts])
-        told = (said >= 0).all(axis=0)
-        each, place = np.unique(said[:, told], axis=1, return_inverse=True)
-        called = [names[_called(plain, [decode_value(texts[text]) for text in kinds])] for kinds in each.T.tolist()]
-        columns["name"][mine[told]] = np.array(called, np.int32)[place.ravel()]
+        slices = np.flatnonzero(columns["name"] == names[plain])
+        values = np.stack([_values_of(slices, *columns_by_kind[kind], len(columns["name"])) for kind in kinds])
+        is_complete = (values >= 0).all(axis=0)
+        distinct, position = np.unique(values[:, is_complete], axis=1, return_inverse=True)
+        numbers = [names[_full_name(plain, [decode_value(texts[text]) for text in row])] for row in distinct.T.tolist()]
+        columns["name"][slices[is_complete]] = np.array(numbers, np.int32)[position.ravel()]
 
 
-def _of(rows: Ints, known: Ints, values: Column, count: int) -> Ints:
+def _values_of(slices: Ints, rows: Ints, values: Column, count: int) -> Ints:
     full = np.full(count, -1, np.int64)
-    full[known] = values
-    return full[rows]
+    full[rows] = values
+    return full[slices]
 
 
-def _called(plain: str, kinds: Sequence[object]) -> str:
+def _full_name(plain: str, kinds: Sequence[object]) -> str:
     if plain == SET:
         return f"{SET} ({_memory(kinds[0])})"
     direction = _DIRECTIONS.get(kinds[0], kinds[0]) if isinstance(kinds[0], int) else kinds[0]
@@ -77,44 +77,44 @@ def _called(plain: str, kinds: Sequence[object]) -> str:
 
 
 def _memory(kind: object) -> str:
-    known = _MEMORIES.get(kind, kind) if isinstance(kind, int) else kind
-    return str(known).replace("_", " ").title()
+    name = _MEMORIES.get(kind, kind) if isinstance(kind, int) else kind
+    return str(name).replace("_", " ").title()
 
 
 def to_streams(
     columns: dict[str, Column], arguments: dict[str, tuple[Ints, Column]], threads: Mapping[tuple[Any, ...], int]
 ) -> None:
-    """Put work of CUDA graphs back on the stream on which it ran, from the lane on which an export draws it.
+    """Move work of CUDA graphs from the lane of the export to the stream on which it ran.
 
-    ``graph_lanes="all"`` draws all replays on a few lanes. There work of several streams overlaps, and of one stream
-    everything overlaps nothing.
+    ``graph_lanes="all"`` exports all replays on a few lanes. Work of several streams overlaps there, which is
+    impossible on one stream.
 
     Args:
-        columns: of all slices; their threads change.
-        arguments: of slices, by name: rows and values; those streams are taken out.
-        threads: numbers by place, process and thread, which grow as they are asked for.
+        columns: Columns of all slices. The threads change.
+        arguments: Arguments of slices, by name: rows and values. ``original_stream`` is removed.
+        threads: Numbers by lane, process and thread. The mapping adds missing threads.
     """
     if "original_stream" not in arguments:
         return
     rows, streams = arguments.pop("original_stream")
-    lanes, place = np.unique(np.stack([columns["thread"][rows], streams]), axis=1, return_inverse=True)
-    known, moved = list(threads), []
-    for lane, stream in lanes.T.tolist():
-        where, process, _ = known[lane]
-        moved.append(threads[where, process, stream])
-    columns["thread"][rows] = np.array(moved, np.int32)[place.ravel()]
+    lanes, position = np.unique(np.stack([columns["thread"][rows], streams]), axis=1, return_inverse=True)
+    keys, numbers = list(threads), []
+    for thread, stream in lanes.T.tolist():
+        lane, process, _ = keys[thread]
+        numbers.append(threads[lane, process, stream])
+    columns["thread"][rows] = np.array(numbers, np.int32)[position.ravel()]
 
 
 def number_launches(columns: Mapping[str, Column], given: dict[str, tuple[Ints, Column]]) -> None:
-    """Give launches the number of the operator around them, and work that of its launch, where none bears any.
+    """Add external ids: to launches that of the operator around them, and to device work that of its launch.
 
-    Kineto does so while it records: in seven recorded traces that have numbers, 25,597 of the 25,598 calls inside of
-    operators bear that of the innermost one on the same thread, and all work of devices bears that of its launch. Torch
-    before 2.1 had numbers that were none: its launches are given them as well.
+    This applies only if no launch and no work has one. Kineto writes them during the recording. In seven traces with
+    external ids, 25,597 of the 25,598 calls within operators have the id of the innermost operator on their thread, and
+    all device work has the id of its launch. Launches of torch before 2.1 get new ids, because theirs were wrong.
 
     Args:
-        columns: of all slices, sorted as in a `Trace`.
-        given: their arguments, by name: rows and values; the numbers are added.
+        columns: Columns of all slices, sorted as in a `Trace`.
+        given: Arguments of slices, by name: rows and values. ``external`` is added.
     """
     kind = columns["kind"]
     rows, numbers = given.get("external", _NONE)
@@ -124,17 +124,17 @@ def number_launches(columns: Mapping[str, Column], given: dict[str, tuple[Ints, 
         return
     number = np.full(len(kind), -1, np.int64)
     number[rows] = numbers
-    mine = np.sort(np.concatenate([calls, operators]))
-    parent = nest(columns["thread"][mine], columns["start"][mine], columns["end"][mine]).parent
-    own = np.where(kind[mine] == Kind.OP, number[mine], -1)
+    slices = np.sort(np.concatenate([calls, operators]))
+    parent = nest(columns["thread"][slices], columns["start"][slices], columns["end"][slices]).parent
+    own = np.where(kind[slices] == Kind.OP, number[slices], -1)
     around = np.append(inherited(parent, own), -1)[parent]
-    is_call = kind[mine] == Kind.RUNTIME
-    number[mine[is_call]] = around[is_call]
+    is_call = kind[slices] == Kind.RUNTIME
+    number[slices[is_call]] = around[is_call]
     correlation = np.full(len(kind), -1, np.int64)
-    bearing, values = given.get("correlation", _NONE)
-    correlation[bearing] = values
+    numbered, values = given.get("correlation", _NONE)
+    correlation[numbered] = values
     work = np.flatnonzero(np.isin(kind, DEVICE_WORK))
     launch = by_number(correlation, calls).of(correlation[work])
     number[work] = np.where(launch >= 0, number[launch], -1)
-    bearing = np.flatnonzero(number >= 0)
-    given["external"] = (bearing, number[bearing])
+    numbered = np.flatnonzero(number >= 0)
+    given["external"] = (numbered, number[numbered])

@@ -1,4 +1,4 @@
-"""Reading a Kineto trace of any age and size, whole or not."""
+"""Reader of Kineto traces of any version and size, complete or damaged."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Flags, Ints
 
 _CHUNK: Final = BLOCK
-_GLANCE: Final = 4096
-"""Bytes behind a chunk that tell whether its last event was the last one."""
+_LOOKAHEAD: Final = 4096
+"""Bytes after a chunk that decide whether its last event ends the list."""
 _PATIENCE: Final = 16
-"""Chunks without the end of an event, after which the reader looks for ends more freely."""
+"""Chunks without an event boundary before the reader uses a more general pattern."""
 _LONGEST: Final = 16 << 20
-"""Bytes that one event may have, and the keys before and behind the events: the reader skips what is longer. A
-collective that lists 100,000 ranks has less than 1 MB."""
+"""Maximum bytes of one event, and of the keys before and after the events. The reader skips longer texts. A collective
+that lists 100,000 ranks has less than 1 MB."""
 _LEARNING: Final = 4
-"""Chunks after which the reader knows the categories of a file's events, or nearly all of them."""
+"""Chunks before typed decoding starts. By then, nearly all categories of a file have occurred."""
 _ODD: Final = 4
-"""Events of a chunk that may not fit their categories, before the chunk is read as any events."""
+"""Maximum odd events of a chunk before typed decoding of the chunk stops."""
 _FEW: Final = 64
-"""Events around one that does not fit, which are read as any: those without a category come together."""
+"""Events from an odd event on that are decoded without types. Events without a category occur in groups."""
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
 _ANOTHER: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A\[\s*\{|\}\s*\]\s*\[\s*\{')
-"""Where another list of events begins, behind the first."""
+"""Beginning of another list of events after the first."""
 _FIRST_EVENT: Final = re.compile(rb"\s*\{")
-# A quote that a string contains is escaped, so outside of broken files no string can hold this text.
+# strings escape their quotes, so no string of a valid file contains this text
 _COMPACT_BOUNDARY: Final = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|name|cat|ts|pid|tid|dur|args|id|s)"\s*:)')
 _FIRST_KEY: Final = re.compile(rb'\s*\{\s*("(?:ph|name|cat|ts|pid|tid|dur|args|id|s)")\s*:')
 _EVENT_AHEAD: Final = re.compile(rb'\}\s*,\s*\{[^{}\[\]]*"ph"\s*:')
 _PERFETTO: Final = b"\n"
-"""How a trace in Perfetto's protobuf begins, as torch's next recorder writes it to such names: with a packet (field 1,
-of some length). Text that begins so goes on with a letter or a bracket, and holds no zero."""
+"""First byte of a trace in Perfetto's protobuf, which torch's next recorder writes: a packet (field 1 with a length). A
+text with this first byte contains no zero byte."""
 _TEXT_TIME: Final = re.compile(rb'"ts"\s*:\s*"')
 _FRACTION: Final = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
-# Above this many microseconds a double no longer tells one nanosecond from the next.
+# above this number of microseconds, a double is less precise than one nanosecond
 _DOUBLE_LIMIT: Final = 2.0**43
 _TIME: Final = attrgetter("ts")
 
@@ -67,29 +67,29 @@ def read(
     max_unpacked_mb: float | None = None,
     strides: bool = False,
 ) -> Trace:
-    """Read a trace that Kineto (or anybody in Chrome's format) wrote.
+    """Read a trace of Kineto, or of another recorder in Chrome's format.
 
-    A file that is cut off or partly damaged gives what is whole, and says so in `Trace.doubts`. So does an archive that
-    unpacks to more than it may, which ends there.
+    If a file is truncated or partly damaged, the trace contains all complete events, and `Trace.doubts` describes the
+    damage. The same applies to an archive that exceeds its limit.
 
     Args:
-        path: a ``.json`` or ``.json.gz`` file, or a URL that fsspec opens.
-        communication: parts of names, as ``"mine|other"``: kernels in whose name one of them is found communicate, as
-            do those of the libraries that are known (`perfhooks.trace.names.communication.LIBRARIES`).
-        max_unpacked_mb: how many megabytes an archive may unpack to. None is what the variable
-            ``PERFHOOKS_MAX_UNPACKED_MB`` of the environment says, else 100 times its size, or 268 if that is more.
-        strides: read how the inputs of operators lay in memory as well; no table needs it.
+        path: A ``.json`` or ``.json.gz`` file, or a URL that fsspec opens.
+        communication: Parts of kernel names, for example ``"mine|other"``. Kernels with one of them in their name count
+            as communication, like kernels of known libraries (`perfhooks.trace.names.communication.LIBRARIES`).
+        max_unpacked_mb: Maximum size of an unpacked archive in megabytes. The default is the environment variable
+            ``PERFHOOKS_MAX_UNPACKED_MB``, else the larger of 268 and 100 times the size of the archive.
+        strides: Also read the strides of operator inputs. No table needs them.
 
     Raises:
-        OptionError: ``communication`` is no such text, or the limit is no number above 0.
-        TraceError: it cannot be opened, it is no trace of PyTorch, nothing in it can be used, or it holds several
+        OptionError: ``communication`` has an empty part, or the limit is no number above 0.
+        TraceError: The file cannot be opened, is no trace of PyTorch, has no usable event, or contains several
             processes.
     """
     texts(communication)
     name = os.fspath(path)
     with opened(name) as file:
         reader = _Reader(name, strides=strides)
-        reader.consume(_careful(blocks(file, max_unpacked_mb), reader))
+        reader.consume(_until_error(blocks(file, max_unpacked_mb), reader))
     trace = reader.finish()
     processes.check_single(trace)
     trace.communication = communication
@@ -98,17 +98,17 @@ def read(
     return trace
 
 
-def _careful(source: Iterator[bytes], reader: _Reader) -> Iterator[bytes]:
+def _until_error(source: Iterator[bytes], reader: _Reader) -> Iterator[bytes]:
     try:
         yield from source
     except TornArchiveError as error:
-        reader.doubts.append(Doubt("cut-off", 1, f"{error}; what could be unpacked was read"))
+        reader.doubts.append(Doubt("cut-off", 1, f"{error}; only the part before it was read"))
     except OSError as error:
         reader.doubts.append(Doubt("cut-off", 1, f"reading stopped: {error}"))
 
 
 class _Reader:
-    """Cuts the text of a trace into chunks of whole events and gathers them as columns."""
+    """Splits the text of a trace into chunks of complete events and adds them to columns."""
 
     def __init__(self, path: str, *, strides: bool) -> None:
         self.path = path
@@ -144,18 +144,21 @@ class _Reader:
             searched = 0 if cut else len(buffer) - 256
             if not cut and len(buffer) > _LONGEST:
                 self._give_up(buffer)
-            if self._looser is not None and len(buffer) > _PATIENCE * _CHUNK:  # events that do not all begin alike
+            if self._looser is not None and len(buffer) > _PATIENCE * _CHUNK:  # events begin with different keys
                 self._boundary, self._looser, searched = self._looser, None, 0
             if cut:
                 with memoryview(buffer) as view, view[: cut - 1] as events:
-                    listed = b"".join((b"[", events, b"]"))
-                self._add_list(listed, bytes(buffer[cut - 2 : cut + _GLANCE]))
-                # the comma belongs to what follows the list, if the list ended in this chunk
+                    text = b"".join((b"[", events, b"]"))
+                self._add_list(text, bytes(buffer[cut - 2 : cut + _LOOKAHEAD]))
+                # if the list ended in this chunk, the comma belongs to the keys after it
                 del buffer[: cut if self._tail is None else cut - 1]
         self._read_rest(buffer)
 
     def _give_up(self, buffer: bytearray) -> None:
-        """Take what begins an endless text: the last event, with keys behind the list, or an event that is too long."""
+        """Add the first events of a text without a boundary.
+
+        It is either the last event with long keys after the list, or an event that is too long.
+        """
         saved, _, behind = salvage(bytes(buffer))
         self._columns.add(saved, *exact_nanoseconds([event.ts for event in saved]))
         if behind:
@@ -166,10 +169,10 @@ class _Reader:
             self._lost += 1
 
     def _is_past_endless(self, buffer: bytearray) -> bool:
-        """Forget more of an endless text; say whether it ended."""
+        """Discard more of a text that is too long; return whether it ended."""
         end = self._boundary.search(buffer)
         self._is_inside_endless = end is None
-        del buffer[: end.end() if end else max(0, len(buffer) - _GLANCE)]
+        del buffer[: end.end() if end else max(0, len(buffer) - _LOOKAHEAD)]
         return end is not None
 
     def _read_head(self, source: Iterator[bytes]) -> bytearray:
@@ -177,11 +180,11 @@ class _Reader:
         for block in source:
             searched = max(len(head) - 64, 0)
             head += block
-            found = _EVENTS_BEGIN.search(head, searched)
-            if found:
+            match = _EVENTS_BEGIN.search(head, searched)
+            if match:
                 self._sample = bytes(head[: formats.SAMPLE])
-                self._metadata = self._object(bytes(head[: found.end()]) + b"]}")
-                del head[: found.end()]
+                self._metadata = self._object(bytes(head[: match.end()]) + b"]}")
+                del head[: match.end()]
                 self._choose_boundary(head, source)
                 return head
             if len(head) > _LONGEST:
@@ -191,7 +194,7 @@ class _Reader:
     def _why_not(self, head: bytes) -> str:
         if not head.strip():
             return "it is empty"
-        if head.startswith(_PERFETTO) and b"\0" in head[:_GLANCE]:
+        if head.startswith(_PERFETTO) and b"\0" in head[:_LOOKAHEAD]:
             return OF_PERFETTO
         try:
             msgspec.json.decode(head, type=msgspec.Raw)
@@ -200,26 +203,26 @@ class _Reader:
         return "it is JSON, but has no list of traceEvents"
 
     def _choose_boundary(self, head: bytearray, source: Iterator[bytes]) -> None:
-        """Learn from the first event how this file sets one event off from the next."""
+        """Choose the pattern of event boundaries from the first event."""
         while not head.strip():
             block = next(source, None)
             if block is None:
                 return
-            head[: max(0, len(head) - _GLANCE)] = b""  # what is left tells how the first event is indented
+            head[: max(0, len(head) - _LOOKAHEAD)] = b""  # the remaining space contains the indentation of the event
             head += block
         first = _FIRST_EVENT.match(head)
         space = first[0][:-1] if first else b""
         if b"\n" in space:
-            # A line break never stands inside a string, and deeper objects are indented deeper.
+            # strings contain no line breaks, and nested objects have a deeper indentation
             indent = space[space.rindex(b"\n") + 1 :]
             self._boundary = re.compile(rb"\}\s*,(?=\s*\n" + re.escape(indent) + rb"\{)")
         elif key := _FIRST_KEY.match(head):
-            # Events of one writer begin alike; objects inside of them, as some put into lists, seldom as they do.
+            # all events of one writer begin with the same key; objects within events rarely do
             self._looser = self._boundary
             self._boundary = re.compile(rb"\}\s*,(?=\s*\{\s*" + key[1] + rb"\s*:)")
 
     def _last_boundary(self, buffer: bytearray, searched: int) -> int:
-        """Where the last whole event of the buffer ends, behind its comma; 0 if it holds none."""
+        """Return the end of the last complete event of the buffer, after its comma; 0 without a complete event."""
         window = 1 << 13
         while True:
             start = max(searched, len(buffer) - window)
@@ -231,69 +234,73 @@ class _Reader:
             window *= 16
 
     def _add_list(self, text: bytes, following: bytes = b"") -> None:
-        """Read a list of events; with what follows it, if it is longer than it was taken for.
+        """Add a list of events.
 
         Args:
-            text: the list.
-            following: the end of its last event, and some of what comes behind.
+            text: The list as JSON.
+            following: The end of its last event, and some bytes after it. They matter if the list ended in this chunk.
         """
         self._lists += 1
         is_typed = self._lists > _LEARNING and not self._columns.has_bare_slices
-        left = self._add_typed(text) if is_typed else text
-        if left:
-            self._add_any(left, following)
+        remainder = self._add_typed(text) if is_typed else text
+        if remainder:
+            self._add_any(remainder, following)
 
     def _add_typed(self, text: bytes) -> bytes:
-        """Read a list as one of categories that are known, but for a few odd events; what is left of it to read."""
-        self._typed.learn(self._columns.seen)
+        """Add a list of events by typed decoding, except a few odd events. Return the unread remainder of the list."""
+        self._typed.learn(self._columns.categories)
         try:
             self._columns.add(*self._timed(self._typed.decode, text))
         except OddEventError as error:
-            pieces, odd = _Pieces(text, self._boundary), error.place
+            pieces, odd = _Pieces(text, self._boundary), error.index
         else:
             return b""
         for _ in range(_ODD):
             if odd is None or not self._add_around(pieces, odd):
                 break
             try:
-                self._columns.add(*self._timed(self._typed.decode, pieces.left))
+                self._columns.add(*self._timed(self._typed.decode, pieces.remainder))
             except OddEventError as error:
-                odd = error.place
+                odd = error.index
             else:
                 return b""
-        return pieces.left
+        return pieces.remainder
 
     def _add_around(self, pieces: _Pieces, odd: int) -> bool:
-        """Read what comes before an odd event as typed, and some from it on as any; say if all were single events."""
+        """Add the events before an odd event with types, and some from it on without.
+
+        Returns:
+            Whether the boundaries of all these events were right.
+        """
         for count, decode in ((odd, self._typed.decode), (_FEW, _decode_any)):
             text, expected = pieces.first(count)
             try:
-                found = self._timed(decode, text)
+                timed_events = self._timed(decode, text)
             except (OddEventError, *MALFORMED):
                 return False
-            if len(found[0]) != expected:
+            if len(timed_events[0]) != expected:
                 return False
-            self._columns.add(*found)
-            pieces.forget(expected)
-        self._typed.learn(self._columns.seen)
+            self._columns.add(*timed_events)
+            pieces.skip(expected)
+        self._typed.learn(self._columns.categories)
         return True
 
     def _add_any(self, text: bytes, following: bytes = b"") -> None:
         try:
-            found = self._timed(_decode_any, text)
+            timed_events = self._timed(_decode_any, text)
         except MALFORMED:
-            self._add_picked(text[1:-1], following)
+            self._add_one_by_one(text[1:-1], following)
         else:
-            self._columns.add(*found)
+            self._columns.add(*timed_events)
 
-    def _add_picked(self, text: bytes, following: bytes = b"") -> None:
+    def _add_one_by_one(self, text: bytes, following: bytes = b"") -> None:
         if _ANOTHER.search(text):
             raise processes.several(self.path, "recordings")
-        events = self._pick(text, following)
+        events = self._decode_one_by_one(text, following)
         self._columns.add(events, *exact_nanoseconds([event.ts for event in events]))
 
     def _timed(self, decode: Callable[..., Sequence[Event]], text: bytes) -> tuple[Sequence[Event], Ints, Flags]:
-        """The events of a list, and their ``ts`` as `Columns.add` takes it."""
+        """Return the events of a list, and their times in the form of `Columns.add`."""
         if not self._exact:
             try:
                 plain = decode(text, exact=False)
@@ -309,8 +316,7 @@ class _Reader:
         exact = decode(text, exact=True)
         return exact, *exact_nanoseconds([event.ts for event in exact])
 
-    def _pick(self, text: bytes, following: bytes) -> list[Event]:
-        """Read event by event what cannot be read at once."""
+    def _decode_one_by_one(self, text: bytes, following: bytes) -> list[Event]:
         events: list[Event] = []
         begin = 0
         ends = [match.end() - 1 for match in self._boundary.finditer(text)]
@@ -325,7 +331,7 @@ class _Reader:
                 self._lost += lost
                 events += saved
                 if behind and (last >= end - 1 or followed):
-                    self._lost += 1  # the end of some list inside of an event
+                    self._lost += 1  # the list that ended is within an event
                 elif behind:
                     self._tail = bytearray(behind[1:] + text[end:])
                     break
@@ -338,7 +344,7 @@ class _Reader:
         buffer.clear()
 
     def _read_rest(self, buffer: bytearray) -> None:
-        """Read what stands behind the last boundary: the last event, the end of the list, keys after it."""
+        """Add the text after the last boundary: the last event, the end of the list, and the keys after it."""
         if self._tail is not None:
             self._grow_tail(buffer)
             self._read_tail()
@@ -346,26 +352,26 @@ class _Reader:
         if self._is_inside_endless:
             self.doubts.append(Doubt("cut-off", 1, "the file ends in the middle of an event"))
             return
-        rest = _rest(bytes(buffer))
-        if rest is None:
-            self._read_torn(bytes(buffer))
+        keys = _decode_end(bytes(buffer))
+        if keys is None:
+            self._read_truncated(bytes(buffer))
             return
-        events = bytes(rest.pop("traceEvents")).strip()
-        self._metadata |= _values(rest)
+        events = bytes(keys.pop("traceEvents")).strip()
+        self._metadata |= _values(keys)
         if events[1:-1].strip():
             self._add_list(events)
 
-    def _read_torn(self, text: bytes) -> None:
+    def _read_truncated(self, text: bytes) -> None:
         before = self._lost
         if text.strip():
-            self._add_picked(text)
+            self._add_one_by_one(text)
         if self._tail is not None:
             self._read_tail()
         elif self._lost > before:
-            self._lost -= 1  # the one that the end of the file cut in two
+            self._lost -= 1  # the event that the end of the file truncates is counted in this doubt
             self.doubts.append(Doubt("cut-off", 1, "the file ends in the middle of an event"))
         else:
-            self.doubts.append(Doubt("cut-off", 1, "the file ends before the list of its events does"))
+            self.doubts.append(Doubt("cut-off", 1, "the file ends before the end of its list of events"))
 
     def _read_tail(self) -> None:
         tail = bytes(self._tail or b"").strip().lstrip(b",")
@@ -375,19 +381,19 @@ class _Reader:
             self._metadata |= self._object(b"{" + tail)
 
     def _object(self, text: bytes) -> dict[str, Any]:
-        found = decode_object(text)
-        if found is None:
+        keys = decode_object(text)
+        if keys is None:
             if not text.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
                 self.doubts.append(Doubt("unread-metadata", 1, "the keys beside traceEvents could not be read"))
             return {}
-        found.pop("traceEvents", None)
-        return found
+        keys.pop("traceEvents", None)
+        return keys
 
     def finish(self) -> Trace:
         self._columns.pair_edges()
         dropped, damaged = self._lost + self._columns.dropped, self._lost + self._columns.damaged
         if dropped >= self._columns.events + self._lost:
-            raise TraceError(f"{self.path} holds no event that can be read ({dropped} could not)")
+            raise TraceError(f"{self.path} holds no event that can be read ({dropped} are damaged)")
         kinds = self._columns.kinds
         is_foreign = not kinds & {*HOST} and formats.written_by(self._sample) is not None
         if is_foreign or (kinds <= {Kind.OTHER}):
@@ -398,12 +404,11 @@ class _Reader:
 
 
 def _decode_any(text: bytes, *, exact: bool) -> Sequence[Event]:
-    """A list of any events, their arguments left as text."""
     return EXACT.decode(text) if exact else PLAIN.decode(text)
 
 
 class _Pieces:
-    """A list of events cut into them, and how much of it is still to be read."""
+    """A list of events, split at their boundaries, and the position of the first unread event."""
 
     def __init__(self, text: bytes, boundary: re.Pattern[bytes]) -> None:
         self._text = text
@@ -411,32 +416,31 @@ class _Pieces:
         self._first = 0
 
     def first(self, count: int) -> tuple[bytes, int]:
-        """The next events, at most ``count``, as a JSON list, and how many they are."""
+        """Return at most ``count`` unread events as a JSON list, and their number."""
         last = min(self._first + count, len(self._cuts) - 1)
         return b"".join((b"[", self._text[self._cuts[self._first] + 1 : self._cuts[last]], b"]")), last - self._first
 
-    def forget(self, count: int) -> None:
-        """Pass over the next ``count`` events."""
+    def skip(self, count: int) -> None:
         self._first += count
 
     @property
-    def left(self) -> bytes:
-        """All that are left, as a list."""
+    def remainder(self) -> bytes:
+        """All unread events as a JSON list."""
         return self.first(len(self._cuts))[0]
 
 
-def _rest(text: bytes) -> dict[str, msgspec.Raw] | None:
-    """The end of a file, its keys by name; None if it is no proper end."""
+def _decode_end(text: bytes) -> dict[str, msgspec.Raw] | None:
+    """Return the keys at the end of a file by name; None if the file has no valid end."""
     for closing in (b"", b"}"):  # the second for files that are a list
         try:
-            found = msgspec.json.decode(b'{"traceEvents":[' + text + closing, type=dict[str, msgspec.Raw])
+            keys = msgspec.json.decode(b'{"traceEvents":[' + text + closing, type=dict[str, msgspec.Raw])
         except MALFORMED:
             continue
-        return found
+        return keys
     return None
 
 
-def _values(rest: dict[str, msgspec.Raw]) -> dict[str, Any]:
+def _values(keys: dict[str, msgspec.Raw]) -> dict[str, Any]:
     return (
-        decode_object(b"{" + b",".join(msgspec.json.encode(k) + b":" + bytes(v) for k, v in rest.items()) + b"}") or {}
+        decode_object(b"{" + b",".join(msgspec.json.encode(k) + b":" + bytes(v) for k, v in keys.items()) + b"}") or {}
     )

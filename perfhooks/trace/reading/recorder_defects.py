@@ -1,4 +1,4 @@
-"""What recorders of some releases got wrong, put right before anything is computed."""
+"""Corrections of defects of recorders, before any computation."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ADDRESS: Final = re.compile(r"(?: of pybind11_builtins\.\w+ object)? at 0x[0-9a
 
 
 def spelled(name: str) -> str:
-    """Return a name as its program spells it.
+    """Return a name in the spelling of its program.
 
-    Names that are not ASCII are escaped while they are recorded. Kineto writes the paths of Windows without escapes, so
-    that the separator before ``nn`` is read as a line break.
+    Names that are not ASCII are escaped during the recording. Kineto writes Windows paths without escapes, so the
+    separator before ``nn`` is read as a line break.
     """
     if _CONTROL.search(name) and _FRAME.search(name):
         name = _CONTROL.sub(lambda letter: _LETTERS[letter[0]], name)
@@ -37,7 +37,7 @@ def strip_addresses(names: Iterable[str]) -> tuple[list[str], Ints]:
     """Remove memory addresses: ``<built-in method sort of numpy.ndarray object at 0x7f3c>`` is one name per object.
 
     Returns:
-        The distinct names, and for each original name its index among them.
+        The distinct names, and the index among them of each original name.
     """
     distinct: dict[str, int] = {}
     indices = [distinct.setdefault(_ADDRESS.sub("", spelled(name)), len(distinct)) for name in names]
@@ -45,16 +45,16 @@ def strip_addresses(names: Iterable[str]) -> tuple[list[str], Ints]:
 
 
 def forget_aliased_external_ids(kind: Column, arguments: dict[str, tuple[Ints, Column]]) -> None:
-    """Drop the external ids of device work and its launches where they are their own correlations.
+    """Drop the external ids of device work and its launches if they are copies of the correlations.
 
-    So it was until about torch 2.0; taken for what they claim to be, they hit unrelated operators.
+    Recorders before about torch 2.0 write them. As external ids they match unrelated operators.
     """
     empty = np.empty(0, np.int64)
     rows, values = arguments.get("external", (empty, empty))
     correlation = np.full(len(kind), -1, np.int64)
-    known, numbers = arguments.get("correlation", (empty, empty))
-    correlation[known] = numbers
+    numbered, numbers = arguments.get("correlation", (empty, empty))
+    correlation[numbered] = numbers
     launches = (kind[rows] == Kind.RUNTIME) & (correlation[rows] > 0)
     if launches.any() and (values == correlation[rows])[launches].mean() >= _ALIASED_SHARE:
-        kept = ~np.isin(kind[rows], (Kind.RUNTIME, *DEVICE_WORK))
-        arguments["external"] = (rows[kept], values[kept])
+        is_valid = ~np.isin(kind[rows], (Kind.RUNTIME, *DEVICE_WORK))
+        arguments["external"] = (rows[is_valid], values[is_valid])

@@ -1,4 +1,4 @@
-"""The bytes of a trace, block by block, wherever it lies and however it is packed."""
+"""Source of the bytes of a trace, block by block: local or remote, plain or gzip."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BLOCK: Final = 1 << 18
-"""Bytes to read at once, after unpacking: what is made of them stays in the processor's cache."""
+"""Bytes per block after decompression. The data of one block fits into the CPU cache."""
 
 RATIO: Final = 100
-"""A packed trace may unpack to this multiple of its size, unless somebody sets another limit. Recorded traces unpack to
-10 to 23 times; a file made to fill the memory of whoever opens it, to 1,000 times."""
+"""Default limit of the decompressed size, as a multiple of the archive. Recorded traces have a ratio of 10 to 23, and a
+malicious archive up to 1,000."""
 FLOOR: Final = 256 << 20
-"""Bytes that any packed trace may unpack to, however small it is."""
+"""Decompressed bytes that are always allowed."""
 
 OBJECTS: Final = 0.5
-"""Objects (events, arguments) that an archive may hold for each of its bytes. Recorded traces hold 0.03 to 0.13, and
-the least event that there can be, again and again, would be ten: each costs memory, however short it is."""
+"""Maximum objects (events, arguments) per byte of an archive. Recorded traces have 0.03 to 0.13, and repeated minimal
+events up to ten. Each object takes memory."""
 OBJECTS_FLOOR: Final = 1 << 20
-"""Objects that any archive may hold, however small it is."""
+"""Objects that are always allowed."""
 
 _PACKED_BLOCK: Final = 1 << 16
-"""Bytes to read of an archive at once. What follows a member is copied for each member that begins in them."""
+"""Bytes to read of an archive at once. The data after a member is copied for each member that begins in the block."""
 
 
 OF_PERFETTO: Final = (
     "it is Perfetto's (.pftrace); export it to a name that ends in .json or .json.gz, and torch writes JSON"
 )
-"""What is said of a trace in a form that is not read."""
+"""Message about a trace in Perfetto's format, with the remedy."""
 
 
 class TornArchiveError(Exception):
-    """The archive ends early, is damaged, or holds more than is allowed; what came before it is good."""
+    """The archive is truncated, damaged, or exceeds its limit. The blocks before the error are valid."""
 
 
 @contextmanager
 def opened(path: str) -> Iterator[IO[bytes]]:
-    """Open a local file, or whatever fsspec opens.
+    """Open a local file or a URL of fsspec.
 
     Raises:
-        TraceError: it cannot be opened.
+        TraceError: The file cannot be opened.
     """
     try:
         file = _open(path)
-    except Exception as error:  # fsspec's file systems raise what they like
+    except Exception as error:  # file systems of fsspec raise any exception
         raise TraceError(f"cannot open the trace {path}: {error}") from error
     with file:
         yield file
@@ -62,24 +62,24 @@ def opened(path: str) -> Iterator[IO[bytes]]:
 def _open(path: str) -> IO[bytes]:
     if "://" not in path:
         return Path(path).open("rb")
-    from perfhooks.trace.reading import downloads  # slow to import, and only URLs need it
+    from perfhooks.trace.reading import downloads  # the import is slow, and only URLs need it
 
     return downloads.opened(path)
 
 
 def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[bytes]:
-    """Read a file in blocks, unpacked if it is a gzip archive (of any number of members, under any name).
+    """Yield the blocks of a file, decompressed if it is a gzip archive with any number of members and any name.
 
     Args:
-        file: an open binary file.
-        max_unpacked_mb: how many megabytes (10^6 bytes) an archive may unpack to; None is what the variable
-            `MAX_UNPACKED_MB` of the environment says, else `RATIO` times its size, at least `FLOOR`.
+        file: An open binary file.
+        max_unpacked_mb: Maximum decompressed size in megabytes (10^6 bytes). The default is the environment variable
+            `MAX_UNPACKED_MB`, else `RATIO` times the size of the archive, at least `FLOOR`.
 
     Raises:
-        TornArchiveError: after the last good block of an archive that is damaged, or unpacks to more.
-        OptionError: the limit is no number above 0.
+        TornArchiveError: The archive is damaged or exceeds its limit. All valid blocks were yielded before.
+        OptionError: The limit is no number above 0.
     """
-    limit = _limit(max_unpacked_mb)
+    limit = _limit_bytes(max_unpacked_mb)
     start = file.read(_PACKED_BLOCK)
     if start.startswith(GZIP_MAGIC):
         yield from _unpacked(start, file, limit)
@@ -89,19 +89,20 @@ def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[by
         start = file.read(BLOCK)
 
 
-def _limit(given: float | None) -> float | None:
-    """The limit in bytes, or None where it follows from the size of the file."""
-    said = os.environ.get(MAX_UNPACKED_MB, "").strip()
-    name = "max_unpacked_mb" if given is not None else MAX_UNPACKED_MB
+def _limit_bytes(max_unpacked_mb: float | None) -> float | None:
+    """Return the limit in bytes; None if it depends on the size of the file."""
+    variable = os.environ.get(MAX_UNPACKED_MB, "").strip()
+    name = "max_unpacked_mb" if max_unpacked_mb is not None else MAX_UNPACKED_MB
     try:
-        limit = given if given is not None else float(said) if said else None
+        limit = max_unpacked_mb if max_unpacked_mb is not None else float(variable) if variable else None
         if limit is None:
             return None
         if limit > 0:
             return limit * 1e6
     except (TypeError, ValueError):
         pass
-    raise OptionError(f"{name} must be a number of megabytes above 0, got {said if given is None else given!r}")
+    value = variable if max_unpacked_mb is None else max_unpacked_mb
+    raise OptionError(f"{name} must be a number of megabytes above 0, got {value!r}")
 
 
 def _unpacked(data: bytes, file: IO[bytes], limit: float | None) -> Iterator[bytes]:
@@ -123,19 +124,21 @@ def _unpacked(data: bytes, file: IO[bytes], limit: float | None) -> Iterator[byt
             packed += len(data)
         if inflater.eof and data:
             if not data.startswith(GZIP_MAGIC[: len(data)]):
-                raise TornArchiveError("something that is no gzip follows the archive")
+                raise TornArchiveError("the gzip archive is followed by other data")
             inflater = zlib.decompressobj(wbits=31)
     if not inflater.eof:
         raise TornArchiveError("the gzip archive is cut off")
 
 
 def _check(packed: int, unpacked: int, objects: int, limit: float | None) -> None:
-    most = max(RATIO * packed, FLOOR) if limit is None else limit
-    if unpacked <= most and objects <= max(OBJECTS * packed, OBJECTS_FLOOR):
+    max_bytes = max(RATIO * packed, FLOOR) if limit is None else limit
+    if unpacked <= max_bytes and objects <= max(OBJECTS * packed, OBJECTS_FLOOR):
         return
-    rule = f"{RATIO} times its size" if limit is None else f"the {limit / 1e6:g} MB that are allowed"
-    what = f"unpacks to more than {rule}" if unpacked > most else f"holds more than {objects // 10**6} million objects"
+    rule = f"{RATIO} times its size" if limit is None else f"the limit of {limit / 1e6:g} MB"
+    problem = (
+        f"unpacks to more than {rule}" if unpacked > max_bytes else f"has more than {objects // 10**6} million objects"
+    )
     raise TornArchiveError(
-        f"the gzip archive {what}; if you trust it, set {MAX_UNPACKED_MB} (or --max-unpacked-mb) "
-        "to the megabytes that it may have"
+        f"the gzip archive {problem}; if you trust it, set {MAX_UNPACKED_MB} (or --max-unpacked-mb) "
+        "to a larger limit in megabytes"
     )

@@ -1,8 +1,8 @@
-"""Whole chunks of events decoded at once, with their arguments, as soon as it is known what a file's categories are.
+"""Typed decoding of chunks of events with their arguments, after the first chunks revealed the categories of a file.
 
-An event says what it is in its ``cat``, so a union of structs that are told apart by it (msgspec's tagged unions) reads
-events and arguments in the time that events alone take with arguments left as text. What does not fit, as an event
-without a category, is for `perfhooks.trace.reading.events`, which takes anything.
+The category of an event (``cat``) selects one struct of a tagged union of msgspec. The union decodes events with
+arguments in the time that events with raw arguments need. `perfhooks.trace.reading.events` decodes all other events,
+for example those without a category.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 _MOST: Final = 64
-"""Categories of a file at most: Kineto has some 30, and each costs time when the structs are made."""
-_PLACE: Final = re.compile(r"\$\[(\d+)\]")
-"""How msgspec says which event of a list did not fit."""
+"""Maximum categories of a file, because each takes time to define a struct. Kineto has about 30."""
+_INDEX: Final = re.compile(r"\$\[(\d+)\]")
+"""Index of the odd event in an error message of msgspec."""
 
 _Fields = list[tuple[str, Any, Any]]
 
 
 class Category(NamedTuple):
-    """What the events of a category were so far."""
+    """Properties of the events of a category so far."""
 
     phases: frozenset[str]
     kind: Kind | None
-    """Of slices; None where they are flows or instants."""
+    """Kind of slices; None for flows and instants."""
     is_instant: bool
 
 
 class OddEventError(Exception):
-    """An event does not fit."""
+    """An event does not match its category."""
 
-    def __init__(self, place: int | None) -> None:
-        super().__init__(place)
-        self.place = place
-        """Which one of the list; None if the text is no JSON, or no category is known."""
+    def __init__(self, index: int | None) -> None:
+        super().__init__(index)
+        self.index = index
+        """Index of the event in the list; None if the text is no JSON, or no category exists yet."""
 
 
 class TypedEvents:
@@ -58,20 +58,20 @@ class TypedEvents:
         self._decoders: dict[bool, msgspec.json.Decoder[Any]] = {}
 
     def learn(self, categories: Mapping[str, Category]) -> None:
-        """Take what the events of each category were so far; what they have not been yet does not fit."""
+        """Update the categories. Events with other properties than theirs are odd."""
         if categories != self._categories and len(categories) <= _MOST:
             self._categories = dict(categories)
             self._decoders.clear()
 
     def decode(self, text: bytes, *, exact: bool) -> Sequence[Event]:
-        """Read a list of events.
+        """Decode a list of events.
 
         Args:
-            text: JSON.
-            exact: whether their times are to be decimals.
+            text: The list as JSON.
+            exact: Whether to return times as decimals.
 
         Raises:
-            OddEventError: one of them does not fit.
+            OddEventError: An event does not match its category.
         """
         if not self._categories:
             raise OddEventError(None)
@@ -80,28 +80,28 @@ class TypedEvents:
         try:
             return cast("Sequence[Event]", self._decoders[exact].decode(text))
         except msgspec.ValidationError as error:
-            place = _PLACE.search(str(error))
-            raise OddEventError(int(place[1]) if place else None) from None
+            index = _INDEX.search(str(error))
+            raise OddEventError(int(index[1]) if index else None) from None
         except (ValueError, RecursionError, msgspec.MsgspecError):
             raise OddEventError(None) from None
 
     def _decoder(self, *, exact: bool) -> msgspec.json.Decoder[Any]:
         time: tuple[str, Any, Any] = ("ts", Decimal, Decimal("NaN")) if exact else ("ts", float, math.nan)
-        structs = [self._struct(name, each, time) for name, each in self._categories.items()]
-        any_of: Any = Union[tuple(structs)]  # noqa: UP007 -- how many there are is only known now
+        structs = [self._struct(name, category, time) for name, category in self._categories.items()]
+        any_of: Any = Union[tuple(structs)]  # noqa: UP007 -- the number of structs is a runtime value
         return msgspec.json.Decoder(list[any_of])
 
     def _struct(self, name: str, category: Category, time: tuple[str, Any, Any]) -> type:
         fields: _Fields = [("ph", Literal[tuple(sorted(category.phases))], msgspec.field())]
-        place: _Fields = [("pid", int | str, -1), ("tid", int | str, -1)]
+        thread: _Fields = [("pid", int | str, -1), ("tid", int | str, -1)]
         if category.kind is None and not category.is_instant:
-            fields += [("id", int | str, -1), *place, time, ("name", str, "")]
+            fields += [("id", int | str, -1), *thread, time, ("name", str, "")]
         else:
-            fields += [("name", str, ""), *place, time, ("dur", float, math.nan)]
-        several = (
+            fields += [("name", str, ""), *thread, time, ("dur", float, math.nan)]
+        variants = (
             MEMORY if category.is_instant else None if category.kind is None else self._variants.get(category.kind)
         )
-        if several:
-            richest = several[0].fields  # to look for the mark of a richer one costs more than its fields do
-            fields.append(("args", richest, msgspec.field(default_factory=richest)))
+        if variants:
+            largest = variants[0].fields  # a search for marks takes longer than the additional fields
+            fields.append(("args", largest, msgspec.field(default_factory=largest)))
         return msgspec.defstruct("TypedEvent", fields, tag_field="cat", tag=name, gc=False, namespace={"cat": name})
