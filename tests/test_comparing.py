@@ -731,7 +731,7 @@ def test_what_must_be_read_is_short_and_all_else_comes_after_the_reasons(folder)
 def test_what_several_runs_lack_is_one_note_with_their_names(folder):
     sides = [make_run(folder / f"bare {name}", None, steps()) for name in "xyz"]
     notes = run(sides[0], "--", *sides[1:]).output.partition("Notes:")[2]
-    told = "bare x has no window of train, so the costs of its steps are unknown; likewise bare y, bare z"
+    told = "bare x has no window of train: the costs of its steps are unknown; likewise bare y, bare z"
     assert notes.split("\n  ")[1:] == [f"{told}\n"]
 
 
@@ -818,7 +818,7 @@ def test_recorded_steps_contradict_a_verdict_only_where_both_differ_and_in_oppos
     a = side_of("a", measured(tmp_path, training()), 5.0)
     made = comparison.compare(a, side_of("b", measured(tmp_path, training(data=data)), median))
     assert made.verdict.outcome == outcome
-    assert any("differ the other way" in doubt for doubt in made.doubts) == is_said
+    assert any("differ in the opposite direction" in doubt for doubt in made.doubts) == is_said
 
 
 @pytest.mark.parametrize("factor", [1.03, 1 / 1.03])
@@ -1226,7 +1226,7 @@ def test_a_test_tolerates_as_much_as_it_says_and_two_percent_unless_it_says(fold
 
 def test_a_test_does_not_pass_where_there_is_nothing_to_judge_by(folder, base):
     short = make_run(folder / "short", training(), [5.0] * 10)
-    with pytest.raises(PerfhooksError, match="short has 10 steps"):
+    with pytest.raises(PerfhooksError, match="short has 10 unprofiled steps"):
         testing.assert_not_slower(base, short)
 
 

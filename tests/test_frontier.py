@@ -93,7 +93,7 @@ def test_one_long_pause_is_no_evidence():
 def test_it_is_said_what_a_rank_led_by_since_when_and_what_that_cost():
     (lead,) = leads(ranks_of(4, late=[(1, "data", KINDS["sudden"])]))
     assert said(lead._replace(lead_ms=30.0, cost_ms=28.0, since=41000), "data") == (
-        "led in waiting for data by 30 ms from step 41,000: the others waited 28 ms a step"
+        "is late by 30 ms waiting for data from step 41,000: the other ranks wait 28 ms a step"
     )
 
 

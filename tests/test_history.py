@@ -153,4 +153,4 @@ def test_the_page_draws_a_bar_for_each_run_and_each_change_without_the_network(f
         assert opened.run("document.querySelector('.change').innerText").startswith("Slower, +21%: 5.01 ms before")
         widths = opened.run("[...document.querySelectorAll('.lane > i')].map((bar) => parseFloat(bar.style.width))")
         assert widths[0] / widths[7] == pytest.approx(5 / 6.07)
-        assert "short has 10 steps" in opened.run("document.getElementById('left').innerText")
+        assert "short has 10 unprofiled steps" in opened.run("document.getElementById('left').innerText")

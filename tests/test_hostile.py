@@ -409,7 +409,7 @@ def test_no_trace_behind_a_link_or_a_fifo_is_merged(run, tmp_path, monkeypatch, 
     os.mkfifo(run / WINDOW / "rank2.pt.trace.json")
     code, said = called(monkeypatch, capsys, "merge", run, "-o", tmp_path / "merged.json")
     assert code == 1
-    assert "rank 1 is not whole: " in said
+    assert "rank 1 is incomplete: " in said
     assert "is a FIFO" in said
     merged = (tmp_path / "merged.json").read_text()
     assert "aten::mm" in merged
@@ -658,7 +658,8 @@ def test_a_page_shows_the_latest_windows_and_reads_no_other_twice(run, monkeypat
     assert made["windows_count"] == 6
     read = []
     monkeypatch.setattr(
-        "perfhooks.analysis.ranks._told", lambda folder, real=ranks._told: read.append(folder.name) or real(folder)
+        "perfhooks.analysis.ranks._summarize",
+        lambda folder, real=ranks._summarize: read.append(folder.name) or real(folder),
     )
     assert run_data.gather(run) == made
     assert read == []

@@ -127,7 +127,7 @@ def test_the_page_of_the_folder_names_the_rank_that_the_others_wait_for(call, on
 def test_the_traces_of_the_folder_are_merged(call, one_kind):
     code, text, errors = call("merge", one_kind)
     assert (code, errors) == (0, "")
-    assert "ranks 0-3, clocks brought together" in text
+    assert "ranks 0-3, clocks aligned" in text
     merged = json.loads(gzip.decompress((one_kind / "merged.pt.trace.json.gz").read_bytes()))
     names = {each["args"]["name"] for each in merged["traceEvents"] if each["name"] == "process_name"}
     assert {f"rank {rank}" for rank in range(RANKS)} <= {name[:6] for name in names}

@@ -267,7 +267,7 @@ def perfhooks_merge(*arguments):
 def test_the_verb_says_what_it_wrote(run, tmp_path):
     done = perfhooks_merge(run, "-o", tmp_path / "m.json.gz", "--ranks", "0-1")
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.search(r"m\.json\.gz \(\S+ \S+\): ranks 0-1, clocks brought together to", done.stdout)
+    assert re.search(r"m\.json\.gz \(\S+ \S+\): ranks 0-1, clocks aligned to", done.stdout)
     assert (tmp_path / "m.json.gz").exists()
 
 
@@ -298,7 +298,7 @@ def test_memory_does_not_grow_with_the_traces(tmp_path):
 @pytest.mark.parametrize(("name", "what"), [("t.json", "is a file"), ("nothing", "there is no folder")])
 def test_what_is_no_folder_is_named_with_what_merge_takes(tmp_path, name, what):
     (tmp_path / "t.json").write_text('{"traceEvents": []}')
-    with pytest.raises(PerfhooksError, match=rf"{what}.*: merge takes a run, a window of one, or a folder of traces"):
+    with pytest.raises(PerfhooksError, match=rf"{what}.*: pass a run, one of its windows, or a folder of traces"):
         merge(tmp_path / name)
 
 

@@ -618,7 +618,7 @@ def test_the_page_says_who_led_over_the_whole_run_and_groups_ranks_by_node(chrom
         lines = [f"train,{step},wait,60.0,{20.0 if rank == 6 else 5.0},,\n" for step in range(100, 140)]
         (folder / f"rank{rank}.timeline.csv").write_text(f"{HEADER}{''.join(lines)}")
     chromium.open(report.write(folder))
-    led = "Rank 6 on node1 led in waiting for data by 15 ms: the others waited 15 ms a step."
+    led = "Rank 6 on node1 is late by 15 ms waiting for data: the other ranks wait 15 ms a step."
     assert texts(chromium, "#leads li") == texts(chromium, ".finding h3") == [led]
     assert texts(chromium, "#leads ~ .table tbody td")[:6] == ["data", "20", "6", "100", "rest", "40"]
     chromium.run("[...document.querySelectorAll('#ranks button')].find(each => each.textContent === 'By node').click()")

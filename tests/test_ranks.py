@@ -135,9 +135,9 @@ def test_ranks_that_are_slow_in_the_same_are_one_finding_and_the_slowest_come_fi
 @pytest.mark.parametrize(
     ("node", "slow", "said"),
     [
-        (4, (4, 5), "Rank 4 on node1 (and 1 more) computes|slow in this are ranks 4, 5 on node1"),
-        (4, (3, 4), "Rank 3 on node0 (and 1 more) computes|slow in this are ranks 3, 4"),
-        (8, (3, 4), "Rank 3 (and 1 more) computes|slow in this are ranks 3, 4"),
+        (4, (4, 5), "Rank 4 on node1 (and 1 more) computes|slow in this part: ranks 4, 5 on node1"),
+        (4, (3, 4), "Rank 3 on node0 (and 1 more) computes|slow in this part: ranks 3, 4"),
+        (8, (3, 4), "Rank 3 (and 1 more) computes|slow in this part: ranks 3, 4"),
     ],
 )
 def test_a_slow_node_is_named_where_there_are_several(gathered, node, slow, said):
@@ -467,7 +467,7 @@ def test_a_rank_that_died_while_it_recorded_is_missed_and_the_others_are_compare
     os.utime(mark, (0, 0))
     data = ranks.gather(run)
     assert {key: text for key, text in lacks(data).items() if key[1] == "died"} == {
-        (SECOND, "died", (2,)): "rank 2 ended while it recorded: nothing of it is left"
+        (SECOND, "died", (2,)): "rank 2 ended while it recorded and left no files"
     }
     assert ("train-000210-000212", "left", (2,)) in lacks(data)
     assert data["windows"][1]["ranks"]["rank"] == [0, 1, 3]
@@ -479,7 +479,7 @@ def test_a_rank_that_began_late_is_told_from_one_that_lost_a_window(run):
     remove(run, SECOND, 2)
     assert lacks(ranks.gather(run)) == {
         (FIRST, "joined-late", (1, 3)): "ranks 1, 3 began to record later",
-        (SECOND, "absent", (2,)): "rank 2 left nothing of it; the training's log may say why",
+        (SECOND, "absent", (2,)): "rank 2 left no files of this window; check the log of the training",
     }
 
 
@@ -502,12 +502,12 @@ def test_a_rank_whose_disk_was_full_is_missed_though_it_left_no_window_at_all(ru
 @pytest.mark.parametrize(
     ("asked", "missed"),
     [
-        (None, {tuple(range(4, 16)): "ranks 4-15 left nothing: not asked to record, or lost"}),
+        (None, {tuple(range(4, 16)): "ranks 4-15 left no files: not asked to record, or lost"}),
         ("first-of-node", {}),
         ("callable", {}),
-        ("all", {tuple(range(4, 16)): "ranks 4-15 left nothing, though asked to record"}),
+        ("all", {tuple(range(4, 16)): "ranks 4-15 left no files, although asked to record"}),
         ([0, 1, 2, 3], {}),
-        ([0, 1, 2, 3, 9, 40], {(9,): "rank 9 left nothing, though asked to record"}),
+        ([0, 1, 2, 3, 9, 40], {(9,): "rank 9 left no files, although asked to record"}),
     ],
 )
 def test_ranks_that_were_never_seen_are_missed_where_they_were_asked(run, asked, missed):
@@ -525,7 +525,7 @@ def test_ranks_that_end_at_different_steps_say_where_and_why(run):
     assert data["windows"][0]["steps"]["ranks"] == [4, 3, 3]
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
     change(run, FIRST, 1, partial=None)
-    assert lacks(ranks.gather(run)) == {(FIRST, "fewer-steps", (1,)): "rank 1 has no step 11, 12, others have"}
+    assert lacks(ranks.gather(run)) == {(FIRST, "fewer-steps", (1,)): "rank 1 has no step 11, 12, unlike other ranks"}
 
 
 def test_what_waits_to_be_finished_is_missing(run):
@@ -591,7 +591,7 @@ def test_tables_of_another_version_are_read_as_far_as_they_go(run):
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(PerfhooksError, match=r"no run\.json"):
         ranks.gather(tmp_path)
-    with pytest.raises(PerfhooksError, match="no window of a run"):
+    with pytest.raises(PerfhooksError, match="not a window of a run"):
         ranks.clocks_of(tmp_path)
 
 

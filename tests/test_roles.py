@@ -114,7 +114,7 @@ def test_a_rank_that_others_wait_for_in_one_of_two_runs_is_a_difference(tmp_path
         for name, slow in (("a", {}), ("b", {5: 15.0}))
     )
     assert a == {}
-    assert b == {"led 5 data": "Rank 5 led in waiting for data by 15 ms: the others waited 15 ms a step."}
+    assert b == {"led 5 data": "Rank 5 is late by 15 ms waiting for data: the other ranks wait 15 ms a step."}
 
 
 def test_ranks_that_tell_other_stages_are_not_compared():

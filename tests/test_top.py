@@ -181,8 +181,8 @@ def test_a_rank_is_slow_by_its_steps_or_by_its_wait_for_data(facts, slow):
 
 def test_it_says_why_a_rank_is_slow():
     by_steps, by_data = judged_by((150.0, 1.0), (100.0, 31.0), (100.0, 1.0), (100.0, 1.0))[:2]
-    assert by_steps.slow == "led after its batch by 50 ms: the others waited 50 ms a step"
-    assert by_data.slow == "led in waiting for data by 30 ms: the others waited 30 ms a step"
+    assert by_steps.slow == "is late by 50 ms after its batch: the other ranks wait 50 ms a step"
+    assert by_data.slow == "is late by 30 ms waiting for data: the other ranks wait 30 ms a step"
 
 
 def on_the_page(path):

@@ -137,13 +137,13 @@ def largest(aligned: Aligned) -> list[Contribution]:
 
     A cost belongs to the first of these reasons that applies:
 
-        * On devices: communication, copies and idle time.
-        * Data, transfer, optimizer, validation and checkpoint, one reason for each part.
-        * Operators whose input types changed, as one reason.
-        * A function that only one side has.
-        * The module in which it ran, forward or backward.
-        * The operator that the program called, with all its inner operators.
-        * The line of the training's code.
+    * On devices: communication, copies and idle time.
+    * Data, transfer, optimizer, validation and checkpoint, one reason for each part.
+    * Operators whose input types changed, as one reason.
+    * A function that only one side has.
+    * The module in which it ran, forward or backward.
+    * The operator that the program called, with all its inner operators.
+    * The line of the training's code.
 
     Certain differences come first. A new call is certain. A loader that needs 3 ms more is uncertain if all rows need
     more.

@@ -1,7 +1,7 @@
-"""What the ranks of a run say together: who is slow and in what, who waits for whom, how fast they communicate.
+"""Compare the ranks of a run: stragglers and their stage, waits in collectives, bandwidth of communication.
 
-It is read from the small files that each rank's worker left, never from a trace: so it takes seconds for any number of
-ranks. Nothing of this runs in a training, and no rank ever waits for another because of it.
+It reads only the small files of each rank, no traces, so it takes seconds for any number of ranks. Nothing here runs in
+a training, and no rank waits for another because of it.
 """
 
 from __future__ import annotations
@@ -27,74 +27,76 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "clocks_of", "compare", "findings", "gather"]
 
 FORMAT: Final = 1
-"""Of what `gather` gives. 1: the first."""
+"""Format of the result of `gather`. 1: first version."""
 
-_STEPS: Final = 500
-_KINDS: Final = 60
-_WORST: Final = 40
-_CELLS: Final = 8192
+_MAX_STEPS: Final = 500
+_MAX_KINDS: Final = 60
+_MAX_WORST: Final = 40
+_MAX_CELLS: Final = 8192
 """Maximum number of cells in the table of own work by rank and step."""
 _DIGITS: Final = 6
 
 
 def gather(
-    run: Path, windows: Sequence[Path] | None = None, known: SummaryCache | None = None, seen: Listing | None = None
+    run: Path, windows: Sequence[Path] | None = None, cache: SummaryCache | None = None, listing: Listing | None = None
 ) -> dict[str, Any]:
     """Compare the ranks of a run.
 
     Args:
-        run: A run folder. What waits to be finished counts as missing.
-        windows: The folders of the windows to compare; None takes all.
-        known: What was said of windows before, which is then taken from there.
-        seen: What is in its folder, if somebody has looked.
+        run: A run folder. Unfinished windows count as missing.
+        windows: Folders of the windows to compare; None for all.
+        cache: Cached summaries of windows.
+        listing: Listing of the run folder if already read.
 
     Returns:
-        Plain data, of which tables are columns:
+        Plain data. Tables are dictionaries of columns:
 
-        * ``world_size`` (None where it is not known) and ``ranks``, those that recorded anything;
+        * ``world_size`` (None if unknown) and ``ranks``, all ranks with files;
         * ``windows`` by stage and step: ``name stage first last``, and
 
-          * ``ranks``: one row for each rank, see `steps.of_ranks`, and ``offset_ms`` of its clock;
-          * ``steps``: one row for each step, see `steps.of_steps`;
-          * ``own``: ``ranks``, ``steps`` and ``own_ms``, a row for each rank with the own work of each step, as long
-            as there are not too many;
-          * ``collectives``: one row for each kind, see `collectives.kinds`; ``worst``: those that were waited for
-            longest, see `collectives.by_collective`; ``matched`` and ``unmatched``: how many rows of the ranks have
-            partners;
-          * ``clocks``: ``error_ms``, ``error_95_ms`` and ``ranks``, the number of those that could be compared;
+          * ``ranks``: one row per rank, see `steps.of_ranks`, with ``offset_ms`` of its clock;
+          * ``steps``: one row per step, see `steps.of_steps`;
+          * ``own``: ``ranks``, ``steps`` and ``own_ms``, the own work of each rank in each step; empty if there are
+            too many;
+          * ``collectives``: one row per kind, see `collectives.kinds`; ``worst``: those with the longest waits, see
+            `collectives.by_collective`; ``matched`` and ``unmatched``: number of rows with and without partners;
+          * ``clocks``: ``error_ms``, ``error_95_ms`` and ``ranks``, the number of aligned ranks;
 
-        * ``frontier``: who made the others wait at all steps, see `frontier.of_run`;
-        * ``missing``: ``window what ranks text``, for each thing that is not there.
+        * ``frontier``: stragglers over all steps, see `frontier.of_run`;
+        * ``missing``: ``window what ranks text`` for each missing thing.
 
     Raises:
-        PerfhooksError: It is no run folder.
+        PerfhooksError: The folder is not a run folder.
     """
     folder = Run.existing(run)
-    known, seen = known or SummaryCache(), seen or Listing.of(run)
+    cache, listing = cache or SummaryCache(), listing or Listing.of(run)
     folders = folder.window_folders() if windows is None else windows
-    found = [known.of(each, _told) for each in folders if each.is_dir()]  # an old one may just have been deleted
-    told = {each.compared["name"]: each for each in found if each.ranks}
+    # an old window may have been deleted meanwhile
+    summaries = [cache.of(window, _summarize) for window in folders if window.is_dir()]
+    by_name = {summary.compared["name"]: summary for summary in summaries if summary.ranks}
     died: dict[str, set[int]] = {}
-    for place in folder.died_recording(seen):
+    for place in folder.died_recording(listing):
         died.setdefault(place.folder.name, set()).add(place.rank)
     manifest = folder.manifest()
-    nodes, together = (_said_of_ranks(told.values(), column) for column in ("node", "role"))
+    nodes, together = (_last_values(by_name.values(), column) for column in ("node", "role"))
     return {
         "format": FORMAT,
         "world_size": manifest.world_size,
-        "ranks": sorted(set().union(*(each.ranks for each in told.values()))),
-        "windows": sorted((each.compared for each in told.values()), key=lambda each: (each["stage"], each["first"])),
-        "frontier": frontier.of_run(folder, seen, nodes, together),
+        "ranks": sorted(set().union(*(summary.ranks for summary in by_name.values()))),
+        "windows": sorted(
+            (summary.compared for summary in by_name.values()), key=lambda summary: (summary["stage"], summary["first"])
+        ),
+        "frontier": frontier.of_run(folder, listing, nodes, together),
         "missing": missing.of_run(
-            {name: set(each.ranks) for name, each in told.items()},
-            {name: (each.compared["stage"], each.compared["first"]) for name, each in told.items()},
-            files.began(seen),
+            {name: set(summary.ranks) for name, summary in by_name.items()},
+            {name: (summary.compared["stage"], summary.compared["first"]) for name, summary in by_name.items()},
+            files.began(listing),
             died,
-            trimmed=any(each.is_trimmed for each in told.values()),
+            trimmed=any(summary.is_trimmed for summary in by_name.values()),
             world_size=manifest.world_size,
             asked=manifest.ranks,
         )
-        + [entry for each in told.values() for entry in each.missing],
+        + [entry for summary in by_name.values() for entry in summary.missing],
     }
 
 
@@ -105,24 +107,24 @@ def compare(
 
     Args:
         name: Name of the window.
-        step_tables: The step table of each rank.
-        collective_tables: The table of `perfhooks.report.handlers.collectives.rows` of each rank.
+        step_tables: Step table of each rank.
+        collective_tables: Table of `perfhooks.report.handlers.collectives.rows` of each rank.
 
     Returns:
         Data for `findings`.
     """
-    return {"windows": [_compared(files.of_tables(name, step_tables, collective_tables))]}
+    return {"windows": [_compare_window(files.of_tables(name, step_tables, collective_tables))]}
 
 
-def _said_of_ranks(told: Iterable[WindowSummary], column: str) -> dict[int, Any]:
-    """What the windows say of each rank, the last one that does."""
-    tables = [table for each in told if column in (table := each.compared["ranks"])]
-    pairs = (pair for each in tables for pair in zip(each["rank"], each[column], strict=True))
+def _last_values(summaries: Iterable[WindowSummary], column: str) -> dict[int, Any]:
+    """Return the last known value of a column for each rank."""
+    tables = [table for summary in summaries if column in (table := summary.compared["ranks"])]
+    pairs = (pair for summary in tables for pair in zip(summary["rank"], summary[column], strict=True))
     return {rank: value for rank, value in pairs if value is not None}
 
 
-def _told(folder: Path) -> WindowSummary:
-    """What the ranks say of one window; nothing of a folder that is none."""
+def _summarize(folder: Path) -> WindowSummary:
+    """Summarize one window; empty for a folder without ranks."""
     ranks = {place.rank for place in places_of(folder)}
     if not ranks:
         return WindowSummary(ranks=(), is_trimmed=False, compared={}, missing=())
@@ -130,33 +132,33 @@ def _told(folder: Path) -> WindowSummary:
     return WindowSummary(
         ranks=tuple(sorted(ranks)),
         is_trimmed=any(facts.keep_windows is not None for facts in window.facts.values()),
-        compared=_compared(window),
+        compared=_compare_window(window),
         missing=tuple(missing.of_window(window)),
     )
 
 
 def clocks_of(window: Path) -> Clocks:
-    """How the clocks of the ranks of one window differ, as far as they had collectives to be compared by.
+    """Return the offsets between the clocks of the ranks of a window, if they had common collectives.
 
     Args:
-        window: A window's folder.
+        window: Folder of a window.
 
     Raises:
-        PerfhooksError: It is no window.
+        PerfhooksError: The folder is not a window.
     """
     ranks = {place.rank for place in places_of(window)} if window.is_dir() else set()
     if not ranks:
-        raise PerfhooksError(f"{window} is no window of a run: no rank left anything in it")
+        raise PerfhooksError(f"{window} is not a window of a run: it contains no files of a rank")
     read = files.read(window, ranks)
     return collectives.match(read.collectives, read.clocks).clocks
 
 
-def _compared(window: RankedWindow) -> dict[str, Any]:
+def _compare_window(window: RankedWindow) -> dict[str, Any]:
     matched = collectives.match(window.collectives, window.clocks)
     split = steps.parts(lost_kernels.without(window), collectives.of_steps(matched))
-    judged = steps.whole(split, matched.unsure)
-    compared = steps.of_ranks(judged, roles.of_ranks(window.facts, window.collectives))
-    met = collectives.by_collective(matched)
+    valid_steps = steps.whole(split, matched.unsure)
+    rank_table = steps.of_ranks(valid_steps, roles.of_ranks(window.facts, window.collectives))
+    by_collective = collectives.by_collective(matched)
     offsets = matched.clocks.offset_ms
     facts = next(iter(window.facts.values()), files.Facts(stage=window.name))
     first = facts.first
@@ -166,50 +168,50 @@ def _compared(window: RankedWindow) -> dict[str, Any]:
         "stage": facts.stage,
         "first": first,
         "last": last,
-        "ranks": _columns(_with_nodes(_with_offsets(compared, offsets), window)),
-        "steps": _columns(steps.of_steps(split).head(_STEPS)),
-        "own": _own(split),
-        "collectives": _columns(collectives.kinds(met).head(_KINDS)),
-        "worst": _columns(met.sort("wait_ms", descending=True, nulls_last=True).head(_WORST)),
+        "ranks": _to_columns(_with_nodes(_with_offsets(rank_table, offsets), window)),
+        "steps": _to_columns(steps.of_steps(split).head(_MAX_STEPS)),
+        "own": _tabulate_own_work(split),
+        "collectives": _to_columns(collectives.kinds(by_collective).head(_MAX_KINDS)),
+        "worst": _to_columns(by_collective.sort("wait_ms", descending=True, nulls_last=True).head(_MAX_WORST)),
         "matched": matched.rows.height,
         "unmatched": matched.unmatched,
         "clocks": {
             "ranks": len(offsets),
-            "error_ms": _short(matched.clocks.error_ms),
-            "error_95_ms": _short(matched.clocks.error_95_ms),
+            "error_ms": _round(matched.clocks.error_ms),
+            "error_95_ms": _round(matched.clocks.error_95_ms),
         },
     }
 
 
 def _with_offsets(table: pl.DataFrame, offsets: Any) -> pl.DataFrame:
-    known = pl.DataFrame(
+    offset_table = pl.DataFrame(
         {"rank": list(offsets), "offset_ms": list(offsets.values())}, schema={"rank": pl.Int64, "offset_ms": pl.Float64}
     )
-    return table.join(known, on="rank", how="left", maintain_order="left")
+    return table.join(offset_table, on="rank", how="left", maintain_order="left")
 
 
 def _with_nodes(table: pl.DataFrame, window: RankedWindow) -> pl.DataFrame:
-    """The machine of each rank, where there are several."""
+    """Add the node of each rank if there are several."""
     nodes = [window.facts[rank].node or None for rank in table["rank"]]
     return table if len({*nodes}) <= 1 else table.with_columns(pl.Series("node", nodes, dtype=pl.String))
 
 
-def _own(split: pl.DataFrame) -> dict[str, Any]:
-    """The own work of each rank in each step, as a table of both; None where a rank has no such step."""
+def _tabulate_own_work(split: pl.DataFrame) -> dict[str, Any]:
+    """Return the own work of each rank in each step; None if a rank lacks the step."""
     wide = split.sort("step").pivot("step", index="rank", values="own_ms", aggregate_function="first").sort("rank")
     numbers = [None if name == "null" else int(name) for name in wide.columns[1:]]
-    if not numbers or wide.height * len(numbers) > _CELLS:
+    if not numbers or wide.height * len(numbers) > _MAX_CELLS:
         return {}
-    rows = [[_short(value) for value in row] for row in wide.drop("rank").iter_rows()]
+    rows = [[_round(value) for value in row] for row in wide.drop("rank").iter_rows()]
     return {"ranks": wide["rank"].to_list(), "steps": numbers, "own_ms": rows}
 
 
-def _columns(table: pl.DataFrame) -> dict[str, list[Any]]:
-    """A table as lists, without columns in which nothing is known."""
-    known = [name for name in table.columns if table[name].null_count() < table.height]
-    short = table.select(known).with_columns(pl.col(pl.Float64).round_sig_figs(_DIGITS))
-    return {name: short[name].to_list() for name in known}
+def _to_columns(table: pl.DataFrame) -> dict[str, list[Any]]:
+    """Return a table as lists, without empty columns."""
+    names = [name for name in table.columns if table[name].null_count() < table.height]
+    short = table.select(names).with_columns(pl.col(pl.Float64).round_sig_figs(_DIGITS))
+    return {name: short[name].to_list() for name in names}
 
 
-def _short(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{_DIGITS}g}")

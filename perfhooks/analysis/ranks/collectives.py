@@ -1,4 +1,4 @@
-"""The same collective on several ranks: who came last, how long the others waited, how fast it was then."""
+"""Match collectives across ranks: the last rank, the waits of the other ranks, and the bandwidth."""
 
 from __future__ import annotations
 
@@ -13,132 +13,133 @@ from perfhooks.analysis.ranks.clocks import Clocks, align
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_ON_HOST: Final = ("gloo", "mpi", "ucc")
-"""Backends that do on the host what others have a device do; ranges of the others on the host only ask for it."""
-_TOGETHER: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""Nobody is through with one of these before all have come: they end at once."""
-_OF_ONE_SIZE: Final = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather")
-"""The message of these is of one size on all ranks."""
+_HOST_BACKENDS: Final = ("gloo", "mpi", "ucc")
+"""Backends that run on the host. Host ranges of other backends only launch device work."""
+_SYNCHRONIZING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Operations that end on all ranks at the same time, after all ranks have arrived."""
+_EQUAL_SIZE: Final = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather")
+"""Operations with the same message size on all ranks."""
 BETWEEN_TWO: Final = ("send", "recv", "send_recv")
-_NS: Final = 1e-6
-"""Milliseconds in a nanosecond."""
+_MS_PER_NS: Final = 1e-6
+"""Milliseconds per nanosecond."""
 _SLACK: Final = 10
-"""Maximum apparent distance between two ranks in one collective, in multiples of the clocks' error."""
+"""Maximum apparent gap between two ranks in one collective, in multiples of the clock error."""
 _TICK_MS: Final = 0.05
-"""Milliseconds that are added to that distance, as the clocks' error may be almost nothing."""
+"""Added to this maximum, in ms, because the clock error can be close to 0."""
 
 
 @dataclass(frozen=True)
 class Matched:
-    """The collectives of a window that several ranks are known to have taken part in."""
+    """The collectives of a window that were matched across ranks."""
 
     rows: pl.DataFrame
-    """A row for each rank of each: the columns of the table, and ``match``, ``ranks`` (how many), ``wait_ms``."""
+    """One row per rank and collective: the columns of the table, ``match``, ``ranks`` (a count) and ``wait_ms``."""
     clocks: Clocks
     unmatched: int
-    """Rows that have no partner, or not for certain."""
+    """Number of rows without a certain partner."""
     unsure: frozenset[int]
-    """The steps that have such rows: how long a rank waited in them is not known."""
+    """Steps with such rows. The waits in these steps are unknown."""
     on_host: pl.DataFrame
-    """``rank step start_ms duration_ms`` of all that ran on a host, messages between two ranks too."""
+    """``rank step start_ms duration_ms`` of all communication on a host, including messages between two ranks."""
 
 
 def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Matched:
-    """Find out which rows of several ranks are the same collective.
+    """Match the rows of several ranks that are the same collective.
 
-    It is the same if it has the same step, process group, operation, type and size (where all ranks have one size), and
-    is the same one of these by time. Where a rank has more or fewer of a kind in a step than most, as some were not
-    recorded, its rows of this kind are left out; so is all of a collective in which, by clocks that were brought
-    together, one rank was through before another came. Messages between two are not matched.
+    Rows match if they have the same step, process group, operation, type and size (for operations of one size), and the
+    same index among these by time. If a rank has more or fewer of a kind in a step than most ranks, its rows of this
+    kind are skipped, because some were not recorded. A collective is also skipped if one rank left it before another
+    arrived, by aligned clocks. Messages between two ranks are not matched.
 
-    ``wait_ms``, the time that a rank waited for the last one, is its duration less the shortest of all ranks' in the
-    same collective: the last to come waits for nobody. No two clocks are compared for that.
+    ``wait_ms`` is the time a rank waited for the last one: its duration minus the shortest duration in the same
+    collective. The last rank does not wait. This needs no aligned clocks.
 
     Args:
-        table: ``collectives.csv`` of all ranks, one below the other, each in the order of time.
-        clocks: The name of each rank's clock, where it is known.
+        table: Tables of ``collectives.csv`` of all ranks, concatenated, each in order of time.
+        clocks: Name of each rank's clock, if known.
     """
-    return _matched(table, clocks) if table.height else _of_nothing(tuple(table.schema.items()))
+    return _match_rows(table, clocks) if table.height else _match_empty(tuple(table.schema.items()))
 
 
 @functools.cache
-def _of_nothing(columns: tuple[tuple[str, pl.DataType], ...]) -> Matched:
-    """What becomes of a table without rows: most trainings have one process, and no collectives."""
-    return _matched(pl.DataFrame(schema=dict(columns)), None)
+def _match_empty(columns: tuple[tuple[str, pl.DataType], ...]) -> Matched:
+    """Return the cached result for an empty table: most trainings have one process and no collectives."""
+    return _match_rows(pl.DataFrame(schema=dict(columns)), None)
 
 
-def _matched(table: pl.DataFrame, clocks: Mapping[int, str] | None) -> Matched:
+def _match_rows(table: pl.DataFrame, clocks: Mapping[int, str] | None) -> Matched:
     on_device = pl.col("device").is_not_null()
-    every = table.filter((on_device | pl.col("backend").is_in(_ON_HOST)) & pl.col("operation").is_not_null())
-    host = every.filter(~on_device & pl.col("start_ns").is_not_null() & pl.col("duration_ms").is_finite())
-    on_host = host.select("rank", "step", _ms(host["start_ns"].min()).alias("start_ms"), "duration_ms")
-    moving = every.filter(~pl.col("operation").is_in(BETWEEN_TWO)).drop("backend")
-    rows = _numbered(moving.filter(pl.col("start_ns").is_not_null() & pl.col("duration_ms").is_finite()))
-    rows = _met(rows, align(_ends(rows), clocks))
-    aligned = align(_ends(rows), clocks)
-    rows = _waits(rows.with_columns(start_ms=_by(aligned)))
-    left = moving.height - rows.height
-    return Matched(rows, aligned, left, _unsure(moving, rows) if left else frozenset(), on_host)
+    all_rows = table.filter((on_device | pl.col("backend").is_in(_HOST_BACKENDS)) & pl.col("operation").is_not_null())
+    host = all_rows.filter(~on_device & pl.col("start_ns").is_not_null() & pl.col("duration_ms").is_finite())
+    on_host = host.select("rank", "step", _start_ms(host["start_ns"].min()).alias("start_ms"), "duration_ms")
+    moving = all_rows.filter(~pl.col("operation").is_in(BETWEEN_TWO)).drop("backend")
+    rows = _number_matches(moving.filter(pl.col("start_ns").is_not_null() & pl.col("duration_ms").is_finite()))
+    rows = _select_met(rows, align(_find_ends(rows), clocks))
+    aligned = align(_find_ends(rows), clocks)
+    rows = _add_waits(rows.with_columns(start_ms=_aligned_starts(aligned)))
+    unmatched = moving.height - rows.height
+    return Matched(rows, aligned, unmatched, _find_unsure(moving, rows) if unmatched else frozenset(), on_host)
 
 
-def _ms(first: Any) -> pl.Expr:
-    """When rows start, in milliseconds after the first one: nanoseconds since 1970 are too many for a float."""
+def _start_ms(first: Any) -> pl.Expr:
+    """Return the start in ms after the first one: nanoseconds since 1970 exceed the precision of a float."""
     since: pl.Expr = pl.col("start_ns") - first
-    return since * _NS
+    return since * _MS_PER_NS
 
 
-def _unsure(moving: pl.DataFrame, rows: pl.DataFrame) -> frozenset[int]:
-    known = rows.group_by("step").agg(known=pl.len())
-    counted = moving.group_by("step").len().join(known, on="step", how="left")
-    return frozenset(counted.filter(pl.col("len") > pl.col("known").fill_null(0))["step"].drop_nulls())
+def _find_unsure(moving: pl.DataFrame, rows: pl.DataFrame) -> frozenset[int]:
+    matched = rows.group_by("step").agg(known=pl.len())
+    counts = moving.group_by("step").len().join(matched, on="step", how="left")
+    return frozenset(counts.filter(pl.col("len") > pl.col("known").fill_null(0))["step"].drop_nulls())
 
 
-def _numbered(moving: pl.DataFrame) -> pl.DataFrame:
-    """The rows that have partners, with the number of their collective; times in ms from the first start."""
-    size = pl.when(pl.col("operation").is_in(_OF_ONE_SIZE)).then("bytes")
-    # one number stands for the whole key: keys are compared many times
+def _number_matches(moving: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with partners, with the number of their collective and times in ms from the first start."""
+    size = pl.when(pl.col("operation").is_in(_EQUAL_SIZE)).then("bytes")
+    # hash the key once, because keys are compared many times
     key = pl.struct("step", "group", "group_size", "operation", "dtype", size.alias("size")).hash()
-    rows = moving.select(pl.exclude("start_ns"), start_ms=_ms(moving["start_ns"].min()), key=key)
+    rows = moving.select(pl.exclude("start_ns"), start_ms=_start_ms(moving["start_ns"].min()), key=key)
     rows = rows.with_columns(index=pl.int_range(pl.len()).over("rank", "key"), count=pl.len().over("rank", "key"))
     rows = rows.filter(pl.col("count") == pl.col("count").mode().max().over("key"))
     rows = rows.with_columns(match=pl.struct("key", "index").hash())
     rows = rows.with_columns(ranks=pl.len().over("match").cast(pl.Int64))
-    # more ranks than a group has: several groups that do not tell their names
+    # more ranks than the group size: several unnamed groups
     return rows.filter(
         (pl.col("ranks") > 1) & (pl.col("ranks") <= pl.col("group_size").fill_null(pl.col("ranks")))
     ).drop("key", "count")
 
 
-def _ends(rows: pl.DataFrame) -> pl.DataFrame:
-    together = rows.filter(pl.col("operation").is_in(_TOGETHER))
+def _find_ends(rows: pl.DataFrame) -> pl.DataFrame:
+    together = rows.filter(pl.col("operation").is_in(_SYNCHRONIZING))
     return together.select("match", "rank", end_ms=pl.col("start_ms") + pl.col("duration_ms"))
 
 
-def _met(rows: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
-    """Those in which every rank came before any was through."""
-    start = _by(clocks)
+def _select_met(rows: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
+    """Select the collectives in which every rank arrived before any left."""
+    start = _aligned_starts(clocks)
     apart = start.max().over("match") - (start + pl.col("duration_ms")).min().over("match")
     slack = _SLACK * (clocks.error_ms or 0.0) + _TICK_MS
-    return rows.filter((apart <= slack) | ~pl.col("operation").is_in(_TOGETHER))
+    return rows.filter((apart <= slack) | ~pl.col("operation").is_in(_SYNCHRONIZING))
 
 
-def _by(clocks: Clocks) -> pl.Expr:
-    """The starts, by clocks that were brought together."""
+def _aligned_starts(clocks: Clocks) -> pl.Expr:
+    """Return the starts on aligned clocks."""
     offset = pl.col("rank").replace_strict(clocks.offset_ms, default=0.0, return_dtype=pl.Float64)
     return pl.col("start_ms") + offset
 
 
-def _waits(rows: pl.DataFrame) -> pl.DataFrame:
+def _add_waits(rows: pl.DataFrame) -> pl.DataFrame:
     shortest = pl.col("duration_ms").min().over("match")
     return rows.with_columns(wait_ms=pl.col("duration_ms") - shortest)
 
 
 def by_collective(matched: Matched) -> pl.DataFrame:
-    """One row for each collective.
+    """Return one row per collective.
 
-    ``ranks`` that were compared; ``spread_ms`` from the first start to the last, by clocks that were brought together;
-    ``wait_ms`` that of the rank that waited longest, ``mean_wait_ms`` that of all; ``duration_ms`` the shortest, which
-    is that of ``last_rank``, null if none waited; ``bus_gb_per_s`` during that.
+    ``ranks`` is the number of compared ranks. ``spread_ms`` is the time from the first to the last start, by aligned
+    clocks. ``wait_ms`` is the longest wait of a rank and ``mean_wait_ms`` the mean of all. ``duration_ms`` is the
+    shortest duration. ``last_rank`` has this duration, and is null if no rank waited. ``bus_gb_per_s`` is the bandwidth
+    during it.
     """
     last = pl.col("duration_ms").arg_min()
     start = pl.col("start_ms")
@@ -162,10 +163,10 @@ def by_collective(matched: Matched) -> pl.DataFrame:
 
 
 def kinds(collectives: pl.DataFrame) -> pl.DataFrame:
-    """What `by_collective` says, a row for each operation, group size, type and message size; longest in all first.
+    """Summarize `by_collective` by operation, group size, type and message size, the longest total first.
 
-    ``groups`` counts process groups; times and bandwidth are medians, ``longest_wait_ms`` is not; ``last_rank`` is the
-    one that came last most often, in ``last_percent`` of all.
+    ``groups`` is the number of process groups. Times and bandwidth are medians, except ``longest_wait_ms``.
+    ``last_rank`` is the rank that arrives last most often, in ``last_percent`` of all.
     """
     keys = ("operation", "group_size", "dtype", "bytes")
     last = pl.col("last_rank").mode().min()
@@ -188,28 +189,27 @@ def kinds(collectives: pl.DataFrame) -> pl.DataFrame:
 
 
 def of_steps(matched: Matched) -> pl.DataFrame:
-    """For each rank and step, the time in which it only waited for others, and on a host that of all communication.
+    """Return, for each rank and step, the time of pure waiting, and on hosts the time of all communication.
 
-    Unions of intervals: several at once count once. ``wait_ms`` = |first ``wait_ms`` of each|, of which no more counts
-    than was exposed, where that is known; ``host_comm_ms`` = |collectives and messages that run on the host|. How long
-    a rank waits in a message is not known.
+    Overlapping intervals count once. ``wait_ms`` = |first ``wait_ms`` of each|, limited to the exposed time if known.
+    ``host_comm_ms`` = |collectives and messages that run on the host|. Waits in messages are unknown.
     """
     on_device = pl.col("device").is_not_null()
     wait = pl.min_horizontal("wait_ms", pl.when(on_device).then("exposed_ms"))
-    waits = _union(matched.rows.select("rank", "step", "start_ms", wait_ms=wait))
-    whole = _union(matched.on_host.select("rank", "step", "start_ms", host_comm_ms="duration_ms"))
-    return waits.join(whole, on=["rank", "step"], how="full", coalesce=True, nulls_equal=True)
+    waits = _union_length(matched.rows.select("rank", "step", "start_ms", wait_ms=wait))
+    host_comm = _union_length(matched.on_host.select("rank", "step", "start_ms", host_comm_ms="duration_ms"))
+    return waits.join(host_comm, on=["rank", "step"], how="full", coalesce=True, nulls_equal=True)
 
 
-def _union(rows: pl.DataFrame) -> pl.DataFrame:
-    """The union of intervals of each rank and step, whose lengths are in the last column."""
+def _union_length(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the length of the union of intervals for each rank and step, in the last column."""
     length = rows.columns[-1]
-    rows = rows.sort("rank", "start_ms").with_columns(_new(length))
+    rows = rows.sort("rank", "start_ms").with_columns(_added_length(length))
     return rows.group_by("rank", "step", maintain_order=True).agg(pl.col(length).sum())
 
 
-def _new(length: str) -> pl.Expr:
-    """What each interval adds to the union of those before it, of the same rank and step."""
+def _added_length(length: str) -> pl.Expr:
+    """Return the length that each interval adds to the union of earlier intervals of the same rank and step."""
     end = pl.col("start_ms") + pl.col(length)
     before = end.cum_max().forward_fill().shift(1)
     return (end - pl.max_horizontal("start_ms", before)).clip(lower_bound=0.0).over("rank", "step").alias(length)

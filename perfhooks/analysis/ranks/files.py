@@ -1,4 +1,4 @@
-"""What the ranks of a run wrote of a window: their small files, never a trace."""
+"""Read the small files that the ranks of a run wrote for a window; no traces."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEPS: Final[Mapping[str, pl.DataType]] = {
     **dict.fromkeys(("busy_ms", "device_idle_ms", "compute_ms", "comm_ms", "exposed_comm_ms"), pl.Float64()),
     **dict.fromkeys(("ops", "kernels"), pl.Int64()),
 }
-"""The columns of a step table that are compared."""
+"""Columns of a step table that are compared."""
 
 COLLECTIVES: Final[Mapping[str, pl.DataType]] = {
     **dict.fromkeys(("rank", "step", "start_ns"), pl.Int64()),
@@ -39,17 +39,17 @@ COLLECTIVES: Final[Mapping[str, pl.DataType]] = {
     **dict.fromkeys(("duration_ms", "exposed_ms", "bus_gb_per_s"), pl.Float64()),
     "device": pl.Int64(),
 }
-"""Those of a table of collectives."""
+"""Columns of a table of collectives that are compared."""
 
-_APART_S: Final = 60.0
-"""Seconds that the clocks of two machines never differ by."""
+_MAX_CLOCK_DIFFERENCE_S: Final = 60.0
+"""Maximum difference between the clocks of two machines, in seconds."""
 
-_BATCH: Final = 8 << 20
-"""Maximum bytes of tables that are held as text at once."""
+_MAX_BATCH_BYTES: Final = 8 << 20
+"""Maximum size of tables that are held as text, in bytes."""
 
 
 class Facts(msgspec.Struct, gc=False):
-    """What a rank says of a window, as far as ranks are compared by it; see `perfhooks.run.capture.Capture`."""
+    """Facts of a rank about a window that the comparison needs; see `perfhooks.run.capture.Capture`."""
 
     node: str = ""
     boot: str = ""
@@ -66,7 +66,7 @@ class Facts(msgspec.Struct, gc=False):
 
     @property
     def clock(self) -> str:
-        """A name for its clock, if it said where it ran: that of the machine alone others may have, too."""
+        """Name of its clock; empty without boot id, because other machines may have the same node name."""
         return f"{self.node} {self.boot}" if self.boot else ""
 
 
@@ -76,93 +76,92 @@ class RankedWindow:
 
     name: str
     facts: dict[int, Facts]
-    """By rank; of those that left anything that can be read."""
+    """Facts by rank, for ranks with readable files."""
     steps: pl.DataFrame
     collectives: pl.DataFrame
     unreadable: dict[int, str] = field(default_factory=dict)
-    """Ranks of whom something cannot be read, and what."""
+    """Errors by rank for unreadable files."""
     earlier: dict[int, float] = field(default_factory=dict)
-    """Ranks that left it of an earlier attempt of the job only, and how many seconds before; not in the tables."""
+    """Ranks with files of an earlier attempt of the job only, and its age in seconds. They are not in the tables."""
 
     @property
     def clocks(self) -> dict[int, str]:
-        """The clock of each rank that said where it ran."""
+        """Clock of each rank, if known."""
         return {rank: facts.clock for rank, facts in self.facts.items() if facts.clock}
 
 
-def began(seen: Listing) -> set[int]:
-    """The ranks that left any sign of having been asked to record in the folder of a run."""
-    return ranks_of_run(seen.files)
+def began(listing: Listing) -> set[int]:
+    """Return the ranks with any file in the run folder that shows a request to record."""
+    return ranks_of_run(listing.files)
 
 
 def read(folder: Path, ranks: Iterable[int]) -> RankedWindow:
     """Read one window.
 
     Args:
-        folder: The window's.
-        ranks: Those that left anything in it.
+        folder: Folder of the window.
+        ranks: Ranks with files in it.
     """
     facts: dict[int, Facts] = {}
     problems: dict[int, str] = {}
     for rank in sorted(ranks):
         try:
-            facts[rank] = _facts(folder / artifact(rank, CAPTURE))
+            facts[rank] = _read_facts(folder / artifact(rank, CAPTURE))
         except PerfhooksError as error:
             problems[rank] = str(error)
-    earlier = _earlier(facts)
+    earlier = _find_earlier(facts)
     of_last = [rank for rank in facts if rank not in earlier]
     steps, collectives = (
-        _table(folder, name, of_last, schema, problems)
+        _read_table(folder, name, of_last, schema, problems)
         for name, schema in ((layout.STEPS, STEPS), (layout.COLLECTIVES, COLLECTIVES))
     )
     return RankedWindow(folder.name, facts, steps, collectives, problems, earlier)
 
 
 def of_tables(name: str, steps: Mapping[int, pl.DataFrame], collectives: Mapping[int, pl.DataFrame]) -> RankedWindow:
-    """Return a window whose tables are in memory.
+    """Return a window from tables in memory.
 
     Args:
-        name: Its name.
-        steps: The step table of each rank.
-        collectives: The table of `perfhooks.report.handlers.collectives.rows` of each rank.
+        name: Name of the window.
+        steps: Step table of each rank.
+        collectives: Table of `perfhooks.report.handlers.collectives.rows` of each rank.
     """
     facts = {rank: Facts(state="done") for rank in sorted(steps)}
-    return RankedWindow(name, facts, _stacked(steps, STEPS), _stacked(collectives, COLLECTIVES))
+    return RankedWindow(name, facts, _stack(steps, STEPS), _stack(collectives, COLLECTIVES))
 
 
-def _stacked(tables: Mapping[int, pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+def _stack(tables: Mapping[int, pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
     of_ranks = (table.with_columns(rank=pl.lit(rank, pl.Int64)) for rank, table in sorted(tables.items()))
     return pl.concat([_with_schema(table, schema) for table in of_ranks])
 
 
-def _earlier(facts: Mapping[int, Facts]) -> dict[int, float]:
-    """The ranks that ended a window before the processes had begun that recorded it last, and how many seconds before.
+def _find_earlier(facts: Mapping[int, Facts]) -> dict[int, float]:
+    """Return the ranks that ended a window before the processes of its last attempt began, and how many seconds before.
 
-    On one clock that is certain; between machines, whose clocks may differ, it takes a minute.
+    On one clock this is certain. Between machines, whose clocks may differ, it needs a minute.
     """
     last = max((fact.began for fact in facts.values()), default=0.0)
     on_clock: dict[str, float] = {}
     for fact in facts.values():
         on_clock[fact.clock] = max(fact.began, on_clock.get(fact.clock, 0.0))
-    found = {}
+    ages = {}
     for rank, fact in facts.items():
         is_before = fact.clock and fact.time < on_clock[fact.clock]
-        if fact.time and (is_before or fact.time < last - _APART_S):
-            found[rank] = last - fact.time
-    return found
+        if fact.time and (is_before or fact.time < last - _MAX_CLOCK_DIFFERENCE_S):
+            ages[rank] = last - fact.time
+    return ages
 
 
-def _facts(path: Path) -> Facts:
+def _read_facts(path: Path) -> Facts:
     try:
         return read_json(path, Facts, "the facts of a window")
     except FileNotFoundError:
-        return Facts()  # its trace was saved, and not even that could be said
+        return Facts()  # the trace was saved, but not its facts
 
 
-def _table(
+def _read_table(
     folder: Path, name: str, ranks: Iterable[int], schema: Mapping[str, pl.DataType], problems: dict[int, str]
 ) -> pl.DataFrame:
-    """The rows of all ranks, one rank's below the other's."""
     parts = [pl.DataFrame(schema=dict(schema))]
     texts: dict[int, bytes] = {}
     for rank in ranks:
@@ -171,25 +170,25 @@ def _table(
         except FileNotFoundError:
             continue
         except OSError as error:
-            problems[rank] = _said(error)
-        if sum(map(len, texts.values())) >= _BATCH:
-            parts += _typed(texts, schema, problems)
+            problems[rank] = _describe_error(error)
+        if sum(map(len, texts.values())) >= _MAX_BATCH_BYTES:
+            parts += _parse_tables(texts, schema, problems)
             texts.clear()
-    return pl.concat([*parts, *_typed(texts, schema, problems)])
+    return pl.concat([*parts, *_parse_tables(texts, schema, problems)])
 
 
-def _typed(
+def _parse_tables(
     texts: Mapping[int, bytes], schema: Mapping[str, pl.DataType], problems: dict[int, str]
 ) -> Iterator[pl.DataFrame]:
-    """The tables of some ranks; files of one header are read as one, which is ten times as fast."""
-    alike: dict[bytes, list[int]] = {}
+    """Yield the tables of some ranks. Files with the same header are parsed together, which is 10 times as fast."""
+    by_header: dict[bytes, list[int]] = {}
     for rank, text in texts.items():
-        alike.setdefault(text.partition(b"\n")[0], []).append(rank)
-    for ranks in alike.values():
+        by_header.setdefault(text.partition(b"\n")[0], []).append(rank)
+    for ranks in by_header.values():
         try:
-            parts = [_parsed(texts, ranks)]
+            parts = [_parse(texts, ranks)]
         except (ValueError, pl.exceptions.PolarsError):
-            parts = list(_one_by_one(texts, ranks, problems))
+            parts = list(_parse_singly(texts, ranks, problems))
         for part in parts:
             yield _with_schema(part, schema)
 
@@ -201,16 +200,16 @@ def _with_schema(table: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.D
     )
 
 
-def _one_by_one(texts: Mapping[int, bytes], ranks: Iterable[int], problems: dict[int, str]) -> Iterator[pl.DataFrame]:
+def _parse_singly(texts: Mapping[int, bytes], ranks: Iterable[int], problems: dict[int, str]) -> Iterator[pl.DataFrame]:
     for rank in ranks:
         try:
-            yield _parsed(texts, [rank])
+            yield _parse(texts, [rank])
         except (ValueError, pl.exceptions.PolarsError) as error:
-            problems[rank] = _said(error)
+            problems[rank] = _describe_error(error)
 
 
-def _parsed(texts: Mapping[int, bytes], ranks: Sequence[int]) -> pl.DataFrame:
-    """Rows of some ranks under one header, all of them text but the rank, which is that of the file's name.
+def _parse(texts: Mapping[int, bytes], ranks: Sequence[int]) -> pl.DataFrame:
+    """Return the rows of some ranks as text, with the rank as a number from the file name.
 
     Raises:
         ValueError: A row is not a line.
@@ -224,5 +223,5 @@ def _parsed(texts: Mapping[int, bytes], ranks: Sequence[int]) -> pl.DataFrame:
     return table.with_columns(pl.Series("rank", np.repeat(ranks, lines), dtype=pl.Int64))
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]

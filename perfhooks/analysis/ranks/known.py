@@ -1,4 +1,4 @@
-"""What was said of earlier windows: so that a page after the thousandth window costs what one after the tenth does."""
+"""Cache of window summaries, so that the cost of a report does not grow with the number of windows."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SETTLED_S: Final = 2.0
-"""A folder that changed so few seconds ago may change again without showing it: clocks of disks tick slowly."""
+"""Age of a folder, in seconds, from which a further change is visible in its modification time."""
 
 
 class WindowSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ranks say of one window."""
+    """The data of all ranks about one window."""
 
     changed: int = 0
-    """When its folder changed last, in nanoseconds since 1970."""
+    """Modification time of its folder in ns since 1970."""
     ranks: tuple[int, ...]
-    """Those that left anything."""
+    """Ranks with files in the window."""
     is_trimmed: bool
     """Whether ranks delete their old windows."""
     compared: dict[str, Any]
     missing: tuple[dict[str, Any], ...]
 
 
-class _KnownFile(msgspec.Struct):
-    """The file; of another version it is worth nothing."""
+class _CacheFile(msgspec.Struct):
+    """The layout of the file. Files of other versions are ignored."""
 
     version: str
     windows: dict[str, WindowSummary]
 
 
 class SummaryCache:
-    """What was said of windows whose folders have not changed since.
+    """Summaries of windows whose folders have not changed.
 
     Args:
-        windows: By name.
+        windows: Summaries by name.
     """
 
     def __init__(self, windows: dict[str, WindowSummary] | None = None) -> None:
@@ -54,29 +54,29 @@ class SummaryCache:
 
     @classmethod
     def read(cls, run: Path) -> SummaryCache:
-        """What was kept in a run folder; nothing if it was kept by another version, or cannot be read."""
+        """Read the cache of a run folder; empty if another version wrote it, or if it is not readable."""
         try:
-            kept = read_json(run / PAGE_CACHE, _KnownFile, "what is known of windows")
+            cache = read_json(run / PAGE_CACHE, _CacheFile, "a cache of window summaries")
         except (FileNotFoundError, PerfhooksError):
             return cls()
-        return cls(kept.windows if kept.version == __version__ else None)
+        return cls(cache.windows if cache.version == __version__ else None)
 
     def keep(self, run: Path, names: Iterable[str]) -> None:
-        """Write it into a run folder, as far as it is of windows that are still shown."""
+        """Write the summaries of the named windows into a run folder."""
         windows = {name: self._windows[name] for name in names if name in self._windows}
         try:
             with publish(run / PAGE_CACHE) as file:
-                file.write(encoded(_KnownFile(__version__, windows)))
+                file.write(encoded(_CacheFile(__version__, windows)))
         except OSError as error:
-            logger.debug("what is known of windows is not kept: %s", error)
+            logger.debug("the cache of window summaries cannot be written: %s", error)
 
     def of(self, window: Path, make: Callable[[Path], WindowSummary]) -> WindowSummary:
-        """What is said of a window; made anew if its folder has changed."""
+        """Return the summary of a window. It is created again if the folder has changed."""
         changed = window.lstat().st_mtime_ns
-        known = self._windows.get(window.name)
-        if known is not None and known.changed == changed:
-            return known
-        told = msgspec.structs.replace(make(window), changed=changed)
+        cached = self._windows.get(window.name)
+        if cached is not None and cached.changed == changed:
+            return cached
+        summary = msgspec.structs.replace(make(window), changed=changed)
         if time.time() - changed / 1e9 > _SETTLED_S:
-            self._windows[window.name] = told
-        return told
+            self._windows[window.name] = summary
+        return summary

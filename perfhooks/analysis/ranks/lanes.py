@@ -1,4 +1,4 @@
-"""Lanes for overlapping work of a stream: viewers drop slices that cross others on their lane."""
+"""Lanes for overlapping work of a stream. Viewers drop slices that partially overlap on one lane."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     Event = dict[str, msgspec.Raw]
 
 _APART: Final = 1 << 32
-"""Distance of the numbers of a stream's lanes: above all numbers of threads and streams."""
+"""Distance between the numbers of a stream's lanes. It exceeds all thread and stream numbers."""
 
 Place = tuple[bytes, bytes]
 """Process and stream, as JSON."""
 
 
 class Lanes:
-    """Moves work that overlaps earlier work of its stream to further lanes, with the ends of its links."""
+    """Moves work that overlaps earlier work of its stream to other lanes, with the ends of its links."""
 
     def __init__(self) -> None:
         self._extents: dict[Place, list[tuple[Decimal, Decimal]]] = {}
@@ -32,7 +32,7 @@ class Lanes:
         self._is_work: dict[bytes, bool] = {}
 
     def move(self, event: Event) -> None:
-        """Give an event the number of its lane; events come in the order of the file."""
+        """Set the lane of an event. Events must be passed in file order."""
         kind = bytes(event.get("ph", b""))
         if not {"pid", "tid", "ts"} <= event.keys() or kind not in (b'"X"', b'"f"'):
             return
@@ -40,28 +40,28 @@ class Lanes:
         if kind == b'"f"':
             event["tid"] = self._moved.get((pid, tid, time), event["tid"])
             return
-        if not self._works(bytes(event.get("cat", b'""'))) or not tid.isdigit():
+        if not self._is_device_work(bytes(event.get("cat", b'""'))) or not tid.isdigit():
             return
         try:
             start = Decimal(time.decode().strip('"'))
             end = start + Decimal(bytes(event.get("dur", b"")).decode().strip('"'))
         except (ArithmeticError, ValueError):
             return
-        if lane := self._lane((pid, tid), start, end):
+        if lane := self._take_lane((pid, tid), start, end):
             event["tid"] = self._moved[pid, tid, time] = msgspec.Raw(b"%d" % (int(tid) + lane * _APART))
 
-    def _works(self, category: bytes) -> bool:
-        known = self._is_work.get(category)
-        if known is None:
+    def _is_device_work(self, category: bytes) -> bool:
+        is_work = self._is_work.get(category)
+        if is_work is None:
             try:
-                known = classify(str(decode_value(category))) in DEVICE_WORK
+                is_work = classify(str(decode_value(category))) in DEVICE_WORK
             except MALFORMED:
-                known = False
-            self._is_work[category] = known
-        return known
+                is_work = False
+            self._is_work[category] = is_work
+        return is_work
 
-    def _lane(self, place: Place, start: Decimal, end: Decimal) -> int:
-        """Return the first lane of a stream that is free, and take it."""
+    def _take_lane(self, place: Place, start: Decimal, end: Decimal) -> int:
+        """Return the first free lane of a stream, and occupy it."""
         lanes = self._extents.setdefault(place, [])
         for number, (first, last) in enumerate(lanes):
             if start >= last or end <= first:
@@ -71,7 +71,7 @@ class Lanes:
         return len(lanes) - 1
 
     def added(self) -> Iterator[tuple[Place, int, int]]:
-        """Yield each lane beside the first of its stream: the stream, its number there, and its number as a thread."""
+        """Yield each additional lane: its stream, its number in the stream, and its thread number."""
         for place, lanes in self._extents.items():
             for number in range(1, len(lanes)):
                 yield place, number, int(place[1]) + number * _APART

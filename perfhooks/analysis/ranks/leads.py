@@ -1,15 +1,15 @@
-"""Who makes the other ranks wait, at every step: the frontier of the stages of a step.
+"""Find the rank that the other ranks wait for, from unprofiled steps: the frontier of the stages of a step.
 
-Ranks meet once a step: in the backward pass, in which they bring their gradients together. So a step is looked at from
-one meeting to the next, each rank by its own clock::
+Ranks synchronize once per step, in the backward pass, where they reduce gradients. Each step is therefore measured from
+one synchronization to the next, by each rank's own clock::
 
     rank 0   | update | data | forward | backward, of which waiting ~~~~~~~~~ |
     rank 1   | update | data ................. | forward | backward           |
                                ^ here rank 1 falls behind                     ^ here all have waited for it
 
-Times are cumulated from one meeting on. The frontier of a stage is where the last rank is at its end; what it moves by
-is the exposed time of the stage, and all of them sum to the step. Means would blame the backward pass, in which the
-others wait. No clocks need to agree. Source: StageFrontier, arXiv 2606.06751.
+Times are cumulated from the synchronization. The frontier of a stage is the time at which the last rank ends it. The
+exposed time of a stage is the advance of the frontier, and the exposed times sum to the step. Means over ranks would
+blame the backward pass, in which the other ranks wait. Clocks need not agree. Source: StageFrontier, arXiv 2606.06751.
 """
 
 from __future__ import annotations
@@ -32,145 +32,147 @@ if TYPE_CHECKING:
 
     Ints: TypeAlias = NDArray[np.int64]
 
-_LESS: Final = 0.25
-"""Before a change, or after it, there is no lead where it is less than so much of what it is beside."""
+_MAX_RATIO: Final = 0.25
+"""Maximum ratio of the delays before and after a change, for a delay on one side only."""
 _CHUNK: Final = 512
-"""Steps that are cumulated at a time: those of a thousand ranks stay in the processor's cache."""
-_CANDIDATES: Final = 16
-"""Ranks that are looked at closely for a stage, of those that take longest for it on average."""
-_LAST: Final = 4
-"""One in so many steps, at the end, of which the average counts as well: what has just begun is seen there."""
+"""Steps that are cumulated at a time. For 1,000 ranks they fit into the CPU cache."""
+_MAX_CANDIDATES: Final = 16
+"""Number of ranks per stage that are analyzed in detail, by mean duration."""
+_LAST_FRACTION: Final = 4
+"""Fraction (1/4) of the last steps with a mean of their own, so that a recent delay is found."""
 _MOST_UNKNOWN: Final = 0.5
-"""Stages that are not known for a larger share of the steps are not told apart."""
+"""Maximum fraction of steps without a stage. Otherwise the stage is merged."""
 
 
 class RankSteps(NamedTuple):
-    """What the timeline of one rank says; columns of equal length, in the order in which its steps ran.
+    """Timeline of one rank: columns of equal length, in the order of the steps.
 
-    All but numbers are milliseconds, NaN where nobody told.
+    All columns except numbers are in ms; NaN if not measured.
     """
 
     numbers: Ints
     wall_ms: Values
     data_ms: Values
     backward_ms: Values
-    """From a step's begin until its last backward pass began."""
+    """Time from the start of the step to the start of its last backward pass."""
     update_ms: Values
-    """And until that pass ended."""
+    """Time from the start of the step to the end of that pass."""
 
 
 class StageTimes(NamedTuple):
-    """The steps that all ranks know."""
+    """Steps that all ranks have."""
 
     names: tuple[str, ...]
-    """In their order: those that all ranks tell."""
+    """Stages that all ranks measured, in order."""
     numbers: Ints
-    """Of the steps."""
+    """Step numbers."""
     times: Ints
-    """Nanoseconds: of each rank, for each stage, in each step."""
+    """Nanoseconds by rank, stage and step."""
 
 
 def alike(ranks: Sequence[RankSteps], roles: Sequence[int | None]) -> list[list[int]]:
-    """Which ranks can be compared: those of one role that tell the same stages, by their places.
+    """Group the ranks that can be compared, as lists of indices: those of one role with equal stages.
 
     Args:
-        ranks: What each of them says.
-        roles: Of each, as far as it is known: a stage of a pipeline does other work than the next one.
+        ranks: Timelines of the ranks.
+        roles: Role of each rank, None if unknown. Stages of a pipeline do different work.
     """
-    found: dict[tuple[int | None, bytes], list[int]] = {}
-    for place, (rank, role) in enumerate(zip(ranks, roles, strict=True)):
-        told = np.isfinite(rank[2:]).mean(axis=1) > 1 - _MOST_UNKNOWN if len(rank.numbers) else np.zeros(0, np.bool_)
-        found.setdefault((role, told.tobytes()), []).append(place)
-    return list(found.values())
+    groups: dict[tuple[int | None, bytes], list[int]] = {}
+    for index, (rank, role) in enumerate(zip(ranks, roles, strict=True)):
+        has_stage = (
+            np.isfinite(rank[2:]).mean(axis=1) > 1 - _MOST_UNKNOWN if len(rank.numbers) else np.zeros(0, np.bool_)
+        )
+        groups.setdefault((role, has_stage.tobytes()), []).append(index)
+    return list(groups.values())
 
 
 def aligned(ranks: Sequence[RankSteps]) -> StageTimes | None:
-    """The same steps of all ranks side by side, in as many stages as all of them tell; None of too few steps.
+    """Return the common steps of all ranks in the most detailed common stages; None with too few steps.
 
-    Steps are matched by their numbers. The stages are ``update`` (from the end of the last backward pass, over the end
-    of the step), ``data``, ``forward`` (until the backward pass begins) and ``backward``; without backward passes
-    ``data`` and ``rest``; without any of it ``step``.
+    Steps are matched by number. The stages are ``update`` (from the end of the last backward pass to the end of the
+    step), ``data``, ``forward`` (until the start of the backward pass) and ``backward``. Without backward passes they
+    are ``data`` and ``rest``. Without both the only stage is ``step``.
     """
-    most = None
-    for names in (("step",), _ALL, ("update", "forward", "backward"), ("data", "rest"), ("step",)):
-        known = [_known(rank, names) for rank in ranks]
-        numbers = reduce(_common, (each[0] for each in known)) if known else np.empty(0, np.int64)
-        if most is None:
-            most = len(numbers)
-            if most < LEAST_STEPS:
+    max_steps = None
+    for names in (("step",), _ALL_STAGES, ("update", "forward", "backward"), ("data", "rest"), ("step",)):
+        by_rank = [_extract_stages(rank, names) for rank in ranks]
+        numbers = reduce(_find_common, (rank_steps[0] for rank_steps in by_rank)) if by_rank else np.empty(0, np.int64)
+        if max_steps is None:
+            max_steps = len(numbers)
+            if max_steps < LEAST_STEPS:
                 return None
-        elif len(numbers) >= max(LEAST_STEPS, most * (1 - _MOST_UNKNOWN)):
-            times = np.empty((len(known), len(names), len(numbers)), np.int64)
-            for row, (mine, stages) in zip(times, known, strict=True):
-                row[:] = stages[:, np.searchsorted(mine, numbers)]
+        elif len(numbers) >= max(LEAST_STEPS, max_steps * (1 - _MOST_UNKNOWN)):
+            times = np.empty((len(by_rank), len(names), len(numbers)), np.int64)
+            for row, (rank_numbers, stages) in zip(times, by_rank, strict=True):
+                row[:] = stages[:, np.searchsorted(rank_numbers, numbers)]
             return StageTimes(names, numbers, times)
     return None
 
 
-_ALL: Final = ("update", "data", "forward", "backward")
+_ALL_STAGES: Final = ("update", "data", "forward", "backward")
 
 
-def _known(rank: RankSteps, names: tuple[str, ...]) -> tuple[Ints, Ints]:
-    """The numbers of the steps of which one rank tells these stages, each once and in order; and the stages' times."""
+def _extract_stages(rank: RankSteps, names: tuple[str, ...]) -> tuple[Ints, Ints]:
+    """Return the numbers of the steps of one rank with these stages, sorted and unique, and the times of the stages."""
     wall, data, backward, update = ((column * 1e6).round() for column in rank[1:])
     follows = np.diff(rank.numbers, prepend=rank.numbers[:1]) == 1
-    before = np.where(follows, np.roll(wall - update, 1), np.nan)  # what is left of the step before
-    known_data = np.minimum(data, wall if names[-1] == "rest" else backward)
+    previous = np.where(follows, np.roll(wall - update, 1), np.nan)  # the rest of the previous step
+    data_ns = np.minimum(data, wall if names[-1] == "rest" else backward)
     columns = {
         ("step",): (wall,),
-        ("data", "rest"): (known_data, wall - known_data),
-        ("update", "forward", "backward"): (before, backward, update - backward),
-        _ALL: (before, known_data, backward - known_data, update - backward),
+        ("data", "rest"): (data_ns, wall - data_ns),
+        ("update", "forward", "backward"): (previous, backward, update - backward),
+        _ALL_STAGES: (previous, data_ns, backward - data_ns, update - backward),
     }[names]
     stages = np.array(columns)
-    is_known = np.isfinite(stages).all(axis=0) & (stages >= 0).all(axis=0)
-    numbers, stages = rank.numbers[is_known], stages[:, is_known].astype(np.int64)
-    # a loop that was resumed ran some steps twice: the last time counts
+    is_valid = np.isfinite(stages).all(axis=0) & (stages >= 0).all(axis=0)
+    numbers, stages = rank.numbers[is_valid], stages[:, is_valid].astype(np.int64)
+    # a resumed loop repeats steps: the last repetition counts
     later = np.minimum.accumulate(numbers[::-1])[::-1]
     counts = numbers < np.append(later[1:], np.iinfo(np.int64).max)
     return numbers[counts], stages[:, counts]
 
 
-def _common(a: Ints, b: Ints) -> Ints:
-    """The numbers that are in both, each of which has them in order and once."""
+def _find_common(a: Ints, b: Ints) -> Ints:
+    """Return the numbers in both sorted arrays."""
     if not len(b):
         return b
-    found: Ints = a[b[np.searchsorted(b, a).clip(max=len(b) - 1)] == a]
-    return found
+    common: Ints = a[b[np.searchsorted(b, a).clip(max=len(b) - 1)] == a]
+    return common
 
 
 class Frontier(NamedTuple):
     """Columns by stage and step."""
 
     exposed: Ints
-    """By how much the frontier moves in the stage, in nanoseconds: these sum to the longest rank's step."""
+    """Advance of the frontier in ns. The sum over stages is the step of the slowest rank."""
     leader: Ints
-    """The row of the rank that is last at its end."""
+    """Row of the last rank at the end of the stage."""
 
 
 def frontier(times: Ints) -> Frontier:
-    """Who is last at the end of each stage, and by how much that is later than the last one of the stage before.
+    """Return the exposed time and the last rank of each stage.
 
     Args:
-        times: By rank, stage and step; nanoseconds.
+        times: Nanoseconds by rank, stage and step.
     """
     front, leader = np.empty(times.shape[1:], np.int64), np.empty(times.shape[1:], np.int64)
-    for place, ends in _ends(times):
-        leader[place] = ends.argmax(axis=0)
-        front[place] = ends.max(axis=0)
+    for index, ends in _ends(times):
+        leader[index] = ends.argmax(axis=0)
+        front[index] = ends.max(axis=0)
     return Frontier(np.diff(front, axis=0, prepend=0), leader)
 
 
 def _front(times: Ints, rows: slice | Flags = slice(None)) -> Ints:
-    """When the last of some ranks has ended each stage of each step."""
+    """Return the time at which the last of some ranks ends each stage."""
     front = np.empty(times.shape[1:], np.int64)
-    for place, ends in _ends(times, rows):
-        front[place] = ends.max(axis=0)
+    for index, ends in _ends(times, rows):
+        front[index] = ends.max(axis=0)
     return front
 
 
 def _ends(times: Ints, rows: slice | Flags = slice(None)) -> Iterator[tuple[tuple[int, slice], Ints]]:
-    """When each rank has ended a stage of some steps; and which stage and steps these are."""
+    """Yield the index of a stage and steps, with the time at which each rank ends that stage."""
     _, stages, steps = times.shape
     for first in range(0, steps, _CHUNK):
         part = slice(first, first + _CHUNK)
@@ -181,162 +183,154 @@ def _ends(times: Ints, rows: slice | Flags = slice(None)) -> Iterator[tuple[tupl
 
 
 class Lead(NamedTuple):
-    """A rank that the others wait for."""
+    """A straggler: a rank that the other ranks wait for."""
 
     row: int
     stage: int
     since: int | None
-    """The step with which it began; None where it led from the first step on."""
+    """First late step; None if the rank is late from the start."""
     until: int | None
-    """The last step of it; None where it goes on."""
+    """Last late step; None if the rank is late until the end."""
     lead_ms: float
-    """By how much it is behind in the stage: the median of the steps in which it is."""
+    """Median delay in the stage, over the steps in which the rank is late."""
     percent: float
-    """In how many of 100 steps of that time it is."""
+    """Percentage of the steps in this span in which the rank is late."""
     cost_ms: float
-    """What a step of that time would be shorter without those that lead this stage: the mean."""
+    """Mean gain per step in this span without all stragglers of the stage."""
     total_ms: float
-    """The same of all those steps."""
+    """Sum of this gain over the span."""
 
 
 def leads(stages: StageTimes) -> list[Lead]:
-    """The ranks that lead a stage by evidence, what costs most first: the one rule of the house.
+    """Return the stragglers of each stage, the most expensive first.
 
-    A rank is behind in a stage by what it takes longer for it than the others, as far as it is also behind
-    at the end of the stage: who was early and waits is not. It leads where the mean of that is `SLOW` of the step or
-    more (among `MANY` ranks `MANY_SLOW`, and `FAR` more than ranks usually differ), and more than chance makes of equal
-    ranks in one of a hundred looks; of a step counts no more than what one
-    takes, so that one long pause is no evidence. Where it changes once, the time before or after may lead alone. Of
-    more than half of the ranks none leads: then the others are fast.
+    The delay of a rank in a stage is the smaller of two excesses over the other ranks: of its time in the stage and of
+    its end of the stage. A rank that was early and waits therefore has no delay. A rank is a straggler if its mean
+    delay is at least `SLOW` of the step. With `MANY` ranks the limits are `MANY_SLOW` of the step and `FAR` times the
+    usual deviation of ranks. The delay must also be significant: chance alone exceeds it in one of 100 comparisons of
+    equal ranks. Each delay is limited to one step, so that a long pause is no evidence. If the delay changes once, the
+    span before or after the change may count alone. If more than half of the ranks are late, none is reported, because
+    the other ranks are fast.
     """
     times, ranks = stages.times, len(stages.times)
-    if ranks <= 1:  # nobody waits for one alone
+    if ranks <= 1:  # a single rank has no straggler
         return []
     front = _front(times)
     step = float(np.median(front[-1]))
     chance = CHANCE / (ranks * len(stages.names))
-    found: list[Lead] = []
+    stragglers: list[Lead] = []
     ends = np.zeros_like(times[:, 0])
     for stage in range(len(stages.names)):
-        own = times[:, stage]
-        ends += own
-        means = own.sum(axis=1) / own.shape[1]
-        least = _least(means, step)
-        behind = _behind(own, ends, _candidates(own, means))
-        parts = {row: _part(each, step, least, chance) for row, each in behind.items()}
-        mine = [_Suspect(row, stage, part, behind[row]) for row, part in parts.items() if part is not None]
-        if mine and 2 * len(mine) <= ranks:
-            gains = _gains(times, front, [suspect.row for suspect in mine], stage)
-            found += [_lead(stages.numbers, suspect, gains, max(least, SLOW * step)) for suspect in mine]
-    return sorted((lead for lead in found if lead.cost_ms > 0), key=lambda lead: -lead.total_ms)
+        stage_times = times[:, stage]
+        ends += stage_times
+        means = stage_times.sum(axis=1) / stage_times.shape[1]
+        least = _min_delay(means, step)
+        behind = _find_delays(stage_times, ends, _find_candidates(stage_times, means))
+        parts = {row: _find_span(delays, step, least, chance) for row, delays in behind.items()}
+        suspects = [_Suspect(row, stage, part, behind[row]) for row, part in parts.items() if part is not None]
+        if suspects and 2 * len(suspects) <= ranks:
+            gains = _estimate_gains(times, front, [suspect.row for suspect in suspects], stage)
+            stragglers += [_build_lead(stages.numbers, suspect, gains, max(least, SLOW * step)) for suspect in suspects]
+    return sorted((lead for lead in stragglers if lead.cost_ms > 0), key=lambda lead: -lead.total_ms)
 
 
 SAID: Final = {
     "update": "between the backward pass and the end of the step",
-    "data": "in waiting for data",
+    "data": "waiting for data",
     "forward": "between its batch and the backward pass",
     "backward": "in the backward pass",
     "rest": "after its batch",
     "step": "in the step",
 }
-"""Where a rank leads."""
-_ALWAYS: Final = 95.0
-"""A lead in so many of 100 steps is one in all of them."""
+"""Description of each stage in messages."""
+_ALWAYS_PERCENT: Final = 95.0
+"""Percentage of late steps from which a rank counts as always late."""
 
 
 def said(lead: Lead, name: str) -> str:
-    """What is said of a rank after its name: that it led, since nobody but that rank can know why."""
-    often = "" if lead.percent >= _ALWAYS else f" in {lead.percent:.0f}% of the steps"
+    """Return the message about a straggler, without its name. It has no cause, because only that rank could know it."""
+    often = "" if lead.percent >= _ALWAYS_PERCENT else f" in {lead.percent:.0f}% of the steps"
     span = "".join(
         f" {word} step {step:,}" for word, step in (("from", lead.since), ("to", lead.until)) if step is not None
     )
-    return (
-        f"led {SAID[name]} by {words.ms(lead.lead_ms)}{often}{span}: the others waited {words.ms(lead.cost_ms)} a step"
-    )
+    delay = f"{words.ms(lead.lead_ms)} {SAID[name]}"
+    return f"is late by {delay}{often}{span}: the other ranks wait {words.ms(lead.cost_ms)} a step"
 
 
-def _least(means: Values, step: float) -> float:
-    """From how much on a rank leads a stage, on average."""
+def _min_delay(means: Values, step: float) -> float:
+    """Return the minimum mean delay of a straggler in ns."""
     if len(means) < MANY:
         return SLOW * step
     return max(MANY_SLOW * step, FAR * float(np.median(np.abs(means - np.median(means)))))
 
 
-def _candidates(times: Ints, means: Values) -> list[int]:
-    last = max(times.shape[1] // _LAST, LEAST_STEPS)
-    longest = (mean.argsort()[::-1][:_CANDIDATES] for mean in (means, times[:, -last:].mean(axis=1)))
+def _find_candidates(times: Ints, means: Values) -> list[int]:
+    last = max(times.shape[1] // _LAST_FRACTION, LEAST_STEPS)
+    longest = (mean.argsort()[::-1][:_MAX_CANDIDATES] for mean in (means, times[:, -last:].mean(axis=1)))
     return sorted(set(np.concatenate([*longest]).tolist()))
 
 
-def _behind(own: Ints, ends: Ints, rows: list[int]) -> dict[int, Values]:
-    """By how much ranks are behind the others in a stage, as far as they still are at the end of it."""
-    return dict(zip(rows, np.minimum(_beyond(own, rows), _beyond(ends, rows)), strict=True))
+def _find_delays(stage_times: Ints, ends: Ints, rows: list[int]) -> dict[int, Values]:
+    """Return the delays of ranks in a stage, by row."""
+    return dict(zip(rows, np.minimum(_find_excess(stage_times, rows), _find_excess(ends, rows)), strict=True))
 
 
-def _beyond(times: Ints, rows: list[int]) -> Matrix:
-    """What ranks take longer than the others: than their median, but of `MANY` than their mean, which is as robust."""
+def _find_excess(times: Ints, rows: list[int]) -> Matrix:
+    """Return the excess over the median of the other ranks, or over their mean with at least `MANY` ranks."""
     if len(times) < MANY:
         return beyond_others(times.astype(np.float64))[rows]
-    found: Matrix = times[rows] - (times.sum(axis=0) - times[rows]) / (len(times) - 1)
-    return found
+    excess: Matrix = times[rows] - (times.sum(axis=0) - times[rows]) / (len(times) - 1)
+    return excess
 
 
-def _part(behind: Values, step: float, least: float, chance: float) -> slice | None:
-    """The steps in which a rank leads by evidence; None where it does not."""
+def _find_span(behind: Values, step: float, least: float, chance: float) -> slice | None:
+    """Return the steps in which a rank is a straggler; None if it is not."""
     bounded = np.clip(behind, -step, step)
-    part = _changed(bounded)
-    values = bounded[part]
+    span = _split_at_change(bounded)
+    values = bounded[span]
     is_lead = values.mean() >= least and certainty(values, chance) >= 1
-    return part if is_lead else None
+    return span if is_lead else None
 
 
-def _changed(values: Values) -> slice:
-    """All steps; or those before, or after, the one change at which there is a lead on one side only."""
+def _split_at_change(values: Values) -> slice:
+    """Return all steps, or those on one side of the single change if the delay exists only there."""
     sums = np.cumsum(values - values.mean())[LEAST_STEPS - 1 : -LEAST_STEPS]
     if not len(sums):
         return slice(None)
     at = int(np.abs(sums).argmax()) + LEAST_STEPS
     before, after = float(values[:at].mean()), float(values[at:].mean())
-    if before < _LESS * after:
+    if before < _MAX_RATIO * after:
         return slice(at, None)
-    return slice(None, at) if after < _LESS * before else slice(None)
+    return slice(None, at) if after < _MAX_RATIO * before else slice(None)
 
 
-def _gains(times: Ints, front: Ints, rows: list[int], stage: int) -> Values:
-    """What each step would be shorter in a stage if some ranks were not there."""
-    others = np.ones(len(times), np.bool_)
-    others[rows] = False
-    ahead = front - _front(times, others)
-    found: Values = ahead[stage] - (ahead[stage - 1] if stage else 0)
-    return found
+def _estimate_gains(times: Ints, front: Ints, rows: list[int], stage: int) -> Values:
+    """Return by how much each step would be shorter in a stage without some ranks."""
+    remaining = np.ones(len(times), np.bool_)
+    remaining[rows] = False
+    gain = front - _front(times, remaining)
+    stage_gain: Values = gain[stage] - (gain[stage - 1] if stage else 0)
+    return stage_gain
 
 
 class _Suspect(NamedTuple):
     row: int
     stage: int
     part: slice
-    """The steps in which it leads."""
+    """Steps in which it is late."""
     behind: Values
 
 
-def _lead(numbers: Ints, suspect: _Suspect, gains: Values, clear: float) -> Lead:
-    """What is told of a rank.
-
-    Args:
-        numbers: Of all steps.
-        suspect: The rank.
-        gains: See `_gains`.
-        clear: By how much it is behind in steps that count as such.
-    """
-    part = suspect.part
-    values, numbers = suspect.behind[part], numbers[part]
+def _build_lead(numbers: Ints, suspect: _Suspect, gains: Values, clear: float) -> Lead:
+    span = suspect.part
+    values, numbers = suspect.behind[span], numbers[span]
     is_behind = values >= min(clear, float(values.max()) / 2)
-    cost = float(gains[part].mean()) / 1e6
+    cost = float(gains[span].mean()) / 1e6
     return Lead(
         row=suspect.row,
         stage=suspect.stage,
-        since=int(numbers[0]) if part.start else None,
-        until=int(numbers[-1]) if part.stop else None,
+        since=int(numbers[0]) if span.start else None,
+        until=int(numbers[-1]) if span.stop else None,
         lead_ms=float(np.median(values[is_behind])) / 1e6,
         percent=100 * float(is_behind.mean()),
         cost_ms=cost,

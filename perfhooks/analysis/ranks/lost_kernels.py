@@ -1,4 +1,4 @@
-"""Ranks whose recorder lost work of the device, found by comparing them with the ranks that do the same."""
+"""Find ranks whose recorder lost device work, by comparison with ranks of the same role."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from perfhooks.trace.nesting.missing_work import FEW
 if TYPE_CHECKING:
     from perfhooks.analysis.ranks.files import RankedWindow
 
-_UNKNOWN: Final = ("busy_ms", "device_idle_ms", "compute_ms", "exposed_comm_ms")
-"""Columns of the step table that need all kernels."""
+_DEVICE_COLUMNS: Final = ("busy_ms", "device_idle_ms", "compute_ms", "exposed_comm_ms")
+"""Columns of the step table that require all kernels."""
 _NO_TIMES: Final = "has no device times: its trace lacks work of the device"
 
 
 def find(window: RankedWindow) -> dict[int, str]:
     """Return the ranks whose device times are unknown, each with the reason.
 
-    A recorder can lose a stream, for example the one of the computation. Such a rank has kernels far below the median
-    of the other ranks of its role, though it called as many operators.
+    A recorder can lose a stream, for example the compute stream. Such a rank has far fewer kernels than the median of
+    the other ranks of its role, but as many operators.
 
     Args:
         window: The window of all ranks.
@@ -37,8 +37,8 @@ def find(window: RankedWindow) -> dict[int, str]:
     counts = means.filter(pl.col("ops").is_not_null() & pl.col("kernels").is_not_null())
     for rank, ops, kernels in counts.select("rank", "ops", "kernels").iter_rows():
         is_other = pl.col("rank").is_in([other for other, role in role_of.items() if role == role_of[rank]])
-        others = counts.filter(is_other & (pl.col("rank") != rank))
-        usual = others.select(pl.col("ops", "kernels").median()).row(0) if others.height else (0.0, 0.0)
+        other_counts = counts.filter(is_other & (pl.col("rank") != rank))
+        usual = other_counts.select(pl.col("ops", "kernels").median()).row(0) if other_counts.height else (0.0, 0.0)
         if ops >= FEW * usual[0] and kernels < FEW * usual[1]:
             few = f"{kernels:.0f} kernels in a step, other ranks {usual[1]:.0f} with as many operators"
             lost[rank] = f"lacks kernels in its trace ({few}): its device times are unknown"
@@ -48,4 +48,4 @@ def find(window: RankedWindow) -> dict[int, str]:
 def without(window: RankedWindow) -> pl.DataFrame:
     """Return the step table of a window, with empty device times for the ranks that lost kernels."""
     is_lost = pl.col("rank").is_in(list(find(window)))
-    return window.steps.with_columns(pl.when(~is_lost).then(pl.col(name)).alias(name) for name in _UNKNOWN)
+    return window.steps.with_columns(pl.when(~is_lost).then(pl.col(name)).alias(name) for name in _DEVICE_COLUMNS)

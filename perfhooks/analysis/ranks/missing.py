@@ -1,4 +1,4 @@
-"""What is missing of a run, and why, as far as the files tell."""
+"""Find missing data of a run, and its cause if the files show it."""
 
 from __future__ import annotations
 
@@ -12,52 +12,60 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.ranks.files import RankedWindow
 
-_SHOWN: Final = 12
+_MAX_SHOWN: Final = 12
 
 
 def of_window(window: RankedWindow) -> list[dict[str, Any]]:
-    """What ranks left incomplete of a window in which they left anything at all."""
+    """Return the incomplete data of the ranks that have any files in a window."""
     facts = window.facts
     steps = dict(window.steps.group_by("rank").agg("step").iter_rows())
-    whole = set().union(*steps.values()) if steps else set()
+    all_steps = set().union(*steps.values()) if steps else set()
     finished = {rank: fact for rank, fact in facts.items() if fact.state == "done"}
     rules: list[tuple[str, Callable[[int], str | None]]] = [
-        ("unfinished", lambda rank: None if rank in finished else "is not finished: `perfhooks report` does that"),
-        ("partial", lambda rank: _partial(facts[rank].partial, facts[rank].reached)),
-        ("no-table", lambda rank: _no_table(rank, finished, steps)),
-        ("fewer-steps", lambda rank: _fewer(whole - set(steps.get(rank, whole)), facts[rank].partial)),
+        ("unfinished", lambda rank: None if rank in finished else "is not finished; run `perfhooks report`"),
+        ("partial", lambda rank: _describe_partial(facts[rank].partial, facts[rank].reached)),
+        ("no-table", lambda rank: _describe_no_table(rank, finished, steps)),
+        (
+            "fewer-steps",
+            lambda rank: _describe_fewer_steps(all_steps - set(steps.get(rank, all_steps)), facts[rank].partial),
+        ),
     ]
     of_last = [rank for rank in facts if rank not in window.earlier]
-    found = [
-        entry for what, rule in rules for entry in _grouped(window.name, what, ((rank, rule(rank)) for rank in of_last))
+    entries = [
+        entry
+        for what, rule in rules
+        for entry in _group_by_text(window.name, what, ((rank, rule(rank)) for rank in of_last))
     ]
-    rest = {
+    texts_by_kind = {
         "unreadable": ((rank, f"cannot be read: {why}") for rank, why in window.unreadable.items()),
-        "earlier": ((rank, _before(seconds)) for rank, seconds in window.earlier.items()),
+        "earlier": ((rank, _describe_earlier(seconds)) for rank, seconds in window.earlier.items()),
         "lost-kernels": lost_kernels.find(window).items(),
     }
-    return found + [entry for what, told in rest.items() for entry in _grouped(window.name, what, told)]
+    return entries + [
+        entry for what, texts in texts_by_kind.items() for entry in _group_by_text(window.name, what, texts)
+    ]
 
 
-def _before(seconds: float) -> str:
-    return f"left it of an earlier attempt only, {ms(seconds * 1e3)} before the last one began: it is not compared"
+def _describe_earlier(seconds: float) -> str:
+    return f"has files of an earlier attempt only, {ms(seconds * 1e3)} before the last one began; they are not compared"
 
 
-def _partial(cause: str | None, reached: int) -> str | None:
+def _describe_partial(cause: str | None, reached: int) -> str | None:
     return None if cause is None else f"ended in step {reached}: {cause}"
 
 
-def _no_table(rank: int, finished: Mapping[int, Any], steps: Mapping[int, Any]) -> str | None:
+def _describe_no_table(rank: int, finished: Mapping[int, Any], steps: Mapping[int, Any]) -> str | None:
     if rank not in finished or rank in steps:
         return None
     return f"has no step table{': ' if finished[rank].notes else ''}{'; '.join(finished[rank].notes)}"
 
 
-def _fewer(lacking: set[int | None], partial: str | None) -> str | None:
-    numbers = sorted(each for each in lacking if each is not None)
+def _describe_fewer_steps(lacking: set[int | None], partial: str | None) -> str | None:
+    numbers = sorted(number for number in lacking if number is not None)
     if not numbers or partial is not None:
         return None
-    return f"has no step {', '.join(map(str, numbers[:_SHOWN]))}{' ...' if len(numbers) > _SHOWN else ''}, others have"
+    listed = ", ".join(map(str, numbers[:_MAX_SHOWN]))
+    return f"has no step {listed}{' ...' if len(numbers) > _MAX_SHOWN else ''}, unlike other ranks"
 
 
 def of_run(
@@ -70,77 +78,81 @@ def of_run(
     world_size: int | None = None,
     asked: object = None,
 ) -> list[dict[str, Any]]:
-    """The ranks that left nothing at all of a window, or of the run.
+    """Return the ranks without any file in a window or in the run.
 
     Args:
-        windows: The ranks that left anything, for each window.
+        windows: Ranks with files, by window.
         stages: Stage and first step of each window.
-        began: The ranks that were asked to record at any time.
-        died: The ranks that ended while they recorded a window, for each.
-        trimmed: Whether ranks delete their old windows, each by itself: then only the last of a stage tell anything.
-        world_size: The number of ranks, where it is known.
-        asked: Which ranks were to record, as ``run.json`` says.
+        began: Ranks that were ever asked to record.
+        died: Ranks that ended while they recorded a window, by window.
+        trimmed: Whether ranks delete their old windows independently. Then only the last window of a stage is checked.
+        world_size: Number of ranks, if known.
+        asked: Ranks to record, from ``run.json``.
     """
     expected = began.union(*windows.values(), *died.values())
-    found = []
+    entries = []
     for name in sorted({*windows, *died}, key=lambda name: (stages.get(name, (name, 0)), name)):
-        dead = died.get(name, set())
-        found += _grouped(name, "died", ((rank, "ended while it recorded: nothing of it is left") for rank in dead))
+        ended = died.get(name, set())
+        entries += _group_by_text(name, "died", ((rank, "ended while it recorded and left no files") for rank in ended))
         if not trimmed or _is_last(name, stages):
-            found += _absent(name, expected - windows.get(name, set()) - dead, windows, stages)
+            entries += _find_absent(name, expected - windows.get(name, set()) - ended, windows, stages)
     never = set(range(world_size or 0)) - expected
-    return found + _grouped(None, "not-recorded", ((rank, _never(rank, asked)) for rank in never))
+    return entries + _group_by_text(None, "not-recorded", ((rank, _describe_never(rank, asked)) for rank in never))
 
 
 def _is_last(name: str, stages: Mapping[str, tuple[str, int]]) -> bool:
     stage, first = stages.get(name, ("", 0))
-    return first == max((begin for each, begin in stages.values() if each == stage), default=first)
+    return first == max((start for window_stage, start in stages.values() if window_stage == stage), default=first)
 
 
-def _never(rank: int, asked: object) -> str | None:
-    """Why a rank left nothing of the whole run; None where it was not to leave anything, or may not have been."""
-    if asked is None:
-        return "left nothing: not asked to record, or lost"
-    is_asked = asked == "all" or (isinstance(asked, tuple) and rank in asked)
-    return "left nothing, though asked to record" if is_asked else None
+def _describe_never(rank: int, requested: object) -> str | None:
+    """Return why a rank has no files in the run; None if it was not asked to record, or may not have been."""
+    if requested is None:
+        return "left no files: not asked to record, or lost"
+    is_asked = requested == "all" or (isinstance(requested, tuple) and rank in requested)
+    return "left no files, although asked to record" if is_asked else None
 
 
-def _absent(
+def _find_absent(
     name: str, ranks: set[int], windows: Mapping[str, set[int]], stages: Mapping[str, tuple[str, int]]
 ) -> list[dict[str, Any]]:
     if not ranks:
         return []
     stage, first = stages.get(name, ("", 0))
-    alike = {stages[each][1]: present for each, present in windows.items() if stages.get(each, ("",))[0] == stage}
-    before = set().union(*(present for begin, present in alike.items() if begin < first))
-    after = set().union(*(present for begin, present in alike.items() if begin > first))
-    late = (ranks - before) & after
-    left = (ranks & before) - after
+    ranks_by_start = {
+        stages[window][1]: window_ranks
+        for window, window_ranks in windows.items()
+        if stages.get(window, ("",))[0] == stage
+    }
+    earlier_ranks = set().union(*(window_ranks for start, window_ranks in ranks_by_start.items() if start < first))
+    later_ranks = set().union(*(window_ranks for start, window_ranks in ranks_by_start.items() if start > first))
+    joined = (ranks - earlier_ranks) & later_ranks
+    ended = (ranks & earlier_ranks) - later_ranks
     return [
-        *_grouped(name, "joined-late", ((rank, "began to record later") for rank in late)),
-        *_grouped(name, "left", ((rank, "recorded before, and not any more") for rank in left)),
-        *_grouped(
+        *_group_by_text(name, "joined-late", ((rank, "began to record later") for rank in joined)),
+        *_group_by_text(name, "left", ((rank, "recorded earlier windows only") for rank in ended)),
+        *_group_by_text(
             name,
             "absent",
-            ((rank, "left nothing of it; the training's log may say why") for rank in ranks - late - left),
+            ((rank, "left no files of this window; check the log of the training") for rank in ranks - joined - ended),
         ),
     ]
 
 
-def _grouped(window: str | None, what: str, told: Iterable[tuple[int, str | None]]) -> list[dict[str, Any]]:
-    """One entry for all ranks of which the same is to be said."""
+def _group_by_text(window: str | None, what: str, texts: Iterable[tuple[int, str | None]]) -> list[dict[str, Any]]:
+    """Return one entry for all ranks with the same text."""
     ranks: dict[str, list[int]] = {}
-    for rank, text in told:
+    for rank, text in texts:
         if text is not None:
             ranks.setdefault(text, []).append(rank)
     return [
-        {"window": window, "what": what, "ranks": sorted(mine), "text": f"{named(mine)} {text}"}
-        for text, mine in ranks.items()
+        {"window": window, "what": what, "ranks": sorted(members), "text": f"{named(members)} {text}"}
+        for text, members in ranks.items()
     ]
 
 
 def named(ranks: Iterable[int]) -> str:
-    """Ranks as a person would say them: ``ranks 0-3, 7``."""
+    """Return ranks in words: ``ranks 0-3, 7``."""
     numbers = sorted(ranks)
     return f"rank{'s' * (len(numbers) > 1)} {spans(numbers)}"
 
@@ -153,5 +165,5 @@ def spans(ranks: Iterable[int]) -> str:
             runs[-1][1:] = [number]
         else:
             runs.append([number])
-    shown = ", ".join("-".join(map(str, run)) for run in runs[:_SHOWN])
-    return f"{shown}{' ...' * (len(runs) > _SHOWN)}"
+    shown = ", ".join("-".join(map(str, run)) for run in runs[:_MAX_SHOWN])
+    return f"{shown}{' ...' * (len(runs) > _MAX_SHOWN)}"

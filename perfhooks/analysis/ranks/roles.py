@@ -1,8 +1,8 @@
-"""Which ranks do the same work, so that they can be compared: those of one stage of a pipeline, not those of two.
+"""Find the ranks that do the same work and can be compared, for example those of one pipeline stage.
 
-Ranks have one role if they take part in the same kinds of collectives and messages, about equally often in a step. That
-needs no names: replicas, shards of a tensor and experts all do; the stages of a pipeline send and receive in another
-order, and more often in its middle.
+Ranks have one role if they take part in the same kinds of collectives and messages, about equally often per step.
+Replicas, tensor shards and experts have one role without names. Pipeline stages differ: they send and receive in
+another order, and more often in the middle.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ if TYPE_CHECKING:
 
     Counts: TypeAlias = dict[tuple[object, ...], int]
 
-_ALIKE: Final = 1.25
-"""Counts that differ by no more than this factor are alike: some rows of a step may not have been recorded."""
+_MAX_RATIO: Final = 1.25
+"""Maximum ratio of equal counts. Some rows of a step may be missing."""
 
 
 def of_ranks(ranks: Iterable[int], table: pl.DataFrame) -> dict[int, int]:
-    """The role of each rank: a number, from 0 on in the order of the ranks.
+    """Return the role of each rank, numbered from 0 in the order of the ranks.
 
     Args:
-        ranks: Those that are compared.
-        table: ``collectives.csv`` of all of them, one below the other.
+        ranks: Ranks to compare.
+        table: Tables of ``collectives.csv`` of all ranks, concatenated.
     """
-    counts = _counts(table)
-    found: dict[int, int] = {}
+    counts = _count_kinds(table)
+    roles: dict[int, int] = {}
     firsts: list[Counts] = []
     for rank in sorted(ranks):
-        mine = counts.get(rank, {})
-        role = next((role for role, first in enumerate(firsts) if _are_alike(first, mine)), len(firsts))
+        own_counts = counts.get(rank, {})
+        role = next((role for role, first in enumerate(firsts) if _are_alike(first, own_counts)), len(firsts))
         if role == len(firsts):
-            firsts.append(mine)
-        found[rank] = role
-    return found
+            firsts.append(own_counts)
+        roles[rank] = role
+    return roles
 
 
-def _counts(table: pl.DataFrame) -> dict[int, Counts]:
-    """Of each rank: of each kind the most of a step, since first and last ones may be cut; and what it begins with."""
-    known = table.filter(pl.col("operation").is_not_null())
+def _count_kinds(table: pl.DataFrame) -> dict[int, Counts]:
+    """Return the maximum count per step of each kind (first and last steps may be truncated), and the first message."""
+    operations = table.filter(pl.col("operation").is_not_null())
     kind = ("operation", "group_size")
-    most = known.group_by("rank", "step", *kind).len().group_by("rank", *kind).agg(pl.col("len").max())
-    messages = known.filter(pl.col("operation").is_in(BETWEEN_TWO)).sort("start_ns")
+    max_counts = operations.group_by("rank", "step", *kind).len().group_by("rank", *kind).agg(pl.col("len").max())
+    messages = operations.filter(pl.col("operation").is_in(BETWEEN_TWO)).sort("start_ns")
     first = messages.group_by("rank", "step").agg(pl.col("operation").first())
     begins = first.group_by("rank").agg(pl.col("operation").mode().min())
-    found: dict[int, Counts] = {}
-    for rank, *key, count in [*most.iter_rows(), *((*row, "first", 1) for row in begins.iter_rows())]:
-        found.setdefault(rank, {})[tuple(key)] = count
-    return found
+    counts: dict[int, Counts] = {}
+    for rank, *key, count in [*max_counts.iter_rows(), *((*row, "first", 1) for row in begins.iter_rows())]:
+        counts.setdefault(rank, {})[tuple(key)] = count
+    return counts
 
 
 def _are_alike(a: Mapping[tuple[object, ...], int], b: Mapping[tuple[object, ...], int]) -> bool:
     pairs = [sorted((a.get(kind, 0), b.get(kind, 0))) for kind in {*a, *b}]
-    return all(high <= low * _ALIKE for low, high in pairs)
+    return all(high <= low * _MAX_RATIO for low, high in pairs)

@@ -1,4 +1,4 @@
-"""The steps of several ranks: what each did itself, what it only waited for, and what it did longer than the others."""
+"""Compare the steps of several ranks: own work, waits, and the excess over the other ranks."""
 
 from __future__ import annotations
 
@@ -15,101 +15,100 @@ if TYPE_CHECKING:
     from perfhooks.core.statistics import Matrix
 
 PARTS: Final = ("data", "compute", "communication", "other")
-"""What a rank may be slow in; ``other`` is what is left of the host's time where devices were traced."""
+"""Parts in which a rank may be slow; ``other`` is the remaining host time if devices were traced."""
 
 _TIMES: Final = ("wall_ms", "wait_ms", "own_ms", *(f"{part}_ms" for part in PARTS))
 
 
 def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
-    """Split each step of each rank; one row each.
+    """Split each step of each rank into parts; one row per rank and step.
 
-    All ranks of a job take equally long, as the fast ones wait: so ``wait_ms``, the time in which a rank only waited
-    for others inside collectives, is not its own. ``own_ms`` = ``wall_ms`` - ``wait_ms`` = data + compute +
-    communication + other, with
+    All ranks of a job have equal step times, because fast ranks wait. The wait inside collectives, ``wait_ms``, is
+    therefore not own work. ``own_ms`` = ``wall_ms`` - ``wait_ms`` = data + compute + communication + other, with
 
-    * ``communication_ms``: communication that no computation hid, less ``wait_ms``;
-    * if devices were traced, ``compute_ms`` = |kernels that compute|, ``data_ms`` the wait for data, of which no
-      more counts than the device was idle, and ``other_ms`` the rest: launches, copies, the host's own work;
-    * else ``compute_ms`` is the rest, and ``other_ms`` is null.
+    * ``communication_ms``: communication that no computation hides, minus ``wait_ms``;
+    * if devices were traced: ``compute_ms`` = |compute kernels|, ``data_ms`` the wait for data, limited to the idle
+      time of the device, and ``other_ms`` the rest: launches, copies, host work;
+    * otherwise ``compute_ms`` is the rest, and ``other_ms`` is null.
 
-    ``data_ms`` is null without a loader. If the device times of a step are unknown, so are all parts but the data, the
-    wait, and the rank's own work.
+    ``data_ms`` is null without a loader. If the device times of a step are unknown, ``wait_ms``,
+    ``own_ms`` and all parts except ``data_ms`` are null.
 
-    If the hosts run ahead of the devices, a step on the host says nothing of the others: collectives wait on the
-    devices. ``wall_ms`` is then the time for which the devices work on the step, the median of all ranks. The rank
-    that arrives last in the collectives waits least, so it has most work of its own.
+    If the hosts run ahead of the devices, host steps do not show waits, because collectives wait on the devices.
+    ``wall_ms`` is then the device time of the step, as the median of all ranks. The last rank to arrive in the
+    collectives waits least, so it has the most own work.
 
     Args:
-        steps: ``steps.csv`` of all ranks, one below the other.
-        waits: what `collectives.of_steps` says.
+        steps: Tables of ``steps.csv`` of all ranks, concatenated.
+        waits: Result of `collectives.of_steps`.
     """
-    known = steps.join(waits, on=["rank", "step"], how="left", nulls_equal=True)
+    joined = steps.join(waits, on=["rank", "step"], how="left", nulls_equal=True)
     on_device = pl.lit(steps["busy_ms"].is_not_null().any())
     if _is_host_ahead(steps):
-        known = known.with_columns(wall_ms=pl.max_horizontal("wall_ms", "busy_ms").median().over("step"))
+        joined = joined.with_columns(wall_ms=pl.max_horizontal("wall_ms", "busy_ms").median().over("step"))
     communication = pl.when(on_device).then("exposed_comm_ms").otherwise(pl.col("host_comm_ms").fill_null(0.0))
     is_limited = on_device & pl.col("data_ms").is_not_null()
     data = pl.when(is_limited).then(pl.min_horizontal("data_ms", "device_idle_ms")).otherwise("data_ms")
     is_known = communication.is_not_null()
     wait = pl.when(is_known).then(pl.min_horizontal(pl.col("wait_ms").fill_null(0.0), communication, "wall_ms"))
-    whole = known.with_columns(
+    with_own = joined.with_columns(
         wait_ms=wait, busy_comm_ms=pl.when(on_device).then("comm_ms").otherwise("host_comm_ms")
     ).with_columns(
         own_ms=pl.col("wall_ms") - pl.col("wait_ms"),
         data_ms=data,
         communication_ms=pl.when(is_known).then(pl.min_horizontal(communication, "wall_ms")) - pl.col("wait_ms"),
     )
-    told = pl.col("data_ms").fill_null(0.0) + pl.col("communication_ms")
-    rest = pl.col("own_ms") - told
-    return whole.with_columns(
-        compute_ms=pl.when(on_device).then("compute_ms").otherwise(rest),
-        other_ms=pl.when(on_device).then(rest - pl.col("compute_ms")),
+    data_and_comm = pl.col("data_ms").fill_null(0.0) + pl.col("communication_ms")
+    remaining = pl.col("own_ms") - data_and_comm
+    return with_own.with_columns(
+        compute_ms=pl.when(on_device).then("compute_ms").otherwise(remaining),
+        other_ms=pl.when(on_device).then(remaining - pl.col("compute_ms")),
     ).select("rank", "step", *_TIMES, "busy_comm_ms", "exposed_comm_ms")
 
 
 def _is_host_ahead(steps: pl.DataFrame) -> bool:
-    """Return whether the devices work longer on the steps than these last on the hosts."""
-    known = steps.filter(pl.col("busy_ms").is_not_null())
-    return float(known["busy_ms"].sum()) > float(known["wall_ms"].sum())
+    """Return whether the devices need more time for the steps than the hosts."""
+    device_steps = steps.filter(pl.col("busy_ms").is_not_null())
+    return float(device_steps["busy_ms"].sum()) > float(device_steps["wall_ms"].sum())
 
 
 def whole(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
-    """The steps in which it is known who waited for whom, as far as the window's ends decide that.
+    """Return the steps with reliable waits, without incomplete steps at the ends of the window.
 
-    A collective that goes on when recording begins or ends is recorded on some ranks only, so that those that waited in
-    it seem to have worked. A first or last step that has one is left out, if others remain. Where steps between them
-    have such collectives too, it is another reason that they are not matched, and all steps are kept.
+    A collective that is running when recording starts or ends is recorded on some ranks only. Ranks that waited in it
+    then seem to have worked. First and last steps with such a collective are skipped, if others remain. If steps in the
+    middle have unmatched collectives too, the cause is another one, and all steps are kept.
 
     Args:
-        split: What `parts` gives.
-        unsure: The steps of which some collectives have no partner, see `collectives.Matched`.
+        split: Result of `parts`.
+        unsure: Steps with unmatched collectives, see `collectives.Matched`.
     """
-    mine = unsure & {*split["step"]}
-    if not mine or not mine <= {split["step"].min(), split["step"].max()}:
+    unsure_steps = unsure & {*split["step"]}
+    if not unsure_steps or not unsure_steps <= {split["step"].min(), split["step"].max()}:
         return split
-    kept = split.filter(~pl.col("step").is_in(list(mine)).fill_null(False))
-    return kept if kept.height else split
+    remaining = split.filter(~pl.col("step").is_in(list(unsure_steps)).fill_null(False))
+    return remaining if remaining.height else split
 
 
 def of_ranks(split: pl.DataFrame, roles: Mapping[int, int]) -> pl.DataFrame:
-    """One row for each rank: the means of what `parts` says, and how much longer its own work takes.
+    """Return one row per rank: the means of the parts, and the excess of its own work.
 
-    ``excess_ms``, ``slow_percent`` and ``certain`` are those of its own work, see `perfhooks.core.statistics.Behind`;
-    ``data_excess_ms`` and so on are those of the parts; all beside ranks of the same ``role``, which is told where
-    there are several.
+    ``excess_ms``, ``slow_percent`` and ``certain`` are about own work, see `perfhooks.core.statistics.Behind`.
+    ``data_excess_ms`` and so on are about the parts. Ranks are compared with ranks of the same ``role``, a column that
+    exists if there are several roles.
 
     Args:
-        split: what `parts` gives.
+        split: Result of `parts`.
         roles: See `roles.of_ranks`.
     """
     if len({*roles.values()}) <= 1 or not split.height:
-        return _of_one_role(split)
+        return _compare_role(split)
     role = pl.col("rank").replace_strict(roles, return_dtype=pl.Int64)
-    alike = split.with_columns(role=role).partition_by("role", include_key=False)
-    return pl.concat(map(_of_one_role, alike), how="diagonal").sort("rank").with_columns(role=role)
+    by_role = split.with_columns(role=role).partition_by("role", include_key=False)
+    return pl.concat(map(_compare_role, by_role), how="diagonal").sort("rank").with_columns(role=role)
 
 
-def _of_one_role(split: pl.DataFrame) -> pl.DataFrame:
+def _compare_role(split: pl.DataFrame) -> pl.DataFrame:
     means = (
         split.group_by("rank")
         .agg(pl.len().alias("steps"), pl.col(*_TIMES, "busy_comm_ms", "exposed_comm_ms").mean())
@@ -120,19 +119,19 @@ def _of_one_role(split: pl.DataFrame) -> pl.DataFrame:
     if not len(ranks):
         return means
     shape = (len(ranks), int(column.max()) + 1)
-    matrices = {name: _spread(split[name], row, column, shape) for name in _TIMES[2:]}
-    found = behind(matrices["own_ms"], float(np.nanmedian(split["wall_ms"].to_numpy())))
+    matrices = {name: _to_matrix(split[name], row, column, shape) for name in _TIMES[2:]}
+    delays = behind(matrices["own_ms"], float(np.nanmedian(split["wall_ms"].to_numpy())))
     parts = {f"{part}_excess_ms": medians(beyond_others(matrices[f"{part}_ms"])) for part in PARTS}
     return means.with_columns(
-        pl.Series("excess_ms", found.excess, nan_to_null=True),
+        pl.Series("excess_ms", delays.excess, nan_to_null=True),
         *(pl.Series(name, values, nan_to_null=True) for name, values in parts.items()),
-        pl.Series("slow_percent", found.slow_percent, nan_to_null=True),
-        pl.Series("certain", found.certain, dtype=pl.Boolean),
+        pl.Series("slow_percent", delays.slow_percent, nan_to_null=True),
+        pl.Series("certain", delays.certain, dtype=pl.Boolean),
     )
 
 
 def of_steps(split: pl.DataFrame) -> pl.DataFrame:
-    """One row for each step: how long it took on how many ranks, and which had most to do itself."""
+    """Return one row per step: its length, number of ranks, and the rank with the most own work."""
     wall, own = pl.col("wall_ms"), pl.col("own_ms")
     return (
         split.group_by("step")
@@ -149,7 +148,7 @@ def of_steps(split: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _spread(column: pl.Series, row: Any, step: Any, shape: tuple[int, int]) -> Matrix:
+def _to_matrix(column: pl.Series, row: Any, step: Any, shape: tuple[int, int]) -> Matrix:
     matrix = np.full(shape, np.nan)
     matrix[row, step] = column.cast(pl.Float64).to_numpy()
     return matrix
