@@ -1,6 +1,6 @@
-"""What one finished window becomes: each handler turns a capture and its trace into files.
+"""Handlers: each one turns a capture and its trace into files.
 
-A handler is a small frozen dataclass that needs only files, so it can run in another process, or later, on any Kineto
+A handler is a small frozen dataclass that needs only files. So it can run in another process, or later, on any Kineto
 trace. Importing this package imports no handler.
 """
 
@@ -67,100 +67,104 @@ __all__ = [
 ]
 
 
-class _Home(NamedTuple):
-    """Where a handler of ours is."""
+class _Location(NamedTuple):
+    """The module and class of a handler of perfhooks."""
 
     module: str
     cls: str
     needs: str | None = ""
-    """The recording option without which there is nothing to make; empty if it needs none, None if it runs only where
-    it is asked for."""
+    """The recording option that the handler needs. Empty if it needs none; None if it runs only on request."""
 
 
-_HOMES: Final = {
-    "trace": _Home("chrome", "ChromeTrace"),
-    "steps": _Home("tables", "StepTable"),
-    "labels": _Home("tables", "LabelTable"),
-    "operators": _Home("tables", "OperatorTable"),
-    "kernels": _Home("tables", "KernelTable"),
-    "categories": _Home("tables", "CategoryTable"),
-    "collectives": _Home("collectives", "CollectiveTable"),
-    "stacks": _Home("stacks", "Stacks", "with_stack"),
-    "flame": _Home("flame", "Flame", "with_stack"),
-    "functions": _Home("tables", "FunctionTable", "with_stack"),
-    "modules": _Home("tables", "Modules", "with_stack"),
-    "memory": _Home("tables", "Memory", "profile_memory"),
-    "workers": _Home("workers", "Workers"),
-    "tensorboard": _Home("tensorboard", "TensorBoard", None),
-    "page": _Home("page", "PageData"),
+_LOCATIONS: Final = {
+    "trace": _Location("chrome", "ChromeTrace"),
+    "steps": _Location("tables", "StepTable"),
+    "labels": _Location("tables", "LabelTable"),
+    "operators": _Location("tables", "OperatorTable"),
+    "kernels": _Location("tables", "KernelTable"),
+    "categories": _Location("tables", "CategoryTable"),
+    "collectives": _Location("collectives", "CollectiveTable"),
+    "stacks": _Location("stacks", "Stacks", "with_stack"),
+    "flame": _Location("flame", "Flame", "with_stack"),
+    "functions": _Location("tables", "FunctionTable", "with_stack"),
+    "modules": _Location("tables", "Modules", "with_stack"),
+    "memory": _Location("tables", "Memory", "profile_memory"),
+    "workers": _Location("workers", "Workers"),
+    "tensorboard": _Location("tensorboard", "TensorBoard", None),
+    "page": _Location("page", "PageData"),
 }
 
 
 class _Names(Mapping[str, "Callable[..., Handler]"]):
-    """Classes by name. Each is imported when it is first used: a training uses none, and they take 15 ms."""
+    """Classes by name. Each is imported on first use, because all of them take 15 ms and a training needs none."""
 
     def __getitem__(self, name: str) -> Callable[..., Handler]:
-        home = _HOMES[name]
-        made: Callable[..., Handler] = getattr(importlib.import_module(f"{__name__}.{home.module}"), home.cls)
-        return made
+        location = _LOCATIONS[name]
+        cls: Callable[..., Handler] = getattr(importlib.import_module(f"{__name__}.{location.module}"), location.cls)
+        return cls
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_HOMES)
+        return iter(_LOCATIONS)
 
     def __len__(self) -> int:
-        return len(_HOMES)
+        return len(_LOCATIONS)
 
 
 NAMES: Final = _Names()
-"""What config files and the command line call the handlers."""
+"""Handlers by their names in configuration files and on the command line."""
 
 ENTRY_POINTS: Final = "perfhooks.report.handlers"
-"""The group in which an installed package announces handlers of its own, by names that files may use."""
+"""Entry point group in which installed packages register handlers of their own."""
 
 _ELSEWHERE: Final = {"tensorboard": "folder"}
-"""Options with which a handler of ours writes outside of the window's folder."""
+"""Options by which handlers of perfhooks write outside of the window's folder."""
 
 
 def by_default(recorded: Mapping[str, Any]) -> list[str]:
-    """The names of the handlers that make everything that was recorded for.
+    """Return the names of the default handlers for a recording.
 
     Args:
         recorded: The recording options.
     """
-    return [name for name, home in _HOMES.items() if home.needs == "" or (home.needs and recorded.get(home.needs))]
+    return [
+        name
+        for name, location in _LOCATIONS.items()
+        if location.needs == "" or (location.needs and recorded.get(location.needs))
+    ]
 
 
-def recipe(wanted: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping that `build` makes the same handler from, in another process.
+def recipe(config: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping from which `build` creates the same handler in another process.
 
     Raises:
-        OptionError: No such handler, or it does not take these options.
+        OptionError: The handler does not exist, or does not accept these options.
     """
-    return {"type": wanted} if isinstance(wanted, str) and wanted in _HOMES else spec(build(wanted))
+    return {"type": config} if isinstance(config, str) and config in _LOCATIONS else spec(build(config))
 
 
 def __getattr__(name: str) -> Any:
-    """Import the class of a handler when it is first used."""
-    for home in _HOMES.values():
-        if home.cls == name:
-            return getattr(importlib.import_module(f"{__name__}.{home.module}"), name)
+    """Import the class of a handler on first use."""
+    for location in _LOCATIONS.values():
+        if location.cls == name:
+            return getattr(importlib.import_module(f"{__name__}.{location.module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def build(wanted: str | Mapping[str, Any]) -> Handler:
-    """Make a handler from its name, or from a mapping of its type and its options.
+def build(config: str | Mapping[str, Any]) -> Handler:
+    """Create a handler from its name, or from a mapping of its type and options.
 
     Args:
-        wanted: ``"stacks"``, ``{"type": "operators", "row_limit": 50}``, or ``"package.module:Class"`` for one's own.
+        config: For example ``"stacks"``, ``{"type": "operators", "row_limit": 50}``, or ``"package.module:Class"`` for
+            a handler of your own.
 
     Raises:
-        OptionError: No such handler, or it does not take these options.
+        OptionError: The handler does not exist, or does not accept these options.
     """
-    options = {"type": wanted} if isinstance(wanted, str) else dict(wanted)
+    options = {"type": config} if isinstance(config, str) else dict(config)
     kind = options.pop("type", None)
     if not isinstance(kind, str):
-        raise OptionError(f"a handler given as a mapping needs a type, one of {', '.join(NAMES)}; got {wanted!r}")
-    make = NAMES.get(kind) or _announced(kind) or _imported(kind)
+        raise OptionError(f"a handler given as a mapping needs a type, one of {', '.join(NAMES)}; got {config!r}")
+    make = NAMES.get(kind) or _load_entry_point(kind) or _import_class(kind)
     try:
         handler = make(**options)
     except TypeError as error:
@@ -171,10 +175,10 @@ def build(wanted: str | Mapping[str, Any]) -> Handler:
 
 
 def spec(handler: Handler) -> dict[str, Any]:
-    """The mapping that `build` makes an equal handler from.
+    """Return a mapping from which `build` creates an equal handler.
 
     Raises:
-        OptionError: The handler cannot be made again elsewhere: it is no dataclass, or its class cannot be imported.
+        OptionError: The handler is no dataclass, or its class cannot be imported by another process.
     """
     cls = type(handler)
     if not dataclasses.is_dataclass(handler) or "<" in cls.__qualname__ or cls.__module__ == "__main__":
@@ -182,28 +186,28 @@ def spec(handler: Handler) -> dict[str, Any]:
             f"handler {cls.__qualname__} must be a dataclass in a module that can be imported, because it runs in "
             "another process; a plain callable, which gets the torch profiler, can be defined anywhere"
         )
-    known = next((name for name, ours in NAMES.items() if ours is cls), None) or _announcement(cls)
+    kind = next((name for name, handler_cls in NAMES.items() if handler_cls is cls), None) or _entry_point_name(cls)
     fields = [field for field in dataclasses.fields(handler) if field.init]
-    return {"type": known} | {field.name: getattr(handler, field.name) for field in fields}
+    return {"type": kind} | {field.name: getattr(handler, field.name) for field in fields}
 
 
 def rebuild(recipe: Mapping[str, Any], permit: Permit) -> Handler:
-    """Make a handler that the facts of a window name, if they may name it.
+    """Create a handler from the stored facts of a window, if a file may name it.
 
-    A file may come from anybody. It may therefore name only handlers of perfhooks, which write into the window's own
-    folder, and handlers that an installed package announces; everything else runs only if the user said so elsewhere.
+    Files are not trusted. They may name handlers of perfhooks that write into the window's own folder, and handlers
+    that an installed package registers. All others need the permission of the user.
 
     Args:
-        recipe: What `spec` gave, before it went through a file.
-        permit: What the user said.
+        recipe: A mapping by `spec` that was read from a file.
+        permit: The permission of the user.
 
     Raises:
-        OptionError: It may not be named by a file, there is no such handler, or it does not take these options.
+        OptionError: A file may not name the handler, it does not exist, or it does not accept these options.
     """
     kind = recipe.get("type")
     if not isinstance(kind, str) or not (_is_harmless(kind, recipe) or _is_permitted(kind, recipe, permit)):
         raise OptionError(
-            f"handler {kind!r} is named by a file only; if you trust it, `perfhooks report --handler {kind}` runs it"
+            f"handler {kind!r} is named by a file only. If you trust it, run `perfhooks report --handler {kind}`"
         )
     return build(recipe)
 
@@ -211,43 +215,42 @@ def rebuild(recipe: Mapping[str, Any], permit: Permit) -> Handler:
 def _is_harmless(kind: str, recipe: Mapping[str, Any]) -> bool:
     if kind in NAMES:
         return recipe.get(_ELSEWHERE.get(kind, "")) is None
-    return ":" not in kind and _announced(kind) is not None
+    return ":" not in kind and _load_entry_point(kind) is not None
 
 
 def _is_permitted(kind: str, recipe: Mapping[str, Any], permit: Permit) -> bool:
-    # as JSON, because a tuple of options comes back from a file as a list
-    told = msgspec.to_builtins(dict(recipe))
-    return kind in permit.kinds or any(told == msgspec.to_builtins(dict(each)) for each in permit.handlers)
+    # compared as JSON, because a tuple of options is a list in a file
+    plain = msgspec.to_builtins(dict(recipe))
+    return kind in permit.kinds or any(plain == msgspec.to_builtins(dict(allowed)) for allowed in permit.handlers)
 
 
-def _announced(name: str) -> Callable[..., Handler] | None:
-    """The handler that an installed package announces by this name."""
+def _load_entry_point(name: str) -> Callable[..., Handler] | None:
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
         try:
-            announced: Callable[..., Handler] = point.load()  # what it makes is checked by the caller
+            factory: Callable[..., Handler] = point.load()  # the caller checks its result
         except (ImportError, AttributeError) as error:
             raise OptionError(f"handler {name!r} cannot be imported ({error})") from error
-        return announced
+        return factory
     return None
 
 
-def _announcement(cls: type) -> str:
-    """What a class is called by the package that announces it, else where it is."""
+def _entry_point_name(cls: type) -> str:
+    """Return the entry point of a class, else its path as ``module:Class``."""
     path = f"{cls.__module__}:{cls.__qualname__}"
     points = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return next((point.name for point in points if point.value == path), path)
 
 
-def _imported(path: str) -> Callable[..., Handler]:
+def _import_class(path: str) -> Callable[..., Handler]:
     module, colon, name = path.partition(":")
     if not colon:
         close = difflib.get_close_matches(path, NAMES, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise OptionError(f"no handler is called {path!r}; known: {', '.join(NAMES)}, or 'module:Class'{hint}")
     try:
-        made: Callable[..., Handler] = getattr(importlib.import_module(module), name)
+        factory: Callable[..., Handler] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise OptionError(f"handler {path!r} cannot be imported ({error})") from error
-    if not callable(made):
+    if not callable(factory):
         raise OptionError(f"handler {path!r} is not a class")
-    return made  # what it makes is checked by the caller
+    return factory  # the caller checks its result

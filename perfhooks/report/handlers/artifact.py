@@ -1,4 +1,4 @@
-"""What a handler gives: files to be."""
+"""The protocol of handlers, and the files that they return."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Artifact(NamedTuple):
-    """A file to be: ``name`` without the rank (``steps.csv``), and what writes it into an open binary file."""
+    """A file to write: ``name`` without the rank (``steps.csv``), and a function that writes to a binary file."""
 
     name: str
     write: Callable[[IO[bytes]], object]
@@ -20,8 +20,8 @@ class Artifact(NamedTuple):
 
 @runtime_checkable
 class Handler(Protocol):
-    """What a handler is: a frozen dataclass with this one method."""
+    """The protocol of a handler: a frozen dataclass with one method."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterable[Artifact]:
-        """The files this window becomes; each gets its final name when it is whole."""
+        """Return the files of a window. Each gets its final name when it is complete."""
         ...

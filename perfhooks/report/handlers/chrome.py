@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ChromeTrace:
-    """The recorder's own JSON: ``rank0.pt.trace.json.gz``.
+    """The JSON of torch's recorder: ``rank0.pt.trace.json.gz``.
 
-    Viewers drop slices that cross others. So labels begin behind the functions that begin them, and work that overlaps
-    on a stream has lanes of its own. perfhooks reads the recorded times from it.
+    Viewers drop slices that overlap only partly. So labels start after the functions that start them, and overlapping
+    work of a stream has lanes of its own. perfhooks can still read the recorded times from the file.
     """
 
     compress: bool = True
-    """Write ``.json.gz``, which every viewer opens, rather than ``.json``, some fifteen times as large."""
+    """Write ``.json.gz``, which every viewer opens, instead of ``.json``, which is about fifteen times as large."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.compress, bool):
             raise OptionError(f"compress must be true or false, got {self.compress!r}")
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:  # noqa: ARG002 -- the form of a handler
-        """One file with the whole trace."""
+        """Return one file with the whole trace."""
         name = TRACES[not self.compress]
         yield Artifact(name, functools.partial(repair.write, trace, Path(trace.path), compress=self.compress))

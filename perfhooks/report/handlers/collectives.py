@@ -1,4 +1,4 @@
-"""The table of collectives, as CSV: what the ranks of a job are compared by."""
+"""The table of collectives as CSV, for the comparison of ranks."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
-_KEPT: Final = (
+_COLUMNS: Final = (
     *("operation", "backend", "group", "group_size", "dtype", "bytes"),
     *("duration_ms", "exposed_ms", "bus_gb_per_s", "device", "stream"),
 )
-"""Names of kernels are in the table of kernels: here they would be half of the file."""
+"""Columns of the file. Names of kernels would double its size; they are in the table of kernels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveTable:
-    """What a rank said to the others: ``rank0.collectives.csv``, a row each by time; no file where there is none."""
+    """The collectives of a rank by time: ``rank0.collectives.csv``. There is no file without collectives."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """One file."""
-        found = rows(capture, trace)
-        if found.height:
-            yield csv(COLLECTIVES, found)
+        """Return one file."""
+        table = rows(capture, trace)
+        if table.height:
+            yield csv(COLLECTIVES, table)
 
 
 def rows(capture: Capture, trace: Trace) -> pl.DataFrame:
-    """The collectives of a window, as `trace.tables.collectives` defines them, less those launched before it.
+    """Return the collectives of `trace.tables.collectives` that were launched in the window.
 
-    ``rank`` comes first, and ``start_ns`` takes the place of ``start_ms``: nanoseconds since 1970 by the clock of the
-    host, so that those of several ranks can be compared.
+    The first column is ``rank``. ``start_ns`` replaces ``start_ms``: nanoseconds since 1970 by the clock of the host,
+    so that ranks can be compared.
     """
     import polars as pl
 
@@ -49,4 +49,4 @@ def rows(capture: Capture, trace: Trace) -> pl.DataFrame:
     table = capture.tables(trace).collectives.filter(of_window(trace))
     begin = epoch(trace.metadata) + (int(trace.start.min()) if len(trace) else 0)
     start = (table["start_ms"] * 1e6).round().cast(pl.Int64) + begin
-    return table.select(pl.lit(capture.rank, pl.Int64).alias("rank"), "step", pl.Series("start_ns", start), *_KEPT)
+    return table.select(pl.lit(capture.rank, pl.Int64).alias("rank"), "step", pl.Series("start_ns", start), *_COLUMNS)

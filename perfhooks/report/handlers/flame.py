@@ -1,4 +1,4 @@
-"""A flame graph of one window, as a picture."""
+"""A flame graph of one window as an SVG file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Flame:
-    """A flame graph that any browser opens: ``rank0.flame.svg``; ``with_stack`` records the lines of Python in it."""
+    """A flame graph for any browser: ``rank0.flame.svg``. It has lines of Python if ``with_stack`` records them."""
 
     by: Literal["host", "device", "bytes"] = "host"
-    """What its widths are: ``"host"`` or ``"device"`` time, or ``"bytes"`` allocated."""
+    """The measure of its widths: ``"host"`` or ``"device"`` time, or allocated ``"bytes"``."""
     share: float = 0.001
-    """What is a smaller part of the whole than this is drawn as one frame ``(other)``."""
+    """Smallest fraction of the total that has a frame of its own. Smaller frames are merged into ``(other)``."""
 
     def __post_init__(self) -> None:
         if self.by not in MEASURES:
@@ -32,23 +32,23 @@ class Flame:
             raise OptionError(f"share must be a number from 0 to below 1, got {self.share!r}")
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """One file, or none where there is nothing to draw."""
+        """Return one file, or none if the graph is empty."""
         from perfhooks.analysis import flames
         from perfhooks.report.page import svg
 
-        found = flames.tree(
+        tree = flames.tree(
             capture.tables(trace).calls(self.by),
             share=self.share,
             nodes=5000,
             leaves="kernel" if self.by == "device" else "",
             owners=capture.owners,
         )
-        if not found["value"][0]:
+        if not tree["value"][0]:
             return
         last = capture.end
         title = f"{capture.stage}, steps {capture.first} to {last}, rank {capture.rank}: {svg.MEASURES[self.by]}"
 
         def write(file: IO[bytes]) -> None:
-            file.write(svg.flame(found, title=title, unit="bytes" if self.by == "bytes" else "nanoseconds").encode())
+            file.write(svg.flame(tree, title=title, unit="bytes" if self.by == "bytes" else "nanoseconds").encode())
 
         yield Artifact("flame.svg" if self.by == "host" else f"flame.{self.by}.svg", write)

@@ -1,4 +1,4 @@
-"""One window's share of the page."""
+"""The summary of one window, for the report."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PageData:
-    """What is known of this window without its trace: for the page of the run, and for comparisons.
+    """The summary of a window for the report, ``rank0.page.json``, and its costs, ``rank0.costs.json``.
 
-    That are ``rank0.page.json`` and ``rank0.costs.json``.
+    Reports and comparisons read these files instead of the trace.
     """
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """Two files of some tens of kilobytes."""
+        """Return two files of some tens of kilobytes."""
         from perfhooks.analysis.comparison import costs, saved
         from perfhooks.report.page import window_data
         from perfhooks.report.page.data import WindowData
 
-        share = msgspec.convert(window_data.reduce(capture, trace), WindowData)
+        summary = msgspec.convert(window_data.reduce(capture, trace), WindowData)
 
         def write(file: IO[bytes]) -> None:
-            file.write(encoded(share))
+            file.write(encoded(summary))
 
         yield Artifact(SHARE, write)
-        spent = saved.encode(costs.measure(capture.tables(trace)))
-        yield Artifact(saved.NAME, lambda file: file.write(spent))
+        stored_costs = saved.encode(costs.measure(capture.tables(trace)))
+        yield Artifact(saved.NAME, lambda file: file.write(stored_costs))

@@ -1,4 +1,4 @@
-"""What the files of a run folder may make happen only because the user has said so: they may come from anybody."""
+"""Permissions of the user for actions that files of a run folder request. These files are not trusted."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import msgspec
 
 
 class Permit(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user's own process said by its options, or the command line by its own; a file gives none of it."""
+    """Permissions by options of the training or of the command line, never by a file."""
 
     handlers: tuple[dict[str, Any], ...] = ()
-    """Handlers that may run just as they are told here, of the user's own among them."""
+    """Handlers that may run with exactly these options, for example handlers of the user's own."""
     kinds: tuple[str, ...] = ()
     """Types of handlers that may run with any options."""
     remote: str | None = None
-    """The URL that finished files may be copied to; None copies nothing."""
+    """The URL to copy finished files to; None copies nothing."""

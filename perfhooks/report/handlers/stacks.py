@@ -1,4 +1,4 @@
-"""Stacks, the input of flame graph tools."""
+"""Stacks as input of flame graph tools."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 MEASURES: Final = ("host", "device", "bytes")
-"""What stacks can be summed by."""
+"""Measures of stacks."""
 _ENDINGS: Final = {"folded": "folded", "speedscope": "speedscope.json"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stacks:
-    """Python stacks with the operator as leaf: ``rank0.stacks.folded``; ``with_stack`` records the Python part."""
+    """Python stacks with the operator as leaf: ``rank0.stacks.folded``. The Python part needs ``with_stack``."""
 
     format: Literal["folded", "speedscope"] = "folded"
-    """Folded lines, in nanoseconds or bytes, which every flame graph tool reads, or
-    ``rank0.stacks.speedscope.json`` for speedscope."""
+    """``"folded"`` lines, in nanoseconds or bytes, for all flame graph tools; or ``"speedscope"`` for
+    ``rank0.stacks.speedscope.json``."""
 
     by: tuple[Literal["host", "device", "bytes"], ...] = ("host",)
-    """What is summed: ``"host"`` or ``"device"`` time, or ``"bytes"`` allocated; one file each."""
+    """Measures: ``"host"`` or ``"device"`` time, or allocated ``"bytes"``. Each has a file of its own."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", (self.by,) if isinstance(self.by, str) else tuple(self.by))
@@ -41,15 +41,15 @@ class Stacks:
             raise OptionError(f"format must be {' or '.join(map(repr, _ENDINGS))}, got {self.format!r}")
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """One file per measure."""
+        """Return one file per measure."""
         for measure in self.by:
-            found = capture.tables(trace).stacks(measure)
+            table = capture.tables(trace).stacks(measure)
             name = ".".join(["stacks", *([] if measure == "host" else [measure]), _ENDINGS[self.format]])
             if self.format == "folded":
-                yield Artifact(name, functools.partial(perfhooks.trace.stacks.write, found))
+                yield Artifact(name, functools.partial(perfhooks.trace.stacks.write, table))
             else:
                 title = f"{capture.stage} from step {capture.first}, rank {capture.rank}: {measure}"
                 unit = "bytes" if measure == "bytes" else "nanoseconds"
                 yield Artifact(
-                    name, functools.partial(perfhooks.trace.stacks.write_speedscope, found, name=title, unit=unit)
+                    name, functools.partial(perfhooks.trace.stacks.write_speedscope, table, name=title, unit=unit)
                 )

@@ -25,10 +25,10 @@ _GROUPS: Final = ("shapes", "stack", "line", "module", "step")
 
 @dataclass(frozen=True, kw_only=True)
 class StepTable:
-    """Where the time of each step went: ``rank0.steps.csv``, one row per step."""
+    """The parts of each step: ``rank0.steps.csv``, one row per step."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """One file."""
+        """Return one file."""
         yield csv(STEPS, capture.tables(trace).steps)
 
 
@@ -37,25 +37,25 @@ class OperatorTable:
     """The rows of ``key_averages()``: ``rank0.operators.csv``."""
 
     by: tuple[str, ...] = ()
-    """What to tell apart besides the name: ``"shapes"``, ``"stack"``, ``"line"``, ``"module"``, ``"step"``."""
+    """Further keys besides the name: ``"shapes"``, ``"stack"``, ``"line"``, ``"module"``, ``"step"``."""
     stack_depth: int = 5
-    """How many Python frames, the innermost ones, tell one ``"stack"`` from another."""
+    """Number of innermost Python frames that distinguish one ``"stack"`` from another."""
     all_flops: bool = False
-    """Count attention, every kind of convolution and its backward pass too, which torch's table lacks."""
+    """Count attention, all convolutions and their backward passes, too. torch's table omits them."""
     sort_by: str = "self_cpu_ms"
-    """A column, or a key of torch's tables as ``"cuda_time_total"``; largest first."""
+    """A column, or a key of torch's tables, for example ``"cuda_time_total"``; largest first."""
     row_limit: int | None = None
     """Keep this many rows, the first ones; None keeps all."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", (self.by,) if isinstance(self.by, str) else tuple(self.by))
-        for unknown in (each for each in self.by if each not in _GROUPS):
+        for unknown in (key for key in self.by if key not in _GROUPS):
             raise OptionError(f"by must be of {', '.join(map(repr, _GROUPS))}, got {unknown!r}")
         _check_rows("operators", self.sort_by, self.row_limit)
         _check_count("stack_depth", self.stack_depth)
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """One file."""
+        """Return one file."""
         tables = capture.tables(trace)
         table = tables.operators(self.by, stack_depth=self.stack_depth, all_flops=self.all_flops)
         yield csv("operators.csv", _first_rows("operators", table, self.sort_by, self.row_limit))
@@ -63,10 +63,11 @@ class OperatorTable:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelTable:
-    """How often each label ran and how long: ``rank0.labels.csv``, the user's own first."""
+    """Calls and times of labels: ``rank0.labels.csv``, labels of the user first."""
 
     sort_by: str | None = None
-    """A column, or a key of torch's tables as ``"cpu_time_total"``; None has the user's own first, then by total."""
+    """A column, or a key of torch's tables, for example ``"cpu_time_total"``. None sorts labels of the user first, then
+    by total."""
     row_limit: int | None = None
     """Keep this many rows, the first ones; None keeps all."""
 
@@ -74,16 +75,16 @@ class LabelTable:
         _check_rows("labels", self.sort_by, self.row_limit)
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """One file."""
+        """Return one file."""
         yield csv(LABELS, _first_rows("labels", capture.tables(trace).labels, self.sort_by, self.row_limit))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionTable:
-    """The Python functions, as cProfile's: ``rank0.functions.csv``; it needs ``with_stack``."""
+    """The Python functions, as by cProfile: ``rank0.functions.csv``; it needs ``with_stack``."""
 
     sort_by: str = "self_ms"
-    """A column, or a key of torch's tables as ``"cpu_time_total"``; largest first."""
+    """A column, or a key of torch's tables, for example ``"cpu_time_total"``; largest first."""
     row_limit: int | None = None
     """Keep this many rows, the first ones; None keeps all."""
 
@@ -91,28 +92,28 @@ class FunctionTable:
         _check_rows("functions", self.sort_by, self.row_limit)
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """One file."""
+        """Return one file."""
         table = capture.tables(trace).functions
         yield csv("functions.csv", _first_rows("functions", table, self.sort_by, self.row_limit))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CategoryTable:
-    """The time by kind of work, as GEMMs, attention and copies: ``rank0.categories.csv``."""
+    """The time by kind of work, for example GEMMs, attention and copies: ``rank0.categories.csv``."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """One file, most time first."""
+        """Return one file, most time first."""
         yield csv("categories.csv", capture.tables(trace).categories)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelTable:
-    """What the devices ran: ``rank0.kernels.csv``; no file where no device was traced."""
+    """Kernels, copies and memsets: ``rank0.kernels.csv``. There is no file if no device was traced."""
 
     by_launch: bool = False
-    """One row for each launching operator and kernel, rather than for each kernel."""
+    """One row for each pair of launching operator and kernel, instead of one row for each kernel."""
     sort_by: str = "total_ms"
-    """A column, or a key of torch's tables as ``"cuda_time_total"``; largest first."""
+    """A column, or a key of torch's tables, for example ``"cuda_time_total"``; largest first."""
     row_limit: int | None = None
     """Keep this many rows, the first ones; None keeps all."""
 
@@ -122,7 +123,7 @@ class KernelTable:
         _check_rows("kernels", self.sort_by, self.row_limit)
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """One file."""
+        """Return one file."""
         if trace.is_device_traced:
             tables = capture.tables(trace)
             table = tables.kernels_by_launch if self.by_launch else tables.kernels
@@ -131,28 +132,28 @@ class KernelTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Modules:
-    """What each ``nn.Module`` cost, forward and backward: ``rank0.modules.csv``; it needs ``with_stack``."""
+    """Forward and backward time of each ``nn.Module``: ``rank0.modules.csv``; it needs ``with_stack``."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """One file, in the order of the tree of modules."""
+        """Return one file, in the order of the tree of modules."""
         yield csv("modules.csv", capture.tables(trace).modules)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Memory over time, ``rank0.memory.csv``, and who had allocated what lived at the peak, ``rank0.memory.peak.csv``.
+    """Memory over time, ``rank0.memory.csv``, and allocations alive at the peak, ``rank0.memory.peak.csv``.
 
-    It needs ``profile_memory``, without which there are no files; with ``with_stack`` the second one tells the source.
+    There are no files without ``profile_memory``. With ``with_stack``, the second file has lines of source.
     """
 
     rows: int = 2000
-    """About how many rows each device has in the first file; the peak is one of them, exactly."""
+    """Approximate rows of each device in the first file. The exact peak is one of them."""
 
     def __post_init__(self) -> None:
         _check_count("rows", self.rows)
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """Two files."""
+        """Return two files."""
         from perfhooks.trace.tables import memory
 
         if len(trace.instants.time):
@@ -162,32 +163,32 @@ class Memory:
 
 
 def _check_count(name: str, value: object, otherwise: str = "") -> None:
-    """Refuse what is no number of anything; None is let through where something ``otherwise`` is said of it.
+    """Check that an option is a positive integer.
+
+    Args:
+        name: The name of the option.
+        value: Its value.
+        otherwise: The end of the error message if None is allowed, too.
 
     Raises:
-        OptionError: It is none.
+        OptionError: The value is no positive integer.
     """
     if not (value is None and otherwise) and (type(value) is not int or value < 1):
         raise OptionError(f"{name} must be an integer >= 1{otherwise}, got {value!r}")
 
 
 def _check_rows(name: str, sort_by: str | None, row_limit: int | None) -> None:
-    """Refuse an order or a number of rows that a table cannot have.
-
-    Raises:
-        OptionError: One of them.
-    """
     if sort_by is not None:
         sort_keys.check(name, sort_by)
     _check_count("row_limit", row_limit, " or None")
 
 
 def _first_rows(name: str, table: pl.DataFrame, sort_by: str | None, row_limit: int | None) -> pl.DataFrame:
-    """The rows of a table that a file has, in its order; None is the table's own, and all rows."""
+    """Return the rows of the file. ``sort_by`` None keeps the order of the table; ``row_limit`` None keeps all rows."""
     rows = table if sort_by is None else sort_keys.ordered(name, table, sort_by)
     return rows.head(row_limit or rows.height)
 
 
 def csv(name: str, table: pl.DataFrame) -> Artifact:
-    """A table as CSV; milliseconds have six decimals, which is a nanosecond."""
+    """Return a table as CSV file. Milliseconds have six decimals, which is a nanosecond."""
     return Artifact(name, functools.partial(table.write_csv, float_precision=6))

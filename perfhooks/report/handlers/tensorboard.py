@@ -1,4 +1,4 @@
-"""The trace in the words that TensorBoard's profiler plugin understands."""
+"""The trace with the categories of TensorBoard's profiler plugin."""
 
 from __future__ import annotations
 
@@ -23,37 +23,36 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 _log: Final = logging.getLogger("perfhooks")
-_LONGEST_CATEGORY: Final = 1 << 12
-"""Bytes of text that a category may be cut in two by, where no comma tells."""
-# The plugin (torch-tb-profiler 0.4.3, its last release) knows the categories of 2021. Today's calls into the runtime it
-# drops, with them every link from a kernel to its operator; and labels, with them the wait for data. The shadows of
-# step marks on streams it takes for steps.
+_MAX_CATEGORY: Final = 1 << 12
+"""Maximum bytes of a category and its key."""
+# The plugin (torch-tb-profiler 0.4.3, its last release) expects the categories of 2021. It drops runtime calls of newer
+# torch, and so all links from kernels to operators. It drops labels, and so the wait for data. It counts the copies of
+# step marks on streams as steps.
 _CATEGORY: Final = re.compile(rb'("cat"\s*:\s*")([^"\\]*)"')
 _RUNTIME: Final = re.compile(rb"\w+_(?:runtime|driver)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorBoard:
-    """The trace for TensorBoard's profiler plugin, which misreads what today's torch writes.
+    """The trace for TensorBoard's profiler plugin, which cannot read categories of current torch versions.
 
-    Categories are put as the plugin knows them, so that it finds the steps, the wait for data, and the operators of
-    kernels; nothing else is changed.
+    Only the categories change, so that the plugin finds the steps, the wait for data, and the operators of kernels.
     """
 
     folder: str | os.PathLike[str] | None = None
-    """Where ``tensorboard --logdir`` looks: each stage is a run there, each rank a worker, each window a span that is
-    named by its first step. None puts ``rank0.tensorboard.pt.trace.json.gz`` beside the other files of the window."""
+    """The folder of ``tensorboard --logdir``. Each stage is a run there, each rank a worker, and each window a span
+    named by its first step. None writes ``rank0.tensorboard.pt.trace.json.gz`` into the folder of the window."""
 
     def __post_init__(self) -> None:
         if self.folder is None:
             return
         if not isinstance(self.folder, (str, Path)) or "://" in str(self.folder):
             raise OptionError(f"folder must be a local folder or None, got {self.folder!r}")
-        # the files are made by another process, and perhaps later
+        # another process may write the files later, from another current folder
         object.__setattr__(self, "folder", str(Path(self.folder).absolute()))
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """One file, or none beside the others."""
+        """Return one file; none if it is in `folder`."""
         write = functools.partial(translate, Path(trace.path))
         if self.folder is None:
             yield Artifact("tensorboard.pt.trace.json.gz", write)
@@ -66,34 +65,33 @@ class TensorBoard:
 
 
 def translate(source: Path, target: IO[bytes]) -> None:
-    """Copy a saved trace as gzip, with its categories as the plugin knows them.
+    """Copy a saved trace as gzip, with the categories of the plugin.
 
     Args:
-        source: The saved trace: JSON, or gzip of it by its name.
+        source: The saved trace: JSON, or gzip if its name ends with ``.gz``.
         target: An open binary file.
     """
     with source.open("rb") as file, packed(target, compress=True) as archive:
-        rest = b""
-        for block in _whole_blocks(file):
-            text = rest + block
-            # what is looked for holds no comma, so no comma cuts it in two
+        tail = b""
+        for block in _readable_blocks(file):
+            text = tail + block
+            # the pattern contains no comma, so a cut at a comma cannot split a match
             end = text.rfind(b",") + 1
-            # a text without any is no category
-            end = end or max(0, len(text) - _LONGEST_CATEGORY)
-            archive.write(_CATEGORY.sub(_translated, text[:end]))
-            rest = text[end:]
-        archive.write(_CATEGORY.sub(_translated, rest))
+            # without a comma, keep as many bytes as a category may have
+            end = end or max(0, len(text) - _MAX_CATEGORY)
+            archive.write(_CATEGORY.sub(_translate_category, text[:end]))
+            tail = text[end:]
+        archive.write(_CATEGORY.sub(_translate_category, tail))
 
 
-def _whole_blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """The blocks of a trace; of an archive that is torn, those that can be unpacked."""
+def _readable_blocks(file: IO[bytes]) -> Iterator[bytes]:
     try:
         yield from blocks(file)
     except TornArchiveError as error:
-        _log.warning("the trace for TensorBoard is not whole: %s", error)
+        _log.warning("The trace for TensorBoard is incomplete, because its source is damaged: %s", error)
 
 
-def _translated(match: re.Match[bytes]) -> bytes:
+def _translate_category(match: re.Match[bytes]) -> bytes:
     category = match[2]
     if category == b"user_annotation":
         category = b"cpu_op"

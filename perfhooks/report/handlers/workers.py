@@ -1,4 +1,4 @@
-"""Where the workers of the loader were, of one window."""
+"""The time of loader workers in one window."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
-    """Where the workers of the loader spent their time: ``rank0.workers.csv``, and ``rank0.workers.folded``, stacks.
+    """Functions of loader workers by time, ``rank0.workers.csv``, and their stacks, ``rank0.workers.folded``.
 
     It needs ``workers``. There are no files if no worker was sampled.
     """
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
-        """Two files."""
-        del trace  # it is of another process
-        looked = capture.circumstances.looked
-        if looked:
-            yield Artifact("workers.csv", functools.partial(_write, looks.rows(looked)))
-            yield Artifact("workers.folded", functools.partial(_write_stacks, looks.folded(looked)))
+        """Return two files."""
+        del trace  # workers are other processes
+        samples = capture.circumstances.looked
+        if samples:
+            yield Artifact("workers.csv", functools.partial(_write_rows, looks.rows(samples)))
+            yield Artifact("workers.folded", functools.partial(_write_stacks, looks.folded(samples)))
 
 
-def _write(rows: Mapping[str, list[Any]], file: IO[bytes]) -> None:
+def _write_rows(rows: Mapping[str, list[Any]], file: IO[bytes]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(rows)
