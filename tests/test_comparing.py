@@ -582,7 +582,7 @@ def test_what_differs_besides_is_said_first(folder, base):
     first, second, empty, verdict, *_ = output.splitlines()
     assert first == "The commands differ: --lr 2 / 1."
     # where files are kept is no difference
-    told = "What differs besides: OMP_NUM_THREADS none / 4; version of torch 2.15 / 2.16; machine 8 x z80 / 2 x z80."
+    told = "Other differences: OMP_NUM_THREADS none / 4; version of torch 2.15 / 2.16; machine 8 x z80 / 2 x z80."
     assert (second, empty) == (told, "")
     assert verdict.startswith("Undecided: ")
     assert "CACHE_DIR" not in output

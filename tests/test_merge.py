@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from many_ranks import ManyRanks
 
 import perfhooks.trace
-from perfhooks.analysis.ranks.merge import _DECODE, _later, merge, rank_set
+from perfhooks.analysis.ranks.merge import _DECODE, _shift_time, merge, rank_set
 from perfhooks.core.errors import OptionError, PerfhooksError, TraceError
 from perfhooks.testing import PID, flow, kernel, launch, op, slice_event, step_mark, write_trace
 from perfhooks.trace.tables import operators, steps
@@ -241,14 +241,14 @@ def test_events_are_cut_where_they_end_whatever_is_in_them(tmp_path, monkeypatch
 @given(st.integers(0, 8 * 10**15), st.integers(-(10**10), 10**10))
 def test_times_are_moved_to_the_nanosecond(nanos, shift):
     text = f"{nanos // 1000}.{nanos % 1000:03d}".encode()
-    whole, _, rest = _later(text, shift).decode().lstrip("-").partition(".")
+    whole, _, rest = _shift_time(text, shift).decode().lstrip("-").partition(".")
     assert int(whole) * 1000 + int(rest) == abs(nanos + shift)
-    assert _later(text, shift).startswith(b"-") == (nanos + shift < 0)
+    assert _shift_time(text, shift).startswith(b"-") == (nanos + shift < 0)
 
 
 @pytest.mark.parametrize("text", ["12", "12.5", "12.500", "1.25e1", '"12.5"', "12.50000"])
 def test_times_are_read_however_they_are_written(text):
-    assert _later(text.encode(), 1000) in (b"13.000", b"13.500")
+    assert _shift_time(text.encode(), 1000) in (b"13.000", b"13.500")
 
 
 def test_ranks_are_written_as_numbers_and_ranges():

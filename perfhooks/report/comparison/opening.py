@@ -1,4 +1,4 @@
-"""What a comparison says first: what differs between the two, the verdict, two figures, and the gravest doubts."""
+"""The opening of a comparison: differing facts, the verdict, two figures, and the most serious doubts."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.facts import Difference
     from perfhooks.analysis.comparison.side import Side
 
-_DOUBTS: Final = 2
-"""That are said above the reasons; more are not read there."""
-_FACTS: Final = 4
-"""That are said before the verdict; all others are in the notes."""
+_MAX_DOUBTS: Final = 2
+"""Maximum doubts above the reasons. The rest follow in the notes."""
+_MAX_FACTS: Final = 4
+"""Maximum facts before the verdict. The rest follow in the notes."""
 _NUMBERS: Final = re.compile(r"\d[\d.,]*")
 
 
 class Figure(NamedTuple):
-    """What a step of one side takes."""
+    """The step time of one side."""
 
     side: str
     """A or B."""
     value: str
     what: str
-    """Whose that is, and of how many steps."""
+    """Label of the side, and the number of its runs and steps."""
 
 
 class Opening(NamedTuple):
-    """What must be read, and the notes, which may be."""
+    """The opening, and the notes for the end."""
 
     differing: list[str]
     sentence: str
@@ -43,71 +43,76 @@ class Opening(NamedTuple):
     notes: list[str]
 
 
-def opening(made: Comparison) -> Opening:
-    """What is said first, and what is left for the notes.
+def opening(result: Comparison) -> Opening:
+    """Split a comparison into its opening and its notes.
 
     Args:
-        made: What was compared.
+        result: The comparison.
     """
-    differing, facts_left = _differing(made.differs)
-    # where nothing could be judged, the sides say why
-    doubts = [*sentences.certainty(made.verdict), *made.doubts] if made.verdict else [*made.doubts, *made.notes]
-    notes = made.notes if made.verdict else ()
-    left = [*facts_left, *_together(dict.fromkeys([*doubts[_DOUBTS:], *notes]))]
-    return Opening(differing, made.sentence, list(_figures(made)), doubts[:_DOUBTS], left)
+    differing, facts_left = _describe_differences(result.differs)
+    # without a verdict, the notes of the sides explain why
+    doubts = (
+        [*sentences.certainty(result.verdict), *result.doubts] if result.verdict else [*result.doubts, *result.notes]
+    )
+    notes = result.notes if result.verdict else ()
+    all_notes = [*facts_left, *_merge_notes(dict.fromkeys([*doubts[_MAX_DOUBTS:], *notes]))]
+    return Opening(differing, result.sentence, list(_build_figures(result)), doubts[:_MAX_DOUBTS], all_notes)
 
 
-def data(made: Comparison) -> dict[str, Any]:
-    """What `comparison.data` tells, with the opening."""
-    first = opening(made)
-    told = first._asdict() | {"figures": [each._asdict() for each in first.figures]}
-    return comparison.data(made) | {"opening": told}
+def data(result: Comparison) -> dict[str, Any]:
+    """Return the result of `comparison.data` with the opening."""
+    first = opening(result)
+    opening_data = first._asdict() | {"figures": [figure._asdict() for figure in first.figures]}
+    return comparison.data(result) | {"opening": opening_data}
 
 
-def _differing(differs: Sequence[Difference]) -> tuple[list[str], list[str]]:
-    """What differs, in two lines at most, and a note for each fact that is in neither."""
-    commands = [each for each in differs if each.name == facts.COMMAND]
-    others = [each for each in differs if each.name != facts.COMMAND and not facts.is_late(each)]
-    said = [sentences.commands(facts.arguments(each)) for each in commands]
-    if others:
-        besides = "; ".join(map(sentences.fact, others[:_FACTS]))
-        said.append(f"What differs{' besides' if said else ''}: {besides}.")
-    named = [*commands, *others[:_FACTS]]
-    return said, [f"differs: {sentences.fact(each)}" for each in differs if each not in named]
+def _describe_differences(differs: Sequence[Difference]) -> tuple[list[str], list[str]]:
+    """Return the differing facts in at most two lines, and a note for each other fact."""
+    commands = [fact for fact in differs if fact.name == facts.COMMAND]
+    other_facts = [fact for fact in differs if fact.name != facts.COMMAND and not facts.is_late(fact)]
+    lines = [sentences.commands(facts.arguments(fact)) for fact in commands]
+    if other_facts:
+        listed = "; ".join(map(sentences.fact, other_facts[:_MAX_FACTS]))
+        lines.append(f"{'Other differences' if lines else 'Differences'}: {listed}.")
+    named_facts = [*commands, *other_facts[:_MAX_FACTS]]
+    return lines, [f"differs: {sentences.fact(fact)}" for fact in differs if fact not in named_facts]
 
 
-def _figures(made: Comparison) -> Iterator[Figure]:
-    """The steps that nobody recorded, else the recorded ones."""
-    for letter, side, step in zip("AB", (made.a, made.b), made.step_ms, strict=True):
+def _build_figures(result: Comparison) -> Iterator[Figure]:
+    """Yield the unprofiled step time of each side, or the profiled one if it has none."""
+    for letter, side, step in zip("AB", (result.a, result.b), result.step_ms, strict=True):
         if step is not None:
-            yield Figure(letter, words.ms(step), f"{side.label}: {_measured(side)}")
+            yield Figure(letter, words.ms(step), f"{side.label}: {_describe_runs(side)}")
         elif side.step_ms:
-            yield Figure(letter, words.ms(side.step_ms), f"{side.label}: {_recorded(side)}")
+            yield Figure(letter, words.ms(side.step_ms), f"{side.label}: {_describe_window(side)}")
 
 
-def _measured(side: Side) -> str:
-    steps = words.count(sum(each.steps for each in side.levels), "step")
+def _describe_runs(side: Side) -> str:
+    steps = words.count(sum(level.steps for level in side.levels), "step")
     return f"{words.count(len(side.levels), 'run')}, {steps} of {side.stage}"
 
 
-def _recorded(side: Side) -> str:
-    return words.count(side.costs.steps, "recorded step")
+def _describe_window(side: Side) -> str:
+    return words.count(side.costs.steps, "profiled step")
 
 
-def _together(notes: Iterable[str]) -> Iterator[str]:
-    """Notes that say the same of several runs, as one."""
-    alike: dict[str, list[str]] = {}
-    for each in notes:
-        run, colon, told = each.partition(": ")
-        alike.setdefault(_NUMBERS.sub("#", told if colon else run), []).append(each)
-    for same in alike.values():
-        others = ", ".join(_names([each.partition(": ")[0] for each in same])[1:])
-        yield f"{same[0]}; likewise {others}" if others else same[0]
+def _merge_notes(notes: Iterable[str]) -> Iterator[str]:
+    """Merge equal notes about several runs."""
+    by_text: dict[str, list[str]] = {}
+    for note in notes:
+        run, colon, text = note.partition(": ")
+        by_text.setdefault(_NUMBERS.sub("#", text if colon else run), []).append(note)
+    for group in by_text.values():
+        other_names = ", ".join(_run_names([note.partition(": ")[0] for note in group])[1:])
+        yield f"{group[0]}; likewise {other_names}" if other_names else group[0]
 
 
-def _names(heads: Sequence[str]) -> list[str]:
-    """What notes begin with, without the words that all of them have there: the names of the runs."""
-    told = [head.split(" ") for head in heads]
-    columns = zip(*map(reversed, told), strict=False)
+def _run_names(heads: Sequence[str]) -> list[str]:
+    """Return the beginnings of notes without their common last words: the names of the runs."""
+    words_of_heads = [head.split(" ") for head in heads]
+    columns = zip(*map(reversed, words_of_heads), strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
-    return [" ".join(each[: len(each) - shared]) or head for each, head in zip(told, heads, strict=True)]
+    return [
+        " ".join(run_words[: len(run_words) - shared]) or head
+        for run_words, head in zip(words_of_heads, heads, strict=True)
+    ]

@@ -1,4 +1,4 @@
-"""A comparison as one page: both runs side by side, the way from one step to the other, and every table."""
+"""The report of a comparison: both runs, the waterfall between their steps, and all tables."""
 
 from __future__ import annotations
 
@@ -15,65 +15,67 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.comparison import Comparison
 
 MOST_NODES: Final = 2500
-"""Of one picture: a page of two graphs then has some 300 kB of them."""
+"""Maximum nodes of a flame graph. Two graphs have about 300 kB then."""
 
-_NUMBER: Final = re.compile(r"\(\d+\): ")
+_LINE_NUMBER: Final = re.compile(r"\(\d+\): ")
 
 DEFINITIONS: Final = {
     "verdict": {
         "step": (
-            "The mean of the steps that nobody recorded, without the first ones and those with validation or "
-            "checkpoints; of several runs the geometric mean. The typical step is the median one."
+            "The mean of the unprofiled steps, without first steps and steps with validation or checkpoints. Several "
+            "runs are averaged by the geometric mean. The typical step is the median."
         ),
         "interval": (
-            "Contains the true ratio in 99 of 100 comparisons, by how blocks of steps differ and by how processes do: "
-            "by 1%, joined with what several runs of a side show. Of what is the same it is that of 90%."
+            "The interval contains the true ratio in 99 of 100 comparisons. It includes the variation of blocks of "
+            "steps and of processes: 1%, combined with the variation of several runs of a side. The interval of "
+            '"the same" has a confidence of 90%.'
         ),
-        "undecided": "The interval reaches over the tolerance: both answers are possible.",
+        "undecided": "The interval crosses the tolerance, so both answers are possible.",
     },
     "rows": {
         "contribution": (
-            "B less A, of one recorded step. Each moment of a step is in exactly one row, so the rows sum to the "
-            "difference of the recorded steps. Recording makes steps longer, so this is not the difference of the "
-            "verdict."
+            "The time of B minus that of A, per profiled step. Each moment of a step is in exactly one row, so the "
+            "rows sum to the difference of the profiled steps. Recording makes steps longer, so the verdict has "
+            "another difference."
         ),
         "order": (
-            "What surely differs comes first: calls that are new, gone, or more often, and what became dearer by more "
-            "than twice the spread of the calls that did not change. Of the others the largest come first."
+            "Certain differences come first: new, missing or more frequent calls, and calls that are slower by more "
+            "than twice the spread of unchanged calls. Other differences follow, the largest first."
         ),
-        "by calls, by price": "(calls of B - calls of A) times the price of A's calls; and what is left.",
+        "by calls, by price": "(calls of B - calls of A) times the duration of A's calls; and the rest.",
         "host": (
-            "Moments of the step's own thread by the innermost operator, module and line that is open; a reason is "
-            "named after the outermost operator, which the program called."
+            "Time of the step's own thread by the innermost open operator, module and line. A reason has the name of "
+            "the outermost operator, which the program called."
         ),
         "device": (
-            "Moments of the step by what devices did: compute before communication before copies; else idle, by what "
-            "the host did meanwhile. Used where devices are busy for half of both steps or more."
+            "Time of the step by device work: compute has priority over communication, and communication over copies. "
+            "Idle time is split by the work of the host. Device rows are used if devices are busy for at least half of "
+            "both steps."
         ),
-        "renamed": "Modules and lines that are called otherwise, and contain the same operators, are one row.",
+        "renamed": "Modules and lines with other names and the same operators are one row.",
     },
 }
-"""What the numbers on the page mean."""
+"""Definitions of the terms in the report."""
 
 
-def render(made: Comparison) -> str:
-    """Make the page of a comparison.
+def render(result: Comparison) -> str:
+    """Return the report of a comparison.
 
     Args:
-        made: What was compared.
+        result: The comparison.
 
     Returns:
-        An HTML document that needs nothing else.
+        A self-contained HTML document.
     """
-    return document("perfhooks compare", page_data(made), DEFINITIONS, ["comparison.js"])
+    return document("perfhooks compare", page_data(result), DEFINITIONS, ["comparison.js"])
 
 
-def page_data(made: Comparison) -> dict[str, Any]:
-    """What the page shows: what `opening.data` tells, with both flame graphs in one."""
-    told = data(made)
-    drawn = told.pop("flames")
-    merged = both_ways(drawn["a"], drawn["b"], made.a.flame_steps, made.b.flame_steps)
-    return told | {"flames": merged}
+def page_data(result: Comparison) -> dict[str, Any]:
+    """Return the data of the report: the result of `opening.data`, with merged flame graphs."""
+    content = data(result)
+    graphs = content.pop("flames")
+    merged = both_ways(graphs["a"], graphs["b"], result.a.flame_steps, result.b.flame_steps)
+    return content | {"flames": merged}
 
 
 @dataclass
@@ -86,50 +88,50 @@ class _Node:
 
 
 def both_ways(a: Mapping[str, Any], b: Mapping[str, Any], steps_a: int, steps_b: int) -> dict[str, Any]:
-    """The flame graphs of both runs, merged: as wide as B's time, and as wide as A's, where one sees what is gone.
+    """Merge the flame graphs of both runs, once with widths of B and once with widths of A, which shows removed frames.
 
-    Frames are the same if they have the same name, line numbers aside, and lie in the same frames.
+    Frames are equal if they have the same name without line numbers and equal parents.
 
     Args:
-        a: By ``host`` and ``device`` what `perfhooks.analysis.flames.tree` made of one window.
-        b: And of the other.
-        steps_a: How many steps the window of A has.
-        steps_b: And that of B.
+        a: Result of `perfhooks.analysis.flames.tree` for a window of A, by ``host`` and ``device``.
+        b: The result for B.
+        steps_a: Number of steps in the window of A.
+        steps_b: Number of steps in the window of B.
 
     Returns:
-        Graphs as the page draws them; ``value`` is the width and ``before`` what it is compared with, of one step.
+        Graphs in the format of the report. ``value`` is the width and ``before`` the value of the other side, per step.
     """
-    found: dict[str, Any] = {}
+    graphs: dict[str, Any] = {}
     for measure in [name for name in a if name in b]:
         root = _Node("all", 0)
-        _grow(root, a[measure], "a", steps_a)
-        _grow(root, b[measure], "b", steps_b)
-        found[f"{measure}, B"] = _listed(root, "b", "a")
-        found[f"{measure}, A"] = _listed(root, "a", "b")
-    return found
+        _add_graph(root, a[measure], "a", steps_a)
+        _add_graph(root, b[measure], "b", steps_b)
+        graphs[f"{measure}, B"] = _to_columns(root, "b", "a")
+        graphs[f"{measure}, A"] = _to_columns(root, "a", "b")
+    return graphs
 
 
-def _grow(root: _Node, graph: Mapping[str, Any], side: str, steps: int) -> None:
-    places: list[_Node] = []
+def _add_graph(root: _Node, graph: Mapping[str, Any], side: str, steps: int) -> None:
+    nodes: list[_Node] = []
     for parent, frame, value in zip(graph["parent"], graph["frame"], graph["value"], strict=True):
         name = graph["names"][frame]
-        key = _NUMBER.sub("(): ", name)
-        node = root if parent < 0 else places[parent].children.setdefault(key, _Node(name, graph["kinds"][frame]))
+        key = _LINE_NUMBER.sub("(): ", name)
+        node = root if parent < 0 else nodes[parent].children.setdefault(key, _Node(name, graph["kinds"][frame]))
         setattr(node, side, getattr(node, side) + value / max(steps, 1))
-        places.append(node)
+        nodes.append(node)
 
 
-def _listed(root: _Node, width: str, other: str) -> dict[str, Any]:
+def _to_columns(root: _Node, width: str, other: str) -> dict[str, Any]:
     names: dict[tuple[str, int], int] = {}
-    made: dict[str, list[Any]] = {name: [] for name in ("parent", "frame", "value", "before")}
-    waiting = [(-1, root)]
-    while waiting and len(made["parent"]) < MOST_NODES:
-        parent, node = waiting.pop(0)
-        place = len(made["parent"])
-        made["parent"].append(parent)
-        made["frame"].append(names.setdefault((node.name, node.kind), len(names)))
-        made["value"].append(round(getattr(node, width)))
-        made["before"].append(round(getattr(node, other)))
+    columns: dict[str, list[Any]] = {name: [] for name in ("parent", "frame", "value", "before")}
+    queue = [(-1, root)]
+    while queue and len(columns["parent"]) < MOST_NODES:
+        parent, node = queue.pop(0)
+        index = len(columns["parent"])
+        columns["parent"].append(parent)
+        columns["frame"].append(names.setdefault((node.name, node.kind), len(names)))
+        columns["value"].append(round(getattr(node, width)))
+        columns["before"].append(round(getattr(node, other)))
         children = [child for child in node.children.values() if getattr(child, width) > 0]
-        waiting += [(place, child) for child in sorted(children, key=lambda child: -getattr(child, width))]
-    return made | {"names": [name for name, _ in names], "kinds": [kind for _, kind in names]}
+        queue += [(index, child) for child in sorted(children, key=lambda child: -getattr(child, width))]
+    return columns | {"names": [name for name, _ in names], "kinds": [kind for _, kind in names]}

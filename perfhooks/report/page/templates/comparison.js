@@ -65,7 +65,7 @@ function overview() {
           differs.length
             ? dataTable({
                 id: "differs",
-                caption: "What differs besides",
+                caption: "Other differences",
                 rows: differs,
                 limit: 20,
                 search: "Search facts",
@@ -135,7 +135,7 @@ function waterfall() {
   return section(
     "waterfall",
     "From A's step to B's",
-    "The largest differences of the recorded steps, one after the other; together they are the whole difference.",
+    "The largest differences of the profiled steps. All rows sum to the difference of the steps.",
     el(
       "div",
       { class: "waterfall" },
@@ -181,7 +181,7 @@ function allRows() {
   return section(
     "rows",
     "All rows",
-    "Of one recorded step. In each grouping but collectives, the rows sum to the difference of the steps.",
+    "Per profiled step. The rows of each view except collectives sum to the difference of the steps.",
     dataTable({ id: "rows", caption: "All rows", groups, group: first, search: "Search", limit: 20 }),
   );
 }
