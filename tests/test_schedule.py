@@ -275,7 +275,7 @@ def test_words_are_separated_by_spaces_commas_or_nothing_in_any_order(text):
         ("wiat=1 warmup=1 active=1", "a schedule has no field 'wiat'; did you mean wait?"),
         ("wait=1 warm-up=1 active=1", "a schedule has no field 'warm-up'; did you mean warmup?"),
         ("=3", "a schedule has no field ''; the fields are wait, warmup, active, repeat, skip_first, skip_first_wait"),
-        ("wait=1 warmup active=1", "warmup needs a value, as in warmup=1"),
+        ("wait=1 warmup active=1", "warmup needs a value, for example warmup=1"),
         ("wait=1 wait=2 warmup=1 active=1", "wait must be given once, got it again as 'wait=2'"),
         ("wait=1.5 warmup=1 active=1", "wait must be an integer, got '1.5'"),
         ("wait= warmup=1 active=1", "wait must be an integer, got 'warmup=1'"),
@@ -421,7 +421,7 @@ def test_a_long_wait_is_drawn_short_with_its_length():
     assert str(Schedule(wait=1000, warmup=2, active=3)).splitlines()[1:] == [
         "step 0          1000 1002 1005       2005 2007 2010       3010 3012",
         "     ···1000··· ▒▒   ███  ···1000··· ▒▒   ███  ···1000··· ▒▒   ███",
-        "· wait  ▒ warm-up  █ active  and so on, for ever",
+        "· wait  ▒ warm-up  █ active  and so on, without end",
     ]
 
 

@@ -1,6 +1,6 @@
-"""What an integration of a framework needs beside `perfhooks.Profiler`; integrations/README.md walks through it.
+"""The base of an integration, in addition to `perfhooks.Profiler`; integrations/README.md is a guide.
 
-A *stage* is a loop of the framework's (train, validate, test, predict) that is profiled on a schedule of its own.
+A *stage* is a loop of the framework (train, validate, test, predict) with its own schedule.
 """
 
 from perfhooks.adapters.callers import caller

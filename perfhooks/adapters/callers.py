@@ -1,4 +1,4 @@
-"""Who calls us, where a framework gives its hooks no such argument."""
+"""The calling object, for frameworks that do not pass it to their hooks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 def caller(kind: type[T]) -> T | None:
-    """The object of a class, one of whose methods calls us right now; None if there is none.
+    """Return the innermost object of a class whose method is on the call stack; None if there is none.
 
-    A hook that is not told whose it is stands on the stack above the one who knows. Ask once, not in every step.
+    For hooks that do not receive their owner. Call it once, not in every step.
     """
     frame = inspect.currentframe()
     while frame is not None:

@@ -1,4 +1,4 @@
-"""What the callbacks and hooks of all frameworks have: the constructor's work, and what users ask of them."""
+"""The base class of callbacks and hooks: construction and user methods."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ if TYPE_CHECKING:
 
 
 class Face:
-    """A callback or a hook; a framework's own class of callbacks stands behind it among the bases.
+    """A callback or hook. The framework's own base class follows it in the list of bases.
 
         class ProfilerCallback(adapting.Face, Callback):
             def __init__(self, schedule=None, on_trace_ready=None, *, step_unit="batch", **options):
                 super().__init__(schedule, on_trace_ready, options, framework="Frame", loops=("train", "validate"))
 
     Args:
-        schedule: One for training, or a mapping of loops to schedules; None records one small window of the training.
-        on_trace_ready: What to make of each window, as for `perfhooks.Profiler`.
-        options: The keywords that the user gave, for the profilers.
-        framework: How the framework is called, for messages, and for advice in its words.
-        loops: The names that a mapping of schedules may use; as a mapping, what each of them is called here.
-        step_unit: What a training step is, ``"batch"`` or ``"optimizer"``.
-        labels: Makes what labels the parts of a stage's steps, of its profiler and its name.
-        listener: Called when a window has its files, as by `Profiler.when_finished`.
-        default: The schedule of training, where nothing is said.
+        schedule: Schedule of the training, or a mapping of loops to schedules; None records one small window of the
+            training.
+        on_trace_ready: Handlers of each window, as for `perfhooks.Profiler`.
+        options: Keyword arguments of the user for the profilers.
+        framework: Name of the framework in messages and findings.
+        loops: Valid keys of a mapping of schedules; or a mapping from these keys to stage names.
+        step_unit: Unit of a training step, ``"batch"`` or ``"optimizer"``.
+        labels: Makes the labels of a stage from its profiler and its name.
+        listener: Called for each window with files, as by `Profiler.when_finished`.
+        default: Default schedule of the training.
 
     Raises:
-        OptionError: An argument has a value that it cannot have.
-        TypeError: No option has this name.
+        OptionError: An argument has an invalid value.
+        TypeError: An option is unknown.
     """
 
     def __init__(
@@ -62,17 +63,17 @@ class Face:
             listener=listener,
             framework=framework,
         )
-        """The loops that have a schedule; under other names is a stage that does nothing."""
+        """Loops with a schedule. Any other name returns an inactive stage."""
         self._by_update = step_unit == "optimizer"
         self._train = self._stages["train"]
         self._evaluation = self._stages.unprofiled
-        """The loop beside the training that runs now."""
+        """Active loop other than the training."""
 
     @property
     def profilers(self) -> dict[str, Profiler]:
-        """The profiler of each loop that has a schedule."""
+        """Profilers by loop."""
         return self._stages.profilers
 
     def summary(self, format: Literal["table", "markdown"] = "table") -> Text:
-        """What all windows so far say, as tables or as one page of markdown; waits for their files."""
+        """Return a summary of all windows so far, as tables or Markdown. Wait for their files."""
         return self._stages.summary(format)

@@ -1,4 +1,4 @@
-"""The names of modules in the trace, while a window is open."""
+"""Labels with module names in the trace of a window."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MODULE: Final = "module"
 class ModuleNames:
     """Labels the forward pass of every module with its name, ``[module] encoder.layer1``.
 
-    Compiled code stays as it is: torch.compile neither calls hooks that came after it nor keeps those that it finds,
-    which do nothing there. Code that is first compiled while they are in place is compiled once more without them.
+    Compiled code is unchanged: torch.compile ignores hooks that are added later, and drops hooks that do nothing during
+    compilation. Code that is first compiled while the hooks are present is compiled again without them.
 
     Args:
-        root: The module whose descendants are labelled; one that is used twice has the first of its names.
+        root: Module whose descendants are labelled. A module that is used twice has its first name.
         region: Opens a label in the trace.
     """
 
@@ -33,7 +33,7 @@ class ModuleNames:
         for name, module in root.named_modules():
             if name and "_orig_mod" not in name.split("."):
                 self._hooks.append(module.register_forward_pre_hook(partial(self._enter, f"[module] {name}")))
-                # called after an exception, too
+                # always_call: also after an exception
                 self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
 
     def _enter(self, label: str, *_: Any) -> None:
@@ -45,7 +45,7 @@ class ModuleNames:
             self._labels.end(_MODULE)
 
     def remove(self) -> None:
-        """Take all hooks away."""
+        """Remove all hooks."""
         for hook in self._hooks:
             hook.remove()
         self._labels.close()

@@ -1,4 +1,4 @@
-"""Labels that begin in one hook of a framework and end in another."""
+"""Labels that start in one hook of a framework and end in another."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class OpenLabels:
-    """The labels that are open in the trace, innermost last.
+    """The open labels in the trace, innermost last.
 
     Args:
-        region: Opens one: ``profiler.region``.
+        region: Opens a label, for example ``profiler.region``.
     """
 
     def __init__(self, region: Callable[[str], AbstractContextManager[Any]]) -> None:
@@ -21,24 +21,24 @@ class OpenLabels:
         self._open: list[tuple[str, AbstractContextManager[Any]]] = []
 
     def begin(self, label: str, key: str | None = None) -> None:
-        """Open a label; ``key`` is what ``end`` will call it, if not by its name."""
+        """Open a label. ``key`` is its name for `end`; the default is the label."""
         region = self._region(label)
         region.__enter__()
         self._open.append((key or label, region))
 
     def end(self, key: str) -> None:
-        """Close the innermost label of this key and, after an exception, those that were left open inside."""
+        """Close the innermost label with this key, and labels inside it that an exception left open."""
         if self.has(key):
             while self._close_last() != key:
                 pass
 
     def has(self, key: str) -> bool:
-        """Whether a label of this key is open."""
+        """Return whether a label with this key is open."""
         return any(key == name for name, _ in self._open)
 
     @property
     def innermost(self) -> str | None:
-        """The key of the label that was opened last; None if none is open."""
+        """Key of the innermost open label; None if no label is open."""
         return self._open[-1][0] if self._open else None
 
     def close(self) -> None:

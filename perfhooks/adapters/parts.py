@@ -1,4 +1,4 @@
-"""The parts of a step: public methods of a framework's objects, wrapped while a window is open, and its hooks."""
+"""Labels for the parts of a step: wrapped methods of the framework's objects, and hooks."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class Parts:
-    """Labels for `Stage`: a call of a method is a part of the step, and hooks may begin and end others.
+    """Labels for `Stage`. Calls of methods are parts of the step, and hooks can begin and end other parts.
 
         Parts(profiler, {"compute_loss": "forward", "engine.backward": "backward"})  # of trainer, and trainer.engine
 
-    A validation inside the step is one part, whatever it does but save a checkpoint.
+    A validation inside a step is one part, apart from checkpoints.
 
     Args:
-        profiler: Of the stage.
-        methods: What to wrap and which part it is, by names like ``model.loss``, from what the stage began with.
-        more: Called with these parts and what the stage began with, to `wrap` what no such name leads to.
-        waits: Whether the stage waits for data wherever no method of these runs, from the end of one step on.
-        modules: Finds the module whose descendants' names are to be shown; None shows none.
+        profiler: Profiler of the stage.
+        methods: Parts by method name, for example ``model.loss``, relative to the loop object of `Stage.begin`.
+        more: Called with this object and the loop object, to `wrap` methods without such a name.
+        waits: Whether the stage waits for data from the end of a step to the first of these methods.
+        modules: Returns the module whose descendants are labelled; None labels no modules.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Parts:
         modules: Callable[[Any], torch.nn.Module] | None = None,
     ) -> None:
         self.methods = WrappedMethods()
-        """What is wrapped until the window closes."""
+        """Methods that are wrapped until the window closes."""
         self.labels = OpenLabels(self._region)
-        """What is open in the trace."""
+        """Open labels in the trace."""
         self.is_on = False
         """Whether a window is open."""
         self._pulse = profiler.pulse
@@ -62,11 +62,11 @@ class Parts:
         self._names: ModuleNames | None = None
 
     def _region(self, name: str) -> AbstractContextManager[Any]:
-        """A label of the window; `Profiler.region` would time a validation a second time."""
+        """Open a label in the window. `Profiler.region` would time a validation twice."""
         return LabelledRange(name) if self._pulse.is_recording else nullcontext()
 
     def put(self, loop: Any, *, waiting: bool) -> None:
-        """A window has opened."""
+        """Add the labels: a window opened."""
         self.is_on = True
         for path, part in self._paths.items():
             owner, _, name = path.rpartition(".")
@@ -79,7 +79,7 @@ class Parts:
             self.wait()
 
     def take_off(self, _loop: Any, /) -> None:
-        """The window has closed."""
+        """Remove the labels: the window closed."""
         self.is_on = False
         self.labels.close()
         self.methods.unwrap()
@@ -88,23 +88,23 @@ class Parts:
             names.remove()
 
     def wrap(self, owner: Any, name: str, part: str) -> None:
-        """Label a method's calls as a part, if the owner has such a method, until the window closes."""
+        """Label calls of a method until the window closes, if the owner has the method."""
         self.methods.wrap_in(owner, name, partial(self.part, part))
 
     def wait(self) -> None:
-        """A step has ended: what follows is the wait for data, if that cannot be seen otherwise."""
+        """Label the following time as the wait for data, if the stage has no method for it."""
         if self._waits:
             self.begin(labels.DATA)
 
     def begin(self, part: str) -> None:
-        """A part begins in one hook and ends in another; the first of several beginnings counts."""
+        """Begin a part that ends in another hook. A part that is already open is unchanged."""
         if part in RARE:
             self._since.setdefault(part, clock())
         if self.is_on and not self.labels.has(part):
             self.labels.begin(part)
 
     def end(self, part: str) -> None:
-        """It ends, if it has begun."""
+        """End a part if it is open."""
         since = self._since.pop(part, None)
         if since is not None:
             self._pulse.set_aside(since, clock(), part)
@@ -112,7 +112,7 @@ class Parts:
             self.labels.end(part)
 
     def part(self, name: str) -> AbstractContextManager[Any]:
-        """Label what is done inside the context."""
+        """Return a context that labels its content."""
         if self._waits:
             self.end(labels.DATA)
         hidden = not self.is_on or (self.labels.has(labels.VALIDATION) and name != labels.CHECKPOINT)
@@ -120,13 +120,13 @@ class Parts:
 
     @contextmanager
     def validation(self) -> Iterator[None]:
-        """A validation that interrupts the loop, and a wait for data that goes on after it."""
-        waited = self.labels.has(labels.DATA)
+        """Label a validation that interrupts the loop. An interrupted wait for data continues afterwards."""
+        is_waiting = self.labels.has(labels.DATA)
         self.end(labels.DATA)
         self.begin(labels.VALIDATION)
         try:
             yield
         finally:
             self.end(labels.VALIDATION)
-        if waited:
+        if is_waiting:
             self.wait()

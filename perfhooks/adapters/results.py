@@ -1,4 +1,4 @@
-"""What a finished window says, in the forms that a framework's loggers take."""
+"""Results of a window for the loggers of a framework."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _KEYS: Final = ("rank", "stage", "step")
 
 
 def scalars(capture: Capture) -> dict[str, float]:
-    """The mean of each column of a window's step table, by a name like ``perf/train/forward_ms``."""
+    """Return the mean of each column of a window's step table, by a name like ``perf/train/forward_ms``."""
     return {f"perf/{capture.stage}/{name}": value for name, value in capture.summary.items()}
 
 
 def last_step(capture: Capture) -> int:
-    """The number of the step at which a window ended."""
+    """Return the number of the last step of a window."""
     return capture.reached if capture.last is None or capture.partial else capture.last
 
 
 def step_rows(place: Place) -> Iterator[tuple[int, dict[str, float]]]:
-    """Each numbered step of a window with its columns, less what was not measured; nothing if there is no table.
+    """Yield the numbered steps of a window without unmeasured columns; nothing if there is no table.
 
     Args:
-        place: Where the window's files are.
+        place: Location of the window's files.
 
     Yields:
-        The number of a step, and its columns by name: milliseconds, MiB and counts.
+        The step number, and its columns by name: milliseconds, MiB and counts.
     """
     for row in _table(place):
         if row["step"]:
@@ -42,7 +42,7 @@ def step_rows(place: Place) -> Iterator[tuple[int, dict[str, float]]]:
 
 
 def markdown(capture: Capture, place: Place) -> str:
-    """A window as text: its headline, the place of its files and its step table."""
+    """Return a window as Markdown: headline, folder and step table."""
     rows = list(_table(place))
     lines = [f"**{capture.line}**", "", f"`{place.folder}`", ""]
     if rows:

@@ -1,4 +1,4 @@
-"""A framework's loops, each with a schedule, a count of steps and windows of its own."""
+"""The loops of a framework. Each has a schedule, a step count and windows."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture, Place
 
 SCHEDULE: Final = WHEN_SETTLED
-"""What an integration profiles unless it is given a schedule."""
+"""Default schedule of an integration."""
 
 
 class Labels(Protocol):
-    """Labels the parts of a stage's steps; asked for it only while a window is open."""
+    """Labels for the parts of a stage's steps, only used while a window is open."""
 
     def put(self, loop: Any, *, waiting: bool) -> None:
-        """A window has opened.
+        """Add the labels: a window opened.
 
         Args:
-            loop: What `Stage.begin` was given.
-            waiting: Whether what follows is the wait for the next batch; otherwise the loop has not begun yet.
+            loop: Loop object of `Stage.begin`.
+            waiting: Whether the wait for the next batch follows; otherwise the loop has not started.
         """
 
     def take_off(self, loop: Any, /) -> None:
-        """The window has closed: close all labels, and leave everything as it was."""
+        """Remove all labels and restore everything: the window closed."""
 
 
 def schedules(
@@ -46,43 +46,43 @@ def schedules(
     stages: Sequence[str] | Mapping[str, str],
     default: ScheduleLike = SCHEDULE,
 ) -> dict[str, ScheduleLike]:
-    """The schedule of each stage that has one.
+    """Return the schedule of each stage.
 
     Args:
-        schedule: One for training, or a mapping of stages to schedules; None stands for the usual one.
-        stages: The names that the mapping may use; as a mapping, what each of them is called here.
-        default: Of training, where nothing is said.
+        schedule: Schedule of the training, or a mapping of stages to schedules; None selects the default.
+        stages: Valid keys of the mapping; or a mapping from these keys to stage names.
+        default: Default schedule of the training.
 
     Raises:
-        OptionError: Some keys are stages, and others are not.
+        OptionError: The mapping contains stages and other keys.
     """
     names = stages if isinstance(stages, Mapping) else {name: name for name in stages}
     if not isinstance(schedule, Mapping) or not any(name in schedule for name in names):
         return {"train": default if schedule is None else schedule}  # type: ignore[dict-item]  # of fields, or wrong
     unknown = [name for name in schedule if name not in names]
     if unknown:
-        raise OptionError(f"schedule must name loops, {', '.join(names)}, and nothing else, got {unknown[0]!r}")
-    wanted = cast("Mapping[str, ScheduleLike]", schedule)
-    return {names[name]: SCHEDULE if one is None else one for name, one in wanted.items()}
+        raise OptionError(f"schedule must have only loops as keys ({', '.join(names)}), got {unknown[0]!r}")
+    by_loop = cast("Mapping[str, ScheduleLike]", schedule)
+    return {names[name]: SCHEDULE if value is None else value for name, value in by_loop.items()}
 
 
 class Stage:
-    """One loop: its profiler, and the labels that come and go with the profiler's windows.
+    """One loop: its profiler, and labels during the profiler's windows.
 
         stage = Stage("train", "wait=10 warmup=2 active=3", options={})
         with stage.running(trainer, out="perf"):
             ...  # the loop, which calls stage.step() at the end of each step
 
-    A copy, be it by `copy.deepcopy` or by `pickle`, is a stage that has not begun, with the same options and count.
+    A copy by `copy.deepcopy` or `pickle` is a stage that has not started, with the same options and step count.
 
     Args:
         name: train, validate, test or predict.
-        schedule: Which of its steps to record.
-        on_trace_ready: What to make of each window.
-        options: The profiler's. A window's memory is freed as soon as its trace is saved, unless they say otherwise.
-        labels: Makes what labels the parts of its steps.
-        listener: Called when a window has its files, as by `Profiler.when_finished`.
-        framework: How the framework is called, for advice in its words.
+        schedule: Steps to record.
+        on_trace_ready: Handlers of each window.
+        options: Options of the profiler. By default the memory of a window is freed when its trace is saved.
+        labels: Makes the labels of its steps.
+        listener: Called for each window with files, as by `Profiler.when_finished`.
+        framework: Name of the framework in findings.
     """
 
     def __init__(
@@ -100,17 +100,17 @@ class Stage:
         self._made_of: dict[str, Any] = {
             "name": name, "schedule": schedule, "on_trace_ready": on_trace_ready,
             "options": options, "labels": labels, "listener": listener, "framework": framework,
-        }  # fmt: skip  # one line for what the stage is, one for how it is recorded
+        }  # fmt: skip  # first line: the stage; second line: its recording
         self.name = name
         self.profiler = Profiler(schedule=schedule, on_trace_ready=on_trace_ready, **named)
-        # the framework says when its loop begins: a step before that is none of ours, and starts nothing
+        # stopped until the framework starts its loop, so that earlier steps start nothing
         self.profiler.stop()
         self.profiler.speak_as(framework)
         self.labels: Labels = Parts(self.profiler, {}) if labels is None else labels(self.profiler, name)
         self.parts = self.labels if isinstance(self.labels, Parts) else Parts(self.profiler, {})
-        """The labels, for hooks that begin and end parts themselves; between windows nothing comes of it."""
+        """Labels for hooks that begin and end parts. They have no effect between windows."""
         self.data_arrived = self.profiler.data_arrived
-        """Says that the current step has its batch."""
+        """Reports that the current step has its batch."""
         self._step = self.profiler.step
         self._on_error = options.get("on_error", "warn")
         self._first: int | None = None
@@ -123,7 +123,7 @@ class Stage:
 
     @property
     def count(self) -> int:
-        """How many steps it has done, those before a copy or a resumption included."""
+        """Number of finished steps, including those before a copy or a resumption."""
         return self.profiler.step_num if self._first is None else self._first
 
     def begin(
@@ -135,14 +135,14 @@ class Stage:
         run: str | None = None,
         global_step: Callable[[], int] | None = None,
     ) -> None:
-        """The loop's next step begins, after others or as its first; nothing happens if it has begun already.
+        """Begin the next step of the loop, the first one or a later one. A step that has already begun is unchanged.
 
         Args:
-            loop: Whatever the labels need to know.
-            step: The number of the step that begins; None goes on counting.
-            out: The folder for runs, unless the user gave one.
-            run: Name of the run, unless the user gave one.
-            global_step: Tells the framework's own count of steps, see `global_step_of`.
+            loop: Object for the labels, for example the trainer.
+            step: Number of the step; None continues the count.
+            out: Folder for runs, unless the user set it.
+            run: Name of the run, unless the user set it.
+            global_step: Returns the framework's own step count, see `global_step_of`.
         """
         self._begun = True
         first, self._first = self._first, None
@@ -150,18 +150,18 @@ class Stage:
         with guard("starting to profile", self._on_error):
             try:
                 self.profiler.start(first if step is None else step, out=out, run=run)
-            except OptionError as error:  # of a step that no checkpoint should hold
-                logger.warning("%s: counting goes on from %d", error, self.profiler.step_num)
+            except OptionError as error:  # the checkpoint has an invalid step
+                logger.warning("%s: counting continues at %d", error, self.profiler.step_num)
                 self.profiler.start(out=out, run=run)
         if self.profiler.in_window:
             self._follow(waiting=False)
 
     def resume(self, step: int) -> None:
-        """Go on with this step when it begins next."""
+        """Set the number of the next step."""
         self._first = step
 
     def step(self) -> None:
-        """A step ends, and the next one begins with its wait for data; nothing happens before `begin`."""
+        """End a step. The next one begins with its wait for data. Before `begin` this has no effect."""
         if not self._begun:
             return
         self._step()
@@ -169,7 +169,7 @@ class Stage:
             self._follow(waiting=True)
 
     def pause(self, cause: str | None = None) -> None:
-        """The loop ended for now, or something cut it short; what is being recorded is kept."""
+        """Interrupt the loop, or report its failure. An open window is saved."""
         self._unlabel()
         self._begun = False
         self._loop = self._global_step = None
@@ -177,11 +177,11 @@ class Stage:
 
     @contextmanager
     def running(self, loop: Any = None, *, for_good: bool = True, **begin: Any) -> Iterator[None]:
-        """Begin, and end with whatever ends the context.
+        """Run the loop inside the context.
 
         Args:
             loop: See `begin`.
-            for_good: Whether the loop will not go on.
+            for_good: Whether the loop ends with the context.
             **begin: See `begin`.
         """
         cause = None
@@ -195,19 +195,19 @@ class Stage:
             (self.stop if for_good else self.pause)(cause)
 
     def stop(self, cause: str | None = None) -> None:
-        """The loop ended for good."""
+        """End the loop."""
         self.pause(cause)
         self.profiler.stop(cause)
 
     def global_step_of(self, capture: Capture) -> int | None:
-        """The framework's own count of steps when a window ended: where its loggers are to put what the window says."""
+        """Return the framework's own step count at the end of a window, for its loggers."""
         last = last_step(capture)
         count = self._global_steps.get(last)
         self._global_steps = {step: later for step, later in self._global_steps.items() if step > last}
         return count
 
     def _follow(self, *, waiting: bool) -> None:
-        """What is due at the beginning of a step in a window, or after one."""
+        """Add or remove labels when a window opens or closes."""
         is_open = self.profiler.in_window
         with guard("labelling the parts of a step", self._on_error):
             if is_open and self._global_step is not None:
@@ -228,28 +228,28 @@ class Stage:
         return {"made_of": self._made_of, "first": self.count}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state["made_of"])  # type: ignore[misc]  # a copy is made as the stage itself was
+        self.__init__(**state["made_of"])  # type: ignore[misc]  # constructs the copy like the original
         self._first = state["first"]
 
 
 class _Unprofiled(Stage):
-    """Stands for every loop that has no schedule: as it never begins, nothing comes of what it is told."""
+    """A stage for loops without a schedule. It never begins, so its methods have no effect."""
 
     def begin(self, *_: Any, **__: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Stages(dict[str, Stage]):
-    """The stages of one training, by name; under any other name is `unprofiled`, which is none of them.
+    """The stages of a training by name. Any other name returns `unprofiled`.
 
     Args:
-        stages: By name.
+        stages: Pairs of name and stage.
     """
 
     def __init__(self, stages: Iterable[tuple[str, Stage]] = ()) -> None:
         super().__init__(stages)
         self.unprofiled: Stage = _Unprofiled("none", "on request", [], options={})
-        """For a loop that nobody wants profiled: does nothing, so that nobody needs to ask whether there is a stage."""
+        """Inactive stage, so that callers need not check whether a loop is profiled."""
 
     def __missing__(self, _: str) -> Stage:
         return self.unprofiled
@@ -261,45 +261,45 @@ class Stages(dict[str, Stage]):
         on_trace_ready: HandlerLike | Sequence[HandlerLike] | None = None,
         **stage: Any,
     ) -> Stages:
-        """A stage for each schedule, all with the same options.
+        """Return a stage for each schedule, all with the same options.
 
         Args:
-            schedules: By stage, as `schedules` gives them.
+            schedules: Schedules by stage, from `schedules`.
             on_trace_ready: See `Stage`.
-            **stage: What else `Stage` takes.
+            **stage: Other arguments of `Stage`.
 
         Raises:
-            OptionError: An option has a value that it cannot have.
+            OptionError: An option has an invalid value.
         """
         return cls((name, Stage(name, schedule, on_trace_ready, **stage)) for name, schedule in schedules.items())
 
     @property
     def profilers(self) -> dict[str, Profiler]:
-        """The profiler of each."""
+        """Profilers by stage."""
         return {name: stage.profiler for name, stage in self.items()}
 
     def counts(self) -> dict[str, int]:
-        """How many steps each has done: what to keep in a checkpoint. `read_counts` reads it."""
+        """Return the finished steps by stage, for a checkpoint. `read_counts` reads them."""
         return {name: stage.count for name, stage in self.items()}
 
     def resume(self, counts: Mapping[str, int]) -> None:
-        """Have each stage go on where a checkpoint says, when it begins next."""
+        """Set the next step of each stage from a checkpoint."""
         for name, stage in self.items():
             if name in counts:
                 stage.resume(counts[name])
 
     def stop(self, cause: str | None = None) -> None:
-        """All is over.
+        """End all stages.
 
         Args:
-            cause: What cut it short, if something did.
+            cause: Reason of an early end.
         """
         for stage in self.values():
             stage.stop(cause)
 
     @contextmanager
     def until_error(self) -> Iterator[None]:
-        """An exception that leaves the context ends all stages, and is why."""
+        """Stop all stages if an exception leaves the context, with the exception as the reason."""
         try:
             yield
         except BaseException as error:
@@ -307,17 +307,18 @@ class Stages(dict[str, Stage]):
             raise
 
     def summary(self, format: Literal["table", "markdown"] = "table") -> Text:
-        """What all windows so far say, as text; waits for their files. A notebook shows it as it is.
+        """Return a summary of all windows so far. Wait for their files. Notebooks show it formatted.
 
         Args:
-            format: ``"table"``, the step tables of each loop; ``"markdown"``, what was run, where the step goes in its
-                last window and what to do about it.
+            format: ``"table"``, the step tables of each loop; ``"markdown"``, the run, the parts of a step in the last
+                window
+                and the findings.
 
         Raises:
-            OptionError: There is no such format.
+            OptionError: The format is unknown.
         """
         from perfhooks.report.page.markdown import Text
 
-        # loops of one run have one page
-        told = dict.fromkeys(profiler.summary(format) for profiler in self.profilers.values())
-        return Text.of("\n\n".join(told), is_markdown=format == "markdown")
+        # loops of one run share a report
+        texts = dict.fromkeys(profiler.summary(format) for profiler in self.profilers.values())
+        return Text.of("\n\n".join(texts), is_markdown=format == "markdown")

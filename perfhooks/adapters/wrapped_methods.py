@@ -1,4 +1,4 @@
-"""Functions around public methods of somebody else's objects, which leave nothing behind when they are taken off."""
+"""Wrappers around public methods of a framework's objects, which are removed without a trace."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class _Wrapped(NamedTuple):
     name: str
     wrapper: Callable[..., Any]
     before: Any
-    """What the instance itself had under the name."""
+    """Previous attribute of the instance."""
 
 
 class WrappedMethods:
-    """Some methods that are wrapped and unwrapped together; a copy of it has none."""
+    """Methods that are wrapped and unwrapped together. A copy is empty."""
 
     def __init__(self) -> None:
         self._wrapped: dict[tuple[int, str], _Wrapped] = {}
 
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Put ``make(method)`` in place of a method of one object, if it has such a method that is not wrapped yet."""
+        """Replace a method of one object by ``make(method)``, if the method exists and is not wrapped."""
         method, key = getattr(owner, name, None), (id(owner), name)
         if method is None or key in self._wrapped:
             return
@@ -38,7 +38,7 @@ class WrappedMethods:
         self._wrapped[key] = wrapped
 
     def wrap_in(self, owner: Any, name: str, around: Callable[[], AbstractContextManager[Any]]) -> None:
-        """Run a method of one object inside a context, a new one for each call."""
+        """Run a method of one object inside a new context for each call."""
 
         def make(method: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(method)
@@ -55,7 +55,7 @@ class WrappedMethods:
         self.wrap(owner, name, make)
 
     def unwrap(self) -> None:
-        """Put the methods back; one that somebody has covered since stays, as theirs leads to ours."""
+        """Restore the methods, except those that other code wrapped since: their wrappers call ours."""
         for key, (owner, name, wrapper, before) in reversed(list(self._wrapped.items())):
             if vars(owner).get(name) is not wrapper:
                 continue

@@ -1,4 +1,4 @@
-"""Which steps of a training are profiled: in cycles, as somebody's callable says, on request, or from start to stop."""
+"""Schedules: the profiled steps of a training, in cycles, by a function, on request, or from start to stop."""
 
 from perfhooks.core.schedule.cycles import Schedule
 from perfhooks.core.schedule.drawing import COLUMNS

@@ -1,7 +1,7 @@
-"""Schedules of cycles: pure arithmetic, the same answers as ``torch.profiler.schedule`` and more.
+"""Schedules of cycles: compatible with ``torch.profiler.schedule``, with additional queries.
 
-A cycle is ``wait`` idle steps, ``warmup`` steps with the recorder on and its results thrown away, ``active`` recorded
-steps. A window is the warm-up and the active steps of one cycle.
+A cycle consists of ``wait`` idle steps, ``warmup`` steps with discarded recording, and ``active`` recorded steps. A
+window consists of the warm-up and active steps of a cycle.
 """
 
 from __future__ import annotations
@@ -23,55 +23,56 @@ from perfhooks.core.schedule.unplanned import ON_REQUEST, WHEN_SETTLED, Callable
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Which steps are profiled, in the terms of ``torch.profiler.schedule``.
+    """A schedule of cycles, with the fields of ``torch.profiler.schedule``.
 
         Schedule(wait=10, warmup=2, active=3, repeat=1)  # steps 12-14 are recorded, once
-        Schedule(wait=997, warmup=1, active=2)  # the last 2 of every 1,000 steps, for ever
+        Schedule(wait=997, warmup=1, active=2)  # the last 2 of every 1,000 steps, without end
         Schedule.parse("wait=10 warmup=2 active=3")  # the same fields as text, for a config or a command line
 
-    The fields are integers: what ``operator.index`` takes, NumPy's among them. ``True`` and ``False`` are refused,
-    because ``repeat=True`` reads as "for ever" and would mean once; only ``skip_first_wait`` takes them. Steps count
-    from 0.
+    The fields are integers, including NumPy's (``operator.index``). Booleans are invalid, because ``repeat=True`` looks
+    like "without end" but would mean 1. Only ``skip_first_wait`` accepts them. Steps count from 0.
 
     Raises:
-        ScheduleError: A field is no integer or too small.
+        ScheduleError: A field is not an integer, or too small.
     """
 
     wait: int
     """Idle steps at the beginning of each cycle; 0 or more."""
 
     warmup: int
-    """Steps before the active ones with the recorder on and its results thrown away; 0 or more."""
+    """Steps before the active ones whose recording is discarded; 0 or more."""
 
     active: int
     """Recorded steps of each cycle; 1 or more."""
 
     repeat: int = 0
-    """Number of cycles; 0 goes on for as long as the training does."""
+    """Number of cycles; 0 repeats until the training ends."""
 
     skip_first: int = 0
     """Idle steps before the first cycle; 0 or more."""
 
     skip_first_wait: int = 0
-    """Whether the first cycle has no ``wait`` steps; any integer but 0 means yes and is kept as 1."""
+    """Whether the first cycle has no ``wait`` steps. Any integer except 0 means yes, and is stored as 1."""
 
     def __post_init__(self) -> None:
         for name, least in (("wait", 0), ("warmup", 0), ("active", 1), ("repeat", 0), ("skip_first", 0)):
-            _keep(self, name, _integer(name, getattr(self, name), least))
+            _set_field(self, name, _integer(name, getattr(self, name), least))
         skip = self.skip_first_wait
-        _keep(self, "skip_first_wait", int(skip if isinstance(skip, bool) else _integer("skip_first_wait", skip) != 0))
+        _set_field(
+            self, "skip_first_wait", int(skip if isinstance(skip, bool) else _integer("skip_first_wait", skip) != 0)
+        )
 
     @classmethod
     def of(cls, value: Any) -> Schedule | OnRequest | CallableSchedule | None:
-        """Takes a schedule in any of the forms that a user may give it.
+        """Convert any form of a schedule.
 
         Args:
-            value: None, a schedule, a mapping of its fields, a string for ``parse``, ``"on request"``,
-                ``"when settled"`` or a callable ``step -> ProfilerAction``. What ``torch.profiler.schedule`` returned
-                is read back into a ``Schedule``, as an idle step then costs a comparison and no call.
+            value: None, a schedule, a mapping of its fields, a string for ``parse``, ``"on request"``, ``"when
+                settled"`` or a function ``step -> ProfilerAction``. The result of ``torch.profiler.schedule`` is
+                converted to a ``Schedule``, because an idle step then costs no call.
 
         Raises:
-            ScheduleError: It is none of these, or describes a schedule that cannot be.
+            ScheduleError: The value has another type, or describes an invalid schedule.
         """
         if value is None or isinstance(value, Schedule | OnRequest | CallableSchedule):
             return value
@@ -82,8 +83,8 @@ class Schedule:
         if isinstance(value, Mapping):
             return cls._from_fields(value)
         if callable(value) and not isinstance(value, type):
-            known = _torch_arguments(value)
-            return CallableSchedule(value) if known is None else cls(**known)
+            arguments = _torch_arguments(value)
+            return CallableSchedule(value) if arguments is None else cls(**arguments)
         raise ScheduleError(
             "schedule must be None, a Schedule, a mapping, a string like 'wait=1 warmup=1 active=3' "
             f"or a callable step -> ProfilerAction, got {value!r}"
@@ -91,94 +92,95 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
-        """Reads a schedule from words such as ``"wait=1 warmup=1 active=3 repeat=2"``.
+        """Parse a schedule such as ``"wait=1 warmup=1 active=3 repeat=2"``.
 
         Args:
-            text: ``field=integer`` for each field, in any order, separated by spaces or commas, or by nothing: the
-                command line of mmengine takes spaces away.
+            text: ``field=integer`` for each field, in any order. Separators are spaces, commas or nothing, because the
+                command
+                line of mmengine removes spaces.
 
         Raises:
-            ScheduleError: A word is no ``field=integer``, a field is unknown, missing, given twice or too small.
+            ScheduleError: A word is not ``field=integer``, or a field is unknown, missing, repeated or too small.
         """
-        given: dict[str, int] = {}
+        values: dict[str, int] = {}
         tight = re.sub(r"\s*=\s*", "=", text).replace(",", " ")
         for word in re.sub(rf"(?<=\d)(?=(?:{'|'.join(_FIELDS)})=)", " ", tight).split():
             name, equals, number = word.partition("=")
             _check_name(name)
             if not equals:
-                raise ScheduleError(f"schedule {text!r}: {name} needs a value, as in {name}=1")
-            if name in given:
+                raise ScheduleError(f"schedule {text!r}: {name} needs a value, for example {name}=1")
+            if name in values:
                 raise ScheduleError(f"schedule {text!r}: {name} must be given once, got it again as {word!r}")
             try:
-                given[name] = int(number)
+                values[name] = int(number)
             except ValueError:
                 raise ScheduleError(f"schedule {text!r}: {name} must be an integer, got {number!r}") from None
-        return cls._from_fields(given)
+        return cls._from_fields(values)
 
     @classmethod
-    def _from_fields(cls, given: Mapping[Any, Any]) -> Schedule:
-        for name in given:
+    def _from_fields(cls, values: Mapping[Any, Any]) -> Schedule:
+        for name in values:
             _check_name(name)
-        missing = [name for name in ("wait", "warmup", "active") if name not in given]
+        missing = [name for name in ("wait", "warmup", "active") if name not in values]
         if missing:
             raise ScheduleError(f"a schedule needs wait, warmup and active; missing: {', '.join(missing)}")
-        return cls(**given)
+        return cls(**values)
 
     def to_dict(self) -> dict[str, int]:
-        """All six fields by name; ``Schedule.of`` takes it back."""
+        """Return all six fields by name. ``Schedule.of`` accepts them."""
         return asdict(self)
 
     @property
     def total_steps(self) -> int | None:
-        """Number of steps from step 0 to the end of the last window, that end included; None if there is no last."""
+        """Number of steps up to the end of the last window; None without a last window."""
         if not self.repeat:
             return None
         return self._window(self.repeat - 1).last + 1
 
     def phase(self, step: int) -> Phase:
-        """What the recorder does during a step, as ``torch.profiler.schedule`` says it.
+        """Return the phase of a step, as ``torch.profiler.schedule``.
 
         Args:
-            step: A step, 0 or more.
+            step: Step number, 0 or more.
 
         Raises:
             ScheduleError: The step is negative.
         """
-        place = self._place(step)
-        if place is None or place >= self._length:
+        offset = self._offset(step)
+        if offset is None or offset >= self._length:
             return Phase.WAIT
-        return Phase.WARMUP if place < self.warmup else Phase.ACTIVE
+        return Phase.WARMUP if offset < self.warmup else Phase.ACTIVE
 
     def opens(self, step: int) -> bool:
-        """Whether a step is the first of a window, warm-up included."""
-        return self._place(step) == 0
+        """Return whether a step is the first of a window, including warm-up."""
+        return self._offset(step) == 0
 
     def ends(self, step: int) -> bool:
-        """Whether a step is the last of a window: torch's RECORD_AND_SAVE."""
-        return self._place(step) == self._length - 1
+        """Return whether a step is the last of a window (RECORD_AND_SAVE in torch)."""
+        return self._offset(step) == self._length - 1
 
     def next_change(self, step: int) -> int | None:
-        """The next step, after this one, that begins a phase or a window.
+        """Return the next later step that begins a phase or a window.
 
-        Where two windows touch (``wait=0 warmup=0``) the phase stays the same and the window changes; that counts.
+        Adjacent windows (``wait=0 warmup=0``) have the same phase, but the window changes.
 
         Returns:
-            A step greater than ``step``, or None when all that follows is idle.
+            A step greater than ``step``, or None if all later steps are idle.
         """
-        place = self._place(step)
-        if place is None or place >= self._length:
+        offset = self._offset(step)
+        if offset is None or offset >= self._length:
             window = self.next_window(step + 1)
             return None if window is None else window.first
-        return step - place + (self.warmup if place < self.warmup else self._length)
+        return step - offset + (self.warmup if offset < self.warmup else self._length)
 
     def next_window(self, step: int) -> Planned | None:
-        """The first window whose first step, warm-up included, is ``step`` or a later one; None if there is none."""
+        """Return the first window that begins at this step or later, including warm-up; else None."""
         check_step(step)
         index = max(0, -(-(step - self._origin) // self._cycle))
         return self._window(index) if self._has(index) else None
 
     def windows(self, start: int = 0) -> Iterator[Planned]:
-        """The windows whose first step is ``start`` or a later one, in order, for ever when ``repeat`` is 0."""
+        """Yield the windows that begin at ``start`` or later, in order, without end if ``repeat`` is 0."""
         begin = self.next_window(start)
         if begin is None:
             return
@@ -188,15 +190,15 @@ class Schedule:
             yield self._window(index)
 
     def __str__(self) -> str:
-        """The fields in the form that ``parse`` reads, then a drawing of the first steps."""
+        """Return the fields in the form of ``parse``, then a drawing of the first windows."""
         return f"{self._words()}\n{drawing(self.windows(), repeat=self.repeat, total=self.total_steps)}"
 
     def _repr_html_(self) -> str:
-        """The drawing, for notebooks."""
-        return f'<pre style="line-height: 1.3">{self}</pre>'  # numbers and words alone, nothing to escape
+        """Return the drawing for notebooks."""
+        return f'<pre style="line-height: 1.3">{self}</pre>'  # contains no characters to escape
 
     def _words(self) -> str:
-        """The fields, less those that have their default value."""
+        """Return the fields that differ from their defaults."""
         values = ((field, getattr(self, field.name)) for field in fields(self))
         return " ".join(f"{field.name}={value}" for field, value in values if value != field.default)
 
@@ -206,12 +208,12 @@ class Schedule:
 
     @property
     def _length(self) -> int:
-        """Number of steps in a window."""
+        """Steps per window."""
         return self.warmup + self.active
 
     @property
     def _origin(self) -> int:
-        """The first step of the first window."""
+        """First step of the first window."""
         return self.skip_first + (0 if self.skip_first_wait else self.wait)
 
     def _has(self, index: int) -> bool:
@@ -221,19 +223,19 @@ class Schedule:
         first = self._origin + index * self._cycle
         return Planned(first, first + self.warmup, first + self._length - 1)
 
-    def _place(self, step: int) -> int | None:
-        """The distance of a step from the first step of the window before it; None outside all cycles."""
+    def _offset(self, step: int) -> int | None:
+        """Return the offset of a step from the first step of its cycle's window; None outside all cycles."""
         check_step(step)
-        index, place = divmod(step - self._origin, self._cycle)
-        return place if index >= 0 and self._has(index) else None
+        index, offset = divmod(step - self._origin, self._cycle)
+        return offset if index >= 0 and self._has(index) else None
 
 
 _FIELDS: Final = tuple(field.name for field in fields(Schedule))
 _WORDS: Final = {ON_REQUEST: OnRequest, WHEN_SETTLED: WhenSettled}
 
 
-def _keep(schedule: Schedule, name: str, value: int) -> None:
-    """Sets a field of a frozen dataclass while it is being made."""
+def _set_field(schedule: Schedule, name: str, value: int) -> None:
+    """Set a field of a frozen dataclass during its construction."""
     object.__setattr__(schedule, name, value)
 
 
@@ -257,10 +259,10 @@ def _check_name(name: Any) -> None:
 
 
 def _torch_arguments(function: Callable[[int], Any]) -> dict[str, int] | None:
-    """The arguments of the ``torch.profiler.schedule`` call that made a callable; None for any other callable.
+    """Return the arguments of the ``torch.profiler.schedule`` call that made a function; None for other functions.
 
-    The callable of torch is a closure over its arguments and nothing else: six, or five before torch 2.6. A closure
-    of somebody else's over the same names may do anything with them, hence the look at where it comes from.
+    torch's function is a closure over these arguments: six, or five before torch 2.6. The module is checked too,
+    because other closures may use the same names.
     """
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
     if getattr(function, "__module__", None) != "torch.profiler.profiler" or code is None or not cells:

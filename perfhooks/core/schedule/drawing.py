@@ -1,4 +1,4 @@
-"""A schedule as text: its first windows, step by step."""
+"""Schedules as text: a drawing of the first windows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from perfhooks.core.schedule.phases import Planned
 
 COLUMNS: Final = 80
-"""The width of a drawing, in characters."""
+"""Width of a drawing, in characters."""
 
 DRAWN_IN_FULL: Final = 10
-"""A stretch of at most so many steps is drawn with one sign a step; a longer one says its length."""
+"""Maximum steps of a phase with one sign per step. Longer phases show their length."""
 
 _SIGNS: Final = {Phase.WAIT: "·", Phase.WARMUP: "▒", Phase.ACTIVE: "█"}
 
@@ -24,33 +24,32 @@ def drawing(windows: Iterable[Planned], *, repeat: int, total: int | None) -> st
     """Draw the first windows of a schedule.
 
     Args:
-        windows: All of them, in order; they may go on for ever.
-        repeat: How many there are.
-        total: The number of steps to the end of the last one; None if there is no last.
+        windows: All windows in order, possibly endless.
+        repeat: Number of windows; 0 for endless ones.
+        total: Number of steps up to the end of the last window; None for endless ones.
 
     Returns:
-        A line of step numbers, the phases below, and what follows: at most 80 columns while the
-        numbers are small.
+        Three lines: step numbers, phases, and a legend. At most 80 columns for small step numbers.
     """
-    ruler, signs, shown = "step", "    ", 0
+    ruler, signs, count = "step", "    ", 0
     position = 0
     for window in windows:
-        stretches = (
+        spans = (
             (position, window.first, Phase.WAIT),
             (window.first, window.active, Phase.WARMUP),
             (window.active, window.last + 1, Phase.ACTIVE),
         )
-        above, below = _cells(stretches)
-        if shown and len(ruler) + len(above) > COLUMNS:
+        above, below = _cells(spans)
+        if count and len(ruler) + len(above) > COLUMNS:
             break
-        ruler, signs, shown, position = ruler + above, signs + below, shown + 1, window.last + 1
-    return "\n".join((ruler.rstrip(), signs.rstrip(), _legend(repeat - shown, total)))
+        ruler, signs, count, position = ruler + above, signs + below, count + 1, window.last + 1
+    return "\n".join((ruler.rstrip(), signs.rstrip(), _legend(repeat - count, total)))
 
 
-def _cells(stretches: tuple[tuple[int, int, Phase], ...]) -> tuple[str, str]:
-    """The step numbers and the signs of some stretches ``(first step, step after the last, phase)``, aligned."""
+def _cells(spans: tuple[tuple[int, int, Phase], ...]) -> tuple[str, str]:
+    """Return aligned step numbers and signs of spans ``(first step, step after the last, phase)``."""
     above = below = ""
-    for begin, end, phase in stretches:
+    for begin, end, phase in spans:
         if begin == end:
             continue
         length, sign = end - begin, _SIGNS[phase]
@@ -63,5 +62,5 @@ def _cells(stretches: tuple[tuple[int, int, Phase], ...]) -> tuple[str, str]:
 def _legend(more: int, total: int | None) -> str:
     signs = "  ".join(f"{sign} {phase.value}" for phase, sign in _SIGNS.items())
     if total is None:
-        return f"{signs}  and so on, for ever"
+        return f"{signs}  and so on, without end"
     return f"{signs}  {f'and {more} more, ' if more else ''}nothing after step {total - 1}"

@@ -1,4 +1,4 @@
-"""What a recorder does during a step, and what a profiler asks of whatever says so."""
+"""The phases of a recorder, and the interface of a schedule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perfhooks.core.errors import ScheduleError
 
 
 class Phase(Enum):
-    """What the recorder does during a step."""
+    """State of the recorder during a step."""
 
     WAIT = "wait"
     WARMUP = "warm-up"
@@ -17,40 +17,40 @@ class Phase(Enum):
 
 
 class Planned(NamedTuple):
-    """The steps of one window, as planned; all three belong to it."""
+    """The planned steps of one window. All three belong to it."""
 
     first: int
-    """The first step of its warm-up, or the first active step when there is no warm-up."""
+    """First step of the warm-up, or first recorded step without warm-up."""
     active: int
-    """The first recorded step."""
+    """First recorded step."""
     last: int
-    """The last recorded step."""
+    """Last recorded step."""
 
 
 class Phases(Protocol):
-    """What a profiler asks of a schedule, be it arithmetic or somebody's callable."""
+    """The interface of a schedule."""
 
     def phase(self, step: int) -> Phase:
-        """What the recorder does during ``step``."""
+        """Return the phase of a step."""
 
     def opens(self, step: int) -> bool:
-        """Whether ``step`` is the first of a window: where a resumed training may start to record."""
+        """Return whether a step is the first of a window. A resumed training may start to record there."""
 
     def ends(self, step: int) -> bool:
-        """Whether ``step`` is the last of a window."""
+        """Return whether a step is the last of a window."""
 
     def next_change(self, step: int) -> int | None:
-        """The next step after ``step`` that may be treated differently; None if none will."""
+        """Return the next later step whose phase or window may differ; None if there is none."""
 
     def next_window(self, step: int) -> Planned | None:
-        """The first window that begins at ``step`` or later; None if there is none, or none is known."""
+        """Return the first window that begins at this step or later; None if there is none or it is unknown."""
 
 
 def check_step(step: int) -> None:
-    """Refuse a step that cannot be.
+    """Check a step number.
 
     Raises:
-        ScheduleError: It is negative.
+        ScheduleError: The number is negative.
     """
     if step < 0:
         raise ScheduleError(f"step must be an integer >= 0, got {step!r}")

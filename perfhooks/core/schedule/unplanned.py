@@ -1,4 +1,4 @@
-"""Schedules whose windows nobody can know in advance: somebody's callable, windows on request, none at all."""
+"""Schedules without windows that are known in advance: a function, windows on request, or none."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from perfhooks.core.schedule.phases import Planned
 
 ON_REQUEST: Final = "on request"
-"""In place of a schedule: no windows but those that somebody asks for while the training runs."""
+"""Schedule with windows only on request of the user."""
 WHEN_SETTLED: Final = "when settled"
-"""Likewise: one window, see `perfhooks.core.schedule.settled`."""
+"""Schedule of `perfhooks.core.schedule.settled`."""
 
 _ACTIONS: Final[dict[Any, tuple[Phase, bool]]] = {
     "NONE": (Phase.WAIT, False),
@@ -26,14 +26,14 @@ _ACTIONS: Final[dict[Any, tuple[Phase, bool]]] = {
 
 
 class CallableSchedule:
-    """A schedule of which nothing is known but what a callable ``step -> ProfilerAction`` answers.
+    """A schedule defined by a function ``step -> ProfilerAction``.
 
-    The callable is asked once for each step, in order, as torch asks it, when the steps are asked for in order; the
-    answers for the last two steps are remembered. A training that is resumed inside asks for one step more, the one
-    before.
+    The function is called once per step and in order, as in torch, if the steps are requested in order. The results of
+    the last two steps are cached. For a resumed training the function is also called for the previous step.
 
     Args:
-        function: Takes a step, 0 or more; returns a ``torch.profiler.ProfilerAction`` or anything with such a name.
+        function: Function of a step, 0 or more. It returns a ``torch.profiler.ProfilerAction`` or an object with such a
+            name.
     """
 
     def __init__(self, function: Callable[[int], Any]) -> None:
@@ -41,18 +41,18 @@ class CallableSchedule:
         self._answers: dict[int, tuple[Phase, bool]] = {}
 
     def phase(self, step: int) -> Phase:
-        """What the recorder does during a step.
+        """Return the phase of a step.
 
         Raises:
-            ScheduleError: The step is negative, or the answer is none of NONE, WARMUP, RECORD, RECORD_AND_SAVE.
+            ScheduleError: The step is negative, or the result is not NONE, WARMUP, RECORD or RECORD_AND_SAVE.
         """
         return self._answer(step)[0]
 
     def opens(self, step: int) -> bool:
-        """Whether a step is the first of a window: it does not continue what the step before did."""
+        """Return whether a step is the first of a window."""
         if step <= 0:
             return self.phase(step) is not Phase.WAIT
-        # the earlier step first, so that the callable sees its steps in order
+        # the earlier step first, so that the function gets steps in order
         before, ended = self._answer(step - 1)
         phase = self.phase(step)
         if phase is Phase.WAIT:
@@ -60,16 +60,16 @@ class CallableSchedule:
         return ended or before is Phase.WAIT or (before is Phase.ACTIVE and phase is Phase.WARMUP)
 
     def ends(self, step: int) -> bool:
-        """Whether a step is the last of a window: RECORD_AND_SAVE."""
+        """Return whether a step is the last of a window (RECORD_AND_SAVE)."""
         return self._answer(step)[1]
 
     def next_change(self, step: int) -> int:
-        """The step after this one: any step may change something."""
+        """Return the next step, because any step may change the phase."""
         check_step(step)
         return step + 1
 
     def next_window(self, step: int) -> Planned | None:
-        """None: the windows ahead are not known; ask ``opens`` step by step."""
+        """Return None, because later windows are unknown. Use ``opens`` for each step."""
         check_step(step)
         return None
 
@@ -77,17 +77,17 @@ class CallableSchedule:
         return f"CallableSchedule({self.function!r})"
 
     def _answer(self, step: int) -> tuple[Phase, bool]:
-        """The phase of a step and whether it is the last of its window."""
-        known = self._answers.get(step)
-        if known is not None:
-            return known
+        """Return the phase of a step, and whether it is the last of its window."""
+        cached = self._answers.get(step)
+        if cached is not None:
+            return cached
         check_step(step)
         action = self.function(step)
         answer = _ACTIONS.get(getattr(action, "name", None))
         if answer is None:
             raise ScheduleError(
-                f"a schedule must answer with one of ProfilerAction.{', '.join(map(str, _ACTIONS))}; "
-                f"{self.function!r} answered {action!r} for step {step}"
+                f"a schedule must return one of ProfilerAction.{', '.join(map(str, _ACTIONS))}; "
+                f"{self.function!r} returned {action!r} for step {step}"
             )
         self._answers = {key: value for key, value in self._answers.items() if key == step - 1}
         self._answers[step] = answer
@@ -95,60 +95,60 @@ class CallableSchedule:
 
 
 class OnRequest:
-    """No windows but those that somebody asks for while the training runs."""
+    """A schedule with windows only on request."""
 
     def phase(self, step: int) -> Phase:
-        """WAIT, always."""
+        """Return WAIT."""
         check_step(step)
         return Phase.WAIT
 
     def opens(self, step: int) -> bool:
-        """Whether a step is the first of a window: none is."""
+        """Return False."""
         return False
 
     def ends(self, step: int) -> bool:
-        """Whether a step is the last of a window: none is."""
+        """Return False."""
         return False
 
     def next_change(self, step: int) -> int | None:
-        """None: nothing changes by itself."""
+        """Return None."""
         return None
 
     def next_window(self, step: int) -> Planned | None:
-        """None: there are no windows."""
+        """Return None."""
         return None
 
     def __str__(self) -> str:
-        """As a user writes it, and what it means."""
-        return f"{ON_REQUEST}\nno step is recorded before somebody asks, as by `perfhooks capture RUN`"
+        """Return the schedule's name and its meaning."""
+        return f"{ON_REQUEST}\nno step is recorded without a request, for example by `perfhooks capture RUN`"
 
 
 class FromStartToStop:
-    """No schedule: one window from ``start()`` to ``stop()``, as torch records without one.
+    """One window from ``start()`` to ``stop()``, as in torch without a schedule.
 
     Args:
-        begin: The step that is current at the start.
+        begin: Current step at the start.
     """
 
     def __init__(self, begin: int) -> None:
         self.begin = begin
 
     def phase(self, step: int) -> Phase:
-        """ACTIVE, from the start on."""
+        """Return ACTIVE from the start on."""
         return Phase.ACTIVE if step >= self.begin else Phase.WAIT
 
     def opens(self, step: int) -> bool:
-        """Whether a step is the one that was current at the start."""
+        """Return whether the window started at this step."""
         return step == self.begin
 
     def ends(self, step: int) -> bool:
-        """False: only ``stop()`` ends the window."""
+        """Return False: only ``stop()`` ends the window."""
         return False
 
     def next_change(self, step: int) -> int | None:
-        """The start, then nothing."""
+        """Return the first step if it is later, else None."""
         return self.begin if step < self.begin else None
 
     def next_window(self, step: int) -> Planned | None:
-        """None: its last step is not known."""
+        """Return None, because the last step is unknown."""
         return None
