@@ -262,7 +262,11 @@ def test_an_array_of_jobs_leaves_what_becomes_the_page(call, folder, tmp_path):
 def test_a_share_is_small_and_the_same_wherever_it_is_made(folder):
     path = folder / "rank-2.json"
     made = perfhooks.share(path)
-    assert made == perfhooks.share(f"file://{path}") == dict(engines.each("local:1", perfhooks.share, [str(path)]))[0]
+    assert (
+        made
+        == perfhooks.share(f"file://{path}")
+        == dict(engines.map_unordered("local:1", perfhooks.share, [str(path)]))[0]
+    )
     assert len(made) < 100_000
     assert unpacked(made, "it").rank == 2
 
@@ -270,18 +274,18 @@ def test_a_share_is_small_and_the_same_wherever_it_is_made(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"\x90", b"\x85\xa6format\x02"])
 def test_what_is_no_share_is_told(content, call, folder, tmp_path):
-    with pytest.raises(TraceError, match="no share of a trace"):
+    with pytest.raises(TraceError, match="not a share file"):
         unpacked(content, "it")
     (folder / "other.share").write_bytes(content)
     code, page, errors = pages(call, folder)
     assert (code, errors.count("\n")) == (1, 1)
-    assert b"other.share: no share of a trace" in page
+    assert b"other.share: not a share file" in page
 
 
 def test_a_share_of_another_format_says_who_made_it(folder):
     made = perfhooks.share(folder / "rank-0.json")
     other = made.replace(b"\xa6format\x01", b"\xa6format\x02")
-    with pytest.raises(TraceError, match=rf"format 2, made by perfhooks {perfhooks.__version__}"):
+    with pytest.raises(TraceError, match=rf"format 2, written by perfhooks {perfhooks.__version__}"):
         unpacked(other, "it")
 
 
@@ -305,7 +309,7 @@ def die_of(text, named):
 @pytest.mark.process
 def test_a_process_that_dies_takes_one_trace_with_it():
     items = [str(number) for number in range(9)]
-    found = dict(engines.each("local:2", partial(die_of, named="3"), items))
+    found = dict(engines.map_unordered("local:2", partial(die_of, named="3"), items))
     assert set(found) == set(range(9))
     assert str(found.pop(3)) == "the process that read it died"
     assert found == {number: str(number).encode() for number in range(9) if number != 3}
@@ -314,13 +318,13 @@ def test_a_process_that_dies_takes_one_trace_with_it():
 @pytest.mark.parametrize("on", ["slurm", "dask", "ray:", "local:0", "local:many", "dask://"])
 def test_an_engine_that_there_is_not_is_refused(on):
     with pytest.raises(OptionError, match="on must be local, local:8"):
-        list(engines.each(on, perfhooks.share, []))
+        list(engines.map_unordered(on, perfhooks.share, []))
 
 
 def test_an_engine_that_is_not_installed_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(OptionError, match=r"dask is not installed: pip install 'perfhooks\[dask\]'"):
-        list(engines.each("dask://127.0.0.1:1", perfhooks.share, ["a"]))
+        list(engines.map_unordered("dask://127.0.0.1:1", perfhooks.share, ["a"]))
 
 
 @pytest.mark.slow
@@ -341,7 +345,7 @@ def test_dask_makes_the_same_page(call, folder):
         address = cluster.scheduler_address.removeprefix("tcp://")
         found = pages(call, folder, "--on", f"dask://{address}")
         with distributed.Client(cluster):
-            died = dict(engines.each(f"dask://{address}", partial(die_of, named="1"), ["0", "1", "2"]))
+            died = dict(engines.map_unordered(f"dask://{address}", partial(die_of, named="1"), ["0", "1", "2"]))
     assert found[:2] == alone[:2]
     # Dask may give up on what a worker that dies again and again had done before as well
     assert (sorted(died), type(died[1]).__name__) == ([0, 1, 2], "KilledWorker")
@@ -376,7 +380,7 @@ def test_ray_makes_the_same_page(call, folder, ray_node):
     alone = pages(call, folder)
     there = pages(call, folder, "--on", "ray://auto")
     assert there[:2] == alone[:2], there
-    died = dict(engines.each("ray://auto", partial(die_of, named="1"), ["0", "1", "2"]))
+    died = dict(engines.map_unordered("ray://auto", partial(die_of, named="1"), ["0", "1", "2"]))
     assert (died[0], died[2], type(died[1]).__name__) == (b"0", b"2", "WorkerCrashedError")
 
 

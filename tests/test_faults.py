@@ -270,7 +270,7 @@ def test_a_killed_training_loses_only_the_window_being_recorded(train, kill):
 def test_a_training_killed_while_it_records_is_reported(train):
     done = train(script("os.kill(os.getpid(), signal.SIGKILL)", 5)).end()
     assert done.code == -signal.SIGKILL
-    assert lost(done.folder) == ["the process ended while it recorded: this window is lost"]
+    assert lost(done.folder) == ["the process ended during the recording: this window is lost"]
 
 
 def test_what_nobody_finished_is_finished_by_report_and_only_once(train):

@@ -18,7 +18,7 @@ from perfhooks.record.loop.tasks import Tasks
 from perfhooks.record.loop.worker import Worker
 from perfhooks.report.finishing import serving
 from perfhooks.report.finishing.leftovers import finish_all
-from perfhooks.report.finishing.messages import FinishWindow, WakeUp, WriteSteps, told
+from perfhooks.report.finishing.messages import FinishWindow, WakeUp, WriteSteps, encode
 from perfhooks.run.capture import Place
 
 pytestmark = pytest.mark.process
@@ -306,7 +306,7 @@ def test_a_worker_looks_once_a_second_whether_its_training_is_there(monkeypatch)
     monkeypatch.setattr(serving.os, "getppid", lambda: next(there))
     monkeypatch.setattr(serving.time, "sleep", slept.append)
     monkeypatch.setattr(serving.os, "_exit", slept.append)
-    serving._mind(7)
+    serving._exit_when_orphaned(7)
     assert slept == [1, 1, 1, 900, 1]
 
 
@@ -320,7 +320,7 @@ def test_a_worker_whose_training_has_ended_ends_too_however_long_a_handler_takes
     training = subprocess.Popen([sys.executable, "-c", "pass"])
     training.wait(TIMEOUT)
     with subprocess.Popen([sys.executable, "-c", hanging, str(training.pid)], stdin=subprocess.PIPE) as worker:
-        worker.stdin.write(told(WriteSteps(steps="a", timeline="b")))
+        worker.stdin.write(encode(WriteSteps(steps="a", timeline="b")))
         worker.stdin.flush()
         assert worker.wait(TIMEOUT) == 1
 

@@ -19,7 +19,7 @@ from perfhooks.record.loop.tasks import QUEUE, Tasks
 from perfhooks.record.loop.worker import can_start
 from perfhooks.record.watch.counters import Queueing
 from perfhooks.report import handlers
-from perfhooks.report.finishing.messages import FinishWindow, TurnPage, WriteSteps
+from perfhooks.report.finishing.messages import FinishWindow, UpdateReport, WriteSteps
 from perfhooks.report.handlers import Handler
 from perfhooks.report.handlers.permit import Permit
 from perfhooks.run import layout, rare_work
@@ -334,9 +334,9 @@ class Handover:
             return
         self._is_page_old, place = False, self.places[-1]
         if not self._background:
-            _finisher().turn_page(place, self._permit)
+            _finisher().update_report(place, self._permit)
         else:
-            self.tasks.send(TurnPage(str(place.folder), place.rank, self._permit))
+            self.tasks.send(UpdateReport(str(place.folder), place.rank, self._permit))
 
     def _on_finished(self, place: Place) -> None:
         if self._keep_windows is None or place.capture_file.exists():  # else it was deleted meanwhile

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
 from perfhooks.core.guard import logger
 from perfhooks.core.process import working_directory
-from perfhooks.report.finishing.messages import answer_of, told
+from perfhooks.report.finishing.messages import decode_result, encode
 from perfhooks.run.publishing import OwnFolder
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Worker:
 
     def send(self, message: Message) -> None:
         """Send a message without waiting. The remainder is sent later; messages to an ended child are dropped."""
-        self._unsent += told(message)
+        self._unsent += encode(message)
         self._flush()
 
     def _flush(self) -> None:
@@ -256,7 +256,7 @@ class Worker:
 
 def _parse_answer(line: bytes) -> TaskResult | None:
     try:
-        return answer_of(line)
+        return decode_result(line)
     except (ValueError, RecursionError):  # another writer has used the channel
         logger.debug("invalid answer of the worker: %r", line[:200])
         return None

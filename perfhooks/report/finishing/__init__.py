@@ -1,1 +1,1 @@
-"""The one path from a saved capture to its files and the page: inline, in the worker, and afterwards."""
+"""The single path from a saved capture to its files and the report: in the training, the worker, and afterwards."""

@@ -1,4 +1,4 @@
-"""Traces that others recorded become a run while somebody looks at them, so that all commands for runs take them."""
+"""Temporary runs of traces by other recorders, so that all commands for runs accept them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Adopted:
-    """A run made of loose traces."""
+    """A temporary run of loose traces."""
 
     folder: Path
     problems: tuple[str, ...]
-    """Traces that could not be read, and why."""
+    """Messages about traces that could not be read."""
 
 
 @contextlib.contextmanager
@@ -43,67 +43,67 @@ def adopted(
     on: str | None = None,
     tell: Callable[[int, int], object] | None = None,
 ) -> Iterator[Adopted]:
-    """A run folder made of the traces of a folder, which is gone afterwards; the traces stay where they are.
+    """Create a temporary run folder from traces, and delete it on exit. The traces stay unchanged.
 
-    Each trace is reduced to its share by itself, so memory does not grow with their number.
+    Each trace is reduced by itself, so memory does not grow with their number.
 
     Args:
-        folder: a trace, a folder with traces, see `loose.candidates`, or its URL. Files ``*.share`` are the results of
-            `perfhooks.report.finishing.share.share` for a trace.
-        communication: kernels that communicate, see `perfhooks.trace.read`.
-        on: where traces are reduced, see `engines.each`; None is this process.
-        tell: is told how many traces are done, and of how many.
+        folder: A trace, a folder with traces, see `loose.candidates`, or its URL. Files ``*.share`` are results of
+            `perfhooks.report.finishing.share.share`.
+        communication: Kernels that communicate, see `perfhooks.trace.read`.
+        on: The engine that reduces the traces, see `engines.map_unordered`; None uses this process.
+        tell: Progress callback with the number of finished traces and of all traces.
 
     Raises:
-        PerfhooksError: there is no trace in it that can be read.
+        PerfhooksError: No trace could be read.
     """
-    # who reads elsewhere is in another folder
-    wanted = loose.candidates(folder.absolute() if on is not None and isinstance(folder, Path) else folder)
+    # an engine may run in another current folder
+    paths = loose.candidates(folder.absolute() if on is not None and isinstance(folder, Path) else folder)
     with tempfile.TemporaryDirectory(prefix="perfhooks-") as scratch:
-        kept, run = Path(scratch, "shares"), Path(scratch, "run", Path(folder).absolute().name)
-        kept.mkdir()
+        shares, run = Path(scratch, "shares"), Path(scratch, "run", Path(folder).absolute().name)
+        shares.mkdir()
         run.mkdir(parents=True)
-        found: dict[Loose, Path] = {}
+        share_of: dict[Loose, Path] = {}
         problems: dict[str, str] = {}
-        reduced = engines.each(on, partial(_reduced, communication=communication), wanted)
-        for done, (number, packed) in enumerate(reduced):
-            path = wanted[number]
+        results = engines.map_unordered(on, partial(_reduce, communication=communication), paths)
+        for done, (number, packed) in enumerate(results):
+            path = paths[number]
             if tell is not None:
-                tell(done, len(wanted))
+                tell(done, len(paths))
             problem: Exception | None = packed if isinstance(packed, Exception) else None
             if isinstance(packed, bytes):
                 try:
                     trace = Loose(path, unpacked(packed, path).rank)
-                    found[trace] = kept / str(number)
-                    found[trace].write_bytes(packed)
+                    share_of[trace] = shares / str(number)
+                    share_of[trace].write_bytes(packed)
                 except PerfhooksError as error:
                     problem = error
             if problem is not None and not isinstance(problem, NoTraceError):
                 problems[path] = str(problem) if isinstance(problem, TraceError) else f"{path}: {cause_of(problem)}"
-        said = tuple(problems[path] for path in sorted(problems))
-        if not found:
-            raise PerfhooksError("; ".join(said) or f"{folder} has no trace: {loose.lacking(folder)}")
+        messages = tuple(problems[path] for path in sorted(problems))
+        if not share_of:
+            raise PerfhooksError("; ".join(messages) or f"{folder} has no trace: {loose.lacking(folder)}")
         Manifest().write(run)
-        groups = loose.windows(sorted(found, key=lambda trace: trace.path))
+        groups = loose.windows(sorted(share_of, key=lambda trace: trace.path))
         digits = len(str(len(groups) - 1)) if len(groups) > 1 else 0
         for turn, group in enumerate(groups):
             window: Path | None = None
             for trace in group:
-                of_trace = unpacked(read_bytes(found[trace]), trace.path)
-                window = window or _window(run, f"{turn:0{digits}}" if digits else "", of_trace)
+                of_trace = unpacked(read_bytes(share_of[trace]), trace.path)
+                window = window or _create_window(run, f"{turn:0{digits}}" if digits else "", of_trace)
                 _add(window, of_trace, trace.path)
-        yield Adopted(run, said)
+        yield Adopted(run, messages)
 
 
-def _reduced(path: str, *, communication: str | None) -> bytes:
-    """A trace's share, or what somebody has made one of."""
+def _reduce(path: str, *, communication: str | None) -> bytes:
+    """Reduce a trace; the content of a share file is returned unchanged."""
     if not path.endswith(loose.SHARE):
         return share(path, communication=communication)
     return remote.content(path) if remote.is_url(path) else read_bytes(Path(path))
 
 
-def _window(run: Path, turn: str, of_trace: TraceShare) -> Path:
-    """A folder of its own, even where two windows have the same steps; the names are in the order of the traces."""
+def _create_window(run: Path, turn: str, of_trace: TraceShare) -> Path:
+    """Create the folder of a window. ``turn`` keeps names unique and in the order of the traces."""
     capture = of_trace.capture
     folder = OwnFolder(run, layout.window(f"{labels.FOREIGN}{turn}", capture.first, capture.last))
     folder.make()
@@ -119,6 +119,6 @@ def _add(window: Path, of_trace: TraceShare, path: str) -> None:
         link = place.artifact(layout.TRACES[not path.endswith(".gz")])
         try:
             link.symlink_to(Path(path).absolute())
-        except OSError:  # Windows, without the right to make links
+        except OSError:  # on Windows, symbolic links need a permission
             shutil.copyfile(path, link)
     place.save(of_trace.capture)

@@ -1,7 +1,7 @@
-"""Where many traces are reduced: in this process, in processes of this machine, or on an engine that runs elsewhere.
+"""Engines that reduce many traces: this process, local processes, Dask or Ray.
 
-An engine does what engines do: it schedules, moves, tries again and gives up. Here is only what names one, and what it
-is asked for: one pure function, once for each trace.
+An engine schedules, moves and retries the work by itself. This module connects to it, and submits one pure function for
+each trace.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     Work = Callable[[str], bytes]
-    Done = tuple[int, bytes | Exception]
+    Result = tuple[int, bytes | Exception]
 
 HELP: Final = "local, local:8 (processes), dask://scheduler:8786, ray://head:10001 or, on a node of Ray's, ray://auto"
-"""What names an engine."""
+"""Syntax of an engine."""
 
 _IN_FLIGHT: Final = 256
-"""Traces that Ray is asked for at once: each look for one that is done costs by how many there are."""
+"""Maximum submitted traces in Ray. The cost of each wait grows with their number."""
 
 
-def each(on: str | None, work: Work, items: Sequence[str]) -> Iterator[Done]:
-    """Call a function for each of some texts, and give what it returned or raised as soon as it is there.
+def map_unordered(on: str | None, work: Work, items: Sequence[str]) -> Iterator[Result]:
+    """Call a function for each item, and yield results in the order of their completion.
 
     Args:
-        on: The engine, see `HELP`; None calls it here, one after the other.
+        on: The engine, see `HELP`; None uses this process.
         work: A function that can be pickled.
-        items: What it is called with.
+        items: Its arguments.
 
     Yields:
-        The number of a text, and the result or the exception.
+        The index of an item, and its result or exception.
 
     Raises:
-        OptionError: There is no such engine, or its package is not installed.
-        PerfhooksError: It cannot be reached.
+        OptionError: The engine does not exist, or its package is not installed.
+        PerfhooksError: The engine cannot be reached.
     """
     if on is None:
-        yield from _here(work, items)
+        yield from _in_process(work, items)
         return
     kind, _, address = on.partition("://") if "://" in on else on.partition(":")
     engines = {"local": _local, "dask": _dask, "ray": _ray}
@@ -54,23 +54,23 @@ def each(on: str | None, work: Work, items: Sequence[str]) -> Iterator[Done]:
     yield from engines[kind](address, work, items)
 
 
-def _here(work: Work, items: Sequence[str]) -> Iterator[Done]:
+def _in_process(work: Work, items: Sequence[str]) -> Iterator[Result]:
     for number, item in enumerate(items):
         yield number, _result(partial(work, item))
 
 
-def _local(count: str, work: Work, items: Sequence[str]) -> Iterator[Done]:
-    """Processes of this machine. When one dies, what was being worked on is tried again, each in one process."""
+def _local(count: str, work: Work, items: Sequence[str]) -> Iterator[Result]:
+    """Run in local processes. If one dies, each item in work is retried in a process of its own."""
     if count and not (count.isdecimal() and int(count)):
         raise OptionError(f"on must be {HELP}, got 'local:{count}'")
-    left, most = list(enumerate(items))[::-1], int(count) if count else cores() or 1
-    while left:
+    pending, processes = list(enumerate(items))[::-1], int(count) if count else cores() or 1
+    while pending:
         suspects: list[tuple[int, str]] = []
-        with _processes(most) as pool:
+        with _process_pool(processes) as pool:
             running: dict[Future[bytes], tuple[int, str]] = {}
-            while (left or running) and not suspects:
-                while left and len(running) < 2 * most:  # one each, and one that is ready for it
-                    item = left.pop()
+            while (pending or running) and not suspects:
+                while pending and len(running) < 2 * processes:  # one running and one waiting for each process
+                    item = pending.pop()
                     running[pool.submit(work, item[1])] = item
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     item = running.pop(future)
@@ -79,13 +79,12 @@ def _local(count: str, work: Work, items: Sequence[str]) -> Iterator[Done]:
                         break
                     yield item[0], _outcome(future)
         for number, text in suspects:
-            with _processes(1) as pool:
+            with _process_pool(1) as pool:
                 yield number, _outcome(pool.submit(work, text))
 
 
-def _processes(count: int) -> ProcessPoolExecutor:
-    """New ones, and no forks of this one, which has threads."""
-    return ProcessPoolExecutor(count, mp_context=get_context("spawn"))
+def _process_pool(count: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(count, mp_context=get_context("spawn"))  # this process has threads, so it must not fork
 
 
 def _outcome(future: Future[bytes]) -> bytes | Exception:
@@ -93,15 +92,15 @@ def _outcome(future: Future[bytes]) -> bytes | Exception:
     return PerfhooksError("the process that read it died") if is_dead else _result(future.result)
 
 
-def _result(ask: Callable[[], bytes]) -> bytes | Exception:
-    """What something returns, or raises: what Ray raises has the error of the function as its cause."""
+def _result(call: Callable[[], bytes]) -> bytes | Exception:
+    """Return the result or the exception of a call. Errors of Ray have the original exception as ``cause``."""
     try:
-        return ask()
-    except Exception as error:  # noqa: BLE001 -- told with the item
+        return call()
+    except Exception as error:  # noqa: BLE001 -- the caller reports it with the item
         return getattr(error, "cause", None) or error
 
 
-def _dask(address: str, work: Work, items: Sequence[str]) -> Iterator[Done]:
+def _dask(address: str, work: Work, items: Sequence[str]) -> Iterator[Result]:
     distributed = _package("dask", "distributed")
     with _connected("dask", address, lambda: distributed.Client(f"tcp://{address}")) as client:
         numbers = {future: number for number, future in enumerate(client.map(work, items, pure=False))}
@@ -109,35 +108,35 @@ def _dask(address: str, work: Work, items: Sequence[str]) -> Iterator[Done]:
             yield numbers.pop(future), future.exception() or future.result()
 
 
-def _ray(address: str, work: Work, items: Sequence[str]) -> Iterator[Done]:
+def _ray(address: str, work: Work, items: Sequence[str]) -> Iterator[Result]:
     ray = _package("ray", "ray")
     url = address if address == "auto" else f"ray://{address}"
     with _connected("ray", address, lambda: ray.init(url, log_to_driver=False, logging_level="ERROR")):
         task = ray.remote(_call)
-        left = list(enumerate(items))[::-1]
+        pending = list(enumerate(items))[::-1]
         running: dict[Any, int] = {}
-        while left or running:
-            while left and len(running) < _IN_FLIGHT:
-                number, item = left.pop()
+        while pending or running:
+            while pending and len(running) < _IN_FLIGHT:
+                number, item = pending.pop()
                 running[task.remote(work, item)] = number
             for done in ray.wait(list(running))[0]:
                 yield running.pop(done), _result(partial(ray.get, done))
 
 
 def _call(work: Work, item: str) -> bytes:
-    """What Ray runs, which takes functions and nothing else that can be called."""
+    """Call the work in Ray, which accepts plain functions only."""
     return work(item)
 
 
 def _connected(name: str, address: str, connect: Callable[[], Any]) -> Any:
-    """What an engine gives who is connected to it.
+    """Return the connection to an engine.
 
     Raises:
-        PerfhooksError: It cannot be reached.
+        PerfhooksError: The engine cannot be reached.
     """
     try:
         return connect()
-    except Exception as error:  # engines raise what they like
+    except Exception as error:  # engines have no common base of their exceptions
         raise PerfhooksError(f"{name} at {address} cannot be reached ({cause_of(error)})") from error
 
 

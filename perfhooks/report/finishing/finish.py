@@ -1,4 +1,4 @@
-"""The one path from a spooled capture to its artifacts: the same code inline, in the worker and afterwards."""
+"""The single path from a spooled capture to its artifacts: in the training, the worker, and afterwards."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 _LOCK_TIMEOUT_S: Final = 600
-NOTHING_SAID: Final = Permit()
+NO_PERMIT: Final = Permit()
 
 
-def finish(place: Place, permit: Permit = NOTHING_SAID, *, write_report: bool = True) -> Capture:
-    """Turn a spooled capture into its artifacts; a finished one stays as it is.
+def finish(place: Place, permit: Permit = NO_PERMIT, *, write_report: bool = True) -> Capture:
+    """Turn a spooled capture into its artifacts. A finished capture stays unchanged.
 
-    A handler that fails leaves a note in the capture and the other handlers alone; one that could not write its file
-    leaves the capture spooled, to be finished again when there is room.
+    If a handler fails, the capture gets a note, and the other handlers run. If a file cannot be written, the capture
+    stays spooled, so that it can be finished again when the disk has space.
 
     Args:
-        place: Where the window's files are.
-        permit: What the user has said, that is not believed of a file.
-        write_report: Whether to write the report of the run as well, if it is this rank's turn.
+        place: Location of the window's files.
+        permit: Permissions of the user.
+        write_report: Whether to write the report of the run, too, if this rank is responsible for it.
 
     Returns:
         The facts of the finished window.
 
     Raises:
-        PerfhooksError: There is no such capture, or its trace cannot be read.
+        PerfhooksError: The capture does not exist, or its trace cannot be read.
         OSError: A file could not be written.
-        TimeoutError: Another process has been finishing this rank's windows for ten minutes.
+        TimeoutError: Another process held the lock of this rank for ten minutes.
     """
     run = Run.of(place)
     try:
@@ -62,21 +62,23 @@ def finish(place: Place, permit: Permit = NOTHING_SAID, *, write_report: bool = 
             if unfinished:
                 capture = _finish(place, capture, run, permit)
             elif capture.spool is None:
-                place.forget(place.saved(capture))  # whoever finished it may have been killed before that
+                place.forget(place.saved(capture))  # the process that finished it may have been killed before this
     except TimeoutError as error:
-        raise TimeoutError(f"rank {place.rank} of {run.folder} is being finished by another process") from error
+        raise TimeoutError(
+            f"another process is finishing rank {place.rank} of {run.folder}; try again later"
+        ) from error
     run.upload(place, capture, permit.remote)
     if unfinished and write_report and report.is_due(place):
         write_page(run, permit)
     return capture
 
 
-def turn_page(place: Place, permit: Permit = NOTHING_SAID) -> None:
-    """Write the report of a run with the steps since its last window, if it is this rank's turn.
+def update_report(place: Place, permit: Permit = NO_PERMIT) -> None:
+    """Write the report of a run with the steps since its last window, if this rank is responsible for it.
 
     Args:
-        place: The window that this rank has finished last.
-        permit: What the user has said, that is not believed of a file.
+        place: The latest finished window of this rank.
+        permit: Permissions of the user.
     """
     with guard("measuring the cost of recording"):
         measure_again(place)
@@ -84,25 +86,25 @@ def turn_page(place: Place, permit: Permit = NOTHING_SAID) -> None:
         write_page(Run.of(place), permit)
 
 
-def write_page(run: Run, permit: Permit = NOTHING_SAID) -> None:
-    """Write the report of a run; windows are whole without it.
+def write_page(run: Run, permit: Permit = NO_PERMIT) -> None:
+    """Write the report of a run. A failure is logged, because the windows are complete without the report.
 
     Args:
         run: The run.
-        permit: What the user has said, that is not believed of a file.
+        permit: Permissions of the user.
     """
     try:
         report.write(run.folder, remote=permit.remote)
-    except Exception as error:  # the page can be made again at any time
+    except Exception as error:  # `perfhooks report` can write it at any time
         logger.warning("%s/%s is not up to date: %s: %s", run.folder, PAGE, type(error).__name__, error)
-        logger.debug("the page failed", exc_info=True)
+        logger.debug("The report could not be written.", exc_info=True)
 
 
 def measure_again(place: Place) -> None:
-    """Measure the cost of recording by all steps until now: when the window ended, few unprofiled steps were known.
+    """Measure the cost of recording again, with all steps until now. Few unprofiled steps existed before.
 
     Args:
-        place: The window that this rank has finished last.
+        place: The latest finished window of this rank.
     """
     run = Run.of(place)
     with locked(run.folder / lock(place.rank), _LOCK_TIMEOUT_S):
@@ -113,7 +115,7 @@ def measure_again(place: Place) -> None:
 
 
 def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture:
-    from perfhooks.report.page.headline import of_window, summary  # polars, which a training need not load
+    from perfhooks.report.page.headline import of_window, summary  # it imports polars, which a training does not need
 
     saved = place.saved(capture)
     check_plain(saved)
@@ -125,18 +127,18 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
         limit = power.limit_of(peaks.device(trace)[0])
         capture = replace(capture, circumstances=replace(capture.circumstances, power=limit))
     artifacts: list[str] = []
-    notes = [*capture.notes, *_doubts(capture.tables(trace).checks)]
-    unwritten: OSError | None = None
-    for wanted in capture.handlers:
+    notes = [*capture.notes, *_problems(capture.tables(trace).checks)]
+    write_error: OSError | None = None
+    for recipe in capture.handlers:
         try:
-            artifacts += _artifacts(place, capture, trace, handlers.rebuild(wanted, permit))
+            artifacts += _artifacts(place, capture, trace, handlers.rebuild(recipe, permit))
         except OSError as error:
-            unwritten = error
-        except Exception as error:  # one handler must not cost the others their files
-            notes.append(f"handler {wanted.get('type')!r} failed: {type(error).__name__}: {error}")
-            logger.debug("handler %r failed", wanted.get("type"), exc_info=True)
-    if unwritten is not None:
-        raise unwritten
+            write_error = error
+        except Exception as error:  # the other handlers must still run
+            notes.append(f"handler {recipe.get('type')!r} failed: {type(error).__name__}: {error}")
+            logger.debug("handler %r failed", recipe.get("type"), exc_info=True)
+    if write_error is not None:
+        raise write_error
     table = capture.tables(trace).steps
     done = replace(
         capture,
@@ -149,21 +151,21 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
     newer = place.load().token != capture.token
     try:
         if not newer:
-            run.note_window(place)  # first: whoever is killed once the window is done is not asked to finish it again
+            run.note_window(place)  # before saving: a process that is killed later does not repeat a finished window
     finally:
         if not newer:
             place.save(done)
         place.forget(saved)
         place.forget_saved_traces(capture.time)
-    if newer:  # another process has recorded the same window since, and its worker waits for us to be done
-        logger.warning("%s was recorded again before it was finished: the later one is kept", place.folder.name)
+    if newer:  # another process recorded the same window, and its worker waits for our lock
+        logger.warning("%s was recorded again before it was finished. The later one is kept.", place.folder.name)
         return capture
     run.forget_old_windows(done, permit.remote)
     return done
 
 
 def _cost(capture: Capture, events: int | None, run: Run, rank: int) -> Cost:
-    """What recording cost, as far as the run's own clocks tell by now; rules take it off what they promise."""
+    """Return the cost of recording by the timeline so far. Rules subtract it from estimated gains."""
     stage = in_timeline(capture.stage)
     of_loop = steps.read_last(run.timeline(rank)).get(stage, steps.NONE)
     idle, waits = of_loop.typical(), steps.read_waits(run.folder / processor(rank), stage)
@@ -178,14 +180,13 @@ def _cost(capture: Capture, events: int | None, run: Run, rank: int) -> Cost:
     )
 
 
-def _doubts(checks: pl.DataFrame) -> list[str]:
-    """What makes the trace itself doubtful; what is only worth knowing is on the page."""
+def _problems(checks: pl.DataFrame) -> list[str]:
+    """Return errors and warnings about the trace. Notes are only in the report."""
     rows = checks.iter_rows(named=True)
     return [row["text"] for row in rows if row["severity"] in ("error", "warning")]
 
 
 def _median(values: Values, least: int) -> float | None:
-    """The median, which says nothing of very few steps."""
     return float(np.median(values)) if len(values) >= least else None
 
 

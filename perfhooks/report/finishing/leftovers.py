@@ -1,4 +1,4 @@
-"""Finishing what was left: by a worker or a training that died, or that nobody told."""
+"""Finish captures that a dead worker or training left behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perfhooks.core.errors import PerfhooksError
-from perfhooks.report.finishing.finish import NOTHING_SAID, finish
+from perfhooks.report.finishing.finish import NO_PERMIT, finish
 from perfhooks.run.capture import Place
 from perfhooks.run.folder import Run
 from perfhooks.run.publishing import OwnFolder, drafts
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WindowOutcome:
-    """What became of one window that was looked at afterwards."""
+    """The result for one window that was left behind."""
 
     place: Place
     capture: Capture | None = None
     finished_now: bool = False
     problem: str = ""
-    """Why it is not finished."""
+    """The reason if it is not finished."""
 
 
-def finish_all(folder: Path, permit: Permit = NOTHING_SAID) -> Iterator[WindowOutcome]:
-    """Finish whatever a dead worker or training process left behind in a run folder; what is finished stays as it is.
+def finish_all(folder: Path, permit: Permit = NO_PERMIT) -> Iterator[WindowOutcome]:
+    """Finish all captures of a run folder that a dead worker or training left behind.
 
     Args:
         folder: A run folder.
-        permit: What the user has said, that is not believed of a file.
+        permit: Permissions of the user.
 
     Yields:
-        An outcome for each window of each rank, in the order of the folders' names; then one for each rank whose
-        process ended while it recorded.
+        An outcome for each window of each rank, by the names of the folders. Then one for each rank whose process ended
+        while it recorded.
 
     Raises:
-        PerfhooksError: It is no run folder.
+        PerfhooksError: The folder is no run folder.
     """
     run = Run.existing(folder)
     for raw, rank in run.left_steps():
         try:
             write_steps(raw, run.timeline(rank))
-        except Exception as error:  # noqa: BLE001 -- windows can be finished without the clock
+        except Exception as error:  # noqa: BLE001 -- windows can be finished without the timeline
             yield WindowOutcome(Place(folder, rank), problem=f"{raw.name} cannot be read: {said(error)}")
     run.adopt()
     for draft in drafts(folder):
@@ -63,15 +63,15 @@ def finish_all(folder: Path, permit: Permit = NOTHING_SAID) -> Iterator[WindowOu
                 continue
             before = place.load().state
             yield WindowOutcome(place, finish(place, permit), finished_now=before == "spooled")
-        except Exception as error:  # noqa: BLE001 -- one broken window must not hide the others
+        except Exception as error:  # noqa: BLE001 -- the other windows must still be finished
             if isinstance(error, PerfhooksError) and place not in run.places():
-                continue  # its training keeps only its latest windows, and has just deleted it
+                continue  # the training has just deleted it, because it keeps only its latest windows
             yield WindowOutcome(place, problem=f"{type(error).__name__}: {said(error)}")
     for place in run.died_recording():
-        yield WindowOutcome(place, problem="the process ended while it recorded: this window is lost")
+        yield WindowOutcome(place, problem="the process ended during the recording: this window is lost")
 
 
 def write_steps(raw: Path, timeline: Path) -> None:
-    """Append steps to a timeline, and delete them as the loop left them."""
+    """Append the raw steps of a loop to a timeline, and delete their file."""
     Rows.load(raw).append_to(timeline)
     OwnFolder(raw.parent).remove(raw.name)

@@ -1,4 +1,4 @@
-"""What a training and its worker tell each other, one JSON object a line."""
+"""Messages between a training and its worker, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -13,81 +13,84 @@ from perfhooks.run.layout import PAGE
 
 
 class WakeUp(msgspec.Struct, tag="wake-up", tag_field="do"):
-    """A window is near: import what finishing it takes. It has no answer."""
+    """Request to import the modules for finishing, because a window starts soon. It has no result."""
 
 
 class _OfWindow(msgspec.Struct, tag_field="do"):
     folder: str
-    """The window's."""
+    """Folder of the window."""
     rank: int
     permit: Permit = Permit()
-    """What the training's own options allow."""
+    """Permissions by the options of the training."""
 
     @property
     def place(self) -> Place:
-        """Where the window's files are."""
+        """Location of the window's files."""
         return Place(Path(self.folder), self.rank)
 
 
 class FinishWindow(_OfWindow, tag="finish"):
-    """Finish a window of one rank."""
+    """Request to finish a window of one rank."""
 
     @property
     def task(self) -> str:
-        """Its name in the answer."""
+        """Name of the task in its result."""
         return self.folder
 
 
-class TurnPage(_OfWindow, tag="page"):
-    """Bring the page up to date with the steps since this last window, if it is this rank's to do."""
+class UpdateReport(_OfWindow, tag="page"):
+    """Request to update the report with the steps since the last window, if this rank is responsible for it."""
 
     @property
     def task(self) -> str:
-        """Its name in the answer."""
+        """Name of the task in its result."""
         return f"{self.folder}/{PAGE}"
 
 
 class WriteSteps(msgspec.Struct, tag="steps", tag_field="do"):
-    """Append steps to a timeline."""
+    """Request to append steps to a timeline."""
 
     steps: str
-    """The file of the steps, as the loop left them."""
+    """Path of the raw steps that the loop wrote."""
     timeline: str
-    """The file they belong into."""
+    """Path of the timeline."""
 
     @property
     def task(self) -> str:
-        """Its name in the answer."""
+        """Name of the task in its result."""
         return self.steps
 
 
-Task = FinishWindow | TurnPage | WriteSteps
+Task = FinishWindow | UpdateReport | WriteSteps
 Message = WakeUp | Task
 
 
 class TaskResult(msgspec.Struct):
-    """What became of a task."""
+    """The result of a task."""
 
     task: str
     problem: str | None = None
-    """Why it is not done; None if it is."""
+    """Reason of the failure; None if the task succeeded."""
 
 
-def told(message: Message | TaskResult) -> bytes:
-    """A line of JSON; not by msgspec, which refuses half characters: Python makes them of paths that are not UTF-8."""
+def encode(message: Message | TaskResult) -> bytes:
+    """Return a message as a line of JSON.
+
+    msgspec rejects lone surrogates, which Python uses for paths that are not UTF-8. So `json` writes the line.
+    """
     return json.dumps(msgspec.to_builtins(message)).encode() + b"\n"
 
 
-def message_of(line: str | bytes) -> Message:
-    """What a line tells the worker."""
+def decode_message(line: str | bytes) -> Message:
+    """Return the message of a line."""
     message: Message = msgspec.convert(json.loads(line), Message)
     return message
 
 
-def answer_of(line: bytes) -> TaskResult:
-    """What a line answers.
+def decode_result(line: bytes) -> TaskResult:
+    """Return the task result of a line.
 
     Raises:
-        ValueError: It answers nothing: somebody else writes into the channel.
+        ValueError: The line is no result. Another writer uses the channel.
     """
     return msgspec.convert(json.loads(line), TaskResult)

@@ -1,4 +1,4 @@
-"""How much power a device of this machine may take, as NVIDIA's management library says where Python can ask it."""
+"""The power limit of a device of this host, by NVIDIA's management library."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from perfhooks.run.circumstances import PowerLimit
 
 
 def limit_of(name: str) -> PowerLimit | None:
-    """The limit of a device of this machine, which takes some milliseconds: nothing for the thread of a training.
+    """Return the power limit of a device of this host.
 
-    Which of several alike a process uses is nowhere said: those that are to be told apart have none.
+    The call takes some milliseconds, so the training thread must not make it.
 
     Args:
-        name: as ``torch.cuda.get_device_name()`` writes it; of a part, as MIG makes them, the whole is asked.
+        name: The name, as by ``torch.cuda.get_device_name()``. For a MIG instance, the limit of the GPU is returned.
 
     Returns:
-        The limit; None without the package ``nvidia-ml-py``, for the devices of other makers, and where devices of that
-        name have different limits.
+        The limit. None without the package ``nvidia-ml-py``, for devices of other vendors, and if devices of this name
+        have different limits.
     """
-    whole = name.partition(" MIG ")[0]
-    with contextlib.suppress(Exception):  # of the package, of the driver: then nobody knows
-        found = {limit for called, limit in _every() if called == whole}
-        return found.pop() if len(found) == 1 else None
+    gpu = name.partition(" MIG ")[0]
+    with contextlib.suppress(Exception):  # of the package or the driver: the limit is unknown
+        limits = {limit for device, limit in _list_limits() if device == gpu}
+        return limits.pop() if len(limits) == 1 else None
     return None
 
 
-def _every() -> list[tuple[str, PowerLimit]]:
+def _list_limits() -> list[tuple[str, PowerLimit]]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an old package of this name asks for the new one
+        warnings.simplefilter("ignore")  # an old package of this name warns about its successor
         nvml: Any = importlib.import_module("pynvml")
     nvml.nvmlInit()
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(place) for place in range(nvml.nvmlDeviceGetCount())]
-        return [(_text(nvml.nvmlDeviceGetName(each)), _limit(nvml, each)) for each in handles]
+        return [(_text(nvml.nvmlDeviceGetName(handle)), _limit(nvml, handle)) for handle in handles]
     finally:
         nvml.nvmlShutdown()
 

@@ -1,4 +1,4 @@
-"""The worker's main loop: it finishes what the training tells it to, one thing after the other."""
+"""The main loop of the worker process: it runs the tasks of the training, one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-import polars  # noqa: F401, ICN001 -- where there is no room for it, the worker ends here, and goes on with no half of it
+import polars  # noqa: F401, ICN001 -- imported first: without memory for it, the worker ends here
 
 from perfhooks.core.guard import cause_of
 from perfhooks.report import page
@@ -22,11 +22,11 @@ from perfhooks.report.finishing.messages import (
     FinishWindow,
     Task,
     TaskResult,
-    TurnPage,
+    UpdateReport,
     WakeUp,
     WriteSteps,
-    message_of,
-    told,
+    decode_message,
+    encode,
 )
 from perfhooks.run.folder import Run
 from perfhooks.run.layout import PAGE
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
     from perfhooks.report.handlers.permit import Permit
 
 ORPHAN_TIMEOUT_S: Final = 900
-"""How long a worker whose training process is gone may go on, in seconds."""
+"""Maximum life of a worker after the end of its training, in seconds."""
 
 _logger: Final = logging.getLogger("perfhooks")
 
 
 def serve(unread: bytes, training: int) -> None:
-    """Do each task that standard input names, answer it on standard output, and end with the input.
+    """Run each task of standard input, write its result to standard output, and return at the end of the input.
 
-    The report is written when no task waits: one report serves all windows that are finished by then.
+    The report is written when no task waits, so one report includes all windows that are finished by then.
 
     Args:
         unread: Input that was read before the imports.
-        training: The process that began this one; it may have ended since.
+        training: The process that started this one. It may have ended already.
     """
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a handler prints belongs in the log
+    os.dup2(2, 1)  # output of handlers goes to the log
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    threading.Thread(target=_mind, args=(training,), daemon=True).start()
+    threading.Thread(target=_exit_when_orphaned, args=(training,), daemon=True).start()
     inbox, reports, results = Inbox(unread), Reports(), list[TaskResult]()
 
     def catch_up() -> None:
@@ -63,7 +63,7 @@ def serve(unread: bytes, training: int) -> None:
 
     _logger.info("imports: %.3f s of CPU", time.process_time())
     while line := inbox.read():
-        message = message_of(line)
+        message = decode_message(line)
         if not isinstance(message, WakeUp):
             results.append(TaskResult(message.task, _problem(message, reports)))
         if inbox.is_empty:
@@ -74,7 +74,7 @@ def serve(unread: bytes, training: int) -> None:
 
 
 class Inbox:
-    """Messages of the training on standard input, one JSON object a line.
+    """Messages of the training on standard input, one JSON object per line.
 
     Args:
         unread: Input that was read already.
@@ -89,11 +89,11 @@ class Inbox:
         return b"\n" not in self._unread and not select.select([0], [], [], 0)[0]
 
     def read(self) -> bytes:
-        """Wait for the next message; it is empty at the end of the input."""
+        """Wait for the next message. Return an empty line at the end of the input."""
         while b"\n" not in self._unread:
             try:
                 chunk = os.read(0, 1 << 16)
-            except ConnectionResetError:  # the training has ended without reading all answers
+            except ConnectionResetError:  # the training ended before it read all results
                 chunk = b""
             if not chunk:
                 return b""
@@ -103,13 +103,13 @@ class Inbox:
 
 
 class Reports:
-    """Reports of runs that have to be written."""
+    """Runs whose reports are due."""
 
     def __init__(self) -> None:
         self._due: dict[Run, Permit] = {}
         self._remote: dict[Run, str] = {}
 
-    def add(self, task: FinishWindow | TurnPage) -> None:
+    def add(self, task: FinishWindow | UpdateReport) -> None:
         """Note that a window of a run is finished, or that its steps are written."""
         run = Run.of(task.place)
         if page.is_due(task.place):
@@ -126,7 +126,7 @@ class Reports:
         self._due.clear()
 
     def upload_rest(self) -> None:
-        """Upload the files that belong to no window: they have the steps after the last window by now."""
+        """Upload the files of the run folder again, because they now contain the steps after the last window."""
         for run, url in self._remote.items():
             try:
                 run.upload_own(url)
@@ -135,7 +135,7 @@ class Reports:
 
 
 def _problem(message: Task, reports: Reports) -> str | None:
-    """Do a task; return the reason if that fails."""
+    """Run a task. Return the reason of a failure, or None."""
     began = time.process_time()
     try:
         if isinstance(message, WriteSteps):
@@ -146,15 +146,15 @@ def _problem(message: Task, reports: Reports) -> str | None:
             else:
                 measure_again(message.place)
             reports.add(message)
-    except Exception as error:  # the next one must be served all the same
+    except Exception as error:  # the next task must still run
         _logger.exception("%s", message.task)
         return cause_of(error)
     _logger.info("%s: %.3f s of CPU", message.task, time.process_time() - began)
     return None
 
 
-def _mind(parent: int) -> None:
-    """A handler that hangs must not leave a process behind for ever."""
+def _exit_when_orphaned(parent: int) -> None:
+    """End this process some time after its parent, even if a handler hangs."""
     while os.getppid() == parent:
         time.sleep(1)
     time.sleep(ORPHAN_TIMEOUT_S)
@@ -162,5 +162,5 @@ def _mind(parent: int) -> None:
 
 
 def _answer(answers: IO[bytes], answer: TaskResult) -> None:
-    with contextlib.suppress(OSError):  # the training may be gone; its windows are finished all the same
-        answers.write(told(answer))
+    with contextlib.suppress(OSError):  # the training may have ended; its windows are finished anyway
+        answers.write(encode(answer))

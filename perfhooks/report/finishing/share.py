@@ -1,4 +1,4 @@
-"""One trace of many, reduced to what a page of all of them is made of: some tens of kilobytes."""
+"""Share files: one trace, reduced to the data that a report of many traces needs, some tens of kilobytes."""
 
 from __future__ import annotations
 
@@ -23,85 +23,84 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 FORMAT: Final = 1
-"""1: the first."""
-_MADE: Final = ("steps", "collectives", "page")
-"""What is made of each trace: all that ranks are compared by, and the page."""
+"""Format number of a share file."""
+_HANDLERS: Final = ("steps", "collectives", "page")
+"""Handlers whose files the comparison of ranks and the report need."""
 
 
 class NoTraceError(TraceError):
-    """A file of JSON that has no list of events."""
+    """A JSON file without a list of events."""
 
 
 class TraceShare(msgspec.Struct, frozen=True):
-    """What `share` packs."""
+    """The content of a share file."""
 
     format: int
     version: str
-    """Of the perfhooks that made it."""
+    """The perfhooks version that wrote it."""
     rank: int | None
-    """Of the process that recorded the trace; None where neither the trace nor its name says it."""
+    """Rank of the process that recorded the trace; None if neither the trace nor its name has it."""
     capture: Capture
     """The facts of its window."""
     files: dict[str, bytes]
-    """Tables and the share of the page, by their names after the rank: ``steps.csv``."""
+    """Tables and the summary for the report, by their names without the rank: ``steps.csv``."""
 
 
 def share(trace: str | os.PathLike[str], *, communication: str | None = None) -> bytes:
-    """Reduce a trace to its share of a page: what ``perfhooks report FOLDER --on ENGINE`` runs where the traces are.
+    """Reduce a trace to the content of a share file, as ``perfhooks report FOLDER --on ENGINE`` does on many hosts.
 
-    It reads the trace and nothing else, and gives the same bytes wherever it runs: map it over the names of traces
-    with whatever starts processes on many machines, and give ``perfhooks report`` the folder of what it returned.
+    The result depends only on the trace. To use your own cluster, map this function over the names of traces. Write
+    each result to a file ``*.share``, and run ``perfhooks report`` with their folder.
 
     Args:
-        trace: A Kineto trace, packed or not: a path, or a URL that fsspec opens.
+        trace: A Kineto trace, compressed or not: a path, or a URL that fsspec opens.
         communication: Kernels that communicate, see `perfhooks.trace.read`.
 
     Returns:
-        What a file ``*.share`` holds: `TraceShare` as MessagePack, some 60 kB for a trace of 1 MB.
+        The content of a file ``*.share``: `TraceShare` as MessagePack, some 60 kB for a trace of 1 MB.
 
     Raises:
-        TraceError: It is no trace, or a broken one.
+        TraceError: The file is no trace, or is broken.
     """
-    seen = loose.looked_at(os.fspath(trace))
-    if seen is None:
+    head = loose.looked_at(os.fspath(trace))
+    if head is None:
         raise NoTraceError(f"{trace} is no trace: it has no list of traceEvents")
     read = perfhooks.trace.read(os.fspath(trace), communication=communication)
-    capture = _capture(seen.rank, read)
+    capture = _capture(head.rank, read)
     files = {}
-    for name in _MADE:
+    for name in _HANDLERS:
         for artifact in handlers.build({"type": name}).artifacts(capture, read):
-            written = io.BytesIO()
-            artifact.write(written)
-            files[artifact.name] = written.getvalue()
-    return msgspec.msgpack.encode(TraceShare(FORMAT, __version__, seen.rank, capture, files), order="sorted")
+            buffer = io.BytesIO()
+            artifact.write(buffer)
+            files[artifact.name] = buffer.getvalue()
+    return msgspec.msgpack.encode(TraceShare(FORMAT, __version__, head.rank, capture, files), order="sorted")
 
 
 def unpacked(packed: bytes, where: str) -> TraceShare:
-    """What `share` packed.
+    """Decode the content of a share file.
 
     Args:
-        packed: Its bytes.
-        where: What they came from, for the error.
+        packed: The content.
+        where: Its source, for the error.
 
     Raises:
-        TraceError: They are no share, or one of another format.
+        TraceError: The content is no share file, or has another format.
     """
     try:
-        found = msgspec.msgpack.decode(packed, type=TraceShare)
+        content = msgspec.msgpack.decode(packed, type=TraceShare)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise TraceError(f"{where}: no share of a trace ({error})") from error
-    if found.format != FORMAT:
-        made = f"a share of format {found.format}, made by perfhooks {found.version}"
-        raise TraceError(f"{where}: {made}; perfhooks {__version__} reads format {FORMAT}")
-    return found
+        raise TraceError(f"{where}: not a share file ({error})") from error
+    if content.format != FORMAT:
+        problem = f"share file of format {content.format}, written by perfhooks {content.version}"
+        raise TraceError(f"{where}: {problem}; perfhooks {__version__} reads format {FORMAT}")
+    return content
 
 
 def _capture(rank: int | None, trace: Trace) -> Capture:
-    """The facts of a trace; a last step of any number says that no step was cut short."""
-    of_rank = rank if rank is not None else trace.rank or 0
+    number = rank if rank is not None else trace.rank or 0
     stage = stages.shown(trace)
-    table = Capture(rank=of_rank, stage=stage, last=0).tables(trace).steps
+    table = Capture(rank=number, stage=stage, last=0).tables(trace).steps  # any last step: no step was cut short
     numbers: Sequence[int] = table["step"].drop_nulls().to_list()
     first, last = min(numbers, default=0), max(numbers, default=0)
-    told: dict[str, Any] = {"headline": headline(table), "summary": summary(table)}
-    return Capture(rank=of_rank, stage=stage, first=first, last=last, reached=last, **told)
+    texts: dict[str, Any] = {"headline": headline(table), "summary": summary(table)}
+    return Capture(rank=number, stage=stage, first=first, last=last, reached=last, **texts)

@@ -68,7 +68,7 @@ def translate(source: Path, target: IO[bytes]) -> None:
     """Copy a saved trace as gzip, with the categories of the plugin.
 
     Args:
-        source: The saved trace: JSON, or gzip if its name ends with ``.gz``.
+        source: The saved trace, compressed or not.
         target: An open binary file.
     """
     with source.open("rb") as file, packed(target, compress=True) as archive:
