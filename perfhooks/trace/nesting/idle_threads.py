@@ -25,7 +25,7 @@ _WAITS: Final = re.compile(
     r"|^<(?:built-in )?(?:method|function) '?(?:acquire|select|poll|sleep|wait|accept|recv|recv_into)\b"
     r"|^<built-in method get of _queue\.SimpleQueue"
     # perfhooks' watcher waits in C since before the recording, so torch has no frame for that wait
-    r"|(?:^|/)perfhooks/record/watch/watcher\.py\(\d+\): _live$"
+    r"|(?:^|/)perfhooks/record/watch/watcher\.py\(\d+\): _run$"
 )
 
 

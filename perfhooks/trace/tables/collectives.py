@@ -1,4 +1,4 @@
-"""The table of collectives: how much each one moved, how fast, and how much of it no computation hid."""
+"""The table of collectives: size, speed and exposed time of each."""
 
 from __future__ import annotations
 
@@ -37,57 +37,60 @@ _SCHEMA: Final = {
 
 
 class _Sources(NamedTuple):
-    """Where to read about each collective; one entry for each row of the table, -1 where there is none."""
+    """Slices that describe each collective, one entry per row of the table; -1 if there is none."""
 
     row: Ints
-    """What took the time: a kernel, or a range on the host."""
+    """Slice with the duration: a kernel or a host range."""
     record: Ints
-    """The slice with the arguments of a collective."""
+    """Slice with the arguments of the collective."""
     label: Ints
-    """The range of the backend around it, whose inputs are the tensors."""
+    """Range of the backend around it; its inputs are the tensors."""
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """List the collectives, by time: a row for each kernel that communicates, else for each range of the host.
+    """List the collectives by time: a row for each communication kernel, or for a host range without kernels.
 
-    ``step`` is that in which it was launched; ``start_ms`` counts from the first slice of the trace. ``operation`` is
+    ``step`` is the step that launched it; ``start_ms`` counts from the first slice of the trace. ``operation`` is
     ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``reduce``, ``all_to_all``, ``send``, ``recv``,
-    ``gather``, ``scatter`` or ``barrier``, by the arguments, else by the label of the backend, by the kernel's name, or
-    by the name of the operator around the launch. Ranges of the host (``nccl:...``, ``gloo:...``,
-    ``record_param_comms``) are rows where no kernel was launched in them: those of gloo, MPI and UCC are the
-    collective itself, others only ask for it and are rows only if no device was traced. ``group``,
-    ``group_description`` and ``group_size`` tell the process group.
+    ``gather``, ``scatter`` or ``barrier``. It comes from the arguments. Otherwise it comes from the backend's label,
+    the kernel's name, or the name of the operator around the launch. ``name`` is the name in the trace, ``backend`` the
+    library, ``dtype`` the type of the elements. ``group``, ``group_description`` and ``group_size`` describe the
+    process group. ``device`` and ``stream`` are those of the kernel, null for host ranges.
 
-    ``duration_ms`` is null where the range was still open when recording ended: torch 2.4 gives it a length of 0.
-    ``bytes`` is the size of the message as nccl-tests counts it: the larger of what one rank puts in and what it gets
-    out, elements times the size of their type. ``exposed_ms`` is the part of the duration in which no kernel computed,
-    on any device of the process; null on the host. With S bytes, n ranks and t the duration, in 10^9 bytes a second,
-    by https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md:
+    Host ranges (``nccl:...``, ``gloo:...``, ``record_param_comms``) are rows if they launched no kernel. Ranges of
+    gloo, MPI and UCC are the collective itself. Other ranges only request it, and are rows only if no device was
+    traced.
+
+    ``duration_ms`` is null if the host range was still open at the end of the recording: torch 2.4 writes the length 0.
+    ``bytes`` is the message size as nccl-tests defines it: the larger of the input and the output of one rank, in
+    elements times the element size. ``exposed_ms`` is the time in which no device of the process computed; null on the
+    host. Bandwidths are in 10^9 bytes per second. With S bytes, n ranks and the duration t, by
+    https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md:
 
     * ``algorithm_gb_per_s`` = S / t
     * ``bus_gb_per_s`` = S / t x 2(n-1)/n for all_reduce; x (n-1)/n for all_gather, reduce_scatter, all_to_all, gather
       and scatter; x 1 for broadcast, reduce, send and recv.
 
-    t includes the wait for other ranks, so both are lower bounds. They are null where a range of the host only asks.
+    t includes the wait for other ranks, so both are lower bounds. They are null if a host range is only a request.
 
     Args:
-        trace: any trace.
+        trace: Any trace.
     """
-    sources = _sources(trace)
+    sources = _find_sources(trace)
     rows = sources.row
     if not len(rows):
         return pl.DataFrame(schema=_SCHEMA)
     span = trace.end[rows] - trace.start[rows]
-    told = messages(trace, *sources, operators(trace))
+    described = messages(trace, *sources, operators(trace))
     return pl.DataFrame(
         {
-            "step": step_numbers(trace, _asked(trace, rows)),
+            "step": step_numbers(trace, _launch_times(trace, rows)),
             "start_ms": since_start(trace, trace.start[rows]),
-            **{name: [getattr(each, name) for each in told] for name in Message._fields},
+            **{name: [getattr(message, name) for message in described] for name in Message._fields},
             "duration_ms": np.where((span > 0) | (trace.kind[rows] == Kind.KERNEL), span * MS, np.nan),
-            "exposed_ms": _exposed(trace, rows),
-            **_bandwidths(told, np.where(_moves(trace, rows), span, 0).tolist()),
-            **_places(trace, rows),
+            "exposed_ms": _exposed_ms(trace, rows),
+            **_bandwidth_columns(described, np.where(_is_transfer(trace, rows), span, 0).tolist()),
+            **_device_columns(trace, rows),
         },
         schema_overrides=_SCHEMA,
         strict=False,
@@ -96,124 +99,124 @@ def table(trace: Trace) -> pl.DataFrame:
 
 
 def of_window(trace: Trace) -> pl.Series:
-    """For each row of `table`, whether it was launched since recording began (`device.before_window`).
+    """Return for each row of `table` whether it was launched after the recording began (`device.before_window`).
 
-    Ranks begin to record at different moments: those launched before may be in the trace of one and not of another, and
-    have no step to be told apart by. So only the others can be compared between ranks.
+    Ranks begin to record at different times. A collective launched before that may be missing on another rank, and has
+    no step. So only later collectives can be compared between ranks.
     """
-    rows = _sources(trace).row
-    found = np.ones(len(rows), np.bool_)
+    rows = _find_sources(trace).row
+    is_in_window = np.ones(len(rows), np.bool_)
     on_device = np.flatnonzero(trace.kind[rows] == Kind.KERNEL)
-    found[on_device] = ~device.before_window(trace)[np.searchsorted(trace.device_rows, rows[on_device])]
-    return pl.Series(found, dtype=pl.Boolean)
+    is_in_window[on_device] = ~device.before_window(trace)[np.searchsorted(trace.device_rows, rows[on_device])]
+    return pl.Series(is_in_window, dtype=pl.Boolean)
 
 
 def rows(trace: Trace) -> Ints:
-    """Return for each row of `table` the slice that took its time."""
-    return _sources(trace).row
+    """Return for each row of `table` the slice with its duration."""
+    return _find_sources(trace).row
 
 
 @cached_per_trace
 def operators(trace: Trace) -> list[str | None]:
     """Return for each row of `table` the name of the operator that launched it.
 
-    That is the innermost one, or label, whose name is that of a collective, else the innermost operator. None for
-    ranges of the host.
+    It is the innermost operator or label with the name of a collective, otherwise the innermost operator. None for host
+    ranges.
     """
-    rows, work = _sources(trace).row, trace.device_rows
+    rows, work = _find_sources(trace).row, trace.device_rows
     on_device = np.flatnonzero(trace.kind[rows] == Kind.KERNEL)
     owner = device.owners(trace)[np.searchsorted(work, rows[on_device])]
-    known = np.flatnonzero(owner >= 0)
+    has_owner = np.flatnonzero(owner >= 0)
     named = trace.chosen(operation, Kind.OP, Kind.ANNOTATION)
-    if len(known) and len(named):
-        holder = device.holders(trace, owner[known], named)
-        outer = (holder >= 0) & ~np.isin(owner[known], named)
-        owner[known[outer]] = holder[outer]
+    if len(has_owner) and len(named):
+        holder = device.holders(trace, owner[has_owner], named)
+        outer = (holder >= 0) & ~np.isin(owner[has_owner], named)
+        owner[has_owner[outer]] = holder[outer]
     names: list[str | None] = [None] * len(rows)
-    is_told = (owner >= 0) & ((trace.kind[owner] == Kind.OP) | np.isin(owner, named))
-    for place, row in zip(on_device[is_told].tolist(), owner[is_told].tolist(), strict=True):
+    is_named = (owner >= 0) & ((trace.kind[owner] == Kind.OP) | np.isin(owner, named))
+    for place, row in zip(on_device[is_named].tolist(), owner[is_named].tolist(), strict=True):
         names[place] = trace.name_of(row)
     return names
 
 
 @cached_per_trace
-def _sources(trace: Trace) -> _Sources:
-    marks, record, label = _marks(trace)
+def _find_sources(trace: Trace) -> _Sources:
+    marks, record, label = _host_ranges(trace)
     work = trace.device_rows
-    chosen = np.flatnonzero(device.communicates(trace))
-    kernels = work[chosen]
-    mark = _mark_of(trace, marks, device.owners(trace)[chosen], trace.launches[chosen])
-    own = np.where(trace.argument("collective")[kernels] >= 0, kernels, np.append(record, -1)[mark])
-    host = _host_rows(trace, marks, label, mark)
-    found = (
+    communicating = np.flatnonzero(device.communicates(trace))
+    kernels = work[communicating]
+    mark = _launching_range(trace, marks, device.owners(trace)[communicating], trace.launches[communicating])
+    own_record = np.where(trace.argument("collective")[kernels] >= 0, kernels, np.append(record, -1)[mark])
+    host = _independent_ranges(trace, marks, label, mark)
+    columns = (
         np.concatenate([kernels, np.where(_runs_on_host(trace, label[host]), label[host], marks[host])]),
-        np.concatenate([own, record[host]]),
+        np.concatenate([own_record, record[host]]),
         np.concatenate([np.append(label, -1)[mark], label[host]]),
     )
-    order = np.argsort(trace.start[found[0]], kind="stable")
-    return _Sources(*(column[order] for column in found))
+    order = np.argsort(trace.start[columns[0]], kind="stable")
+    return _Sources(*(column[order] for column in columns))
 
 
-def _marks(trace: Trace) -> tuple[Ints, Ints, Ints]:
-    """The ranges of collectives on the host; for each, the one with the arguments, and the one with the tensors."""
-    wanted = [name == RECORD or bool(LABEL.match(name)) for name in trace.names]
+def _host_ranges(trace: Trace) -> tuple[Ints, Ints, Ints]:
+    """Return the host ranges of collectives, and for each the range with arguments and the range with tensors."""
+    is_range = [name == RECORD or bool(LABEL.match(name)) for name in trace.names]
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
-    marks = rows[np.array([*wanted, False])[trace.name[rows]]]
+    marks = rows[np.array([*is_range, False])[trace.name[rows]]]
     parent = nest(trace.thread[marks], trace.start[marks], trace.end[marks]).parent
     is_record = np.array([name == RECORD for name in trace.names] or [False])[trace.name[marks]]
     record, label = np.where(is_record, marks, -1), np.where(is_record, -1, marks)
-    inner = np.flatnonzero(~is_record & (parent >= 0))[::-1]  # of several, the first shall win
+    inner = np.flatnonzero(~is_record & (parent >= 0))[::-1]  # the first of several is written last
     inner = inner[is_record[parent[inner]]]
     record[inner] = marks[parent[inner]]
     label[parent[inner]] = marks[inner]
     return marks, record, label
 
 
-def _mark_of(trace: Trace, marks: Ints, owner: Ints, launch: Ints) -> Ints:
-    """For each kernel the place of the range that launched it, or -1."""
-    found = np.full(len(owner), -1, np.int64)
+def _launching_range(trace: Trace, marks: Ints, owner: Ints, launch: Ints) -> Ints:
+    """Return the index of the range that launched each kernel, or -1."""
+    ranges = np.full(len(owner), -1, np.int64)
     if not len(marks):
-        return found
+        return ranges
     for anchor in (launch, owner):
-        known = np.flatnonzero((found < 0) & (anchor >= 0))
-        holder = device.holders(trace, anchor[known], marks) if len(known) else anchor[known]
-        # one that is a range itself holds the launch
-        holder = np.where(np.isin(anchor[known], marks), anchor[known], holder)
-        found[known] = np.where(holder >= 0, np.searchsorted(marks, holder), -1)
-    return found
+        unresolved = np.flatnonzero((ranges < 0) & (anchor >= 0))
+        holder = device.holders(trace, anchor[unresolved], marks) if len(unresolved) else anchor[unresolved]
+        # an anchor that is itself a range contains the launch
+        holder = np.where(np.isin(anchor[unresolved], marks), anchor[unresolved], holder)
+        ranges[unresolved] = np.where(holder >= 0, np.searchsorted(marks, holder), -1)
+    return ranges
 
 
-def _host_rows(trace: Trace, marks: Ints, label: Ints, used: Ints) -> Ints:
-    """The places of those outermost ranges that are collectives themselves, or stand for some that were not traced."""
+def _independent_ranges(trace: Trace, marks: Ints, label: Ints, used: Ints) -> Ints:
+    """Return the indices of outermost ranges that are collectives themselves, or represent untraced ones."""
     if not len(marks):
         return marks
     root = outermost(nest(trace.thread[marks], trace.start[marks], trace.end[marks]).parent)
     outer = intervals.distinct(root)
     free = outer[~np.isin(outer, root[used[used >= 0]])]
     shown: Ints = free[_runs_on_host(trace, label[free]) | (not trace.is_device_traced)]
-    # a record may be of something else: the making of a group, a wait
-    said = trace.argument("collective")[marks[shown]].tolist()
+    # a record may be a different call: creation of a group, or a wait
+    arguments = trace.argument("collective")[marks[shown]].tolist()
     return shown[
-        [label[each] >= 0 or bool(operation(trace.text(text))) for each, text in zip(shown, said, strict=True)]
+        [label[mark] >= 0 or bool(operation(trace.text(text))) for mark, text in zip(shown, arguments, strict=True)]
     ]
 
 
 def _runs_on_host(trace: Trace, label: Ints) -> Flags:
-    ours = [name.startswith(ON_HOST) for name in trace.names]
-    found: Flags = np.array([*ours, False])[np.append(trace.name, len(ours))[label]]
-    return found
+    is_host_name = [name.startswith(ON_HOST) for name in trace.names]
+    flags: Flags = np.array([*is_host_name, False])[np.append(trace.name, len(is_host_name))[label]]
+    return flags
 
 
-def _moves(trace: Trace, rows: Ints) -> Flags:
-    """Whether each row is the collective itself, not only the call that asks for it."""
-    found: Flags = (trace.kind[rows] == Kind.KERNEL) | _runs_on_host(trace, rows)
-    return found
+def _is_transfer(trace: Trace, rows: Ints) -> Flags:
+    """Return whether each row is the collective itself, not only its request."""
+    is_collective: Flags = (trace.kind[rows] == Kind.KERNEL) | _runs_on_host(trace, rows)
+    return is_collective
 
 
-def _bandwidths(told: list[Message], span: list[int]) -> dict[str, list[float | None]]:
+def _bandwidth_columns(described: list[Message], span: list[int]) -> dict[str, list[float | None]]:
     plain: list[float | None] = []
     bus: list[float | None] = []
-    for message, nanos in zip(told, span, strict=True):
+    for message, nanos in zip(described, span, strict=True):
         factor = bus_factor(message.operation, message.group_size)
         speed = message.bytes / nanos if message.bytes and nanos > 0 and message.operation != "barrier" else None
         plain.append(speed)
@@ -222,11 +225,11 @@ def _bandwidths(told: list[Message], span: list[int]) -> dict[str, list[float | 
 
 
 def bus_factor(name: str | None, ranks: int | None) -> float | None:
-    """What the algorithm bandwidth of a collective is to be multiplied by, to compare it with that of the hardware.
+    """Return the factor from algorithm bandwidth to bus bandwidth, which can be compared with the hardware.
 
     Args:
-        name: the collective, as in the column ``operation``.
-        ranks: the size of the process group.
+        name: Collective, as in the column ``operation``.
+        ranks: Size of the process group.
     """
     if name in _BUS_ALL:
         return 1.0
@@ -235,8 +238,7 @@ def bus_factor(name: str | None, ranks: int | None) -> float | None:
     return (2 if name == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
-def _asked(trace: Trace, rows: Ints) -> Ints:
-    """When each row was launched."""
+def _launch_times(trace: Trace, rows: Ints) -> Ints:
     time: Ints = trace.start[rows].copy()
     work = trace.device_rows
     on_device = np.flatnonzero(trace.kind[rows] == Kind.KERNEL)
@@ -244,7 +246,7 @@ def _asked(trace: Trace, rows: Ints) -> Ints:
     return time
 
 
-def _exposed(trace: Trace, rows: Ints) -> pl.Series:
+def _exposed_ms(trace: Trace, rows: Ints) -> pl.Series:
     work = trace.device_rows[device.classes(trace) == device.CLASSES.index("compute")]
     compute = intervals.of_slices(trace, work)
     start, end = trace.start[rows], trace.end[rows]
@@ -252,7 +254,7 @@ def _exposed(trace: Trace, rows: Ints) -> pl.Series:
     return where(trace.kind[rows] == Kind.KERNEL, free)
 
 
-def _places(trace: Trace, rows: Ints) -> dict[str, pl.Series]:
+def _device_columns(trace: Trace, rows: Ints) -> dict[str, pl.Series]:
     on_device = trace.kind[rows] == Kind.KERNEL
     number = np.where(on_device, device.devices(trace, rows), -1)
     streams = [str(trace.threads[thread].tid) for thread in trace.thread[rows]]

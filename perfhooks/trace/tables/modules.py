@@ -1,4 +1,4 @@
-"""The tree of modules: what each ``nn.Module`` cost, forward and backward, on the host and on devices."""
+"""The tree of modules: the cost of each ``nn.Module``, forward and backward, on the host and on devices."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _MOST: Final = 16 << 20
 _MOST_PER_SLICE: Final = 300
-"""Letters that the paths of all modules may have together, and how many more for each slice of the trace. A network
-of 10,000 modules, 10 deep, has 2 million; calls that nest 100,000 deep would have 10^10. Regions of CUDA graphs may
-have as many again, and stand below no module where that is not enough."""
+"""Maximum length of all module paths together, and an addition per slice. A network of 10,000 modules, 10 deep,
+needs 2 million letters; calls nested 100,000 deep would need 10^10. Regions of CUDA graphs may use the same amount
+again. Beyond it they are listed at the top level."""
 
 MODEL: Final = 0.75
-"""Of the time, that a module holds which is the model."""
+"""Minimum fraction of the time inside a module that counts as the model."""
 _MODELS: Final = 3
 _ON_HOST: Final = ("forward_ms", "backward_ms")
 _ON_DEVICE: Final = ("forward_device_ms", "backward_device_ms")
@@ -48,122 +48,126 @@ _SCHEMA: Final = {
 
 
 class ModuleTree(NamedTuple):
-    """The modules of a trace, and the regions of CUDA graphs, as nodes of a tree, and what belongs to which of them."""
+    """Modules and regions of CUDA graphs as a tree, with the entries and work that belong to each node."""
 
     parents: Ints
     names: list[str]
     paths: list[str]
     call: Flags
-    """Which entries are calls of modules."""
+    """Whether each entry is a call of a module."""
     forward: Ints
-    """The innermost module in whose forward pass an entry lies, or -1."""
+    """Innermost module whose forward pass contains each entry, or -1."""
     backward: Ints
-    """The module whose backward pass it belongs to, or -1."""
+    """Module whose backward pass contains each entry, or -1."""
     node: Ints
-    """The innermost autograd node that belongs to a module and holds the entry, or is it; an entry, or -1."""
+    """Innermost autograd node of a module around each entry, which may be the entry itself; an entry or -1."""
     work: Ints
-    """For each of `Trace.device_rows` the region or module that it belongs to, or -1."""
+    """Region or module of each of `Trace.device_rows`, or -1."""
     backward_work: Flags
-    """And whether it is work of the backward pass."""
+    """Whether each belongs to the backward pass."""
     regions: int
-    """How many nodes, the last ones, are regions: the host knows nothing of them."""
+    """Number of regions, which are the last nodes. They have no host time."""
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """Say what each module cost, the modules that it called included: one row for each place in the tree of modules.
+    """Return the cost of each module, including the modules that it calls: one row for each node of the module tree.
 
     Modules are the ``nn.Module: Linear_3`` frames that ``with_stack=True`` records; without them there are no rows.
-    Rows are in the order of the tree, modules that one module calls by their first call. ``path`` names all modules
-    from the outermost (``Net_0/Block_1/Linear_3``), ``depth`` counts those around it, ``calls`` counts its calls.
-    ``qualified_name`` is what the model calls the module (``blocks.1.linear``), see `qualified_names`; null where that
-    is not known.
+    Rows are in tree order. Modules called by the same module are in the order of their first calls. ``path`` names all
+    modules from the outermost (``Net_0/Block_1/Linear_3``), ``depth`` is the number of modules around it, ``calls`` the
+    number of its calls. ``qualified_name`` is its name in the model (``blocks.1.linear``), see `qualified_names`; null
+    if unknown.
 
-    ``forward_ms`` is the time of its calls on the host and ``forward_self_ms`` what is left without the modules that it
-    called, so that the self times of a module and of all below it sum to its ``forward_ms``, to the nanosecond;
-    ``forward_device_ms`` sums the durations of the device work that was launched in them.
+    ``forward_ms`` is the time of its calls on the host. ``forward_self_ms`` excludes the modules that it calls. The
+    self times of a module and of all modules below it sum exactly to its ``forward_ms``. ``forward_device_ms`` sums the
+    durations of the device work launched in its calls.
 
-    ``backward_ms`` sums the time of the autograd nodes that its forward operators made, on whatever thread they ran,
-    and ``backward_device_ms`` the device work they launched. A node belongs to the module in which its forward operator
-    ran: by the forward-backward link of the trace, else by its sequence number (the last operator before it that has
-    the same, as Kineto does). ``AccumulateGrad`` has neither; autograd runs it straight after the node that made the
-    gradient, so it belongs where that node does, with the hooks of DDP in it. Time between nodes, and nodes whose
-    operator ran in no module (the loss), belong to none: over the outermost modules the sum is at most autograd's time.
+    ``backward_ms`` sums the time of the autograd nodes created by its forward operators, on any thread, and
+    ``backward_device_ms`` the device work that these nodes launched. A node belongs to the module in which its forward
+    operator ran. The forward-backward link of the trace shows that operator. Without a link it is the last
+    operator with the node's sequence number, as in Kineto. ``AccumulateGrad`` has neither. autograd runs it right after
+    the node that computed the gradient, so it belongs to the module of that node, including DDP's hooks in it. Time
+    between nodes belongs to no module. Nodes whose operator ran outside of all modules (the loss) belong to none
+    either. So the sum over the outermost modules is at most autograd's time.
 
-    A module that runs inside the backward pass is recomputed there (activation checkpoints): that is no call, but part
-    of the backward time of the module that asked for it.
+    A module that runs inside the backward pass is recomputed (activation checkpointing). This is not a call, but
+    backward time of the module that requested it.
 
-    What ``torch.cuda.graph_annotations`` names in a CUDA graph (`device.regions`) is a row below the module that
-    replayed the graph, or below none, with device columns alone; ``autograd_phase`` says which of them.
+    A region that ``torch.cuda.graph_annotations`` names in a CUDA graph (`device.regions`) is a row below the module
+    that replayed the graph, or at the top level. Only its device columns have values; ``autograd_phase`` decides which.
 
-    How fast its operators were, forward and backward, and how far from the limit, say the columns of `rates.columns`.
+    The columns of `rates.columns` show the speed of its operators, forward and backward, and the distance from the
+    limit.
 
-    Backward columns are null if no autograd node was recorded, device columns if the trace shows no device.
+    Backward columns are null if no autograd node was recorded, device columns if the trace has no device.
     """
-    found = find(trace)
-    count = len(found.names)
-    known = qualified_names(trace)
-    is_called = np.arange(count) < count - found.regions
-    columns: dict[str, object] = {"path": found.paths, "name": found.names, "depth": host.depths(found.parents)}
-    columns["qualified_name"] = [known.get(name) for name in found.names]
-    columns |= {name: values * MS for name, values in _times(trace, found, count).items()}
-    columns |= rates.columns(_rates(trace, found, count))
-    columns["calls"] = np.bincount(found.forward[found.call], minlength=count)
+    tree = find(trace)
+    count = len(tree.names)
+    qualified = qualified_names(trace)
+    is_called = np.arange(count) < count - tree.regions
+    columns: dict[str, object] = {"path": tree.paths, "name": tree.names, "depth": host.depths(tree.parents)}
+    columns["qualified_name"] = [qualified.get(name) for name in tree.names]
+    columns |= {name: values * MS for name, values in _time_columns(trace, tree, count).items()}
+    columns |= rates.columns(_rate_sums(trace, tree, count))
+    columns["calls"] = np.bincount(tree.forward[tree.call], minlength=count)
     absent = [None] * count
     if not autograd.named(trace, ranges.NODE).any():
         columns["backward_ms"] = absent
-        columns |= {} if found.backward_work.any() else {"backward_device_ms": absent}
+        columns |= {} if tree.backward_work.any() else {"backward_device_ms": absent}
     if not trace.is_device_traced:
         columns |= dict.fromkeys(_ON_DEVICE, absent)
-    order = _in_tree_order(found.parents, _first_calls(trace, found, count))
+    order = _in_tree_order(tree.parents, _first_calls(trace, tree, count))
     table = pl.DataFrame({name: columns[name] for name in _SCHEMA}, schema=_SCHEMA)
     return table.with_columns(pl.when(pl.Series(is_called)).then(pl.col("calls", *_ON_HOST, "forward_self_ms")))[order]
 
 
 def model(trace: Trace, modules: pl.DataFrame) -> str | None:
-    """The class of the model: the outermost module that holds `MODEL` of the time; None where none does.
+    """Return the class of the outermost module that contains `MODEL` of the time; None if no module does.
 
-    Of several that do so only together, as a generator and a discriminator, all, at most `_MODELS`. What frameworks and
-    torch.compile put around a model is none (`ranges.AROUND_MODELS`). Time is that of devices, forward and backward, of
-    all that they computed but updates; where that names none, as while graphs are captured, that of the host, of all
-    that was recorded there; without a device that of the host, of all modules.
+    If only several modules together do, for example a generator and a discriminator, all are named, at most `_MODELS`.
+    Wrappers of frameworks and torch.compile are skipped (`ranges.AROUND_MODELS`). The time is device time, forward and
+    backward, relative to all computation without updates. If this names no module, for example during graph capture,
+    host time relative to the whole recording is used. Without a device, host time relative to all modules is used.
 
     Args:
-        trace: any trace.
-        modules: its table.
+        trace: Any trace.
+        modules: Table of modules of the trace.
     """
     modules = modules.filter(pl.col("calls").is_not_null())
     if not trace.is_device_traced:
-        return _holding(modules, _ON_HOST, None)
-    reached = trace.rows(*HOST)
-    recorded = float(trace.end[reached].max() - trace.start[reached].min()) * MS if len(reached) else 0.0
-    return _holding(modules, _ON_DEVICE, _computed(trace)) or _holding(modules, _ON_HOST, recorded)
+        return _dominant_modules(modules, _ON_HOST, None)
+    host_rows = trace.rows(*HOST)
+    recorded_ms = float(trace.end[host_rows].max() - trace.start[host_rows].min()) * MS if len(host_rows) else 0.0
+    return _dominant_modules(modules, _ON_DEVICE, _computation_ms(trace)) or _dominant_modules(
+        modules, _ON_HOST, recorded_ms
+    )
 
 
-def _holding(modules: pl.DataFrame, columns: tuple[str, ...], whole: float | None) -> str | None:
-    """The outermost modules that hold `MODEL` of the whole, or of all modules, by some columns."""
+def _dominant_modules(modules: pl.DataFrame, columns: tuple[str, ...], total_ms: float | None) -> str | None:
+    """Return the outermost modules that contain `MODEL` of a total, or of all modules, by some columns."""
     rows = modules.with_columns(pl.sum_horizontal(*columns).alias("cost")).sort("cost", descending=True)
     outermost = rows.filter(pl.col("depth") == 0)
-    least = MODEL * (float(outermost["cost"].sum()) if whole is None else whole)
-    found: list[str | None] = []
-    held = 0.0
+    threshold_ms = MODEL * (float(outermost["cost"].sum()) if total_ms is None else total_ms)
+    classes: list[str | None] = []
+    covered_ms = 0.0
     for path, cost in outermost.select("path", "cost").head(_MODELS).iter_rows():
-        if cost <= 0 or held >= least:
+        if cost <= 0 or covered_ms >= threshold_ms:
             break
-        found.append(_unwrapped(rows, path, cost))
-        held += cost
-    named = [each for each in found if each]
-    is_known = held >= least and len(named) == len(found)
-    return ", ".join(dict.fromkeys(named)) or None if is_known else None
+        classes.append(_unwrapped_class(rows, path, cost))
+        covered_ms += cost
+    named_classes = [class_name for class_name in classes if class_name]
+    is_known = covered_ms >= threshold_ms and len(named_classes) == len(classes)
+    return ", ".join(dict.fromkeys(named_classes)) or None if is_known else None
 
 
-def _computed(trace: Trace) -> float:
-    """Milliseconds in which devices did what models do: no communication, copies or updates."""
+def _computation_ms(trace: Trace) -> float:
+    """Return the device time of computation without communication, copies and updates, in ms."""
     around = [categories.COMMUNICATION, categories.COPIES, categories.OPTIMIZER]
     return float(device.own_times(trace)[~np.isin(categories.of_work(trace), around)].sum() * MS)
 
 
-def _unwrapped(rows: pl.DataFrame, path: str, cost: float) -> str | None:
-    """The class of a module, or of the one in it that it is around; None where that is not recorded."""
+def _unwrapped_class(rows: pl.DataFrame, path: str, cost: float) -> str | None:
+    """Return the class of a module, or of the module inside its wrappers; None if that is not recorded."""
     while (name := ranges.class_of_module(path.rpartition("/")[2])) in ranges.AROUND_MODELS:
         inner = rows.filter(pl.col("path").str.starts_with(f"{path}/") & (pl.col("depth") == path.count("/") + 1))
         if not inner.height or inner["cost"][0] < MODEL * cost:
@@ -174,84 +178,85 @@ def _unwrapped(rows: pl.DataFrame, path: str, cost: float) -> str | None:
 
 @cached_per_trace
 def qualified_names(trace: Trace) -> dict[str, str]:
-    """What the model calls the modules of a trace that perfhooks recorded: ``Conv2d_3`` is ``layer1.0.conv2``.
+    """Return the names of modules in the model, for traces of perfhooks: ``Conv2d_3`` is ``layer1.0.conv2``.
 
-    The recorder numbers the modules of each class in the order of their first calls; the metadata of the trace has
-    their names in that order. A class of which the trace shows other numbers than there are names has none here: a call
-    that nobody saw would have shifted them all.
+    The recorder numbers the modules of each class by their first call. The metadata of the trace contains their names
+    in that order. A class is omitted if its numbers and names do not match, because a missed call would shift all its
+    names.
     """
-    said = trace.metadata.get(labels.MODULE_NAMES)
+    names_by_class = trace.metadata.get(labels.MODULE_NAMES)
     calls = [name.removeprefix(ranges.MODULE).rpartition("_") for name in trace.names if name.startswith(ranges.MODULE)]
     numbers: dict[str, set[str]] = {}
     for kind, _, number in calls:
         numbers.setdefault(kind, set()).add(number)
-    found: dict[str, str] = {}
-    for kind, names in said.items() if isinstance(said, dict) else ():
+    qualified: dict[str, str] = {}
+    for kind, names in names_by_class.items() if isinstance(names_by_class, dict) else ():
         shown = numbers.get(kind, set())
         if isinstance(names, list) and shown == {str(place) for place in range(len(names))}:
-            found |= {f"{kind}_{place}": name for place, name in enumerate(names) if isinstance(name, str) and name}
-    return found
+            qualified |= {f"{kind}_{place}": name for place, name in enumerate(names) if isinstance(name, str) and name}
+    return qualified
 
 
 @cached_per_trace
 def find(trace: Trace) -> ModuleTree:
-    """The modules of a trace."""
+    """Return the modules of a trace."""
     tree, nodes = host.tree(trace), autograd.find(trace)
     names = trace.name[tree.row]
     call = autograd.named(trace, ranges.MODULE)[names] & (trace.kind[tree.row] == Kind.PYTHON) & (nodes.inside < 0)
     shown = [name.removeprefix(ranges.MODULE) for name in trace.names]
-    found = host.paths(tree.nesting, names, ~call)
-    kept = _writable(trace, found, shown)
-    if not kept.all():
-        call &= kept
-        found = host.paths(tree.nesting, names, ~call)
-    forward = np.where(nodes.inside < 0, found.node, -1)
-    owner = _owners(trace, nodes, forward)
+    paths_of_calls = host.paths(tree.nesting, names, ~call)
+    is_kept = _is_writable(trace, paths_of_calls, shown)
+    if not is_kept.all():
+        call &= is_kept
+        paths_of_calls = host.paths(tree.nesting, names, ~call)
+    forward = np.where(nodes.inside < 0, paths_of_calls.node, -1)
+    owner = _node_modules(trace, nodes, forward)
     node = inherited(tree.nesting.parent, np.where(owner >= 0, np.arange(len(owner)), -1))
     backward = np.append(owner, -1)[node]
     launcher, regions = host.launchers(trace), device.regions(trace)
     work = np.append(backward, -1)[launcher]
     backward_work = (work >= 0) | regions.backward
     work = np.where(work >= 0, work, np.append(forward, -1)[launcher])
-    mine = [shown[frame] for frame in found.frames.tolist()]
-    paths = host.joined(found.parents, mine, "/")
+    node_names = [shown[frame] for frame in paths_of_calls.frames.tolist()]
+    joined_paths = host.joined(paths_of_calls.parents, node_names, "/")
     inside, count = np.flatnonzero(regions.place >= 0), len(regions.names)
     around = work[inside] + 1
-    if np.array([0, *map(len, paths)])[around].sum() > _MOST + _MOST_PER_SLICE * len(trace):
+    if np.array([0, *map(len, joined_paths)])[around].sum() > _MOST + _MOST_PER_SLICE * len(trace):
         around[:] = 0
     pairs, place = distinct(around * count + regions.place[inside])
-    work[inside] = place + len(mine)
+    work[inside] = place + len(node_names)
     for pair in pairs.tolist():
         module, region = divmod(pair, count)
-        mine.append(regions.names[region])
-        paths.append(f"{paths[module - 1]}/{mine[-1]}" if module else mine[-1])
-    parents = np.append(found.parents, pairs // max(count, 1) - 1)
-    return ModuleTree(parents, mine, paths, call, forward, backward, node, work, backward_work, len(pairs))
+        node_names.append(regions.names[region])
+        joined_paths.append(f"{joined_paths[module - 1]}/{node_names[-1]}" if module else node_names[-1])
+    parents = np.append(paths_of_calls.parents, pairs // max(count, 1) - 1)
+    return ModuleTree(parents, node_names, joined_paths, call, forward, backward, node, work, backward_work, len(pairs))
 
 
-def _writable(trace: Trace, found: host.Paths, shown: list[str]) -> Flags:
-    """Which entries lie in no module that is nested too deep to be written; what is, belongs to those around it."""
-    lengths = np.array([*map(len, shown), 0], np.int64)[found.frames]
-    depth = host.depths(found.parents)
-    deepest = host.writable_depth(found.parents, depth, lengths, _MOST + _MOST_PER_SLICE * len(trace))
-    return ~np.append(depth > deepest, False)[found.node]
+def _is_writable(trace: Trace, paths: host.Paths, shown: list[str]) -> Flags:
+    """Return which entries are outside modules nested too deep to be written."""
+    lengths = np.array([*map(len, shown), 0], np.int64)[paths.frames]
+    depth = host.depths(paths.parents)
+    deepest = host.writable_depth(paths.parents, depth, lengths, _MOST + _MOST_PER_SLICE * len(trace))
+    return ~np.append(depth > deepest, False)[paths.node]
 
 
 def of_slices(trace: Trace) -> tuple[list[str], Ints]:
-    """The paths of all modules, and for each slice the place among them of the module it belongs to, or -1.
+    """Return the paths of all modules, and for each slice the index of its module, or -1.
 
-    Forward or backward; device work belongs to its region of a CUDA graph, else where it was launched.
+    A slice belongs to a module's forward or backward pass. Device work belongs to its region of a CUDA graph, otherwise
+    to the module that launched it.
     """
-    found, tree = find(trace), host.tree(trace)
-    both = np.append(np.where(found.backward >= 0, found.backward, found.forward), -1)
+    modules, tree = find(trace), host.tree(trace)
+    module = np.append(np.where(modules.backward >= 0, modules.backward, modules.forward), -1)
     place = np.full(len(trace), -1, np.int64)
-    place[tree.row] = both[:-1]
-    place[trace.device_rows] = found.work
-    return found.paths, place
+    place[tree.row] = module[:-1]
+    place[trace.device_rows] = modules.work
+    return modules.paths, place
 
 
-def _owners(trace: Trace, nodes: autograd.Nodes, forward: Ints) -> Ints:
-    """The module of each autograd node, one value for each entry; -1 for nodes of no module and for other entries."""
+def _node_modules(trace: Trace, nodes: autograd.Nodes, forward: Ints) -> Ints:
+    """Return the module of each autograd node, one value per entry; -1 for other entries and nodes of no module."""
     owner: Ints = np.append(forward, -1)[nodes.source]
     tree, entry = host.tree(trace), nodes.entry
     if not len(entry):
@@ -263,57 +268,59 @@ def _owners(trace: Trace, nodes: autograd.Nodes, forward: Ints) -> Ints:
     return owner
 
 
-def _times(trace: Trace, found: ModuleTree, count: int) -> dict[str, Ints]:
-    """The time columns, in nanoseconds."""
+def _time_columns(trace: Trace, modules: ModuleTree, count: int) -> dict[str, Ints]:
+    """Return the time columns, in ns."""
     tree = host.tree(trace)
     span = tree.nesting.end - trace.start[tree.row]
-    total = summed(found.forward[found.call], span[found.call], count)
+    total = summed(modules.forward[modules.call], span[modules.call], count)
     own = total.copy()
-    inner = found.parents >= 0
-    np.subtract.at(own, found.parents[inner], total[inner])
+    inner = modules.parents >= 0
+    np.subtract.at(own, modules.parents[inner], total[inner])
     work = device.own_times(trace)
-    of_pass = [np.where(found.backward_work == wanted, work, 0) for wanted in (False, True)]
-    forward, backward = (host.summed_down(found.parents, summed(found.work, spent, count)) for spent in of_pass)
-    spent = summed(found.backward, _node_times(found, tree.nesting.parent, span), count)
+    of_pass = [np.where(modules.backward_work == is_backward, work, 0) for is_backward in (False, True)]
+    forward, backward = (
+        host.summed_down(modules.parents, summed(modules.work, backward_host, count)) for backward_host in of_pass
+    )
+    backward_host = summed(modules.backward, _node_times(modules, tree.nesting.parent, span), count)
     return {
         "forward_ms": total,
         "forward_self_ms": own,
         "forward_device_ms": forward,
-        "backward_ms": host.summed_down(found.parents, spent),
+        "backward_ms": host.summed_down(modules.parents, backward_host),
         "backward_device_ms": backward,
     }
 
 
-def _rates(trace: Trace, found: ModuleTree, count: int) -> dict[str, Ints]:
-    """What `rates.columns` needs of each module, with those that it called."""
+def _rate_sums(trace: Trace, modules: ModuleTree, count: int) -> dict[str, Ints]:
+    """Return the sums for `rates.columns` of each module, including the modules that it calls."""
     calls = rates.calls(trace)
     entry = host.tree(trace).entry[calls.row]
-    module = np.where(found.backward >= 0, found.backward, found.forward)[entry]
+    module = np.where(modules.backward >= 0, modules.backward, modules.forward)[entry]
     module[calls.outer >= 0] = -1  # part of another call
     sums = rates.of_calls(trace)
-    return {name: host.summed_down(found.parents, summed(module, sums[name], count)) for name in rates.SUMS}
+    return {name: host.summed_down(modules.parents, summed(module, sums[name], count)) for name in rates.SUMS}
 
 
-def _node_times(found: ModuleTree, parent: Ints, span: Ints) -> Ints:
-    """The time of each autograd node of a module without other such nodes inside; 0 for all other entries."""
-    nodes = np.flatnonzero(found.node == np.arange(len(span)))
+def _node_times(modules: ModuleTree, parent: Ints, span: Ints) -> Ints:
+    """Return the time of each autograd node of a module without nested nodes of modules; 0 for other entries."""
+    nodes = np.flatnonzero(modules.node == np.arange(len(span)))
     own = np.zeros(len(span) + 1, np.int64)
     own[nodes] = span[nodes]
-    around = np.append(found.node, -1)[parent[nodes]]
+    around = np.append(modules.node, -1)[parent[nodes]]
     np.subtract.at(own, around, span[nodes])
     return own[:-1]
 
 
-def _first_calls(trace: Trace, found: ModuleTree, count: int) -> Ints:
+def _first_calls(trace: Trace, modules: ModuleTree, count: int) -> Ints:
     first = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(first, found.forward[found.call], trace.start[host.tree(trace).row[found.call]])
-    inside = found.work >= count - found.regions
-    np.minimum.at(first, found.work[inside], trace.start[trace.device_rows[inside]])
+    np.minimum.at(first, modules.forward[modules.call], trace.start[host.tree(trace).row[modules.call]])
+    inside = modules.work >= count - modules.regions
+    np.minimum.at(first, modules.work[inside], trace.start[trace.device_rows[inside]])
     return first
 
 
 def _in_tree_order(parents: Ints, first: Ints) -> list[int]:
-    """The nodes, each before those below it, siblings by their first call."""
+    """Return the nodes in tree order, siblings by their first call."""
     children: dict[int, list[int]] = {}
     by_call = np.argsort(first, kind="stable")
     for node, parent in zip(by_call.tolist(), parents[by_call].tolist(), strict=True):

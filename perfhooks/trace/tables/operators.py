@@ -1,4 +1,4 @@
-"""The table of operators: what ran how often, and what it cost; equal to torch's own."""
+"""The table of operators: calls and cost of each; equal to torch's own table."""
 
 from __future__ import annotations
 
@@ -31,132 +31,141 @@ _DEVICE: Final = (*DEVICE_WORK, Kind.DEVICE_ANNOTATION)
 _GROUP_OF: Final = np.array(
     [2 * (kind in _DEVICE) + (kind in (Kind.ANNOTATION, Kind.DEVICE_ANNOTATION)) for kind in Kind], np.int64
 )
-"""Of each kind, which rows of one name are one."""
+"""Row group of each kind: rows of one name are merged only within a group."""
 GROUPS: Final = ("shapes", "stack", "line", "module", "step")
-"""What rows can be told apart by, besides the name."""
+"""Values of ``by``, which split rows of one name."""
 _TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
 _RATE: Final = "rate "
-"""Before the names of sums of which rates are made."""
+"""Prefix of sums from which rates are computed."""
 _WITH_INNER: Final = {"count", "cpu_ms", "device_ms", "cpu_bytes", "device_bytes"}
-"""Columns that hold what a call called."""
+"""Columns that include nested calls."""
 _SIZES: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")
 
 
 class Calls(NamedTuple):
-    """The calls on the host as torch counts them, one entry for each slice; sorted by thread and time."""
+    """Calls on the host by torch's rules, one entry per slice, sorted by thread and time."""
 
     row: Ints
-    """The slice of the trace."""
+    """Slice of the trace."""
     parent: Ints
-    """The call that holds it, or -1; where only children were merged, the one they were merged into."""
+    """Call that contains it, or -1; for merged children, the call they are merged into."""
     into: Ints
-    """The call as whose part this one is counted; itself for those that count."""
+    """Call that includes this one; the entry itself if it counts on its own."""
     depth: Ints
 
 
 class _Rows(NamedTuple):
-    """Slices that are counted, and what is summed of them."""
+    """Slices that count, and their values."""
 
     row: Ints
-    """The slice of the trace."""
+    """Slice of the trace."""
     name: Ints
-    """The place of its name among those that are shown."""
+    """Index of its name among the shown names."""
     kind: Column
     group: Ints
-    """Operators and labels of one name are rows of their own, and so are those of the host and of devices."""
+    """Row group: operators and labels of one name have separate rows, and so have host and device."""
     sums: dict[str, Ints]
-    """Columns of the table by name; those of which the trace knows nothing are left out."""
+    """Columns of the table by name, without columns for which the trace has no data."""
 
 
 class _Key(NamedTuple):
-    """What rows are told apart by: numbers are grouped faster than texts."""
+    """Values that separate rows, with a number for each row, because numbers are grouped faster than texts."""
 
     values: pl.Series
     number: Ints
-    """For each row the place of its value."""
+    """Index of the value of each row."""
     absent: int
-    """The place of the value of what has none."""
+    """Index of the value for rows without one."""
 
 
 def table(
     trace: Trace, by: Iterable[str] = (), *, stack_depth: int = 5, all_flops: bool = False, owners: Owners = ()
 ) -> pl.DataFrame:
-    """Say what each operator cost: the rows of ``torch.profiler.profile.key_averages()`` for the same capture.
+    """Return the cost of each operator: the rows of ``torch.profiler.profile.key_averages()`` for the same capture.
 
-    One row for each name (kernels, copies and device-side labels have theirs), ``kind``, and whatever else is asked
-    for: ``count``; ``self_cpu_ms``, ``cpu_ms`` without and with what it called; ``self_device_ms``, ``device_ms``, the
-    work that it, or it and what it called, put on a device; ``self_cpu_bytes`` ... ``device_bytes``, memory allocated
-    less memory released meanwhile; ``flops``, floating point operations; and the columns of `rates.columns`, which say
-    how fast it was and how far from the limit. Device columns are null if the trace shows no
-    device, memory if it has none, and ``flops`` for operators of which no formula is known or no shapes were recorded.
+    One row for each name and ``kind``, and for each value of the keys in ``by``; kernels, copies and device-side labels
+    have their own rows. The columns are
 
-    By torch's rule ``self_cpu_ms`` is not additive: a runtime call that bears no operator's number, as while a graph is
-    captured, has a row of its own and stays in the self time of the operator in which it ran, so that the sum may be
-    more than has passed. ``exclusive_cpu_ms`` is: the time of each call on its own thread less every other call that
-    was recorded inside of it. Over all rows it sums to the time in which any call ran, of each thread.
+    * ``count``: number of calls;
+    * ``self_cpu_ms``, ``cpu_ms``: host time without and with nested calls;
+    * ``exclusive_cpu_ms``: host time of each call on its own thread, without any other recorded call inside it;
+    * ``self_device_ms``, ``device_ms``: device work launched by the call, without and with nested calls;
+    * ``self_cpu_bytes``, ``cpu_bytes``, ``self_device_bytes``, ``device_bytes``: memory allocated minus memory released
+      during the call, without and with nested calls;
+    * ``flops``: floating point operations;
+    * the columns of `rates.columns`: speed, and distance from the limit.
 
-    torch's rules are those of `perfhooks.trace.names.torch_rules`. Where torch is wrong we are not:
+    Device columns are null if the trace has no device, memory columns if it has no memory events. ``flops`` is null for
+    operators without a known formula or recorded shapes.
 
-    * With stacks, torch since 2.12 subtracts Python frames from the self time of what they ran in, and since the frames
-      cover everything it has no ``[memory]`` row. Frames have no influence here.
-    * torch books the extent of a label on a stream as device time of the label, besides the kernels in it. Here device
-      time is work of the device.
-    * Work that lies within other work of the same stream counts once (`device.own_times`); torch adds both.
-    * An operator that a dispatch mode or a subclass of tensors calls again counts once. It has the operations of the
-      inner call, which are those of this rank if its tensor is distributed (`redispatch.resolved`).
-    * Work that bears no external id (or, in traces of torch before 2.1, a wrong one) belongs to the operator or label
-      in which it was launched; torch loses it, and all that a label launches without an operator.
+    By torch's rule ``self_cpu_ms`` is not additive. A runtime call without the number of an operator, for example
+    during graph capture, has its own row and also stays in the self time of its operator. So the sum can exceed the
+    elapsed time. ``exclusive_cpu_ms`` is additive: over all rows it sums to the time in which any call ran, for each
+    thread.
 
-    Calls that end on another thread than they began on have no children in torch's table; a trace does not tell them.
+    The rules of torch are in `perfhooks.trace.names.torch_rules`. This table differs if torch is wrong:
+
+    * With stacks, torch since 2.12 subtracts Python frames from the self time around them, and has no ``[memory]`` row,
+      because frames cover everything. Here frames have no influence.
+    * torch counts the extent of a label on a stream as device time of the label, in addition to its kernels. Here
+      device time is device work only.
+    * Work nested in other work of its stream counts once (`device.own_times`); torch adds both.
+    * An operator that a dispatch mode or a tensor subclass calls again counts once. It has the operations of the inner
+      call, which are those of this rank for a distributed tensor (`redispatch.resolved`).
+    * Work without an external id (or with a wrong one, in traces before torch 2.1) belongs to the operator or label
+      that launched it. torch loses this work, and all work that a label launches without an operator.
+
+    A call that ends on a different thread than it began on has no children in torch's table. A trace does not show
+    which calls these are.
 
     Args:
-        trace: any trace.
-        by: ``"shapes"`` to tell input shapes apart (column ``input_shapes``; lists of tensors are told apart too, which
-            torch does not), ``"stack"`` the innermost Python frames (``stack``, as in folded stacks; null without
-            any), ``"line"`` the innermost line of the user (``line``, see `whose.lines`), ``"module"`` the modules,
-            forward and backward (``module``, a path of `modules.table`; null outside of all), ``"step"`` the steps
-            (``step``; null outside of all). Device work has those of its launch.
-        stack_depth: how many Python frames ``"stack"`` keeps.
-        all_flops: count what torch forgets as well: `flops.MISSED_BY_TORCH`.
-        owners: whose code is whose, for ``"line"``.
+        trace: Any trace.
+        by: Keys that split rows. ``"shapes"``: input shapes (column ``input_shapes``; lists of tensors are also split,
+            unlike in torch). ``"stack"``: the innermost Python frames (``stack``, as in folded stacks; null without
+            frames). ``"line"``: the innermost line of the user (``line``, see `attribution.lines`). ``"module"``:
+            modules, forward and backward (``module``, a path of `modules.table`; null outside of modules). ``"step"``:
+            steps (``step``; null outside of steps). Device work has the keys of its launch.
+        stack_depth: Number of Python frames for ``"stack"``.
+        all_flops: Also count operators that torch omits: `flops.MISSED_BY_TORCH`.
+        owners: Owners of code, for ``"line"``.
 
     Raises:
-        OptionError: ``by`` names something else.
+        OptionError: ``by`` contains an unknown key.
     """
-    wanted = (by,) if isinstance(by, str) else tuple(by)
-    for asked in wanted:
-        if asked not in GROUPS:
-            raise OptionError(f"by must be of {', '.join(map(repr, GROUPS))}, got {asked!r}")
+    group_keys = (by,) if isinstance(by, str) else tuple(by)
+    for group_key in group_keys:
+        if group_key not in GROUPS:
+            raise OptionError(f"by must be of {', '.join(map(repr, GROUPS))}, got {group_key!r}")
     host, work = _host_rows(trace), _device_rows(trace)
-    row, name, kind, group = (np.concatenate(both) for both in zip(host[:4], work[:4], strict=True))
-    keys = _keys(trace, wanted, row, stack_depth, owners)
+    row, name, kind, group = (np.concatenate(columns) for columns in zip(host[:4], work[:4], strict=True))
+    keys = _keys(trace, group_keys, row, stack_depth, owners)
     grouped = groups(name, group, *(key.number for key in keys.values()))
     sums = {column: grouped.summed(values, slice(len(host.row))) for column, values in host.sums.items()}
     for column, values in work.sums.items():
         sums[column] += grouped.summed(values, slice(len(host.row), None))
-    again = _again(trace, grouped.of)
+    repeated = _redispatched(trace, grouped.of)
     for column in _WITH_INNER & sums.keys():
-        sums[column] -= summed(grouped.of[again], host.sums[column][again], len(grouped.first))
+        sums[column] -= summed(grouped.of[repeated], host.sums[column][repeated], len(grouped.first))
     sums["flops"] = _known_sum(grouped, _flops(trace, everything=all_flops))
-    sums |= _rates(trace, host, grouped)
+    sums |= _rate_sums(trace, host, grouped)
     shown = {column: key._replace(number=key.number[grouped.first]) for column, key in keys.items()}
-    return _finished(trace, name[grouped.first], kind[grouped.first], sums, shown)
+    return _build_table(trace, name[grouped.first], kind[grouped.first], sums, shown)
 
 
-def _again(trace: Trace, group: Ints) -> Ints:
-    """Return the rows of calls that a dispatcher makes within a call of the same row of the table."""
+def _redispatched(trace: Trace, group: Ints) -> Ints:
+    """Return the rows of calls that a dispatcher repeats inside a call of the same table row."""
     row = _host_rows(trace).row
     place = np.full(len(trace), -1, np.int64)
     place[row] = np.arange(len(row))
     inner, outer = (place[calls] for calls in redispatch.again(trace))
     is_row = (inner >= 0) & (outer >= 0)
     inner, outer = inner[is_row], outer[is_row]
-    found: Ints = inner[group[inner] == group[outer]]
-    return found
+    repeated: Ints = inner[group[inner] == group[outer]]
+    return repeated
 
 
-def _rates(trace: Trace, host: _Rows, grouped: Groups) -> dict[str, Ints]:
-    """What `rates.columns` needs of each group."""
+def _rate_sums(trace: Trace, host: _Rows, grouped: Groups) -> dict[str, Ints]:
+    """Return the sums for `rates.columns` of each group."""
     group = np.full(len(trace), -1, np.int64)
     group[host.row] = grouped.of[: len(host.row)]
     place, count = group[rates.calls(trace).row], len(grouped.first)
@@ -165,11 +174,11 @@ def _rates(trace: Trace, host: _Rows, grouped: Groups) -> dict[str, Ints]:
 
 @cached_per_trace
 def calls(trace: Trace) -> Calls:
-    """The tree of calls on the host, by torch's rules."""
-    rows = _shown(trace)
+    """Return the tree of calls on the host, by torch's rules."""
+    rows = _shown_rows(trace)
     thread = torch_rules.tree_threads(trace, rows)
     if np.array_equal(thread, trace.thread[rows]):
-        nesting = _on_own_threads(trace)
+        nesting = _nesting_by_thread(trace)
     else:
         order = np.lexsort((-trace.end[rows], trace.start[rows], thread))
         rows, thread = rows[order], thread[order]
@@ -181,7 +190,7 @@ def calls(trace: Trace) -> Calls:
 
 
 def device_time(trace: Trace, tree: Calls) -> Ints:
-    """The nanoseconds of device work that each call launched itself."""
+    """Return the time of the device work that each call launched itself, in ns."""
     call_of = np.full(len(trace) + 1, -1, np.int64)
     call_of[tree.row] = tree.into
     return summed(call_of[device.owners(trace)], device.own_times(trace), len(tree.row))
@@ -193,46 +202,46 @@ def _host_rows(trace: Trace) -> _Rows:
     start, end = trace.start[tree.row], trace.end[tree.row]
     columns = {
         "count": np.ones(len(tree.row), np.int64),
-        "self_cpu_ms": _own(end - start, tree),
+        "self_cpu_ms": _self_values(end - start, tree),
         "cpu_ms": end - start,
-        "exclusive_cpu_ms": _exclusive(trace, tree),
+        "exclusive_cpu_ms": _exclusive_times(trace, tree),
     }
-    # a label that others cross would have less than no time of its own
+    # a label crossed by other slices would have negative self time
     crossed = (columns["self_cpu_ms"] < 0) & (trace.kind[tree.row] == Kind.ANNOTATION)
     columns["self_cpu_ms"][crossed] = columns["exclusive_cpu_ms"][crossed]
     if trace.is_device_traced:
         on_device = device_time(trace, tree)
-        columns |= {"self_device_ms": on_device, "device_ms": _total(on_device, tree)}
+        columns |= {"self_device_ms": on_device, "device_ms": _total_values(on_device, tree)}
     if len(trace.instants.time):
         of_host, of_device = torch_rules.memory_within(trace.instants, start, end)
-        columns |= {"self_cpu_bytes": _own(of_host, tree), "cpu_bytes": of_host}
-        columns |= {"self_device_bytes": _own(of_device, tree), "device_bytes": of_device}
-    counted = _counted(tree)
-    return _rows(trace, tree.row[counted], {name: column[counted] for name, column in columns.items()})
+        columns |= {"self_cpu_bytes": _self_values(of_host, tree), "cpu_bytes": of_host}
+        columns |= {"self_device_bytes": _self_values(of_device, tree), "device_bytes": of_device}
+    counting = _counting_calls(tree)
+    return _rows(trace, tree.row[counting], {name: column[counting] for name, column in columns.items()})
 
 
-def _counted(tree: Calls) -> Ints:
-    """The calls that count by themselves."""
+def _counting_calls(tree: Calls) -> Ints:
+    """Return the calls that count on their own."""
     return np.flatnonzero(tree.into == np.arange(len(tree.row)))
 
 
 @cached_per_trace
 def _flops(trace: Trace, *, everything: bool) -> Ints:
-    """The floating point operations of each call that counts, or -1."""
+    """Return the floating point operations of each counting call, or -1."""
     tree = calls(trace)
     operations = flops.by_torch_per_call(trace, tree.row)
     if everything:
         operations = np.where(
             operations > 0, operations, np.maximum(operations, flops.missed_per_call(trace, tree.row, tree.parent))
         )
-    return operations[_counted(tree)]
+    return operations[_counting_calls(tree)]
 
 
 def _known_sum(grouped: Groups, values: Ints) -> Ints:
-    """The sum of what is known in each group, of the first rows; -1 where nothing is."""
-    known = np.flatnonzero(values >= 0)
-    total = summed(grouped.of[known], values[known], len(grouped.first))
-    return np.where(np.bincount(grouped.of[known], minlength=len(total)) > 0, total, -1)
+    """Return the sum of the valid values of each group; -1 without a valid value."""
+    valued = np.flatnonzero(values >= 0)
+    total = summed(grouped.of[valued], values[valued], len(grouped.first))
+    return np.where(np.bincount(grouped.of[valued], minlength=len(total)) > 0, total, -1)
 
 
 @cached_per_trace
@@ -251,58 +260,58 @@ def _rows(trace: Trace, rows: Ints, columns: dict[str, Ints]) -> _Rows:
     return _Rows(rows, place[trace.name[rows]], kind, _GROUP_OF[kind], columns)
 
 
-def _own(values: Ints, tree: Calls) -> Ints:
-    """What is left of each call's value without its children's."""
-    own = np.append(values, 0)  # the last one holds what nothing holds: its place is -1
+def _self_values(values: Ints, tree: Calls) -> Ints:
+    """Return each call's value minus its children's values."""
+    own = np.append(values, 0)  # the last entry serves parent -1
     np.subtract.at(own, np.where(tree.into == np.arange(len(values)), tree.parent, -1), values)
     return own[:-1]
 
 
-def _exclusive(trace: Trace, tree: Calls) -> Ints:
-    """The time of each call on its own thread in which no other call ran inside of it."""
+def _exclusive_times(trace: Trace, tree: Calls) -> Ints:
+    """Return the time of each call on its own thread without other calls inside it."""
     order = np.argsort(tree.row, kind="stable")
-    return summed(tree.into[order], _on_own_threads(trace).own, len(order))
+    return summed(tree.into[order], _nesting_by_thread(trace).own, len(order))
 
 
 @cached_per_trace
-def _on_own_threads(trace: Trace) -> Nesting:
-    """How the calls nest, each on its own thread; by slice."""
-    rows = _shown(trace)
+def _nesting_by_thread(trace: Trace) -> Nesting:
+    """Return the nesting of the calls on their own threads, by slice."""
+    rows = _shown_rows(trace)
     return nest(trace.thread[rows], trace.start[rows], trace.end[rows])
 
 
 @cached_per_trace
-def _shown(trace: Trace) -> Ints:
-    """The slices of the host that torch shows."""
+def _shown_rows(trace: Trace) -> Ints:
+    """Return the host slices that torch shows."""
     rows = trace.rows(*_HOST)
     return rows[~torch_rules.hidden(trace, rows)]
 
 
 def on_step_threads(trace: Trace) -> pl.DataFrame:
-    """Return the time of each operator and label without the calls in it, by step, on the step's own thread."""
+    """Return the exclusive time of operators and labels by step, on the step's own thread."""
     host, marks = _host_rows(trace), step_marks.find(trace)
     step = step_marks.step_of(marks, trace.start[host.row])
-    mine = np.flatnonzero((step >= 0) & (trace.thread[host.row] == np.append(marks.thread, -1)[step]))
-    each = groups(step[mine], host.name[mine], host.kind[mine].astype(np.int64))
-    first = mine[each.first]
+    in_steps = np.flatnonzero((step >= 0) & (trace.thread[host.row] == np.append(marks.thread, -1)[step]))
+    grouped = groups(step[in_steps], host.name[in_steps], host.kind[in_steps].astype(np.int64))
+    first = in_steps[grouped.first]
     names = torch_rules.shown_names(trace)[0]
     columns = {
         "step": pl.Series([*marks.number, None], dtype=pl.Int64).gather(step[first]),
         "name": pl.Series([names[name] for name in host.name[first].tolist()], dtype=pl.String),
         "kind": pl.Series([Kind(kind).name.lower() for kind in host.kind[first].tolist()], dtype=pl.String),
-        "self_cpu_ms": each.summed(host.sums["self_cpu_ms"][mine]) * MS,
+        "self_cpu_ms": grouped.summed(host.sums["self_cpu_ms"][in_steps]) * MS,
     }
     return pl.DataFrame(columns)
 
 
 def recorded(trace: Trace) -> int:
-    """The nanoseconds from the first to the last call on the host that is shown."""
-    rows = _shown(trace)
+    """Return the time from the first to the last shown call on the host, in ns."""
+    rows = _shown_rows(trace)
     return int(trace.end[rows].max() - trace.start[rows].min()) if len(rows) else 0
 
 
-def _total(values: Ints, tree: Calls) -> Ints:
-    """Each call's value and all its descendants'."""
+def _total_values(values: Ints, tree: Calls) -> Ints:
+    """Return each call's value plus the values of its descendants."""
     total: Ints = values.copy()
     deepest = int(tree.depth.max(initial=0))
     by_depth = np.argsort(tree.depth, kind="stable")
@@ -320,44 +329,46 @@ def _keys(trace: Trace, by: tuple[str, ...], row: Ints, stack_depth: int, owners
         keys["input_shapes"] = _shapes(trace, row)
     if "stack" in by:
         texts, place = stacks.by_depth(trace, stack_depth)
-        keys["stack"] = _key(texts, place[row])
+        keys["stack"] = _numbered(texts, place[row])
     if "line" in by:
-        texts, place = attribution.of_rows(trace, _launched_from(trace, row), owners)
-        keys["line"] = _key(texts, place)
+        texts, place = attribution.of_rows(trace, _launch_rows(trace, row), owners)
+        keys["line"] = _numbered(texts, place)
     if "module" in by:
         texts, place = modules.of_slices(trace)
-        keys["module"] = _key(texts, place[row])
+        keys["module"] = _numbered(texts, place[row])
     if "step" in by:
-        every = step_marks.find(trace)
-        keys["step"] = _key(every.number, step_marks.step_of(every, trace.start[row]), pl.Int64())
+        marked = step_marks.find(trace)
+        keys["step"] = _numbered(marked.number, step_marks.step_of(marked, trace.start[row]), pl.Int64())
     return keys
 
 
-def _launched_from(trace: Trace, rows: Ints) -> Ints:
-    """Each slice of the host itself, and of work of devices what launched it, or -1."""
+def _launch_rows(trace: Trace, rows: Ints) -> Ints:
+    """Return for each host slice itself, and for device work its launch or -1."""
     launcher = np.arange(len(trace))
     launcher[trace.device_rows] = trace.launches
     return launcher[rows]
 
 
-def _key(values: Sequence[Any], place: Ints, kind: pl.DataType | None = None, absent: Any = None) -> _Key:
-    """The value at each place, and what stands for none for -1, with one number for all places that have the same."""
-    known: dict[Any, int] = {}
-    numbers = np.array([known.setdefault(value, len(known)) for value in (*values, absent)], np.int64)
-    return _Key(pl.Series(list(known), dtype=kind or pl.String), numbers[place], known[absent])
+def _numbered(values: Sequence[Any], place: Ints, kind: pl.DataType | None = None, absent: Any = None) -> _Key:
+    """Return the value at each index, with equal values merged; -1 stands for the absent value."""
+    numbers_by_value: dict[Any, int] = {}
+    numbers = np.array(
+        [numbers_by_value.setdefault(value, len(numbers_by_value)) for value in (*values, absent)], np.int64
+    )
+    return _Key(pl.Series(list(numbers_by_value), dtype=kind or pl.String), numbers[place], numbers_by_value[absent])
 
 
 def _shapes(trace: Trace, rows: Ints) -> _Key:
-    """The shapes as torch writes them; none at all, as for a call without tensors, is an empty list."""
+    """Return the shapes as torch writes them; calls without tensors have an empty list."""
     dims = trace.argument("dims")[rows].astype(np.int64)
-    used, place = distinct(dims + 1)  # -1 is none; of all texts few are shapes
-    return _key([json.dumps(trace.text(text) or []) for text in (used - 1).tolist()], place, absent="[]")
+    used, place = distinct(dims + 1)  # -1 is no shape; few of the texts are shapes
+    return _numbered([json.dumps(trace.text(text) or []) for text in (used - 1).tolist()], place, absent="[]")
 
 
 @cached_per_trace
 def _memory_row(trace: Trace) -> dict[str, int]:
-    """The row of what was allocated while nothing that is shown ran; empty where that is nothing."""
-    rows = _shown(trace)
+    """Return the row of memory allocated outside of all shown calls, or an empty row."""
+    rows = _shown_rows(trace)
     homeless = torch_rules.memory_outside(trace.instants, trace.start[rows], trace.end[rows])
     if not homeless.any():
         return {}
@@ -366,16 +377,16 @@ def _memory_row(trace: Trace) -> dict[str, int]:
 
 
 @cached_per_trace
-def _names(trace: Trace) -> tuple[pl.Series, Ints]:
-    """The names that are shown, with that of memory at the end, and for each its place in the order of letters."""
+def _sorted_names(trace: Trace) -> tuple[pl.Series, Ints]:
+    """Return the shown names with that of memory at the end, and the alphabetical rank of each."""
     names = [*torch_rules.shown_names(trace)[0], ranges.MEMORY]
     place = {name: place for place, name in enumerate(sorted(set(names)))}
     return pl.Series(names, dtype=pl.String), np.array([place[name] for name in names])
 
 
-def _finished(trace: Trace, name: Ints, kind: Column, sums: dict[str, Ints], keys: dict[str, _Key]) -> pl.DataFrame:
-    """The table, with the row of memory, in its order."""
-    names, letters = _names(trace)
+def _build_table(trace: Trace, name: Ints, kind: Column, sums: dict[str, Ints], keys: dict[str, _Key]) -> pl.DataFrame:
+    """Return the sorted table, with the row of memory."""
+    names, letters = _sorted_names(trace)
     kinds = pl.Series([*(kind.name.lower() for kind in Kind), "memory"], dtype=pl.String)
     if memory := _memory_row(trace):
         name, kind = np.append(name, len(names) - 1), np.append(kind, len(kinds) - 1)

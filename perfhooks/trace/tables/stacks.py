@@ -1,4 +1,4 @@
-"""Folded stacks: what a flame graph is made of, from the trace's own Python frames and operators."""
+"""Folded stacks, the input of flame graphs, from Python frames and operators of the trace."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 UNINTERESTING: Final = (
-    # two branches in all, as each one is tried at every letter of every name
+    # only two branches, because the regex tries each at every letter of every name
     r"(?:^|/)(?:runpy\.py\(|importlib/|threading\.py\(\d+\): (?:_bootstrap|_bootstrap_inner|run)$"
     r"|torch/(?:profiler/|autograd/profiler\.py\())|<frozen (?:runpy>|importlib)"
 )
-"""Frames that every stack has and nobody looks for: how Python was started, and torch's profiler. Those of perfhooks,
-and what they call for themselves, are left out with them."""
+"""Frames that are in every stack without information: the start of Python and torch's profiler. Frames of perfhooks
+and their callees are left out together with them."""
 
 SKIPPED: Final = "(skipped)"
-"""The stack of time whose frames are all uninteresting."""
+"""Stack of time whose frames are all uninteresting."""
 UNKNOWN: Final = "(unknown)"
-"""The stack of work of which the trace does not tell who launched it."""
+"""Stack of work whose launch is unknown."""
 OUTSIDE: Final = "(outside)"
-"""The stack of memory that was allocated while no recorded code ran."""
+"""Stack of memory allocated outside of recorded code."""
 DEEPER: Final = "(deeper)"
-"""The frame of all that is nested too deep to be written."""
+"""Frame of all stacks too deep to be written."""
 
 _MOST: Final = 32 << 20
 _MOST_PER_SLICE: Final = 300
-"""Letters that all stacks of a trace may have together, and how many more for each of its slices. The recorded trace
-with the longest stacks has 18 million, 825 a slice; slices that nest 100,000 deep would have 10^10."""
+"""Maximum length of all stacks of a trace together, and an addition per slice. The longest recorded trace has 18
+million letters, 825 per slice; slices nested 100,000 deep would need 10^10."""
 
 _LEAST: Final = 20
-"""Letters of either end of a name: fewer say nothing."""
+"""Minimum length of each end of a shortened name."""
 
 _PLACE: Final = re.compile(r"(.+)\((\d{1,9})\): .+")
-# the schema has no bounds for a line, but what reads it may
+# the schema does not limit line numbers, but readers may
 
 
 def folded(
@@ -55,46 +55,44 @@ def folded(
     *,
     skip: str | None = UNINTERESTING,
 ) -> dict[str, int]:
-    """Sum what each stack of calls cost by itself.
+    """Return the self cost of each call stack.
 
-    A stack is ``outer;inner;leaf``: Python frames if they were recorded, labels, operators and runtime calls, as they
-    nest on their thread. Nothing is lost: over all stacks, times by host sum to the union of the slices of each thread
-    (less what threads other than those of the steps wait for locks, queues, files and time, and less what perfhooks
-    took, unless ``skip`` is None), times by device to the
-    durations of all work, bytes to everything that was allocated.
+    A stack is ``outer;inner;leaf``: Python frames if they were recorded, labels, operators and runtime calls, nested as
+    on their thread. The sum over all stacks is complete. Host times sum to the union of the slices of each thread.
+    Device times sum to the durations of all work. Bytes sum to all allocations. Unless ``skip`` is None, host times
+    exclude the work of perfhooks, and exclude waits for locks, queues, files and time on threads without steps.
 
     Args:
-        trace: any trace; without Python frames, labels and operators make the stacks.
-        by: ``"host"``, nanoseconds of the host; ``"device"``, nanoseconds of device work, moved to the stack that
-            launched it, with the name of the work as leaf; ``"bytes"``, bytes allocated, released later or not.
-        skip: a regular expression; frames in whose name it is found are left out, and their own time goes to their
-            caller. None leaves out none.
+        trace: Any trace; without Python frames, labels and operators form the stacks.
+        by: ``"host"``: host time in ns. ``"device"``: time of device work in ns, in the stack that launched it, with
+            the name of the work as leaf. ``"bytes"``: allocated bytes, including memory released later.
+        skip: Regular expression for frames to leave out; their self time counts to their caller. None keeps all frames.
 
     Returns:
         The stacks and their values, greatest first.
     """
-    found = summed(trace, by, skip=skip)
-    kept = _leading(found.parents, found.values != 0)
-    place = np.append(np.cumsum(kept) - 1, -1)
-    names = [found.names[frame] for frame in found.frames[kept].tolist()]
+    tree = summed(trace, by, skip=skip)
+    is_kept = _with_ancestors(tree.parents, tree.values != 0)
+    place = np.append(np.cumsum(is_kept) - 1, -1)
+    names = [tree.names[frame] for frame in tree.frames[is_kept].tolist()]
     values: dict[str, int] = {}
     for text, value in zip(
-        host.joined(place[found.parents[kept]], names, ";"), found.values[kept].tolist(), strict=True
+        host.joined(place[tree.parents[is_kept]], names, ";"), tree.values[is_kept].tolist(), strict=True
     ):
         if value:
             values[text] = values.get(text, 0) + value
     return dict(sorted(values.items(), key=lambda item: -item[1]))
 
 
-def _leading(parents: Ints, wanted: Flags) -> Flags:
-    """The nodes that are wanted, and all nodes around them."""
-    found: Flags = wanted.copy()
-    new = np.flatnonzero(found)
+def _with_ancestors(parents: Ints, selected: Flags) -> Flags:
+    """Return the selected nodes and all their ancestors."""
+    included: Flags = selected.copy()
+    new = np.flatnonzero(included)
     while len(new):
         around = intervals.distinct(parents[new])
-        new = around[(around >= 0) & ~np.append(found, True)[around]]
-        found[new] = True
-    return found
+        new = around[(around >= 0) & ~np.append(included, True)[around]]
+        included[new] = True
+    return included
 
 
 @cached_per_trace
@@ -104,36 +102,36 @@ def summed(
     *,
     skip: str | None = UNINTERESTING,
 ) -> Summed:
-    """The same as a tree, which grows with the trace and not with the lengths of its stacks.
+    """Return the self cost of each call stack as a tree, whose size is limited by the trace, not by stack lengths.
 
-    What is nested so deep that `folded` would not fit in memory is one frame ``(deeper)``.
+    Stacks too deep for `folded` to fit in memory are combined into one frame ``(deeper)``.
 
     Args:
-        trace: any trace.
-        by: see `folded`.
-        skip: see `folded`.
+        trace: Any trace.
+        by: See `folded`.
+        skip: See `folded`.
     """
-    found = _paths(trace, skip)
-    node, leaf, value = {"host": _host, "device": _device, "bytes": _bytes}[by](trace, found)
-    return _cut(_planted(found, node, leaf, value), _MOST + _MOST_PER_SLICE * len(trace))
+    named = _named_paths(trace, skip)
+    node, leaf, value = {"host": _host_values, "device": _device_values, "bytes": _allocated_bytes}[by](trace, named)
+    return _limit_depth(_attach_values(named, node, leaf, value), _MOST + _MOST_PER_SLICE * len(trace))
 
 
 def write(stacks: Mapping[str, int], file: IO[bytes]) -> None:
-    """Write stacks as ``outer;inner;leaf value`` lines, which flame graph tools read; values as they are, unscaled."""
+    """Write stacks as ``outer;inner;leaf value`` lines for flame graph tools; values are not scaled."""
     for stack, value in stacks.items():
         file.write(f"{stack} {value}\n".encode())
 
 
 def write_speedscope(stacks: Mapping[str, int], file: IO[bytes], *, name: str, unit: str = "nanoseconds") -> None:
-    """Write stacks as a sampled profile for speedscope: each stack is one sample, whose weight is its value.
+    """Write stacks as a sampled profile for speedscope: each stack is one sample weighted by its value.
 
-    The format is that of https://www.speedscope.app/file-format-schema.json. Frames that name their place, as
-    ``file.py(12): function`` does, have it as ``file`` and ``line``.
+    The format is https://www.speedscope.app/file-format-schema.json. Frames that contain their position, for example
+    ``file.py(12): function``, also have the fields ``file`` and ``line``.
 
     Args:
-        stacks: what `folded` gives.
-        file: an open binary file.
-        name: what the profile is called.
+        stacks: Result of `folded`.
+        file: Open binary file.
+        name: Name of the profile.
         unit: ``"nanoseconds"`` or ``"bytes"``.
     """
     places: dict[str, int] = {}
@@ -156,19 +154,19 @@ def _frame(name: str) -> dict[str, str | int]:
 
 
 def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
-    """The distinct stacks of Python frames cut to the innermost ones, and for each slice the place of its own, or -1.
+    """Return the distinct stacks of the innermost Python frames, and for each slice the index of its stack, or -1.
 
-    Stacks are written as in `folded`, outermost first. Device work has the stack that launched it, and work of the
-    backward pass, as in torch, that of the operator which made its node; unless none is known.
+    Stacks are written as in `folded`, outermost first. Device work has the stack of its launch. Work of the backward
+    pass has the stack of the operator that created its node, as in torch, if that operator is known.
 
     Args:
-        trace: any trace; without Python frames there are no stacks.
-        depth: how many frames to keep.
+        trace: Any trace; without Python frames there are no stacks.
+        depth: Number of innermost frames to keep.
     """
     tree = host.tree(trace)
     frame = trace.name[tree.row]
-    found = host.paths(tree.nesting, frame, trace.kind[tree.row] != Kind.PYTHON)
-    parents, frames = (np.append(values, -1) for values in (found.parents, found.frames))
+    paths = host.paths(tree.nesting, frame, trace.kind[tree.row] != Kind.PYTHON)
+    parents, frames = (np.append(values, -1) for values in (paths.parents, paths.frames))
     node = np.arange(len(frames) - 1)
     cut = np.empty((len(node), depth), np.int64)
     for column in range(depth - 1, -1, -1):
@@ -176,18 +174,18 @@ def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
         node = parents[node]
     distinct, place = np.unique(cut, axis=0, return_inverse=True)
     nodes = autograd.find(trace)
-    made = inherited(tree.nesting.parent, nodes.source)
-    stack = np.where((made >= 0) & (nodes.inside >= 0), np.append(found.node, -1)[made], found.node)
-    mine = np.append(place.ravel(), -1)[np.append(stack, -1)]
+    creator = inherited(tree.nesting.parent, nodes.source)
+    stack = np.where((creator >= 0) & (nodes.inside >= 0), np.append(paths.node, -1)[creator], paths.node)
+    index_by_entry = np.append(place.ravel(), -1)[np.append(stack, -1)]
     of_slice = np.full(len(trace), -1, np.int64)
-    of_slice[tree.row] = mine[:-1]
-    of_slice[trace.device_rows] = mine[host.launchers(trace)]
-    names = _short(trace, distinct, np.bincount(of_slice[of_slice >= 0], minlength=len(distinct)))
-    return [";".join(names[each] for each in row if each >= 0) for row in distinct.tolist()], of_slice
+    of_slice[tree.row] = index_by_entry[:-1]
+    of_slice[trace.device_rows] = index_by_entry[host.launchers(trace)]
+    names = _shortened_names(trace, distinct, np.bincount(of_slice[of_slice >= 0], minlength=len(distinct)))
+    return [";".join(names[number] for number in row if number >= 0) for row in distinct.tolist()], of_slice
 
 
-def _short(trace: Trace, rows: Ints, uses: Ints) -> list[str]:
-    """The names of all frames, without their middles if the rows, each as often as it is used, would be too long."""
+def _shortened_names(trace: Trace, rows: Ints, uses: Ints) -> list[str]:
+    """Return the names of all frames, without their middle if the rows with their uses would be too long."""
     names = list(map(_escape, trace.names))
     most = _MOST + _MOST_PER_SLICE * len(trace)
     lengths = np.array([*map(len, names), 0], np.int64)[rows].sum(axis=1)
@@ -198,103 +196,103 @@ def _short(trace: Trace, rows: Ints, uses: Ints) -> list[str]:
 
 
 class Summed(NamedTuple):
-    """What each stack cost by itself: the stacks as nodes of a tree, each after the one around it."""
+    """Self cost of each stack, as a tree in which parents come before children."""
 
     names: list[str]
     parents: Ints
-    """For each node the one around it, or -1."""
+    """Parent of each node, or -1."""
     frames: Ints
-    """For each node its innermost frame, one of the names."""
+    """Innermost frame of each node, as an index into the names."""
     values: Ints
-    """Its own."""
+    """Self cost of each node."""
 
 
 class _Named(NamedTuple):
-    """The stacks of a trace, with the names of their frames."""
+    """Stacks of a trace with the names of their frames."""
 
     paths: host.Paths
     names: list[str]
     frame: Ints
-    """For each of `Trace.names` its place among these."""
+    """Index of each of `Trace.names` among these names."""
     ours: Flags
-    """Which entries of the tree are left out with their time, as it is that of perfhooks."""
+    """Entries of the tree whose time belongs to perfhooks and is left out."""
 
 
 @cached_per_trace
-def _paths(trace: Trace, skip: str | None) -> _Named:
+def _named_paths(trace: Trace, skip: str | None) -> _Named:
     tree = host.tree(trace)
     shown = [torch_rules.shown_name(name) for name in trace.names]
     frames: dict[str, int] = {}
     frame = np.array([frames.setdefault(_escape(name), len(frames)) for name in shown] or [0], np.int64)
     pattern = re.compile(skip) if skip else None
-    dull = np.zeros(len(shown), np.bool_)
+    is_skipped = np.zeros(len(shown), np.bool_)
     for number in trace.names_of(*HOST):
-        dull[number] = pattern is not None and pattern.search(shown[number]) is not None
+        is_skipped[number] = pattern is not None and pattern.search(shown[number]) is not None
     names = trace.name[tree.row]
     ours = own_frames.is_perfhooks(trace) & (pattern is not None)
-    return _Named(host.paths(tree.nesting, frame[names], dull[names] | ours), list(frames), frame, ours)
+    return _Named(host.paths(tree.nesting, frame[names], is_skipped[names] | ours), list(frames), frame, ours)
 
 
-def _planted(found: _Named, node: Ints, leaf: Ints, value: Ints) -> Summed:
-    """The tree with values at its nodes, or at leaves below them; nodes below 0 are `_NOWHERE`."""
-    names = [*found.names, *_NOWHERE]
-    count, known = len(found.paths.parents), len(found.names)
-    parents = np.append(found.paths.parents, np.full(len(_NOWHERE), -1))
-    frames = np.append(found.paths.frames, known + np.arange(len(_NOWHERE)))
-    at = np.where(node >= 0, node, count - 1 - node)
+def _attach_values(named: _Named, node: Ints, leaf: Ints, value: Ints) -> Summed:
+    """Return the tree with values at its nodes or at leaves below them; negative nodes mean `_NOWHERE`."""
+    names = [*named.names, *_NOWHERE]
+    count, name_count = len(named.paths.parents), len(named.names)
+    parents = np.append(named.paths.parents, np.full(len(_NOWHERE), -1))
+    frames = np.append(named.paths.frames, name_count + np.arange(len(_NOWHERE)))
+    target = np.where(node >= 0, node, count - 1 - node)
     below = np.flatnonzero(leaf >= 0)
-    keys, mine = np.unique(at[below] * known + leaf[below], return_inverse=True)
-    around, under = np.divmod(keys, max(known, 1))
-    at[below] = len(parents) + mine.ravel()
-    values = grouping.summed(at, value, len(parents) + len(keys))
+    keys, leaf_index = np.unique(target[below] * name_count + leaf[below], return_inverse=True)
+    around, under = np.divmod(keys, max(name_count, 1))
+    target[below] = len(parents) + leaf_index.ravel()
+    values = grouping.summed(target, value, len(parents) + len(keys))
     return Summed(names, np.append(parents, around), np.append(frames, under), values)
 
 
-def _cut(found: Summed, most: int) -> Summed:
-    """The tree without what is too deep to be written; its values stand at frames that say so."""
-    lengths = np.array([*map(len, found.names), 0], np.int64)[found.frames]
-    depth = host.depths(found.parents)
-    deepest = host.writable_depth(found.parents, depth, lengths, most)
+def _limit_depth(tree: Summed, most: int) -> Summed:
+    """Return the tree without nodes too deep to be written; frames ``(deeper)`` have their values."""
+    lengths = np.array([*map(len, tree.names), 0], np.int64)[tree.frames]
+    depth = host.depths(tree.parents)
+    deepest = host.writable_depth(tree.parents, depth, lengths, most)
     if not (depth > deepest).any():
-        return found
-    top = host.ancestors(found.parents, depth, deepest)
-    cut, mine = np.unique(top[depth > deepest], return_inverse=True)
-    kept = np.flatnonzero(depth <= deepest)
+        return tree
+    top = host.ancestors(tree.parents, depth, deepest)
+    cut, cut_index = np.unique(top[depth > deepest], return_inverse=True)
+    kept_nodes = np.flatnonzero(depth <= deepest)
     place = np.full(len(depth), -1, np.int64)
-    place[kept] = np.arange(len(kept))
+    place[kept_nodes] = np.arange(len(kept_nodes))
     return Summed(
-        [*found.names, DEEPER],
-        np.append(np.append(place, -1)[found.parents[kept]], place[cut]),
-        np.append(found.frames[kept], np.full(len(cut), len(found.names))),
-        np.append(found.values[kept], grouping.summed(mine.ravel(), found.values[depth > deepest], len(cut))),
+        [*tree.names, DEEPER],
+        np.append(np.append(place, -1)[tree.parents[kept_nodes]], place[cut]),
+        np.append(tree.frames[kept_nodes], np.full(len(cut), len(tree.names))),
+        np.append(tree.values[kept_nodes], grouping.summed(cut_index.ravel(), tree.values[depth > deepest], len(cut))),
     )
 
 
 def _escape(name: str) -> str:
-    """A frame that cannot break the format: semicolons separate frames, and line breaks stacks."""
+    """Return a frame name without semicolons and line breaks, which would break the format."""
     return " ".join(name.replace(";", ":").split()) or "?"
 
 
 _NOWHERE: Final = (SKIPPED, UNKNOWN, OUTSIDE)
-"""What stands for the nodes -1, -2 and -3."""
+"""Frames of the nodes -1, -2 and -3."""
 
 
-def _host(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:
-    node, own = found.paths.node, host.tree(trace).nesting.own
-    return node, np.full(len(node), -1, np.int64), np.where(idle_threads.waiting(trace) | found.ours, 0, own)
+def _host_values(trace: Trace, named: _Named) -> tuple[Ints, Ints, Ints]:
+    node, own = named.paths.node, host.tree(trace).nesting.own
+    return node, np.full(len(node), -1, np.int64), np.where(idle_threads.waiting(trace) | named.ours, 0, own)
 
 
-def _device(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:
-    """Device work by the stack of the call that launched it, else of the operator it names."""
+def _device_values(trace: Trace, named: _Named) -> tuple[Ints, Ints, Ints]:
+    """Return device work by the stack of its launch, otherwise of its named operator."""
     work = trace.device_rows
-    node = np.append(found.paths.node, -2)[host.launchers(trace)]
-    return node, found.frame[trace.name[work]], device.own_times(trace)
+    node = np.append(named.paths.node, -2)[host.launchers(trace)]
+    return node, named.frame[trace.name[work]], device.own_times(trace)
 
 
-def _bytes(trace: Trace, found: _Named) -> tuple[Ints, Ints, Ints]:
-    """Allocations by the innermost slice that was open on their thread."""
+def _allocated_bytes(trace: Trace, named: _Named) -> tuple[Ints, Ints, Ints]:
+    """Return allocations by the innermost slice open on their thread."""
     events = trace.instants
     grown = np.flatnonzero(events.size > 0)
     open_then = host.innermost(trace, events.thread[grown], events.time[grown])
-    node = np.append(found.paths.node, -3)[open_then]
+    node = np.append(named.paths.node, -3)[open_then]
     return node, np.full(len(grown), -1, np.int64), events.size[grown]

@@ -1,4 +1,4 @@
-"""The table of steps: where the time of each went, on the host and on its devices."""
+"""The table of steps: the time of each step on the host and on its devices."""
 
 from __future__ import annotations
 
@@ -46,25 +46,33 @@ def table(
     stage: str | None = None,
     own_work: Sequence[tuple[float, float]] = (),
 ) -> pl.DataFrame:
-    """Say for every step where its time went.
+    """Return the time of each step, split into its parts.
 
-    A step is a ``ProfilerStep#N`` mark on the host; without any, the whole trace is one step whose number is null. All
-    times are milliseconds, computed in whole nanoseconds; |X| is the length of a union of intervals. Null is what
-    the trace cannot tell: a part of which it shows no sign anywhere, device columns if it shows no device, or if work
-    of the step is missing or has wrong times (`perfhooks.trace.nesting.missing_work.unknown`).
+    A step is a ``ProfilerStep#N`` mark on the host. Without marks, the whole trace is one step whose number is null.
+    All times are milliseconds, computed in whole nanoseconds; |X| is the length of a union of intervals. Unavailable
+    values are null. A part is null if the trace has no sign of it. Device columns are null if the trace has no device,
+    or if work of the step is missing or has wrong times (`perfhooks.trace.nesting.missing_work.unknown`).
 
-    Host, on the step's own thread, without overlap; the parts and ``other_ms`` sum to ``wall_ms``. A moment belongs to
-    the innermost label among `perfhooks.core.labels.PARTS` that somebody wrote, else to what
-    `perfhooks.trace.nesting.parts` tells: PyTorch's DataLoader, what perfhooks labelled while it recorded, what
-    autograd left in the trace; else to ``other``.
+    ``rank``, ``stage`` and ``step`` identify the row. Host times are on the step's own thread, without overlap; the
+    parts and ``other_ms`` sum to ``wall_ms``. A moment belongs to the innermost label of the user among
+    `perfhooks.core.labels.PARTS`. Without one, `perfhooks.trace.nesting.parts` decides, from PyTorch's DataLoader,
+    automatic labels of perfhooks, and records of autograd. Other moments belong to ``other``.
 
-    Device, over the union of all devices, for work that was launched inside the step, on any thread. Work that was
-    launched before recording began (`device.before_window`) belongs to no step; other work whose launch is not in the
-    trace counts where it ran. ``device_span_ms`` from first start to last end, ``busy_ms`` = |the step's work|,
-    ``compute_ms`` = |kernels that do not communicate|, ``comm_ms`` = |kernels that do|, ``exposed_comm_ms`` =
-    |comm - compute|, ``exposed_copy_ms`` = |copies and memsets - compute - comm|. Within the span, ``other_work_ms`` =
-    |work of other steps and of none - the step's work| and ``idle_ms`` = |span - all work of anybody|. So
-    compute + exposed_comm + exposed_copy = busy, and busy + other_work + idle = span, to the nanosecond::
+    Device times are over the union of all devices, for work launched inside the step on any thread. Work launched
+    before the recording (`device.before_window`) belongs to no step. Other work without a launch in the trace counts in
+    the step in which it ran.
+
+    * ``device_span_ms``: from the first start to the last end of the step's work
+    * ``busy_ms`` = |the step's work|
+    * ``compute_ms`` = |kernels that do not communicate|
+    * ``comm_ms`` = |kernels that communicate|
+    * ``exposed_comm_ms`` = |comm - compute|
+    * ``exposed_copy_ms`` = |copies and memsets - compute - comm|
+    * ``other_work_ms``, within the span = |work of other steps or of no step - the step's work|
+    * ``idle_ms``, within the span = |span - all work|
+
+    So compute + exposed_comm + exposed_copy = busy, and busy + other_work + idle = span, to the nanosecond::
+
 
         compute           |--kernel--|               |--kernel--|
         communication           |---nccl---|
@@ -75,22 +83,29 @@ def table(
         idle                               |...|  |..|
         device_span       |.....................................|
 
-    Over the step's own wall, ``device_busy_ms`` = |work of anybody| and ``device_idle_ms`` = the rest; why it was idle
-    is in the table of idle time (`perfhooks.trace.tables.idle`).
+    In the wall of the step, ``device_busy_ms`` = |all work| and ``device_idle_ms`` is the remaining time. The causes of
+    idle time are in the table of idle time (`perfhooks.trace.tables.idle`).
 
-    Counts, for what begins inside the step on any thread: ``ops``, ``launches`` (calls that launch kernels or graphs,
-    less what was captured into a graph; null for a backend that has none), ``kernels`` (launched by them), ``syncs``
-    (calls that synchronise with the device). ``sync_ms`` is how long the host waited for the device, on any thread:
-    |those calls, and copies that block, beyond the cost of their call (`waits.blocking`)|. Memory (of
-    the devices if any was traced, otherwise of the host): ``allocated_peak_mb`` (MiB) over the step, ``alloc_count``.
-    Operations (if shapes were recorded): ``tflop``, ``mfu_percent``, ``hfu_percent``, ``known_percent``, see
-    `utilisation.of_steps`.
+    Counts include everything that begins inside the step, on any thread:
+
+    * ``ops``: operators
+    * ``launches``: calls that launch kernels or graphs, without calls captured into a graph; null if the backend has no
+      such calls
+    * ``kernels``: kernels launched by them
+    * ``syncs``: calls that synchronise with the device
+    * ``sync_ms``: wait of the host for the device on any thread = |those calls, and copies that block beyond the cost
+      of their call (`waits.blocking`)|
+
+    Memory is that of the devices if any was traced, otherwise of the host: ``allocated_peak_mb`` (MiB) is the peak in
+    the step, ``alloc_count`` the number of allocations. If shapes were recorded, ``tflop``, ``mfu_percent``,
+    ``hfu_percent`` and ``known_percent`` describe the operations, see `utilisation.of_steps`.
 
     Args:
-        trace: any trace.
-        rank: the rank of the process, for traces that do not know it.
-        stage: train, validate, test or predict, as recorded; None for what the trace shows, see `stages.shown`.
-        own_work: When perfhooks itself kept the thread of the steps waiting, in seconds since 1970. It is left out.
+        trace: Any trace.
+        rank: Rank of the process, for traces without it.
+        stage: train, validate, test or predict, as recorded; None detects it from the trace, see `stages.shown`.
+        own_work: Intervals in which perfhooks blocked the thread of the steps, in seconds since 1970. They are
+            excluded.
     """
     steps = step_marks.find(trace)
     count = len(steps.number)
@@ -100,15 +115,15 @@ def table(
         "rank": [rank if trace.rank is None else trace.rank] * count,
         "stage": [stages.shown(trace) if stage is None else stage] * count,
         "step": steps.number,
-        **_milliseconds(_host(trace, steps, wall, own)),
-        **_device(trace, steps),
-        **_counts(trace, steps),
-        **_memory(trace, steps),
-        **_computed(trace, steps, wall),
+        **_milliseconds(_host_columns(trace, steps, wall, own)),
+        **_device_columns(trace, steps),
+        **_count_columns(trace, steps),
+        **_memory_columns(trace, steps),
+        **_operation_columns(trace, steps, wall),
     }
-    unknown = [None] * count
-    known = {name: unknown if values is None else values for name, values in columns.items()}
-    return pl.DataFrame([pl.Series(name, known.get(name, unknown), dtype=kind) for name, kind in _SCHEMA.items()])
+    absent = [None] * count
+    filled = {name: absent if values is None else values for name, values in columns.items()}
+    return pl.DataFrame([pl.Series(name, filled.get(name, absent), dtype=kind) for name, kind in _SCHEMA.items()])
 
 
 def _milliseconds(nanos: dict[str, Ints | None]) -> dict[str, Column | None]:
@@ -116,7 +131,7 @@ def _milliseconds(nanos: dict[str, Ints | None]) -> dict[str, Column | None]:
 
 
 def own_moments(trace: Trace, own_work: Sequence[tuple[float, float]]) -> Intervals:
-    """Return the moments of a trace for times in seconds since 1970."""
+    """Return intervals in the trace's clock, from intervals in seconds since 1970."""
     if not own_work:
         return intervals.nothing()
     begins, ends = (
@@ -125,23 +140,23 @@ def own_moments(trace: Trace, own_work: Sequence[tuple[float, float]]) -> Interv
     return intervals.union(begins, ends)
 
 
-def _host(trace: Trace, steps: step_marks.MarkedSteps, wall: Ints, own: Intervals) -> dict[str, Ints | None]:
-    """The parts of each step, in nanoseconds, for each thread that has steps."""
-    spent = {part: np.zeros(len(steps.thread), np.int64) for part in labels.PARTS}
-    seen: set[str] = set()
+def _host_columns(trace: Trace, steps: step_marks.MarkedSteps, wall: Ints, own: Intervals) -> dict[str, Ints | None]:
+    """Return the time of the parts of each step, in ns, for each thread that has steps."""
+    by_part = {part: np.zeros(len(steps.thread), np.int64) for part in labels.PARTS}
+    found_parts: set[str] = set()
     by_thread = np.argsort(steps.thread, kind="stable")
     threads, first = np.unique(steps.thread[by_thread], return_index=True)
-    for thread, mine in zip(threads.tolist(), np.split(by_thread, first[1:]), strict=False):
+    for thread, thread_steps in zip(threads.tolist(), np.split(by_thread, first[1:]), strict=False):
         for part, moments in parts.of_thread(trace, thread).items():
             own_less = intervals.subtract(moments, own) if len(own) else moments
-            spent[part][mine] = intervals.within(own_less, steps.start[mine], steps.end[mine])
-            seen |= {part} if len(moments) else set()
-    other: Ints = wall - sum(spent.values())
-    shown = {f"{part}_ms": values if part in seen else None for part, values in spent.items()}
+            by_part[part][thread_steps] = intervals.within(own_less, steps.start[thread_steps], steps.end[thread_steps])
+            found_parts |= {part} if len(moments) else set()
+    other: Ints = wall - sum(by_part.values())
+    shown = {f"{part}_ms": values if part in found_parts else None for part, values in by_part.items()}
     return {"wall_ms": wall, **shown, "other_ms": other}
 
 
-def _device(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:
+def _device_columns(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:
     if not trace.is_device_traced:
         return {}
     over_span, busy = device_time.span(trace)._asdict(), device_time.work(trace).sum(axis=1)
@@ -156,61 +171,64 @@ def _device(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:
     return {name: where(~empty[name], values) for name, values in shown.items()}
 
 
-def _counts(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:
+def _count_columns(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:
     counts: dict[str, object] = {}
     ops = trace.rows(Kind.OP)
     if len(ops):
         counts["ops"] = step_marks.per_step(steps, trace.start[ops])
     if len(trace.rows(Kind.RUNTIME)):
-        calls, held, launches = device.outermost_waits(trace), waits.blocking(trace), device.launch_calls(trace)
+        calls, copies, launches = device.outermost_waits(trace), waits.blocking(trace), device.launch_calls(trace)
         counts["launches"] = step_marks.per_step(steps, trace.start[launches]) if device.has_launches(trace) else None
         counts["syncs"] = step_marks.per_step(steps, trace.start[calls])
-        waited = intervals.joined(intervals.of_slices(trace, calls), intervals.union(held.start, held.end))
+        waited = intervals.joined(intervals.of_slices(trace, calls), intervals.union(copies.start, copies.end))
         counts["sync_ms"] = intervals.within(waited, steps.start, steps.end) * intervals.MS
     return counts
 
 
-def _computed(trace: Trace, steps: step_marks.MarkedSteps, wall: Ints) -> dict[str, object]:
-    begun = trace.start[utilisation.computed(trace).row]
+def _operation_columns(trace: Trace, steps: step_marks.MarkedSteps, wall: Ints) -> dict[str, object]:
+    starts = trace.start[utilisation.computed(trace).row]
     work = step_marks.step_of(steps, device.launch_times(trace))
-    found = utilisation.of_steps(trace, step_marks.step_of(steps, begun), work, wall)
-    kept = ~missing_work.unknown(trace).work
+    columns = utilisation.of_steps(trace, step_marks.step_of(steps, starts), work, wall)
+    is_complete = ~missing_work.unknown(trace).work
     of_device = ("mfu_percent", "hfu_percent", "known_percent")
     return {
-        name: pl.Series(np.where(kept, values, np.nan) if name in of_device else values, nan_to_null=True)
-        for name, values in found.items()
+        name: pl.Series(np.where(is_complete, values, np.nan) if name in of_device else values, nan_to_null=True)
+        for name, values in columns.items()
     }
 
 
-def _memory(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:
+def _memory_columns(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:
     events = trace.instants
     if not len(events.time):
         return {}
     on_device = events.device_type > 0
-    chosen = on_device if on_device.any() else ~on_device
-    time, size = events.time[chosen], events.size[chosen]
+    selected = on_device if on_device.any() else ~on_device
+    time, size = events.time[selected], events.size[selected]
     measured: dict[str, object] = {"alloc_count": step_marks.per_step(steps, time[size > 0])}
-    known = chosen & (events.allocated >= 0)
-    if known.any():
-        level = _level(events.device[known], events.allocated[known])
-        measured["allocated_peak_mb"] = _peaks(events.time[known], level, steps)
+    has_total = selected & (events.allocated >= 0)
+    if has_total.any():
+        level = _total_level(events.device[has_total], events.allocated[has_total])
+        measured["allocated_peak_mb"] = _peaks_mb(events.time[has_total], level, steps)
     return measured
 
 
-def _level(owner: Ints, allocated: Ints) -> Ints:
-    """The bytes allocated on all devices together after each event."""
+def _total_level(owner: Ints, allocated: Ints) -> Ints:
+    """Return the bytes allocated on all devices together after each event."""
     change = np.empty(len(owner), np.int64)
     order = np.argsort(owner, kind="stable")
-    same = np.diff(owner[order], prepend=owner[order][:1] - 1) == 0
-    before = np.where(same, np.roll(allocated[order], 1), 0)
+    is_same_device = np.diff(owner[order], prepend=owner[order][:1] - 1) == 0
+    before = np.where(is_same_device, np.roll(allocated[order], 1), 0)
     change[order] = allocated[order] - before
     return np.cumsum(change)
 
 
-def _peaks(time: Ints, level: Ints, steps: step_marks.MarkedSteps) -> list[float | None]:
-    """The highest level during each step in MiB, what was allocated before it included; None before the first event."""
+def _peaks_mb(time: Ints, level: Ints, steps: step_marks.MarkedSteps) -> list[float | None]:
+    """Return the highest level during each step in MiB, including earlier allocations; None before the first event."""
     first = np.maximum(np.searchsorted(time, steps.start, "right") - 1, 0)
     last = np.searchsorted(time, steps.end, "left")
     highest = intervals.highest(level, first, last)
-    known = (last > first).tolist()
-    return [each / _MB if here else None for each, here in zip(highest.tolist(), known, strict=True)]
+    has_events = (last > first).tolist()
+    return [
+        level_bytes / _MB if is_covered else None
+        for level_bytes, is_covered in zip(highest.tolist(), has_events, strict=True)
+    ]
