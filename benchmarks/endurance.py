@@ -198,7 +198,7 @@ class Endured:
     def tidy(self, _: object) -> None:
         """Take the requests away, as whoever asked does."""
         for file, name, _kind in requests.names(self.run):
-            requests.take_back(self.run, name)
+            requests.withdraw(self.run, name)
             self.junk.discard(self.run / layout.REQUESTS / file)
 
     def litter(self, _: object) -> None:

@@ -103,16 +103,16 @@ class Cases:
     def _ask(self) -> None:
         asking = self._asking
         for name in sorted(path.name for path in self._requests.iterdir())[:3]:
-            here = requests.heard_here(self._run, name)
+            here = requests.positions(self._run, name)
             encoded(list(here.values()))
             with contextlib.suppress(PerfhooksError):
                 if here:
                     asking._ask(asking._stage(here), here)  # noqa: SLF001 -- else it waits for a job
-            answer = requests.heard(self._run, name).get(0)
+            answer = requests.answers(self._run, name).get(0)
             with contextlib.suppress(PerfhooksError):
                 # without an answer the system is asked for the process, which takes longer than all else
                 _ = answer and asking._outcome(0, answer, is_over=True)  # noqa: SLF001 -- the same
-        requests.take_back(self._run, asking.name)
+        requests.withdraw(self._run, asking.name)
 
 
 def _plain(dice: random.Random) -> tuple[tuple[str, Any], ...]:

@@ -44,7 +44,7 @@ RIGHT: Final = {
     "items": ("own code", r"^(?:histogram|<module>) "),
     "rank": ("other ranks", r"^<module> "),
     "compilation": ("compilation", r"^specialize "),
-    "neighbour": ("busy processor", "^$"),
+    "neighbour": ("CPU contention", "^$"),
 }
 """For each plant the cause that is right, and what a line may be that is given with it; none is right as well."""
 

@@ -327,12 +327,12 @@ def test_an_answer_to_what_is_taken_back_meanwhile_stays_nowhere(tmp_path, monke
     publish = OwnFolder.publish_json
 
     def slowly(folder, file, said):
-        requests.take_back(tmp_path, name)
+        requests.withdraw(tmp_path, name)
         folder.make()
         publish(folder, file, said)
 
     monkeypatch.setattr(OwnFolder, "publish_json", slowly)
-    requests.say(tmp_path, name, requests.Answer(rank=0, state="recorded"))
+    requests.write_answer(tmp_path, name, requests.Answer(rank=0, state="recorded"))
     assert list((tmp_path / "requests").iterdir()) == []
 
 
@@ -613,7 +613,7 @@ def test_of_many_requests_sixteen_are_heard_and_sixteen_answered(post, caplog):
     assert "100 requests arrived at once; at most 16 are accepted" in caplog.text
     late = post.forge(1)
     post.look()
-    assert requests.heard(post.folder.parent, late[0])[0].why == "16 requests wait until the step ends"
+    assert requests.answers(post.folder.parent, late[0])[0].why == "16 requests wait until the step ends"
     post.loop.inbox.clear()
     later = post.forge(1)
     post.look()
@@ -636,7 +636,7 @@ def test_a_forged_request_is_refused_in_one_line(post, text, caplog):
     (record,) = caplog.records
     assert "a request is refused: " in record.message
     assert record.message.isprintable()
-    assert requests.heard(post.folder.parent, "00000003")[0].state == "refused"
+    assert requests.answers(post.folder.parent, "00000003")[0].state == "refused"
 
 
 def test_sixteen_windows_wait_and_none_lies_a_billion_steps_ahead(caplog):
@@ -666,10 +666,10 @@ def test_a_request_that_was_taken_back_gets_no_answer(job):
     name = requests.new_id()
     requests.call(job.folder, name)
     answer = requests.Answer(rank=0, state="refused")
-    requests.say(job.folder, name, answer)
-    assert requests.heard(job.folder, name) == {0: answer}
-    requests.take_back(job.folder, name)
-    requests.say(job.folder, name, answer)
+    requests.write_answer(job.folder, name, answer)
+    assert requests.answers(job.folder, name) == {0: answer}
+    requests.withdraw(job.folder, name)
+    requests.write_answer(job.folder, name, answer)
     assert list((job.folder / "requests").iterdir()) == []
 
 
@@ -683,8 +683,8 @@ def know_their_pace(run):
     name = requests.new_id()
     requests.call(run, name)
     time.sleep(0.1)
-    heard = requests.heard_here(run, name)
-    requests.take_back(run, name)
+    heard = requests.positions(run, name)
+    requests.withdraw(run, name)
     return len(heard) == 2 and all(each.loops and each.loops[0].median_ms for each in heard.values())
 
 

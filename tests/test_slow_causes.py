@@ -155,7 +155,7 @@ def test_what_is_usual_explains_nothing_and_what_is_more_explains_what_it_adds()
 
 
 @pytest.mark.parametrize(
-    ("usual", "waited", "cause"), [(0.0, 600, "busy processor"), (0.8, 800, "unknown"), (0.8, 960, "busy processor")]
+    ("usual", "waited", "cause"), [(0.0, 600, "CPU contention"), (0.8, 800, "unknown"), (0.8, 960, "CPU contention")]
 )
 def test_the_wait_for_a_processor_is_a_cause_only_beyond_that_of_usual_steps(usual, waited, cause):
     judge = explainer()
@@ -194,7 +194,7 @@ def test_where_the_training_goes_on_at_the_same_place_it_has_come_to_another_loo
     assert explainer(*usual).explain(slow._replace(after=usual[0].stack)).cause == "own code"
     busy = explainer(*usual)
     busy.usual.count(1000 * MS, Counters(waited_ns=0))
-    assert busy.explain(slow._replace(waited_ns=900 * MS)).cause == "busy processor"
+    assert busy.explain(slow._replace(waited_ns=900 * MS)).cause == "CPU contention"
 
 
 @pytest.mark.parametrize(

@@ -71,14 +71,14 @@ def test_how_many_steps_were_slow_and_why(run):
 
 def test_one_function_has_one_cause(run):
     """Of the first slow steps little was seen; what happened by chance is no name of a function."""
-    causes = [("unknown", 9), ("own code", 9), ("evaluation", 13), ("evaluation", 13), ("busy processor", 13)]
+    causes = [("unknown", 9), ("own code", 9), ("evaluation", 13), ("evaluation", 13), ("CPU contention", 13)]
     keep(
         run, 0, *(slow(90 + at, cause=cause, line=f"rollout (r.py:{line})") for at, (cause, line) in enumerate(causes))
     )
     keep(run, 0, slow(99, cause="unknown", line="<module> (r.py:13)"))
     found = dict(zip(of_page(run).rows["step"], of_page(run).rows["cause"], strict=True))
     assert [found[90 + at] for at in range(4)] == ["evaluation"] * 4
-    assert (found[94], found[99]) == ("busy processor", "unknown")
+    assert (found[94], found[99]) == ("CPU contention", "unknown")
 
 
 def test_a_run_without_a_slow_step_says_nothing(run):

@@ -608,7 +608,7 @@ def test_the_log_has_no_line_for_unknown_causes_and_cpu_contention(caplog):
             "train", 7, 1000.0, 10.0, "unknown", None, "main (train.py:3)", None, 0.0, None, None, None, None
         ),
     )
-    for cause in ("unknown", "busy processor", "data"):
+    for cause in ("unknown", "CPU contention", "data"):
         log.say(row._replace(cause=cause))
     assert [record.getMessage().count("data") for record in caplog.records] == [1]
 

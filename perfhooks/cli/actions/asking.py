@@ -106,7 +106,7 @@ class CaptureRequest:
             raise PerfhooksError(f"{self.run} cannot be written to, so its job cannot be asked ({error})") from error
         finally:
             with contextlib.suppress(OSError):
-                requests.take_back(self.run, self.name)
+                requests.withdraw(self.run, self.name)
 
     def _ranks(self) -> list[int]:
         """Those that are asked: they have recorded into this folder, and nobody knows of their end."""
@@ -129,7 +129,7 @@ class CaptureRequest:
         requests.call(self.run, self.name)
         here: dict[int, Here] = {}
         while len(here) < len(ranks) and any(map(self._may_live, ranks)) and time.monotonic() < until:
-            heard = requests.heard_here(self.run, self.name)
+            heard = requests.positions(self.run, self.name)
             if heard and not here:
                 until = min(until, time.monotonic() + _REST_S + 2 * max(said.poll for said in heard.values()))
             here = {rank: said for rank, said in heard.items() if rank in ranks}
@@ -166,7 +166,7 @@ class CaptureRequest:
         """Name steps that lie ahead of every rank when it hears of them, and of those that others asked for."""
         with self._alone():
             first = self._first(stage, here)
-            for other in requests.outstanding(self.run, stage):
+            for other in requests.open_windows(self.run, stage):
                 if other.first - _WARMUP < first + self.wish.steps and first - _WARMUP < other.first + other.steps:
                     first = other.first + other.steps + _WARMUP
             window = requests.WindowRequest(
@@ -193,7 +193,7 @@ class CaptureRequest:
         """What becomes of each rank that answered the call."""
         done: dict[int, RankOutcome] = {}
         while len(done) < len(ranks):
-            answers = requests.heard(self.run, self.name)
+            answers = requests.answers(self.run, self.name)
             is_over = time.monotonic() >= until
             for rank in ranks:
                 outcome = None if rank in done else self._outcome(rank, answers.get(rank), is_over=is_over)

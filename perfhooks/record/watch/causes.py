@@ -19,6 +19,7 @@ from perfhooks.run.live.slow_causes import (
     CHECKPOINT,
     CLOCK,
     COMPILATION,
+    CONTENTION,
     DATA,
     DEVICE,
     DISK,
@@ -27,7 +28,6 @@ from perfhooks.run.live.slow_causes import (
     LOCK,
     MEMORY,
     OWN,
-    PROCESSOR,
     RANKS,
     SEEN_BY,
     UNKNOWN,
@@ -156,7 +156,7 @@ class Explainer:
             DATA: max(explained[DATA], facts.wait_ns),
             MEMORY: max(explained[MEMORY], self._paging_ns(facts)),
             OWN: spent(samples[OWN]),
-            PROCESSOR: self._queued_ns(facts),
+            CONTENTION: self._queued_ns(facts),
         }
         largest = _first_sufficient(explained | measured_ns, needed_ns)
         if largest is not None:
@@ -281,7 +281,7 @@ class Explainer:
         """
         if cause == GARBAGE:
             return facts.garbage_at
-        if cause == PROCESSOR or spent(samples) < _SUFFICIENT * facts.excess_ns:
+        if cause == CONTENTION or spent(samples) < _SUFFICIENT * facts.excess_ns:
             return None
         depth = self._evaluating_depth(samples) if cause == EVALUATION else 0
         functions: Counter[object] = Counter()

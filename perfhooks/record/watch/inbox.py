@@ -71,7 +71,7 @@ class RequestInbox:
                     poll=min(loop.poll for loop in loops),
                     loops=tuple(where(loop) for loop in loops),
                 )
-                self._write(partial(requests.say_here, self._run.folder, name, position))
+                self._write(partial(requests.write_position, self._run.folder, name, position))
             else:
                 self._pass_on(file, name, loops)
 
@@ -106,13 +106,13 @@ class RequestInbox:
         (logger.debug if self._has_refused else logger.warning)("a request is refused: %s", printable(why))
         self._has_refused = True
         answer = Answer(rank=self._run.rank, state="refused", why=why[:_MAX_REASON])
-        self._write(partial(requests.say, self._run.folder, name, answer))
+        self._write(partial(requests.write_answer, self._run.folder, name, answer))
 
     def answer(self, loop: WatchedLoop) -> None:
         """Write the answers of a loop."""
         while loop.answers:
             name, reply = loop.answers.popleft()
-            self._write(partial(requests.say, self._run.folder, name, reply))
+            self._write(partial(requests.write_answer, self._run.folder, name, reply))
 
     def _write(self, write: Callable[[], None]) -> None:
         try:

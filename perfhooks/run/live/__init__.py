@@ -1,1 +1,1 @@
-"""Files that a running training writes and reads."""
+"""Files that a running training reads and writes."""

@@ -1,9 +1,11 @@
-"""The files by which a running job is asked for a window, and answers.
+"""Files for requests to a running job, and its answers.
 
-Whoever asks puts two files into the folder ``requests`` of the run, one after the other. ``ID.call.json`` asks where
-everybody is; each rank answers with ``ID/rank0.here.json``. ``ID.window.json`` then names steps that lie ahead of
-all of them, so that all record the same ones without a word to each other; each rank answers with ``ID/rank0.json``. A
-file has its name only when it is whole. Whoever asked takes the files away again.
+The client writes two files into the folder ``requests`` of the run. ``ID.call.json`` requests the current step of each
+rank, and each rank answers with ``ID/rank0.here.json``. ``ID.window.json`` then names steps ahead of all ranks. So all
+ranks
+profile the same steps without communication, and each answers with ``ID/rank0.json``. A file gets its name only when it
+is
+complete. The client deletes the files at the end.
 """
 
 from __future__ import annotations
@@ -39,77 +41,78 @@ _Text = Annotated[str, msgspec.Meta(max_length=400)]
 _NAME: Final = re.compile(r"(?P<id>[0-9a-z]{8,40})\.(?P<kind>call|window)\.json")
 _ENDINGS: Final = (".call.json", ".window.json")
 _MOST_FILES: Final = 2500
-"""In the folder, whatever they are called, that a look goes through: 2 ms on a busy machine."""
-_LARGEST: Final = 1 << 20
-"""Bytes of a request or an answer: one that names 10^5 ranks has 600 kB."""
+"""Maximum files that a poll reads from the folder: 2 ms on a host under load."""
+_MAX_SIZE: Final = 1 << 20
+"""Maximum size of a request or an answer, in bytes. A request with 10^5 ranks has 600 kB."""
 
 State = Literal["accepted", "late", "recorded", "refused", "ended"]
-"""``accepted``: it will record the steps that were named; ``late``: it records others, since those were over;
-``recorded``: the window is saved; ``refused``: it records none, and says why; ``ended``: its loop ended before."""
+"""``accepted``: the rank will profile the requested steps. ``late``: it profiles later steps, because the requested
+ones are over. ``recorded``: the window is saved. ``refused``: it profiles nothing, and gives the reason. ``ended``: its
+loop ended before."""
 
 
 class WindowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps to be recorded."""
+    """Steps to profile."""
 
     stage: _Text
-    """Of which loop."""
+    """Name of the loop."""
     first: Step
-    """The first step to be recorded; its warm-up is before it."""
+    """First profiled step. The warm-up comes before it."""
     steps: _Steps
-    """How many."""
+    """Number of profiled steps."""
     ranks: tuple[_Count, ...] | None = None
-    """By which ranks; None is all that record."""
+    """Ranks that profile; None means all profiling ranks."""
     options: dict[str, bool] = {}
-    """What is recorded on top of what the training's own options say, of `perfhooks.core.options.RECORDING`."""
+    """Recording options in addition to those of the training, from `perfhooks.core.options.RECORDING`."""
 
     def __post_init__(self) -> None:
         if not set(self.options) <= set(RECORDING):
-            raise ValueError(f"a request takes {', '.join(RECORDING)}, got {list(self.options)[:9]}")
+            raise ValueError(f"options of a request are {', '.join(RECORDING)}, got {list(self.options)[:9]}")
 
 
 class Loop(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one loop of a rank is."""
+    """Position of one loop of a rank."""
 
     stage: _Text
     step: Step
-    """The step that goes on."""
+    """Running step."""
     median_ms: float | None = None
-    """What a step took lately; None where too few have ended."""
+    """Recent median step time, in ms; None after too few steps."""
     is_running: bool = True
-    """Whether it steps; otherwise it is between two passes, as validation is while training goes on."""
+    """Whether the loop is running. Otherwise it is between two passes, for example during validation."""
 
 
 class Here(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank answers to a call."""
+    """Answer of a rank to a call."""
 
     rank: _Count
     process: Process
     poll: Annotated[float, msgspec.Meta(ge=0, le=3600)]
-    """Seconds between two of its looks at the folder."""
+    """Seconds between polls of the folder."""
     loops: tuple[Loop, ...]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank makes of the window that it was asked for."""
+    """Answer of a rank to a request for a window."""
 
     rank: _Count
     state: State
     window: _Text = ""
-    """The name of the window's folder."""
+    """Name of the window's folder."""
     first: Step | None = None
-    """The first step that is recorded."""
+    """First profiled step."""
     last: Step | None = None
     why: _Text = ""
-    """Why not, or why not as asked."""
+    """Reason if the request is refused or changed."""
 
 
 def new_id() -> str:
-    """The name of a request; later ones sort behind earlier ones."""
+    """Return the name of a new request. Names sort by time."""
     return f"{time.time_ns():016x}{secrets.token_hex(3)}"
 
 
 def files(run: Path) -> set[str]:
-    """The names in the folder that end as those of requests."""
+    """Return the names in the folder with the suffix of a request."""
     try:
         with os.scandir(run / layout.REQUESTS) as entries:
             return {entry.name for entry in itertools.islice(entries, _MOST_FILES) if entry.name.endswith(_ENDINGS)}
@@ -117,19 +120,19 @@ def files(run: Path) -> set[str]:
         return set()
 
 
-def requested(found: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Those of some names that are requests, with the request and the kind of each, in the order of the requests."""
-    matches = map(_NAME.fullmatch, sorted(found))
+def requested(file_names: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Return name, request and kind of each request among some names, sorted."""
+    matches = map(_NAME.fullmatch, sorted(file_names))
     return ((match[0], match["id"], match["kind"]) for match in matches if match)
 
 
 def names(run: Path) -> list[tuple[str, str, str]]:
-    """All requests that lie in the folder."""
+    """Return all requests in the folder."""
     return list(requested(files(run)))
 
 
 def changed_ns(run: Path, file: str = "") -> int:
-    """When the folder, or a file in it, was changed last, by the clock of its disk; 0 where it is not there."""
+    """Return the modification time of the folder, or of a file in it, by the clock of its disk; 0 if missing."""
     try:
         return (run / layout.REQUESTS / file).lstat().st_mtime_ns
     except OSError:
@@ -137,10 +140,10 @@ def changed_ns(run: Path, file: str = "") -> int:
 
 
 def call(run: Path, name: str) -> None:
-    """Ask all ranks where they are.
+    """Request the current step of all ranks.
 
     Raises:
-        OSError: The folder cannot be written to.
+        OSError: The folder is not writable.
     """
     folder = OwnFolder(run, layout.REQUESTS)
     folder.make_for_owner()
@@ -148,71 +151,71 @@ def call(run: Path, name: str) -> None:
 
 
 def ask(run: Path, name: str, window: WindowRequest) -> None:
-    """Ask for a window."""
+    """Request a window."""
     OwnFolder(run, layout.REQUESTS).publish_json(f"{name}.window.json", window)
 
 
 def read_window(run: Path, file: str) -> WindowRequest | None:
-    """What was asked for; None where it is gone.
+    """Return a request for a window; None if it was deleted.
 
     Raises:
-        PerfhooksError: It is no request, or asks for more than a request may.
+        PerfhooksError: The file is not a valid request.
     """
     with contextlib.suppress(FileNotFoundError):
-        return read_json(layout.below(run / layout.REQUESTS, file), WindowRequest, "a request", _LARGEST)
+        return read_json(layout.below(run / layout.REQUESTS, file), WindowRequest, "a request", _MAX_SIZE)
     return None
 
 
-def outstanding(run: Path, stage: str) -> list[WindowRequest]:
-    """The windows of a loop that were asked for, by whomever."""
-    found = []
+def open_windows(run: Path, stage: str) -> list[WindowRequest]:
+    """Return the open requests for windows of a loop, from all clients."""
+    windows = []
     for file, _, kind in names(run):
         with contextlib.suppress(PerfhooksError):
             window = read_window(run, file) if kind == "window" else None
             if window is not None and window.stage == stage:
-                found.append(window)
-    return found
+                windows.append(window)
+    return windows
 
 
-def is_asked(run: Path, name: str) -> bool:
-    """Whether a request still stands: nobody makes files for one that was taken back."""
+def is_open(run: Path, name: str) -> bool:
+    """Whether a request is open. Withdrawn requests get no answer."""
     return any((run / layout.REQUESTS / f"{name}.{kind}.json").exists() for kind in ("call", "window"))
 
 
-def say_here(run: Path, name: str, here: Here) -> None:
-    """Answer a call."""
-    _say(run, name, f"rank{here.rank}.here.json", here)
+def write_position(run: Path, name: str, here: Here) -> None:
+    """Write the answer to a call."""
+    _write_answer(run, name, f"rank{here.rank}.here.json", here)
 
 
-def say(run: Path, name: str, answer: Answer) -> None:
-    """Answer a request for a window; a later answer takes the place of an earlier one."""
-    _say(run, name, f"rank{answer.rank}.json", answer)
+def write_answer(run: Path, name: str, answer: Answer) -> None:
+    """Write the answer to a request for a window. It replaces an earlier answer."""
+    _write_answer(run, name, f"rank{answer.rank}.json", answer)
 
 
-def _say(run: Path, name: str, file: str, said: object) -> None:
-    if is_asked(run, name):
+def _write_answer(run: Path, name: str, file: str, content: object) -> None:
+    if is_open(run, name):
         folder = OwnFolder(run, layout.REQUESTS, name)
         folder.make()
-        folder.publish_json(file, said)
-        if not is_asked(run, name):  # meanwhile it was taken back, with the answers that there were
-            take_back(run, name)
+        folder.publish_json(file, content)
+        if not is_open(run, name):  # it was withdrawn meanwhile, with its other answers
+            withdraw(run, name)
 
 
-def heard_here(run: Path, name: str) -> dict[int, Here]:
-    """Who answered a call."""
-    return {here.rank: here for here in _heard(run, name, r"rank[0-9]{1,6}\.here\.json", Here)}
+def positions(run: Path, name: str) -> dict[int, Here]:
+    """Return the answers to a call, by rank."""
+    return {here.rank: here for here in _read_answers(run, name, r"rank[0-9]{1,6}\.here\.json", Here)}
 
 
-def heard(run: Path, name: str) -> dict[int, Answer]:
-    """Who answered a request for a window."""
-    return {answer.rank: answer for answer in _heard(run, name, r"rank[0-9]{1,6}\.json", Answer)}
+def answers(run: Path, name: str) -> dict[int, Answer]:
+    """Return the answers to a request for a window, by rank."""
+    return {answer.rank: answer for answer in _read_answers(run, name, r"rank[0-9]{1,6}\.json", Answer)}
 
 
-def _heard(run: Path, name: str, pattern: str, kind: type[_T]) -> Iterator[_T]:
+def _read_answers(run: Path, name: str, pattern: str, kind: type[_T]) -> Iterator[_T]:
     folder = run / layout.REQUESTS / name
     for file in sorted(file for file in _files(folder) if re.fullmatch(pattern, file)):
         with contextlib.suppress(FileNotFoundError, PerfhooksError):
-            yield read_json(folder / file, kind, "an answer", _LARGEST)
+            yield read_json(folder / file, kind, "an answer", _MAX_SIZE)
 
 
 def _files(folder: Path) -> list[str]:
@@ -222,12 +225,12 @@ def _files(folder: Path) -> list[str]:
         return []
 
 
-def take_back(run: Path, name: str) -> None:
-    """Take a request and its answers away."""
-    asked, answered = OwnFolder(run, layout.REQUESTS), OwnFolder(run, layout.REQUESTS, name)
+def withdraw(run: Path, name: str) -> None:
+    """Delete a request and its answers."""
+    requests_folder, answers_folder = OwnFolder(run, layout.REQUESTS), OwnFolder(run, layout.REQUESTS, name)
     with contextlib.suppress(OSError):
         for kind in ("call", "window"):
-            asked.remove(f"{name}.{kind}.json")
-        for file in _files(answered.path):
-            answered.remove(file)
-        answered.delete()
+            requests_folder.remove(f"{name}.{kind}.json")
+        for file in _files(answers_folder.path):
+            answers_folder.remove(file)
+        answers_folder.delete()

@@ -1,4 +1,4 @@
-"""The causes of slow steps, as the files of a run name them."""
+"""Causes of slow steps, as named in the files of a run."""
 
 from __future__ import annotations
 
@@ -15,41 +15,37 @@ LOCK: Final = "lock"
 MEMORY: Final = "memory"
 DEVICE: Final = "device"
 OWN: Final = "own code"
-PROCESSOR: Final = "busy processor"
+CONTENTION: Final = "CPU contention"
 ALLOCATOR: Final = "allocator"
 CLOCK: Final = "throttled clock"
 UNKNOWN: Final = "unknown"
 
 SEEN_BY: Final = {
-    GARBAGE: "Python's own callbacks",
-    COMPILATION: "stacks inside of torch.compile or Triton",
-    CHECKPOINT: "stacks inside of torch.save and the like, or of a function called save, checkpoint, ...",
+    GARBAGE: "callbacks of Python's garbage collector",
+    COMPILATION: "stack samples inside torch.compile or Triton",
+    CHECKPOINT: "stack samples inside torch.save or similar, or inside a function named save, checkpoint, ...",
     EVALUATION: (
-        "a pass over a loader from which nothing was learned; a framework that says so; stacks inside of a function, "
-        "or a loop, in which modules are in evaluation mode or keep no gradients: rollouts and generation as well"
+        "a pass over a loader without an update; a report of the framework; or stack samples inside a function or loop "
+        "with modules in evaluation mode or without gradients. Rollouts and generation count too"
     ),
-    DATA: "the wait for data; stacks inside of a DataLoader",
-    RANKS: "stacks inside of torch.distributed; a backward pass of a job with ranks that computes nothing",
-    DISK: "a thread that waits in a call of the system that reads, writes or flushes a file; Linux only",
-    LOCK: "a thread that waits for another one, at a line that enters, acquires or waits; Linux only",
-    MEMORY: (
-        "a thread that waits for pages that were swapped out, or whose computing is the system's, more than usual, "
-        "while it gets new pages; Linux only"
-    ),
-    DEVICE: "stacks at one line that waits for the device, such as .item()",
+    DATA: "the measured wait for data; stack samples inside a DataLoader",
+    RANKS: "stack samples inside torch.distributed; a backward pass that does not compute, in a job with ranks",
+    DISK: "the thread waits in a system call that reads, writes or flushes a file (Linux only)",
+    LOCK: "the thread waits for another thread, at a line that enters, acquires or waits for a lock (Linux only)",
+    MEMORY: "the thread waits for swapped-out pages, or spends more kernel time than usual on new pages (Linux only)",
+    DEVICE: "stack samples at a line that waits for the device, for example .item()",
     OWN: (
-        "a thread that computes at a line, or in a function, where usual steps are not, or holds the interpreter more "
-        "than in those, in code that is not torch's"
+        "the thread computes at a line or in a function that usual steps do not run, or code outside torch holds the "
+        "GIL longer than in usual steps"
     ),
-    PROCESSOR: (
-        "Linux's count of how long the thread could have run and waited, as other programs or threads ran: what it is "
-        "beyond the usual of this run"
+    CONTENTION: (
+        "Linux's run-queue wait of the thread while other programs or threads ran, above the usual wait of this run"
     ),
-    ALLOCATOR: "retries of the device's allocator, where nothing else explains it",
-    CLOCK: "a device clock below 80% of its best, where it can be read and nothing else explains it",
-    UNKNOWN: "none of these; the line is there all the same",
+    ALLOCATOR: "retries of the device allocator, if no other cause explains the step",
+    CLOCK: "a device clock below 80% of its maximum in the run, if readable and no other cause explains the step",
+    UNKNOWN: "none of these. The line is named if most samples share it",
 }
-"""How each cause is told; the order is that in which they are tried. The page and the site say it from here."""
+"""Detection of each cause, in the order of the checks. The report and the site show these texts."""
 
-LUCKY: Final = (GARBAGE, PROCESSOR, ALLOCATOR, CLOCK)
-"""Causes that any step may have by chance, in whatever function it is; they are measured."""
+LUCKY: Final = (GARBAGE, CONTENTION, ALLOCATOR, CLOCK)
+"""Causes that may hit any step by chance, whatever function runs. They are measured."""

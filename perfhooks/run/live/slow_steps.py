@@ -1,4 +1,4 @@
-"""The table of slow steps: a row each, and a line in the log for the first of a kind."""
+"""The table of slow steps: one row per step, and a log line for the first step of each kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from perfhooks.core.guard import logger
 from perfhooks.core.words import ms, printable
 from perfhooks.run.capture import Step
-from perfhooks.run.live.slow_causes import PROCESSOR, UNKNOWN
+from perfhooks.run.live.slow_causes import CONTENTION, UNKNOWN
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import open_plain
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-_LARGEST: Final = 16 << 20
-"""Bytes of a table that is read: 10^5 slow steps."""
-_LONGEST: Final = 1000
-"""Letters of a text of a table: a function and its file."""
+_MAX_BYTES: Final = 16 << 20
+"""Maximum bytes that are read of a table: 10^5 slow steps."""
+_MAX_TEXT: Final = 1000
+"""Maximum length of a text in the table: a function and its file."""
 _Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 _Count = Step
-"""What a table can hold."""
+"""Numbers that the table can store."""
 _TEXTS: Final = ("stage", "cause", "line")
-"""Columns in which an empty cell is a text."""
+"""Columns in which an empty cell is an empty text."""
 
 
 class SlowStep(NamedTuple):
-    """A row of the table; what nobody could tell is None."""
+    """A row of the table. Unknown values are None."""
 
     stage: str
     step: Step
@@ -54,15 +54,15 @@ class SlowStep(NamedTuple):
     def __str__(self) -> str:
         explained = "" if self.explained_ms is None else f", which explains {ms(self.explained_ms)}"
         line = f", in {self.line}" if self.line else ""
-        took = f"step {self.step} took {ms(self.wall_ms)}, {self.times_median:g} times the median"
-        return f"{took}: {self.cause}{explained}{line}"
+        duration = f"step {self.step} took {ms(self.wall_ms)}, {self.times_median:g} times the median"
+        return f"{duration}: {self.cause}{explained}{line}"
 
 
 def append(path: Path, rows: list[SlowStep]) -> None:
-    """Append to the table of a rank.
+    """Append rows to the table of a rank.
 
     Raises:
-        OSError: It cannot be written, or is no file of its own.
+        OSError: The file is not writable, or is not a regular file.
     """
     with OwnFolder(path.parent).append(path.name) as file:
         text = io.StringIO()
@@ -73,12 +73,12 @@ def append(path: Path, rows: list[SlowStep]) -> None:
         file.write(text.getvalue().encode("utf-8", "replace"))
 
 
-def read(path: Path, most: int = _LARGEST) -> list[SlowStep]:
-    """The slow steps of a rank; none where there is no such file, and what is torn or no row is left out.
+def read(path: Path, most: int = _MAX_BYTES) -> list[SlowStep]:
+    """Return the slow steps of a rank, without incomplete or invalid rows. Return none if there is no file.
 
     Args:
-        path: The table; somebody else may have written it.
-        most: How many bytes are read: the last ones, of the latest steps.
+        path: The table, which may be untrusted.
+        most: Maximum bytes to read, from the end of the file.
     """
     try:
         with os.fdopen(open_plain(path), "rb") as file:
@@ -86,50 +86,50 @@ def read(path: Path, most: int = _LARGEST) -> list[SlowStep]:
             text = file.read(most).decode("utf-8", "replace")
     except OSError:
         return []
-    # the first line is the header, or has lost its beginning
+    # the first line is the header, or is cut
     return [row for cells in _cells(text.partition("\n")[2]) if (row := _row(cells)) is not None]
 
 
 def _cells(text: str) -> Iterator[list[str]]:
-    """The rows of a table as texts; what is no CSV is left out."""
+    """Yield the rows of a table as texts, without invalid CSV."""
     rows = csv.reader(io.StringIO(text, newline=""))
     while True:
         try:
             yield next(rows)
-        except csv.Error:  # a cell without an end
+        except csv.Error:  # an unterminated cell
             continue
         except StopIteration:
             return
 
 
 def _row(cells: list[str]) -> SlowStep | None:
-    """A slow step as it stands in the table; None where it is none. A later perfhooks may have more columns."""
-    given = [cell if cell or name in _TEXTS else None for name, cell in zip(SlowStep._fields, cells, strict=False)]
+    """Return a slow step; None if the row is invalid. Ignore extra columns of a later perfhooks."""
+    values = [cell if cell or name in _TEXTS else None for name, cell in zip(SlowStep._fields, cells, strict=False)]
     try:
-        row = msgspec.convert(given, SlowStep, strict=False)
+        row = msgspec.convert(values, SlowStep, strict=False)
     except msgspec.ValidationError:
         return None
     return row._replace(stage=_text(row.stage), cause=_text(row.cause), line=_text(row.line))
 
 
 def _text(text: str) -> str:
-    """A text that is one line, and that a terminal may have."""
-    return printable(" ".join(text[:_LONGEST].split()))
+    """Return a text as one line that is safe for a terminal."""
+    return printable(" ".join(text[:_MAX_TEXT].split()))
 
 
 class Log:
-    """Says the first slow step of a kind, and then how many there were: at 3, 10, 30, 100 and so on.
+    """Logs the first slow step of each kind, and then the count at 3, 10, 30, 100 and so on.
 
-    A step with an unknown cause is a row of the table, and no line. So is one that waited for a CPU.
+    Steps with an unknown cause or CPU contention are rows of the table, but not logged.
     """
 
     def __init__(self) -> None:
         self._walls: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0])
-        """By cause and function, how many there were, and their milliseconds."""
+        """Count and total milliseconds, by cause and function."""
 
     def say(self, row: SlowStep) -> None:
-        """A step was slow."""
-        if row.cause in (UNKNOWN, PROCESSOR):
+        """Log a slow step, if it is due."""
+        if row.cause in (UNKNOWN, CONTENTION):
             return
         kind = self._walls[row.cause, row.line.rpartition(":")[0]]
         kind[:] = count, wall_ms = kind[0] + 1, kind[1] + row.wall_ms

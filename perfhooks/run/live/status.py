@@ -1,4 +1,4 @@
-"""Where a rank is, as it says itself every few seconds: what others may look at while it runs."""
+"""Status of a rank. It writes the file every few seconds for other programs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one rank."""
+    """Status of one rank."""
 
     process: Process
     time: float
-    """When it said so, in seconds since 1970 by its own clock."""
+    """Time of the status, in seconds since 1970 by the clock of the rank."""
     loop: Loop
-    """The loop that steps."""
+    """Running loop."""
     waited: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    """What share of its time the thread that trains has waited for a processor; None where the system does not tell."""
+    """Run-queue wait of the training thread, as a share of the time; None if not available."""
 
     @classmethod
     def read(cls, run: Path, rank: int) -> Status | None:
-        """That of a rank; None where it says nothing."""
+        """Return the status of a rank; None if missing."""
         with contextlib.suppress(FileNotFoundError, PerfhooksError):
             return read_json(run / layout.status(rank), cls, "the status of a rank")
         return None

@@ -1,4 +1,4 @@
-"""What comes into a timeline, as it grows."""
+"""New rows of a growing timeline."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ if TYPE_CHECKING:
 
 
 class Tail:
-    """The end of a timeline at first, then what is new in it; what was read is never read again.
+    """Reads the end of a timeline first, and then only its new rows.
 
     Args:
-        path: The file; it need not be there yet.
-        most: Bytes that are read at once at most. Where more has come, the oldest of it is left out.
+        path: The file; it may not exist yet.
+        most: Maximum bytes of one read. If more are new, the oldest rows are skipped.
     """
 
     def __init__(self, path: Path, most: int) -> None:
         self._path = path
         self._most = most
         self._file: tuple[int, int] | None = None
-        self._at = 0
+        self._offset = 0
         self._is_torn = False
-        """Whether a line goes on at the place that was come to."""
+        """Whether the current offset is inside a line."""
 
     def read(self) -> list[Row]:
-        """The rows that are new; none where there is no such file, or none of its own."""
+        """Return the new rows; none if there is no regular file."""
         try:
-            # to open it, rather than to ask for its size, has a network disk say what is new
+            # open it instead of calling stat: network file systems refresh the size on open
             with os.fdopen(open_plain(self._path), "rb") as file:
                 now = os.fstat(file.fileno())
-                if self._file != (now.st_dev, now.st_ino) or now.st_size < self._at:
-                    self._file, self._at, self._is_torn = (now.st_dev, now.st_ino), 0, False
-                begin = max(self._at, now.st_size - self._most)
+                if self._file != (now.st_dev, now.st_ino) or now.st_size < self._offset:
+                    self._file, self._offset, self._is_torn = (now.st_dev, now.st_ino), 0, False
+                begin = max(self._offset, now.st_size - self._most)
                 file.seek(begin)
                 text = file.read(self._most)
         except OSError:
             return []
-        is_torn = self._is_torn or begin > self._at
-        # a line that is not whole is read again, unless it is longer than any row
+        is_torn = self._is_torn or begin > self._offset
+        # an incomplete line is read again, unless it is longer than any row
         end = text.rfind(b"\n") + 1 or (len(text) if len(text) == self._most else 0)
         if end:
-            self._at, self._is_torn = begin + end, not text[:end].endswith(b"\n")
+            self._offset, self._is_torn = begin + end, not text[:end].endswith(b"\n")
         return list(parsed(text[:end] if is_torn else b"\n" + text[:end]))
