@@ -91,7 +91,7 @@ class Cases:
             self._post.collect([loop], lambda loop: loop.where(1e8))
         if len(loop.inbox) > MOST_WAITING:
             raise WrongError(f"{len(loop.inbox)} requests wait")
-        course.take_in(STEP)
+        course.schedule_pending(STEP)
         waiting = sorted((said.first, said.last) for _, said in loop.answers if said.first is not None)
         if any(last >= first for (_, last), (first, _) in itertools.pairwise(waiting)) or len(waiting) > MOST_WAITING:
             raise WrongError(f"windows meet, or are too many: {waiting}")

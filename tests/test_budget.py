@@ -32,7 +32,7 @@ BLOCK = 512
 @pytest.fixture(autouse=True)
 def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(budget, "_learned", budget._Learned())
+    monkeypatch.setattr(budget, "_corrections", budget._Corrections())
 
 
 def operators(count):
@@ -128,7 +128,7 @@ def test_python_calls_are_bounded_while_a_step_is_longer_than_the_counted_one(mo
     monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: (own_s, 0.0))
     monkeypatch.setattr("perfhooks.record.loop.limits.budget.time.perf_counter", lambda: now)
     seen = WindowBudget(Limits(), {"with_stack": True})
-    seen.counted = StepCalls(1_000, 0.01)
+    seen.step_calls = StepCalls(1_000, 0.01)
     seen.begin()
     own_s = now = 0.01
     assert seen._calls(0.0) == pytest.approx(1_000)
@@ -149,7 +149,7 @@ def test_other_threads_call_as_fast_as_python_can_in_an_explaining_window(monkey
     monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: (0.01, 0.1))
     for limits, rate in ((EXPLAINING, 3_000_000), (Limits(), 300_000)):
         seen = WindowBudget(limits, {"with_stack": True})
-        seen.counted = StepCalls(1_000, 0.01)
+        seen.step_calls = StepCalls(1_000, 0.01)
         seen.begin()
         assert seen._calls(0.0) == pytest.approx(1_000 + 0.1 * rate)
 
@@ -164,7 +164,7 @@ def test_calls_of_other_threads_count_in_the_steps_that_fit(monkeypatch, step_s,
     seen = WindowBudget(EXPLAINING, {"with_stack": True})
     seen.begin_count()
     seen.end_count(calls=2_000, cpu_s=0.02, steps=2)
-    assert seen.counted == StepCalls(1_000, 0.01, 0.1, 300_000)
+    assert seen.step_calls == StepCalls(1_000, 0.01, 0.1, 300_000)
     assert seen.steps_that_fit(100, step_s) == pytest.approx(300_000 / calls, rel=0.01)
 
 

@@ -109,7 +109,7 @@ def test_what_a_training_said_is_kept_with_its_windows(tmp_path):
     prof = Profiler(schedule="wait=9 warmup=1 active=1", out=tmp_path, communication="my_exchange")
     place = Place(tmp_path / "train-000002-000002")
     place.folder.mkdir()
-    said = prof._course.windows.handover.recorded
+    said = prof._course.windows.handover.options
     capture = Capture(first=2, last=2, reached=3, state="spooled", token="0a1b", options=said,
                       handlers=({"type": "steps"},))  # fmt: skip
     place.save(capture)

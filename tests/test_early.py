@@ -328,7 +328,7 @@ class Program:
 
 @pytest.fixture
 def program(monkeypatch):
-    monkeypatch.setattr(lifetime, "_known", {})  # profilers of other tests in this process may wait for files
+    monkeypatch.setattr(lifetime, "_registered", {})  # profilers of other tests in this process may wait for files
     made = Program()
     yield made
     made.early.drop()
@@ -436,12 +436,12 @@ def test_who_begins_to_record_waits_for_what_another_thread_is_ending(monkeypatc
     thread = threading.Thread(target=spare.stop)
     thread.start()
     assert stopping.wait(60)
-    window.make_room()
+    window.end_spare_windows()
     assert not window.recorder_busy(), "it gives way"
     spare.yield_recorder, gives_way = None, spare.yield_recorder
     assert window.recorder_busy(), "somebody's own window does not"
     spare.yield_recorder = gives_way
     may_stop.set()
     thread.join(60)
-    window.make_room()
+    window.end_spare_windows()
     assert waited == [False]

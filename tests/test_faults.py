@@ -487,8 +487,8 @@ def test_a_clock_that_is_set_while_a_window_records_costs_that_window(train):
 def test_a_clock_that_is_merely_slow_or_fast_costs_no_window(monkeypatch, moved_s, recorded_s, is_doubtful):
     """Up to 1% of what was recorded, and a millisecond for the readings; beyond that it was set, forward or back."""
     monkeypatch.setattr(wall_clock, "ahead_s", lambda: 7.0 + moved_s)
-    assert (f"{moved_s:+.3f} s" in wall_clock.was_set(7.0, recorded_s)) == is_doubtful
-    assert bool(wall_clock.was_set(7.0, recorded_s)) == is_doubtful
+    assert (f"{moved_s:+.3f} s" in wall_clock.describe_change(7.0, recorded_s)) == is_doubtful
+    assert bool(wall_clock.describe_change(7.0, recorded_s)) == is_doubtful
 
 
 def test_data_loader_workers_forked_while_recording(train):

@@ -164,7 +164,7 @@ def test_frames_of_perfhooks_and_what_they_call_have_no_row(tmp_path):
     """But the program that a stand-in calls has: here a module, below a label, and the backward pass."""
     stand_in, other = (
         "perfhooks/record/loop/labelling.py(9): _labelled_call",
-        "perfhooks/record/loop/course.py(9): _turn",
+        "perfhooks/record/loop/controller.py(9): _turn",
     )
     trace = read(
         testing.write_trace(

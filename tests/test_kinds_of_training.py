@@ -56,22 +56,22 @@ def test_patch_of_module_calls_across_the_end_of_a_window():
         from perfhooks.record.loop import labelling
 
         before, model = Module.__call__, torch.nn.Linear(2, 2)
-        labelling.put("train")
+        labelling.start("train")
         patched = Module.__call__
 
         def patch(module, *args, **kwargs):
             return patched(module, *args, **kwargs)
 
         Module.__call__ = patch
-        labelling.take_back()
-        labelling.put("train")
+        labelling.stop()
+        labelling.start("train")
         model(torch.ones(2))
-        labelling.take_back()
+        labelling.stop()
         Module.__call__ = patched
         model(torch.ones(2))
-        labelling.put("train")
+        labelling.start("train")
         model(torch.ones(2))
-        labelling.take_back()
+        labelling.stop()
         assert Module.__call__ is before
     """
     run(sys.executable, "-c", code, code=0)

@@ -237,7 +237,7 @@ def test_what_it_does_not_write_is_the_host_alone_and_says_so(recorder):
     recorder(writes=False)
     trained(objects())
     capture = json.loads((windows()[0] / "rank0.capture.json").read_text())
-    assert "this window has the host alone" in capture["notes"][0]
+    assert "this window contains the host only" in capture["notes"][0]
     assert "aten::mm" in names(windows()[0] / "rank0.pt.trace.json.gz")
 
 

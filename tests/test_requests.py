@@ -57,7 +57,7 @@ def requested(*asked, base=None, step=0):
     loop.run = Run(Path("nowhere"))
     wanted = Requests(loop, base or OnRequest())
     loop.inbox.extend(asked)
-    wanted.take_in(step)
+    wanted.schedule_pending(step)
     return wanted, [said for _, said in loop.answers]
 
 
@@ -72,7 +72,7 @@ def active(phases, steps=200):
 def test_a_window_that_was_not_saved_is_refused_with_what_is_known_of_it():
     for notes, why in (([], "its trace was not saved"), (["the disk is full", "cut"], "the disk is full; cut")):
         phases, _ = requested(ask(first=50))
-        phases.recorded(phases.opening(49), None, 50, 52, notes)
+        phases.answer_recorded(phases.window_at(49), None, 50, 52, notes)
         (_, said) = phases.loop.answers[-1]
         assert (said.state, said.why) == ("refused", why)
         assert active(phases) == []
@@ -653,9 +653,8 @@ def test_sixteen_windows_wait_and_none_lies_a_billion_steps_ahead(caplog):
 
 def test_a_place_between_the_windows_of_a_schedule_is_looked_for_so_long_and_no_longer(monkeypatch):
     looked = []
-    monkeypatch.setattr(
-        Requests, "_after", lambda self, *span, real=Requests._after: looked.append(span) or real(self, *span)
-    )
+    real = Requests._end_of_overlap
+    monkeypatch.setattr(Requests, "_end_of_overlap", lambda self, *span: looked.append(span) or real(self, *span))
     _, said = requested(ask(steps=30), base=Schedule(wait=3, warmup=1, active=2))
     assert said[0].state == "refused"
     assert len(looked) <= 100

@@ -293,12 +293,12 @@ def test_a_warm_up_of_the_optimizer_does_not_hide_the_loader(heard):
 def test_a_profiler_of_ours_that_waits_for_its_files_is_nobody_elses(heard, monkeypatch):
     """As where an evaluation of many batches was recorded before the training begins."""
     monkeypatch.setattr(profiling, "why_not", WHY_NOT)
-    monkeypatch.setattr(lifetime, "_known", {})  # other tests of this process may wait for files
+    monkeypatch.setattr(lifetime, "_registered", {})  # other tests of this process may wait for files
     counted = profiling.begin
 
     def begin(asked, mode, step):
         counter = counted(asked, mode, step)
-        lifetime.opened(counter, counter)
+        lifetime.register(counter, counter)
         return counter
 
     monkeypatch.setattr(profiling, "begin", begin)

@@ -814,7 +814,7 @@ def test_three_profilers_share_one_thread_that_ends_with_them_and_stays_out_of_c
     if hasattr(os, "fork"):
         child = os.fork()
         if not child:
-            os._exit(len(threads()) + 2 * lifetime.is_anybody_known())
+            os._exit(len(threads()) + 2 * lifetime.has_profilers())
         assert os.waitpid(child, 0)[1] == 0
     for prof in profilers:
         prof.pause()

@@ -207,7 +207,7 @@ class StartupRecorder:
                 return
             self.is_new = False
             self.has_steps = has_steps
-            if recorder_busy() or lifetime.is_anybody_known(self.own_profilers):
+            if recorder_busy() or lifetime.has_profilers(self.own_profilers):
                 self._is_closed = True
             else:
                 self._open()
@@ -238,7 +238,7 @@ class StartupRecorder:
             self._label()
 
     def _label(self) -> None:
-        labelling.put(self.stage, self.at_call)
+        labelling.start(self.stage, self.at_call)
 
     def _next(self, step: int | None = None) -> None:
         """Start the next step.
@@ -313,7 +313,7 @@ class StartupRecorder:
 
     def _stop(self, window: Window, why: str | None) -> None:
         self.is_recording = False
-        labelling.take_back()
+        labelling.stop()
         window.loader = labelling.loader()
         mark = window.step_num
         window.close(self._step, why)
@@ -325,7 +325,7 @@ class StartupRecorder:
         self._is_closed = True
         if self._window is not None and self.is_recording:
             self.is_recording = False
-            labelling.take_back()
+            labelling.stop()
             self._window.leave_to_parent()
 
     # -- result -------------------------------------------------------------------------------------------------------

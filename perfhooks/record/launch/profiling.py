@@ -40,7 +40,7 @@ def why_not(ours: Collection[Any] = ()) -> str | None:
     """
     if recorder_busy():
         return "the script has a profiler of its own at work"
-    if lifetime.is_anybody_known(besides=ours):
+    if lifetime.has_profilers(besides=ours):
         return "the script profiles itself with perfhooks"
     return None
 

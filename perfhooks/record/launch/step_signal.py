@@ -364,13 +364,13 @@ class StepSignal:
             # these import torch, which is being imported when this module is
             from perfhooks.record.launch.early import StartupRecorder
             from perfhooks.record.loop.ending import lifetime
-            from perfhooks.record.loop.window import when_others_begin
+            from perfhooks.record.loop.window import listen_for_other_profilers
 
             self._early = StartupRecorder(self.events, self.asked.options, self._on_early_end)
             if self.asked.turns:
                 self._early.drop()
             else:
-                self._ignore_user_profiler = when_others_begin(self._on_user_profiler)
+                self._ignore_user_profiler = listen_for_other_profilers(self._on_user_profiler)
                 lifetime.at_signal(self._keep_before_kill)
         return self._early
 

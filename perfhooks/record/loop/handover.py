@@ -64,9 +64,9 @@ class Handover:
     ``perfhooks report`` finishes captures that the worker has not finished.
 
     Args:
-        wanted: Handlers for each window. Names, mappings and handler objects need only files. Plain callables get the
+        entries: Handlers for each window. Names, mappings and handler objects need only files. Plain callables get the
             window itself at its end. None or the name ``"default"`` makes all files that the options allow.
-        recorded: Recording options, and other facts for readers of the trace. Saved with each capture.
+        options: Recording options, and other facts for readers of the trace. Saved with each capture.
         stage: Name of the loop.
         background: Whether a worker process makes the files. Otherwise the training makes them itself.
         keep_windows: Number of windows to keep; None keeps all.
@@ -78,25 +78,25 @@ class Handover:
 
     def __init__(
         self,
-        wanted: HandlerLike | Sequence[HandlerLike] | None,
-        recorded: Mapping[str, Any],
+        entries: HandlerLike | Sequence[HandlerLike] | None,
+        options: Mapping[str, Any],
         *,
         stage: str,
         background: bool = False,
         keep_windows: int | None = None,
         on_error: OnError = "warn",
     ) -> None:
-        self._wanted, self._recorded = DEFAULT if wanted is None else wanted, recorded
-        self.makes_everything = wanted in (None, DEFAULT, [DEFAULT])
+        self._entries, self._all_options = DEFAULT if entries is None else entries, options
+        self.makes_everything = entries in (None, DEFAULT, [DEFAULT])
         """Whether the default handlers are used."""
-        self.recipes, self.calls = _split(_with_defaults(self._wanted, recorded))
+        self.recipes, self.calls = _split(_with_defaults(self._entries, options))
         self.places: list[Place] = []
         """Saved windows, in the order of their ends."""
         self.listeners: list[Callable[[Capture, Place], object]] = []
         self.when_saved: list[Callable[..., object]] = []
         """Listeners for saved traces. Their arguments are the run folder and ``is_speaker``."""
         self.tasks = Tasks(self._on_finished, on_error)
-        self.recorded = {name: value for name, value in recorded.items() if isinstance(value, bool | int | str)}
+        self.options = {name: value for name, value in options.items() if isinstance(value, bool | int | str)}
         self._stage = stage
         self._background = background
         self._keep_windows = keep_windows
@@ -173,7 +173,7 @@ class Handover:
         """Whether the queue is full, so that the next window must be skipped."""
         return self.tasks.windows_left >= QUEUE
 
-    def place_of(self, window: Recorded) -> Place | None:
+    def find_place(self, window: Recorded) -> Place | None:
         """Return the folder of a window; None if no files are written.
 
         The folder is named after the scheduled steps, so that all ranks use the same folder if one shortens its window.
@@ -181,13 +181,13 @@ class Handover:
         last = window.planned.last + window.shortened if window.planned else None
         return None if self.run is None else self.run.place(self._stage, window.first, last)
 
-    def enter(self, window: Recorded | None) -> None:
+    def report_open(self, window: Recorded | None) -> None:
         """Report the start of a window to the run, or its end with None."""
         if self.run is not None:
-            place = None if window is None else self.place_of(window)
+            place = None if window is None else self.find_place(window)
             self.run.enter_window(None if place is None else place.folder.name)
 
-    def take(self, window: Recorded, *, write: bool = True, release: Callable[[], None] | None) -> int | None:
+    def save(self, window: Recorded, *, write: bool = True, release: Callable[[], None] | None) -> int | None:
         """Save a recorded window, call the callables and queue the window for the worker.
 
         Args:
@@ -198,7 +198,7 @@ class Handover:
         Returns:
             Size of the saved trace in bytes; None if nothing was saved.
         """
-        place = self.place_of(window) if write else None
+        place = self.find_place(window) if write else None
         if place is not None and not window.ready:
             self._save_failure(window, place)
             return None
@@ -211,7 +211,7 @@ class Handover:
         finally:  # a callable may end the training
             freed_s = _timed(release) if release is not None else 0.0
             if place is not None and saved is not None:
-                self._enqueue(self._facts(window, place.rank, token), place, saved, freed_s)
+                self._enqueue(self._make_capture(window, place.rank, token), place, saved, freed_s)
         return None if saved is None else saved.bytes
 
     def _enqueue(self, facts: Capture, place: Place, saved: _Saved, freed_s: float) -> None:
@@ -236,12 +236,12 @@ class Handover:
     def _save_failure(self, window: Recorded, place: Place) -> None:
         logger.warning("%s has no trace: %s", place.folder.name, "; ".join(window.notes))
         with guard(f"saving the failure of {place.folder.name}", self._on_error):
-            place.save(replace(self._facts(window, place.rank), state="done"))
+            place.save(replace(self._make_capture(window, place.rank), state="done"))
 
-    def _facts(self, window: Recorded, rank: int, token: str = "") -> Capture:
+    def _make_capture(self, window: Recorded, rank: int, token: str = "") -> Capture:
         request, installation = window.request.asked if window.request else None, Installation.current()
         more = {} if request is None else dict(request.options)
-        recipes = _split(_with_defaults(self._wanted, {**self._recorded, **more}))[0] if more else self.recipes
+        recipes = _split(_with_defaults(self._entries, {**self._all_options, **more}))[0] if more else self.recipes
         return Capture(
             rank=rank,
             node=platform.node(),
@@ -259,7 +259,7 @@ class Handover:
             request="" if request is None else request.name or request.by,
             notes=tuple(window.notes),
             cost=Cost(stop_s=window.stop_s),
-            options={**self.recorded, **more},
+            options={**self.options, **more},
             versions=versions(),
             installation=installation,
             circumstances=Circumstances.current(
@@ -291,7 +291,7 @@ class Handover:
         """Handlers and storage that this process itself permits. The author of a file in the run is unknown."""
         return Permit(handlers=self.recipes, remote=None if self.run is None else self.run.remote)
 
-    def keep_time(self, loop: WatchedLoop) -> None:
+    def write_timeline(self, loop: WatchedLoop) -> None:
         """Append ended steps of a loop to the run's timeline. After one failure no further steps are written."""
         with loop.timeline.taking:
             rare, rows = loop.timeline.take_rare(), loop.timeline.rows()
@@ -328,7 +328,7 @@ class Handover:
         with loop.timeline.taking:
             self._has_lost_steps = True
 
-    def end_run(self) -> None:
+    def update_report(self) -> None:
         """Update the report with the steps since the last window, at the end of the loop."""
         if not self.places or not self._is_page_old:
             return
@@ -394,17 +394,17 @@ def _timed(act: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _with_defaults(wanted: HandlerLike | Sequence[HandlerLike], recorded: Mapping[str, Any]) -> list[HandlerLike]:
-    entries = list(wanted) if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
-    defaults = handlers.by_default(recorded)
+def _with_defaults(entries: HandlerLike | Sequence[HandlerLike], options: Mapping[str, Any]) -> list[HandlerLike]:
+    entries = list(entries) if isinstance(entries, Sequence) and not isinstance(entries, str) else [entries]
+    defaults = handlers.by_default(options)
     lists = [defaults if isinstance(entry, str) and entry == DEFAULT else [entry] for entry in entries]
     return [handler for handlers_ in lists for handler in handlers_]
 
 
-def _split(wanted: Sequence[HandlerLike]) -> tuple[tuple[dict[str, Any], ...], tuple[Callable[..., object], ...]]:
+def _split(entries: Sequence[HandlerLike]) -> tuple[tuple[dict[str, Any], ...], tuple[Callable[..., object], ...]]:
     """Return the recipes of handlers that need only files, and the callables that need the window."""
     recipes, calls = [], []
-    for handler in wanted:
+    for handler in entries:
         if isinstance(handler, str | Mapping):
             recipes.append(handlers.recipe(handler))
         elif isinstance(handler, Handler) and not isinstance(handler, type):

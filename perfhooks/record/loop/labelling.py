@@ -59,13 +59,13 @@ class _State:
 
     thread: int = 0
     """Labelled thread; 0 while labelling is off."""
-    inside: bool = False
+    is_label_open: bool = False
     """Whether an automatic label is open. Parts inside it get no label."""
-    aside: bool = False
+    is_restored: bool = False
     """Whether the original module call is restored until the open label ends."""
-    without_gradients: str = labels.VALIDATION
+    part_without_gradients: str = labels.VALIDATION
     """Part of module calls in evaluation mode without gradients."""
-    last: str = labels.FORWARD
+    last_part: str = labels.FORWARD
     """Part of the last module call."""
     is_wrapped: bool = False
     """Whether another library patched module calls after us. Its patch may call ours, and may restore it."""
@@ -98,11 +98,11 @@ class _Patch(NamedTuple):
     original: Any
     replacement: Any
 
-    def put(self) -> None:
+    def apply(self) -> None:
         setattr(self.owner, self.name, self.replacement)
         _state.changes += self.owner is Module
 
-    def take_back(self) -> None:
+    def undo(self) -> None:
         """Restore the original, unless another library has replaced the attribute since."""
         if vars(self.owner).get(self.name) is self.replacement:
             setattr(self.owner, self.name, self.original)
@@ -111,25 +111,29 @@ class _Patch(NamedTuple):
             _state.is_wrapped = True
 
 
-def put(
-    stage: str, heard: Callable[[Module], object] | None = None, read: Callable[[Any], object] | None = None
+def start(
+    stage: str, on_call: Callable[[Module], object] | None = None, on_read: Callable[[Any], object] | None = None
 ) -> None:
     """Label the parts that the current thread begins from now on. An active labelling stays unchanged.
 
     Args:
         stage: Name of the loop. In loops other than ``train``, calls without gradients are the forward pass.
-        heard: Called at each outermost module call.
-        read: Called with each iterator of a loader, once a step, before it is read.
+        on_call: Called at each outermost module call.
+        on_read: Called with each iterator of a loader, once a step, before it is read.
     """
-    _state.thread, _state.inside, _state.on_call = get_ident(), False, heard  # an error may have left a label open
-    _state.on_read = read or id
+    _state.thread, _state.is_label_open, _state.on_call = (
+        get_ident(),
+        False,
+        on_call,
+    )  # an error may have left a label open
+    _state.on_read = on_read or id
     _state.loaders.begin_step()
     if _state.patches:
         return
-    _state.last, _state.order, _state.loaders = labels.FORWARD, ModuleOrder(), LoadersRead()
+    _state.last_part, _state.order, _state.loaders = labels.FORWARD, ModuleOrder(), LoadersRead()
     _state.has_function_mode = False
     _state.has_gradients = stage == "train"
-    _state.without_gradients = labels.VALIDATION if _state.has_gradients else labels.FORWARD
+    _state.part_without_gradients = labels.VALIDATION if _state.has_gradients else labels.FORWARD
     if _state.changes < _MOST_CHANGES and _find_original():
         _state.patches.append(_Patch(Module, "__call__", _call_module, _labelled_call))
     _state.patches += [
@@ -141,7 +145,7 @@ def put(
         _state.patches.append(_Patch(reader, "__next__", reader.__next__, _noting_reads(reader.__next__)))
     _state.patches.append(_Patch(record_function, "__init__", record_function.__init__, _escaping(record_function)))
     for patch in _state.patches:
-        patch.put()
+        patch.apply()
 
 
 def _find_original() -> bool:
@@ -161,11 +165,11 @@ def _find_original() -> bool:
     return True
 
 
-def take_back() -> None:
+def stop() -> None:
     """Restore all originals."""
     while _state.patches:
-        _state.patches.pop().take_back()
-    _state.thread, _state.inside, _state.aside, _state.on_call, _state.on_read = 0, False, False, None, id
+        _state.patches.pop().undo()
+    _state.thread, _state.is_label_open, _state.is_restored, _state.on_call, _state.on_read = 0, False, False, None, id
 
 
 def loader() -> Loader | None:
@@ -268,7 +272,7 @@ def _labelling(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def labelled(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or _state.inside or get_ident() != _state.thread:
+        if is_compiling() or _state.is_label_open or get_ident() != _state.thread:
             return function(*args, **kwargs)
         label = begin(part)
         try:
@@ -329,14 +333,14 @@ def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
         return _call_module(module, *args, **kwargs)
     # Most calls are inner ones, and with stacks every function called here adds an event to the trace. So this path is
     # the same on other threads, and _is_compiled is inlined.
-    is_noted = _state.inside and id(module) in _state.order.seen
+    is_noted = _state.is_label_open and id(module) in _state.order.seen
     if is_noted and module._compiled_call_impl is None and type(module).__name__ != _COMPILED:
         return _call_module(module, *args, **kwargs)
     if is_compiling() or get_ident() != _state.thread:
         return _call_module(module, *args, **kwargs)
     if id(module) not in _state.order.seen:
-        _state.order.add(module, is_outermost=not _state.inside)
-    if _state.inside:
+        _state.order.add(module, is_outermost=not _state.is_label_open)
+    if _state.is_label_open:
         if _is_compiled(module):
             _restore_call()
         return _call_module(module, *args, **kwargs)
@@ -358,14 +362,14 @@ def _is_compiled(module: Module) -> bool:
 
 def _restore_call() -> None:
     """Restore the original call for compiled modules. torch.compile would try to compile ours at a graph break."""
-    if not _state.aside and vars(Module).get("__call__") is _labelled_call and _state.changes < _MOST_CHANGES:
-        _state.aside = True
-        _state.patches[0].take_back()
+    if not _state.is_restored and vars(Module).get("__call__") is _labelled_call and _state.changes < _MOST_CHANGES:
+        _state.is_restored = True
+        _state.patches[0].undo()
 
 
 def _begin_call(module: Module) -> _Label:
     try:
-        part = _state.last = _part_of(module)
+        part = _state.last_part = _part_of(module)
         if _is_compiled(module):
             _restore_call()
     except Exception:  # an error in the model's code must not end the training
@@ -381,13 +385,13 @@ def _part_of(module: Module) -> str:
     if torch.is_grad_enabled():
         return labels.FORWARD
     if not module.training:
-        return _state.without_gradients
-    return _state.last if next(module.parameters(), None) is None else labels.FORWARD
+        return _state.part_without_gradients
+    return _state.last_part if next(module.parameters(), None) is None else labels.FORWARD
 
 
 def _begin(part: str) -> _Label:
     """Open a label. Return None if that fails."""
-    _state.inside = True
+    _state.is_label_open = True
     try:
         if not _state.has_function_mode:
             _state.has_function_mode = any(not type(mode).__module__.startswith("torch.") for mode in _function_modes())
@@ -400,11 +404,11 @@ def _begin(part: str) -> _Label:
 
 
 def _end(label: _Label) -> None:
-    _state.inside = False
-    if _state.aside and _state.patches:
-        _state.aside = False
+    _state.is_label_open = False
+    if _state.is_restored and _state.patches:
+        _state.is_restored = False
         if vars(Module).get("__call__") is _call_module:
-            _state.patches[0].put()
+            _state.patches[0].apply()
     if label is not None:
         try:
             label.__exit__(None, None, None)

@@ -89,7 +89,7 @@ class Membership:
         self._handover.open(run, starts_worker=False)  # a process that is forked meanwhile would inherit its pipes
         opened(run)
 
-    def meet(self) -> bool:
+    def update_rank(self) -> bool:
         """Update the rank if the process group was created after the start, for example with ``mp.spawn``.
 
         Returns:
@@ -125,7 +125,7 @@ class Membership:
         facts = {
             "schedule": self._requests.fields,
             "handlers": self._handover.recipes,
-            "options": self._handover.recorded,
+            "options": self._handover.options,
             "ranks": said(self._options["ranks"]),
             "keep_windows": self._options["keep_windows"],
             "steps_by": self.steps_by,

@@ -74,7 +74,7 @@ class ModuleOrder:
                     yield identity, f"{kind}.{short}" if several else short
 
     def _roots(self) -> list[Module]:
-        """Return the outermost modules that contain each other nowhere."""
+        """Return the outermost modules that are not part of another one."""
         modules = [module for reference in self._outermost.values() if (module := reference()) is not None]
         inner = {id(part) for module in modules for name, part in module.named_modules() if name}
         return [module for module in modules if id(module) not in inner]

@@ -41,7 +41,7 @@ class UnavailableError(PerfhooksError):
     """The recorder is not available."""
 
 
-def of_words(words: str) -> Any:
+def config_of_text(words: str) -> Any:
     """Return the configuration for the part of an activity after the colon.
 
     For example ``cuspy``, or ``cuspy+environment_counters``.
@@ -56,16 +56,16 @@ def of_words(words: str) -> Any:
     if name != NAME:
         raise OptionError(f"activities: {name!r} is no recorder; {NAME!r} is torch's next one, as in 'cuda:{NAME}'")
     fields = {_TYPE: "CuspyConfig", **{_SWITCH + switch: True for switch in switches}}
-    return of_mapping({"profiler_configs": [fields]})
+    return config_of_mapping({"profiler_configs": [fields]})
 
 
-def of_mapping(mapping: Mapping[str, Any]) -> Any:
+def config_of_mapping(mapping: Mapping[str, Any]) -> Any:
     """Return torch's ``ProfilerActivityConfig`` for a mapping of a configuration file.
 
         {"profiler_configs": [{"type": "CuspyConfig"}, {"type": "PerformanceMetricsConfig", "metric_names": [...]}]}
 
     Returns:
-        See `of_words`.
+        See `config_of_text`.
 
     Raises:
         OptionError: A field is unknown in torch's classes.
@@ -92,7 +92,7 @@ def _config(config: Any) -> Any:
     return kind(**fields)
 
 
-def checked(activity: Any) -> Any:
+def check_activity(activity: Any) -> Any:
     """Return an activity. Its next recorder is removed, after a warning, if it cannot be imported.
 
     Args:
@@ -196,7 +196,7 @@ def drain(window: Any) -> None:
         torch.cuda.synchronize()
 
 
-def check(observer: Any) -> None:
+def check_observer(observer: Any) -> None:
     """Check the device observer before Kineto prepares. Kineto prepares once, with or without a device.
 
     Raises:
@@ -206,7 +206,7 @@ def check(observer: Any) -> None:
         raise UnavailableError("its observer is not available")
 
 
-def written(window: Any, path: Path) -> Path:
+def export_path(window: Any, path: Path) -> Path:
     """Return the path of a window's exported trace: the given path, or a compressed file beside it.
 
     It waits for the export, even if torch was configured to write later (``cuspy_async_export``). Device events are in
@@ -229,7 +229,7 @@ def written(window: Any, path: Path) -> Path:
     return path
 
 
-def let_go(window: Any) -> None:
+def finish_exports(window: Any) -> None:
     """End the recording of the device for a window that was not saved."""
     if is_used(window):
         with guard("ending torch's next recorder"):

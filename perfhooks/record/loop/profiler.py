@@ -12,10 +12,10 @@ from perfhooks.core.errors import OptionError
 from perfhooks.core.guard import cause_of, guard, logger, speak_up
 from perfhooks.core.options import Options, check_request, checked, recording, with_options
 from perfhooks.core.schedule import Schedule
-from perfhooks.record.loop.course import LoopController, State
+from perfhooks.record.loop.controller import LoopController, State
 from perfhooks.record.loop.ending import lifetime
 from perfhooks.record.loop.like_torch.accepted import check_recording, legacy_activities
-from perfhooks.record.loop.like_torch.face import TorchFace
+from perfhooks.record.loop.like_torch.interface import TorchInterface
 from perfhooks.record.loop.like_torch.labelled_range import LabelledRange
 from perfhooks.record.loop.loader import SteppingLoader
 from perfhooks.record.watch.loops import Asked
@@ -47,7 +47,7 @@ def _selects_no_rank(_: Job) -> bool:
 
 
 @with_options()
-class Profiler(TorchFace):
+class Profiler(TorchInterface):
     """Profiles the steps of a loop on a schedule, in place of ``torch.profiler.profile``.
 
     Without a schedule it records from start to stop, as torch does. With a schedule or ``out`` it writes a run folder.
@@ -110,12 +110,12 @@ class Profiler(TorchFace):
         Raises:
             OptionError: ``step`` is negative or no integer.
         """
-        lifetime.opened(self._course, self)
+        lifetime.register(self._course, self)
         try:
             self._course.start(step, out, run)
         finally:
             if self._course.is_over:
-                lifetime.forget(self._course)
+                lifetime.unregister(self._course)
 
     def stop(self, cause: str | None = None) -> None:
         """End the loop, if it has not ended yet. An open window is kept and marked as partial.
@@ -126,7 +126,7 @@ class Profiler(TorchFace):
         self.pause(cause)
         self._course.end()
         if self._course.is_over:
-            lifetime.forget(self._course)
+            lifetime.unregister(self._course)
 
     def pause(self, cause: str | None = None) -> None:
         """Pause the loop. Unlike ``stop()``, no warning is logged about windows that are still to come.
@@ -144,7 +144,7 @@ class Profiler(TorchFace):
         """
         folder = self._course.discard()
         if folder is not None:
-            lifetime.forget(self._course)
+            lifetime.unregister(self._course)
         return folder
 
     def abandon(self) -> None:
@@ -170,7 +170,7 @@ class Profiler(TorchFace):
         Args:
             window: The window, ended and not saved.
         """
-        lifetime.opened(self._course, self)
+        lifetime.register(self._course, self)
         with lifetime.busy(), guard("saving the first steps", self._course.options["on_error"]):
             self._course.windows.adopt(window)
 

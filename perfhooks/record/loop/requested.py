@@ -98,23 +98,23 @@ class Requests:
         if isinstance(self.base, WhenSettled):
             self.base.begin(step, clock())
 
-    def take_in(self, step: int) -> None:
+    def schedule_pending(self, step: int) -> None:
         """Schedule pending requests at ``step``, the current step, or later, and remove finished windows."""
         while self.loop.inbox:
-            self._place(self.loop.inbox.popleft(), step)
+            self._schedule_request(self.loop.inbox.popleft(), step)
         self._windows = [window for window in self._windows if window.planned.last >= step]
         if isinstance(self.base, WhenSettled) and not self._windows:
-            self._settle(self.base, step)
+            self._plan_window(self.base, step)
 
-    def _settle(self, base: WhenSettled, step: int) -> None:
+    def _plan_window(self, base: WhenSettled, step: int) -> None:
         """Schedule the window of a loop without a schedule, if it begins now."""
-        walls = self._walls_since(max(step - MOST_LOOKED_AT, 0))
+        walls = self._step_times_since(max(step - MOST_LOOKED_AT, 0))
         if walls is None:
             return  # retry at the next step
         planned = base.decided(step, clock(), walls, together=current_job().world_size > 1)
         self.base = base if planned is None else _schedule_of(planned)
 
-    def _walls_since(self, step: int) -> list[int] | None:
+    def _step_times_since(self, step: int) -> list[int] | None:
         """Return step times in ns, or None while they are being written. The training does not wait for the lock."""
         timeline = self.loop.timeline
         if not timeline.taking.acquire(blocking=False):
@@ -129,7 +129,7 @@ class Requests:
         """End the window of a loop without a schedule earlier."""
         self.base = _schedule_of(planned)
 
-    def opening(self, step: int) -> RequestedWindow | None:
+    def window_at(self, step: int) -> RequestedWindow | None:
         """Return the requested window that begins at a step."""
         return next((window for window in self._windows if window.planned.first == step), None)
 
@@ -139,18 +139,18 @@ class Requests:
         Args:
             why: Reason for the answers.
         """
-        waiting = [*(window.asked for window in self._windows), *self.loop.inbox]
+        pending = [*(window.asked for window in self._windows), *self.loop.inbox]
         self.loop.inbox.clear()
         self._windows = []
-        for asked in waiting:
-            self.loop.answer(asked, "ended", why=why)
+        for request in pending:
+            self.loop.answer(request, "ended", why=why)
 
     def refuse(self, window: RequestedWindow, why: str) -> None:
         """Answer that a window will not be recorded."""
         self._forget(window)
         self.loop.answer(window.asked, "refused", why=why)
 
-    def recorded(
+    def answer_recorded(
         self, window: RequestedWindow, folder: str | None, first: int, last: int, notes: Sequence[str]
     ) -> None:
         """Answer that a window has been recorded.
@@ -169,40 +169,40 @@ class Requests:
         self.loop.answer(window.asked, "recorded", window=folder, first=first, last=last, why=window.note)
 
     def _forget(self, window: RequestedWindow) -> None:
-        self._windows = [kept for kept in self._windows if kept is not window]
+        self._windows = [planned for planned in self._windows if planned is not window]
 
-    def _place(self, asked: Asked, step: int) -> None:
+    def _schedule_request(self, request: Asked, step: int) -> None:
         was_full, self._is_full = self._is_full, len(self._windows) >= MOST_WAITING
         if self._is_full:
-            if asked.name or not was_full:  # a training may send a request at every step
-                self.loop.answer(asked, "refused", why=f"{MOST_WAITING} windows on request wait already")
+            if request.name or not was_full:  # a training may send a request at every step
+                self.loop.answer(request, "refused", why=f"{MOST_WAITING} windows on request wait already")
             return
-        if asked.first is not None and asked.first > step + _FARTHEST:
-            self.loop.answer(asked, "refused", why=f"step {asked.first} is too far ahead: this is step {step}")
+        if request.first is not None and request.first > step + _FARTHEST:
+            self.loop.answer(request, "refused", why=f"step {request.first} is too far ahead: this is step {step}")
             return
-        is_late = asked.first is not None and asked.first < step
-        start = step if asked.first is None or is_late else asked.first - WARMUP
+        is_late = request.first is not None and request.first < step
+        start = step if request.first is None or is_late else request.first - WARMUP
         warmup = min(WARMUP, WARMUP + start - step)  # shorter if the request came just before its step
-        first = self._gap(max(start, step), warmup + asked.steps)
+        first = self._find_gap(max(start, step), warmup + request.steps)
         if first is None:
-            self.loop.answer(asked, "refused", why="everything is recorded anyway: the schedule leaves no gap")
+            self.loop.answer(request, "refused", why="everything is recorded anyway: the schedule leaves no gap")
             return
         note = ""
-        if asked.first is not None and (is_late or first + warmup != asked.first):
+        if request.first is not None and (is_late or first + warmup != request.first):
             why = f"step {step} had begun when the request was seen" if is_late else "other windows come first"
-            note = f"the window was requested for step {asked.first}: {why}"
-        self._keep(RequestedWindow.at(asked, first, warmup, note), "late" if is_late else "accepted")
+            note = f"the window was requested for step {request.first}: {why}"
+        self._accept(RequestedWindow.at(request, first, warmup, note), "late" if is_late else "accepted")
 
-    def _keep(self, window: RequestedWindow, state: State) -> None:
+    def _accept(self, window: RequestedWindow, state: State) -> None:
         self._windows.append(window)
         _, active, last = window.planned
         folder = layout.window(file_name(self.loop.stage), active, last)
         self.loop.answer(window.asked, state, window=folder, first=active, last=last, why=window.note)
 
-    def _gap(self, first: int, length: int) -> int | None:
-        """Return the first step, at ``first`` or later, of a gap with ``length`` steps; None if there is none."""
+    def _find_gap(self, first: int, length: int) -> int | None:
+        """Return the first step, at ``first`` or later, of a gap with ``length`` steps; None if no gap is found."""
         for _ in range(_MOST_TRIES):
-            next_first = self._after(first, first + length - 1)
+            next_first = self._end_of_overlap(first, first + length - 1)
             if next_first is None:
                 return first
             if next_first < 0:
@@ -210,7 +210,7 @@ class Requests:
             first = next_first
         return None
 
-    def _after(self, first: int, last: int) -> int | None:
+    def _end_of_overlap(self, first: int, last: int) -> int | None:
         """Return the step after a window that overlaps the steps; None without overlap, -1 if it has no end."""
         for window in self._windows:
             if window.planned.first <= last and first <= window.planned.last:
@@ -225,11 +225,11 @@ class Requests:
 
     # -- as a schedule -----------------------------------------------------------------------------------------------
 
-    def _at(self, step: int) -> RequestedWindow | None:
+    def _window_during(self, step: int) -> RequestedWindow | None:
         return next((window for window in self._windows if window.planned.first <= step <= window.planned.last), None)
 
     def _phases_at(self, step: int) -> Phases:
-        window = self._at(step)
+        window = self._window_during(step)
         return self.base if window is None else window.phases
 
     def _phases(self) -> list[Phases]:
@@ -241,15 +241,15 @@ class Requests:
 
     def opens(self, step: int) -> bool:
         """Return whether a window begins at a step. A requested window moves behind windows of a user's callable."""
-        window = self._at(step)
+        window = self._window_during(step)
         if window is None:
             return self.base.opens(step)
         if window.planned.first != step:
             return False
         if isinstance(self.base, CallableSchedule) and self.base.phase(step) is not Phase.WAIT:
             self._forget(window)
-            first = self._gap(step + 1, WARMUP + window.asked.steps) or step + 1
-            self._keep(RequestedWindow.at(window.asked, first, WARMUP, "other windows come first"), "accepted")
+            first = self._find_gap(step + 1, WARMUP + window.asked.steps) or step + 1
+            self._accept(RequestedWindow.at(window.asked, first, WARMUP, "other windows come first"), "accepted")
             return self.base.opens(step)
         return True
 

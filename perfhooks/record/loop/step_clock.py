@@ -29,7 +29,7 @@ class StepClock:
         """Next step at whose start work is due. Initially the first step, to detect a missing start."""
         self.is_recording = False
         """Whether the current step is recorded, so that labels are useful."""
-        self._listen(*(_ignore,) * 5)
+        self._set_functions(*(_ignore,) * 5)
 
     def begin(self, timeline: Timeline, counting: Callable[[Callable[[int], None]], Callable[[int], None]]) -> None:
         """Start measuring times.
@@ -39,14 +39,14 @@ class StepClock:
             counting: Wraps the function that ends a step with further work at each end.
         """
         keeping = (timeline.data_arrived, timeline.data_asked, timeline.set_aside, timeline.passed_back)
-        self._listen(counting(timeline.end_step), *keeping)
+        self._set_functions(counting(timeline.end_step), *keeping)
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """Count steps without measuring times."""
         self.due = NEVER
-        self._listen(*(_ignore,) * 5)
+        self._set_functions(*(_ignore,) * 5)
 
-    def _listen(
+    def _set_functions(
         self,
         end_step: Callable[[int], None],
         arrive: Callable[[int], None],

@@ -193,7 +193,7 @@ class Tasks:
         reap()
         return not self.pending
 
-    def rest(self) -> None:
+    def close_when_done(self) -> None:
         """Let the worker end after its tasks, because no window follows for now."""
         if self.worker is not None and not self.pending:
             self.worker.leave(_EXIT_S)

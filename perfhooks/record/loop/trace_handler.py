@@ -56,7 +56,7 @@ def on_trace_ready(
                 runs.append(Run.open(out, run, current_job(), {}))
                 handovers.append(Handover(list(wanted) or None, _options(profile), stage=stage))
                 handovers[0].open(runs[0])
-            handovers[0].take(_Foreign(profile), release=None)
+            handovers[0].save(_Foreign(profile), release=None)
 
     return handle
 

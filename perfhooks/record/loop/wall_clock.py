@@ -20,7 +20,7 @@ def _read() -> tuple[float, float]:
     return after - before, now - (before + after) / 2
 
 
-def was_set(ahead_at_start_s: float, recorded_s: float) -> str:
+def describe_change(ahead_at_start_s: float, recorded_s: float) -> str:
     """Return a note about a changed system clock; empty if the times are right.
 
     Args:

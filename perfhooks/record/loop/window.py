@@ -99,7 +99,7 @@ def recorder_owner() -> str:
     return next((window.started_at for window in list(_open) if window.yield_recorder is None), "")
 
 
-def make_room() -> None:
+def end_spare_windows() -> None:
     """End the windows that yield to other windows, and wait for other threads that stop one."""
     for window in (*list(_open), *_ending_elsewhere()):
         if window.yield_recorder is not None:
@@ -112,7 +112,7 @@ def _ending_elsewhere() -> list[Window]:
     return [window for window, thread in list(_ending.items()) if thread is not here and thread.is_alive()]
 
 
-def spares() -> list[Window]:
+def spare_windows() -> list[Window]:
     """Return the spare windows that record or have a trace."""
     return [window for window in list(_spare) if window.ready or window in _open]
 
@@ -126,7 +126,7 @@ def _is_recording() -> bool:
     return bool(torch._C._autograd._profiler_enabled())  # noqa: SLF001 -- torch has no public function for this
 
 
-def when_others_begin(listener: Callable[[], object]) -> Callable[[], None]:
+def listen_for_other_profilers(listener: Callable[[], object]) -> Callable[[], None]:
     """Call a listener before a profiler of another library starts, because it records nothing beside an open window.
 
     Args:
@@ -161,7 +161,7 @@ def _notifying(method: Callable[..., Any], listener: Callable[[], object]) -> Ca
     return begin
 
 
-def also_counting(end_step: Callable[[int], None]) -> Callable[[int], None]:
+def counting_for_daemon(end_step: Callable[[int], None]) -> Callable[[int], None]:
     """Return ``end_step``, which also increments torch's step count if a daemon needs it.
 
     Dynolog selects steps by that count (``--iterations``). torch uses the maximum of all counters, so a step that a
@@ -182,7 +182,7 @@ def also_counting(end_step: Callable[[int], None]) -> Callable[[int], None]:
     return end
 
 
-def is_exchanged(face: type) -> bool:
+def replaces_torch_profile(face: type) -> bool:
     """Return whether the program replaced ``torch.profiler.profile`` by a class of ours."""
     return torch.profiler.profile is face
 
@@ -417,7 +417,7 @@ class Window(Recorded, TorchProfile):
         _open.add(self)
         if self.with_stack and not self.budget.is_running:
             self.budget.begin_count()
-            self._count = CallCount(self.budget.most_calls())
+            self._count = CallCount(self.budget.max_calls())
             self._count.begin()
         if self.yield_recorder is not None:
             _spare.add(self)
@@ -478,7 +478,7 @@ class Window(Recorded, TorchProfile):
         return self._thread is not None and self._thread is not threading.current_thread() and self._thread.is_alive()
 
     @property
-    def where(self) -> str:
+    def thread_hint(self) -> str:
         """Return a message with the recorded thread and the remedy."""
         here, there = threading.current_thread().name, getattr(self._thread, "name", "")
         return (
@@ -507,7 +507,7 @@ class Window(Recorded, TorchProfile):
         hidden = {"_inductor"} & lazy if "torch._inductor" not in sys.modules else set()
         lazy -= hidden
         try:
-            with deprecated.once(self):
+            with deprecated.warn_once(self):
                 next_recorder.prepare(self, super().prepare_trace)
         finally:
             lazy |= hidden
@@ -520,7 +520,7 @@ class Window(Recorded, TorchProfile):
     @_cuspy_profiler_observer.setter
     def _cuspy_profiler_observer(self, observer: Any) -> None:
         if observer is not None:
-            next_recorder.check(observer)
+            next_recorder.check_observer(observer)
         self._observer = observer
 
     def start_trace(self) -> None:
@@ -569,11 +569,11 @@ class Window(Recorded, TorchProfile):
                 f"torch {torch.__version__} cannot process the Python stacks of this window, and has lost the window; "
                 "later windows are recorded without stacks"
             ) from error
-        open_ranges.note(self.profiler)
+        open_ranges.store_open_ranges(self.profiler)
         self._thread = None
         self.stop_s = time.perf_counter() - began
         self.ended = time.time()
-        doubt = wall_clock.was_set(self._ahead_s, time.perf_counter() - self._began)
+        doubt = wall_clock.describe_change(self._ahead_s, time.perf_counter() - self._began)
         self.ready = not doubt
         self.notes += [doubt] if doubt else []
         if self.current_action.name == "DEVICE_STOPPED":
@@ -590,7 +590,7 @@ class Window(Recorded, TorchProfile):
         """
         try:
             super().export_chrome_trace(os.fspath(path))
-            if (written := next_recorder.written(self, path)) != path:
+            if (written := next_recorder.export_path(self, path)) != path:
                 written.replace(path)
             _check_complete(path)
             if self.marks_before:
@@ -657,7 +657,7 @@ class Window(Recorded, TorchProfile):
         """Free torch's objects immediately: they are reference cycles, which the garbage collector frees late."""
         self.ready = False
         self._forget_file()
-        next_recorder.let_go(self)
+        next_recorder.finish_exports(self)
         recorder, self.profiler = self.profiler, None
         # not getattr: torch's property would parse all events only to free them
         attributes = {} if recorder is None else vars(recorder)

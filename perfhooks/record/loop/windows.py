@@ -18,11 +18,11 @@ from perfhooks.record.loop.loaders.workers import LoaderWorkers
 from perfhooks.record.loop.window import (
     LostStacksError,
     Window,
+    end_spare_windows,
     is_spare_recording,
-    make_room,
     recorder_busy,
     recorder_owner,
-    spares,
+    spare_windows,
 )
 from perfhooks.run.capture import EXPLAINS
 from perfhooks.run.job import current_job
@@ -98,25 +98,25 @@ class Windows:
     @property
     def is_explaining(self) -> bool:
         """Whether the open window only records stacks and shapes for explanations."""
-        return self.current is not None and _explains(self.current)
+        return self.current is not None and _is_explaining(self.current)
 
     def open(self, step: int) -> None:
         """Open the window that is due at a step, or log why it is skipped."""
-        request = self._requests.opening(step)
-        why = self._why_not(step)
+        request = self._requests.window_at(step)
+        why = self._reason_to_skip(step)
         if why is not None:
             self.skipped += 1
             logger.warning("%s", why)
             if request is not None:
                 self._requests.refuse(request, why)
             return
-        self._begin(self._scheduled(step) if request is None else self._requested(request, step))
+        self._begin(self._make_scheduled(step) if request is None else self._make_requested(request, step))
         self.begun += 1
 
-    def _why_not(self, step: int) -> str | None:
+    def _reason_to_skip(self, step: int) -> str | None:
         """Return the reason that no window can start now, or None."""
         is_same_step = is_spare_recording() or self._ended_at == step
-        make_room()
+        end_spare_windows()
         if recorder_busy() or is_spare_recording():
             line = recorder_owner()
             owner = f", which {line} started and which is still open; call its stop()" if line else ""
@@ -131,7 +131,7 @@ class Windows:
             return f"too many windows wait for their files: the window at step {step} is skipped"
         return None
 
-    def _scheduled(self, step: int) -> Window:
+    def _make_scheduled(self, step: int) -> Window:
         phases = self._requests.base
         if self._options["acc_events"] and self.last is not None:
             window = self.last
@@ -139,19 +139,19 @@ class Windows:
             window.request = None
         else:
             marks_steps = self.membership.writes or not self._requests.is_until_stop
-            window = self._window(step, phases, {}, marks_steps=marks_steps)
+            window = self._make_window(step, phases, {}, marks_steps=marks_steps)
         return window
 
-    def _requested(self, request: RequestedWindow, step: int) -> Window:
+    def _make_requested(self, request: RequestedWindow, step: int) -> Window:
         if request.asked.options.get("with_stack") and (danger := stack_support.danger()) is not None:
             logger.warning("with_stack was requested: %s", danger)
         is_explaining = request.asked.by == EXPLAINS
-        window = self._window(step, request.phases, request.asked.options, is_explaining=is_explaining)
+        window = self._make_window(step, request.phases, request.asked.options, is_explaining=is_explaining)
         window.request = request
         window.notes += [request.note] if request.note else []
         return window
 
-    def _window(
+    def _make_window(
         self,
         first: int,
         phases: Phases,
@@ -165,7 +165,7 @@ class Windows:
         return Window(
             first=first,
             phases=phases,
-            on_trace_ready=self._ready,
+            on_trace_ready=self._save,
             recording={**self.recording, **more},
             marks_steps=marks_steps,
             limits=explaining.limits(limits) if is_explaining else limits,
@@ -181,7 +181,7 @@ class Windows:
         is_unplanned = self._requests.is_unplanned and window.request is None
         self._may_shorten = is_unplanned and current_job().world_size == 1
         self.handover.warm_up()
-        self.handover.enter(window)
+        self.handover.report_open(window)
         lifetime.watch(window)
         self.workers.prepare()
         try:
@@ -196,10 +196,10 @@ class Windows:
         planned = window.planned
         if planned is None:
             return window.budget.is_spent()
-        if step == planned.active and _explains(window):
-            self._cut(window, planned, planned.active + self.second.steps_that_fit(window))
+        if step == planned.active and _is_explaining(window):
+            self._shorten(window, planned, planned.active + self.second.steps_that_fit(window))
         elif planned.active < step <= planned.last and not window.has_room_for_step():
-            self._cut(window, planned, step)
+            self._shorten(window, planned, step)
         elif planned.active <= step <= planned.last and self._has_enough(window):
             window.planned = planned._replace(last=step - 1)
             self._requests.shorten(window.planned)
@@ -216,12 +216,12 @@ class Windows:
 
     def _release_spares(self) -> None:
         """Free recordings of the program's first steps. A window has recorded a step, so reports do not need them."""
-        for spare in spares():
+        for spare in spare_windows():
             with lifetime.busy():
                 spare.release()
                 lifetime.unwatch(spare)
 
-    def _cut(self, window: Window, planned: Planned, end: int) -> None:
+    def _shorten(self, window: Window, planned: Planned, end: int) -> None:
         """End a window before a step."""
         if end > planned.last:
             return
@@ -229,13 +229,13 @@ class Windows:
         window.planned = planned._replace(last=end - 1)
         if end == planned.active:
             logger.info(explaining.LEFT_OUT, words.ms(1e3 * EXPLAINING_S))
-        elif not (self._requests.is_unplanned or _explains(window)):
+        elif not (self._requests.is_unplanned or _is_explaining(window)):
             steps, limit = words.steps(planned.active, end - 1), window.budget.limits.name
             logger.warning("the window ends after %s: one more step would exceed %s", steps, limit)
 
     def _leave(self, window: Window) -> None:
         lifetime.unwatch(window)
-        self.handover.enter(None)
+        self.handover.report_open(None)
 
     def adopt(self, window: Window) -> None:
         """Save a window that was recorded before this loop, because the loop recorded no window.
@@ -245,12 +245,12 @@ class Windows:
         """
         self.begun += 1
         self.handover.open(self.handover.run)  # the loop may have ended, and closed its worker
-        self._ready(window)
+        self._save(window)
 
     def label(self) -> None:
         """Label the parts of the step automatically; called at every recorded step."""
         if self._options["labels"] and self.membership.writes:
-            labelling.put(self._options["stage"], read=self.workers.watch)
+            labelling.start(self._options["stage"], on_read=self.workers.watch)
 
     def close(self, reached: int, partial: str | None) -> None:
         """End the open window, if there is one.
@@ -263,7 +263,7 @@ class Windows:
         if window is None:
             return
         self._ended_at = reached
-        labelling.take_back()
+        labelling.stop()
         labelling.describe(window)
         window.loader = labelling.loader()
         self.workers.end(labelling.iterators())
@@ -273,7 +273,7 @@ class Windows:
             window.close(reached, partial)
         except LostStacksError:
             # later windows are recorded without stacks, and their options show it
-            self.recording["with_stack"] = self.handover.recorded["with_stack"] = False
+            self.recording["with_stack"] = self.handover.options["with_stack"] = False
             raise
         finally:
             self._leave(window)
@@ -283,7 +283,7 @@ class Windows:
                 event = "a window is left out: it ended during its warm-up,"
             is_expected = partial == STOPPED or self._requests.is_unplanned  # the user gave no number of steps
             level = logging.INFO if is_expected and not is_warming_up else logging.WARNING
-            if _explains(window) or self.handover.is_summed_up:  # no user waits for it; the summary has a warning
+            if _is_explaining(window) or self.handover.is_summed_up:  # no user waits for it; the summary has a warning
                 level = logging.DEBUG
             logger.log(level, "%s at step %d (%s)", event, reached, partial)
 
@@ -294,27 +294,31 @@ class Windows:
             events, wait = words.count(window.budget.events, "event"), words.ms(1e3 * wait_s)
             logger.info("the recorder holds %s; the training waits about %s until the trace is saved", events, wait)
 
-    def _ready(self, window: Window) -> None:
+    def _save(self, window: Window) -> None:
         """Save a recorded window. torch calls this at its end."""
         requests = self._requests
         # a loop that ends one step before a window leaves a window without steps
         is_empty = window.partial == STOPPED and window.reached == window.first != requests.began
-        is_dull = self._options["keep"] == "slow" and window.request is None and requests.loop.has_no_slow(window.first)
-        is_aside = (is_empty or _explains(window)) and self.last is not None
-        keep = self._options["keep_results"] and not is_aside
+        has_no_slow_step = (
+            self._options["keep"] == "slow" and window.request is None and requests.loop.has_no_slow(window.first)
+        )
+        is_secondary = (is_empty or _is_explaining(window)) and self.last is not None
+        keep = self._options["keep_results"] and not is_secondary
         if not is_empty and window.yield_recorder is None:
             self._release_spares()
-        self.handover.keep_time(requests.loop)
+        self.handover.write_timeline(requests.loop)
         window.making, window.looked = self.workers.sums()
         if self.workers.is_wanted and window.loader is not None and not window.making:
             window.unseen_workers = window.loader.num_workers or 0
-        is_kept = not (is_empty or is_dull or self.is_dropping)
-        size = self.handover.take(window, write=is_kept, release=None if keep else window.release)
+        is_kept = not (is_empty or has_no_slow_step or self.is_dropping)
+        size = self.handover.save(window, write=is_kept, release=None if keep else window.release)
         window.budget.learn(self.handover.waited_s, size)
         if window.request is not None:
-            place = None if size is None else self.handover.place_of(window)
+            place = None if size is None else self.handover.find_place(window)
             folder = None if place is None else place.folder.name
-            requests.recorded(window.request, folder, window.first, max(window.first, window.reached - 1), window.notes)
+            requests.answer_recorded(
+                window.request, folder, window.first, max(window.first, window.reached - 1), window.notes
+            )
         elif labelling.has_function_mode():
             self.second.leave_out()
         elif size is not None and window.partial is None and window.yield_recorder is None and self.handover.is_loud:
@@ -327,7 +331,7 @@ class Windows:
 
     def abandon(self) -> None:
         """Leave all windows to the parent in a forked child."""
-        labelling.take_back()
+        labelling.stop()
         if self.current is not None:
             with guard("leaving the window to the parent"):
                 self.current.leave_to_parent()
@@ -336,5 +340,5 @@ class Windows:
         self.handover.abandon()
 
 
-def _explains(window: Window) -> bool:
+def _is_explaining(window: Window) -> bool:
     return window.request is not None and window.request.asked.by == EXPLAINS

@@ -108,7 +108,7 @@ def reap() -> None:
     _alive[:] = [child for child in _alive if child.poll() is None]
 
 
-def let_go() -> None:
+def release_children() -> None:
     """Release all children, which continue alone, so that Popen does not warn about them."""
     for child in _alive:
         child.returncode = child.returncode or 0
@@ -251,7 +251,7 @@ class Worker:
     def abandon(self) -> None:
         """Leave the worker to the parent in a forked child."""
         self._close_channel()
-        let_go()
+        release_children()
 
 
 def _parse_answer(line: bytes) -> TaskResult | None:

@@ -43,33 +43,33 @@ class Closable(Protocol):
         """Discard the open window."""
 
 
-_known: dict[Closable, weakref.ref[Closable]] = {}
-"""Started profilers, and those that wait for files: the loop controller of each, and a reference to the program's
+_registered: dict[Closable, weakref.ref[Closable]] = {}
+"""Profilers that have started or wait for files: the loop controller of each, and a reference to the program's
 object. The end of the process needs the controller if the object is gone."""
 _watched: weakref.WeakSet[object] = weakref.WeakSet()
 """Open windows of the main thread, and spare windows."""
 _keepers: list[Callable[[str], object]] = []
 
 
-def opened(course: Closable, profiler: Closable) -> None:
-    """Register a profiler until the process ends, or until it is forgotten."""
-    _known[course] = weakref.ref(profiler)
+def register(course: Closable, profiler: Closable) -> None:
+    """Register a profiler until the process ends, or until it is unregistered."""
+    _registered[course] = weakref.ref(profiler)
 
 
 def _profilers() -> list[Closable]:
     """Return the program's object of each profiler; if it is gone, the loop controller."""
-    pairs = [(course, profiler()) for course, profiler in list(_known.items())]
+    pairs = [(course, profiler()) for course, profiler in list(_registered.items())]
     return [course if profiler is None else profiler for course, profiler in pairs]
 
 
-def left_open() -> list[Closable]:
+def find_left_open() -> list[Closable]:
     """Return the loop controllers of profilers that the program has left open.
 
     A notebook cell that runs again binds the name of its first profiler to another one, so the first one has no
     reference any more. If a function of the cell raised an error, the session keeps its variables for a debugger.
     """
     values = _variables_of_last_error()
-    profilers = [(course, profiler()) for course, profiler in list(_known.items())]
+    profilers = [(course, profiler()) for course, profiler in list(_registered.items())]
     return [course for course, profiler in profilers if profiler is None or any(value is profiler for value in values)]
 
 
@@ -80,7 +80,7 @@ def _variables_of_last_error() -> list[object]:
     return [value for frame in functions for value in frame.f_locals.values()]
 
 
-def is_anybody_known(besides: Collection[Closable] = ()) -> bool:
+def has_profilers(besides: Collection[Closable] = ()) -> bool:
     """Return whether any profiler has started, or waits for its files.
 
     Args:
@@ -89,9 +89,9 @@ def is_anybody_known(besides: Collection[Closable] = ()) -> bool:
     return any(profiler not in besides for profiler in _profilers())
 
 
-def forget(course: Closable) -> None:
+def unregister(course: Closable) -> None:
     """Unregister a profiler that has stopped and does not wait for files."""
-    _known.pop(course, None)
+    _registered.pop(course, None)
 
 
 def _leave_all() -> None:
@@ -99,7 +99,7 @@ def _leave_all() -> None:
 
     All profilers together wait for their files up to one timeout. Ctrl-C ends the wait.
     """
-    was_any, began = bool(_known), time.monotonic()
+    was_any, began = bool(_registered), time.monotonic()
     for profiler in _profilers():
         try:
             run = profiler.leave(math.inf if process.outcome.is_interrupted else time.monotonic() - began)
@@ -107,8 +107,8 @@ def _leave_all() -> None:
             process.outcome.is_interrupted, run = True, None
         if run is not None:
             process.outcome.unfinished.add(str(run))
-    _known.clear()
-    worker.let_go()
+    _registered.clear()
+    worker.release_children()
     if was_any:
         process.end_by_ctrl_c()
 
@@ -123,7 +123,7 @@ def _abandon_all() -> None:
     call_count.end_in_child()
     for profiler in _profilers():
         profiler.abandon()
-    _known.clear()
+    _registered.clear()
     _watched.clear()
     _keepers.clear()
 
@@ -148,12 +148,12 @@ def busy() -> Iterator[None]:
 
 def watch(window: object) -> None:
     """Keep an open window at SIGTERM and SIGHUP, unless the program handles them."""
-    if threading.current_thread() is threading.main_thread() and signals.on_end(_terminate):
+    if threading.current_thread() is threading.main_thread() and signals.set_end_handler(_terminate):
         _watched.add(window)
 
 
 def at_signal(keep: Callable[[str], object]) -> None:
-    """Register a function that keeps data of no profiler at SIGTERM and SIGHUP, while any window is watched.
+    """Register a function that saves further data at SIGTERM and SIGHUP, while any window is watched.
 
     Args:
         keep: Called with the reason.
@@ -165,7 +165,7 @@ def unwatch(window: object) -> None:
     """Restore SIGTERM and SIGHUP after the last watched window."""
     _watched.discard(window)
     if not _watched and threading.current_thread() is threading.main_thread():
-        signals.off_end()
+        signals.reset_end_handler()
 
 
 def _terminate(number: int, _frame: object) -> None:

@@ -26,12 +26,12 @@ _MOST_ROOTS: Final = 1000
 """Maximum number of root events to scan. A recording with steps has a few; other recordings may have millions."""
 
 _open: Final[list[weakref.ref[Any]]] = []
-"""Ranges that were open when a recording ended, except updates."""
+"""Ranges that were open when a recording ended, except optimizer updates."""
 _updates: Final[set[str]] = set()
-"""Updates in which the last recording ended. They end before the next step does."""
+"""Optimizer updates in which the last recording ended. They end before the next step does."""
 
 
-def note(recorder: Any) -> None:
+def store_open_ranges(recorder: Any) -> None:
     """Store the open ranges at the end of a recording in this thread.
 
     Args:

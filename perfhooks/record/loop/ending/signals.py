@@ -31,7 +31,7 @@ GRACE_S: Final = 0.5
 The time between SIGTERM and SIGKILL is longer (30 s in torchrun, Kubernetes and SLURM)."""
 
 _GRACE_IN_COLLECTIVE_S: Final = 0.1
-"""The same inside torch.distributed, where the main thread may wait without end."""
+"""Maximum time inside torch.distributed, in seconds. The main thread may wait there without end."""
 
 _DEFERRED: Final = tuple(
     getattr(signal, name)
@@ -233,7 +233,7 @@ _signal_thread: Final = _SignalThread()
 
 
 def _is_in_collective() -> bool:
-    """Return whether the main thread is inside torch.distributed, where it may wait without end."""
+    """Return whether the main thread is inside torch.distributed. It may wait there without end."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return frame is not None and f"torch{os.sep}distributed{os.sep}" in frame.f_code.co_filename
 
@@ -253,7 +253,7 @@ def _handled_by(handler: object) -> list[int]:
     return [number for number in _ENDS if handler is not None and deferral.handler(number) is handler]
 
 
-def on_end(handler: Handler) -> bool:
+def set_end_handler(handler: Handler) -> bool:
     """Call ``handler`` at SIGTERM and SIGHUP, if their default action would end the process.
 
     Signals that the program handles or ignores stay unchanged. ``nohup`` ignores SIGHUP.
@@ -269,7 +269,7 @@ def on_end(handler: Handler) -> bool:
     return _ours is not None and bool(_handled_by(_ours))
 
 
-def off_end() -> None:
+def reset_end_handler() -> None:
     """Restore SIGTERM and SIGHUP, unless the program has set another handler meanwhile."""
     global _ours  # noqa: PLW0603 -- as above
     for number in _handled_by(_ours):
@@ -307,6 +307,6 @@ def _marking_notice(handler: Handler) -> Handler:
             os.kill(os.getpid(), number)
         elif deferral.handler(number) is _ours:
             handler(number, frame)
-        # else the program has set a handler that also calls this one; the default would be no function to call
+        # else the program's own handler has called this one, which must do nothing then
 
     return notice

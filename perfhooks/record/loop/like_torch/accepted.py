@@ -41,7 +41,9 @@ def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
     checked = {name: value for name, value in options.items() if name in supported}
     if checked.get("activities") is not None:
         activities = checked["activities"] = [
-            next_recorder.checked(part) for entry in _listed(checked["activities"]) for part in _activities(entry)
+            next_recorder.check_activity(part)
+            for entry in _listed(checked["activities"])
+            for part in _activities(entry)
         ]
         named = [name for entry in activities for name in (entry if isinstance(entry, Mapping) else [entry])]
         if len({*named}) < len(named):
@@ -86,11 +88,11 @@ def _activities(entry: Any) -> Iterator[Any]:
     """Yield torch's activities for a name, a value or a mapping. Mappings exist since torch 2.12."""
     if isinstance(entry, Mapping):
         for key, value in entry.items():
-            config = next_recorder.of_mapping(value) if isinstance(value, Mapping) else value
+            config = next_recorder.config_of_mapping(value) if isinstance(value, Mapping) else value
             yield _named(key) if config is None else {_named(key): config}
     elif isinstance(entry, str) and ":" in entry:
         name, _, recorder = entry.partition(":")
-        config = next_recorder.of_words(recorder)
+        config = next_recorder.config_of_text(recorder)
         yield _named(name) if config is None else {_named(name): config}
     else:
         yield _named(entry)

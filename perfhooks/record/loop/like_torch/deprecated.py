@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SAID: Final[set[str]] = set()
+_warned: Final[set[str]] = set()
 
 
 @contextlib.contextmanager
-def once(recorder: Any) -> Iterator[None]:
+def warn_once(recorder: Any) -> Iterator[None]:
     """Show torch's deprecation warning for ``with_modules`` in the first window only.
 
     Args:
         recorder: A ``torch.profiler.profile`` that is being prepared.
     """
-    if not recorder.with_modules or "with_modules" not in _SAID:
-        _SAID.update(["with_modules"] if recorder.with_modules else ())
+    if not recorder.with_modules or "with_modules" not in _warned:
+        _warned.update(["with_modules"] if recorder.with_modules else ())
         yield
         return
     with warnings.catch_warnings():

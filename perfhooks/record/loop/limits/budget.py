@@ -68,11 +68,11 @@ _OPERATORS_PER_S: Final = 150_000
 """Operators per second, if torch has no counter."""
 _STOP: Final = 0.55
 """Share of the wait that the recorder takes to stop."""
-_SURE_EVENTS: Final = 10_000
+_PRIOR_EVENTS: Final = 10_000
 """Weight of the default costs, in events. Fixed costs and unfilled blocks hide the cost of fewer events."""
 
 
-class _Learned:
+class _Corrections:
     """Correction factors from the ended windows of this process."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class _Learned:
         """Factors of the trace size by options of the recorder."""
 
 
-_learned = _Learned()
+_corrections = _Corrections()
 
 
 class _Counter(NamedTuple):
@@ -138,7 +138,7 @@ class StepCalls(NamedTuple):
     cpu_s: float
     """CPU time of the step's thread, in seconds."""
     wall_s: float = 0.0
-    others_calls: float = 0.0
+    other_calls: float = 0.0
     """Maximum number of calls by other threads."""
 
 
@@ -178,7 +178,7 @@ class WindowBudget:
 
     def __init__(self, limits: Limits, recording: Mapping[str, object]) -> None:
         self.limits = limits
-        self.counted: StepCalls | None = None
+        self.step_calls: StepCalls | None = None
         """Python calls of a step before the window, if available."""
         self._recording = recording
         recorded = {**recording, "record_shapes": recording.get("record_shapes") or recording.get("with_flops")}
@@ -192,7 +192,7 @@ class WindowBudget:
         """Operators and Python calls of an ended recording; None while it runs."""
         self._reading = _Reading(0, 0.0, 0.0, 0.0)
         """Last reading of the recorded thread's clocks."""
-        self._mean_share = 0.0
+        self._step_share = 0.0
         """Share of the limits per step, by the last measurement."""
 
     def begin_count(self) -> None:
@@ -208,16 +208,16 @@ class WindowBudget:
             cpu_s: CPU time of its thread, in seconds.
             steps: Number of its steps.
         """
-        others_calls = self._calls_of_others(self._cpu_s()[1])
+        other_calls = self._estimate_other_calls(self._cpu_s()[1])
         wall_s = time.perf_counter() - self._began
-        self.counted = StepCalls(calls / steps, cpu_s / steps, wall_s / steps, others_calls / steps)
+        self.step_calls = StepCalls(calls / steps, cpu_s / steps, wall_s / steps, other_calls / steps)
 
     def begin(self) -> None:
         """Start the recording in the calling thread."""
         self._owner = threading.get_ident()
         self._began = self._step_began = now = time.perf_counter()
         self._steps, self._threads, self._reading = 0, {}, _Reading(0, now, 0.0, 0.0)
-        self._mean_share = 0.0
+        self._step_share = 0.0
         counter = _counter()
         self._blocks_before = 0 if counter is None else counter.blocks.value
         if self._has_stacks:
@@ -263,7 +263,7 @@ class WindowBudget:
     @property
     def has_room(self) -> bool:
         """Whether one more step fits after the current one, by the last measurement, which can be some steps old."""
-        return self._mean_share * (self._steps + 2) < 1
+        return self._step_share * (self._steps + 2) < 1
 
     def measure(self) -> float:
         """Measure the recording for `has_room`. Return the used share of the limits; at 1 it must end."""
@@ -271,9 +271,9 @@ class WindowBudget:
         if steps:
             step_s = (self._step_began - self._began) / steps
             part = min((now - self._step_began) / max(step_s, 1e-9), 1.0)
-            self._mean_share = share / (steps + part)
+            self._step_share = share / (steps + part)
         else:
-            self._mean_share = share / 2  # the elapsed part of the first step is unknown
+            self._step_share = share / 2  # the elapsed part of the first step is unknown
         return share
 
     def steps_that_fit(self, operators: float, step_s: float) -> float:
@@ -283,13 +283,13 @@ class WindowBudget:
             operators: Number of operators per step.
             step_s: Wall time of a recorded step, in seconds, during which other threads make calls.
         """
-        calls, counted = 0.0, self.counted
-        if counted is not None:
-            calls = counted.calls + counted.others_calls * max(step_s / max(counted.wall_s, 1e-9), 1.0)
+        calls, step_calls = 0.0, self.step_calls
+        if step_calls is not None:
+            calls = step_calls.calls + step_calls.other_calls * max(step_s / max(step_calls.wall_s, 1e-9), 1.0)
         calls += operators * _MOST_CALLS_PER_S * _wait_for_interpreter_s()
         return 1 / max(self.limits.share(self._cost_of(operators, calls)), 1e-9)
 
-    def most_calls(self) -> float:
+    def max_calls(self) -> float:
         """Return the number of Python calls that uses up the limits."""
         return 1 / max(self.limits.share(self._cost_of(0, 1)), 1e-9)
 
@@ -302,24 +302,24 @@ class WindowBudget:
         """
         operators, calls = self._totals or self._events()
         expected = self.cost
-        sure = self._cost_of(_SURE_EVENTS, 0)
+        prior = self._cost_of(_PRIOR_EVENTS, 0)
         share = 1.0 if size is not None else _STOP
-        _learned.wait *= (wait_s + share * sure.wait_s) / (share * (expected.wait_s + sure.wait_s))
+        _corrections.wait *= (wait_s + share * prior.wait_s) / (share * (expected.wait_s + prior.wait_s))
         if size is None:
             return
         if self._has_stacks:
             traced_calls = max(size - self._cost_of(operators, 0).size, 0.0) / _CALL.size
-            _learned.calls *= (traced_calls + _SURE_EVENTS) / (calls + _SURE_EVENTS)
+            _corrections.calls *= (traced_calls + _PRIOR_EVENTS) / (calls + _PRIOR_EVENTS)
         else:
-            before = _learned.sizes.get(self._key, 1.0)
-            _learned.sizes[self._key] = before * (size + sure.size) / (expected.size + sure.size)
+            before = _corrections.sizes.get(self._key, 1.0)
+            _corrections.sizes[self._key] = before * (size + prior.size) / (expected.size + prior.size)
 
     def _cost_of(self, operators: float, calls: float) -> EventCost:
         cost = EventCost().plus(_OPERATOR, operators)
         for option in self._key:
             cost = cost.plus(_OPTIONS[option], operators)
-        cost = cost._replace(size=cost.size * _learned.sizes.get(self._key, 1.0)).plus(_CALL, calls)
-        return cost._replace(wait_s=cost.wait_s * _learned.wait)
+        cost = cost._replace(size=cost.size * _corrections.sizes.get(self._key, 1.0)).plus(_CALL, calls)
+        return cost._replace(wait_s=cost.wait_s * _corrections.wait)
 
     def _events(self) -> tuple[float, float]:
         """Return the recorded operators and Python calls of all threads."""
@@ -328,22 +328,22 @@ class WindowBudget:
             operators = _OPERATORS_PER_S * (time.perf_counter() - self._began)
         else:
             operators = float(counter.blocks.value - self._blocks_before) * counter.events
-        return operators, self._calls(operators) if self._has_stacks else 0.0
+        return operators, self._estimate_calls(operators) if self._has_stacks else 0.0
 
-    def _calls(self, operators: float) -> float:
+    def _estimate_calls(self, operators: float) -> float:
         """Estimate the Python calls from the counted calls of a step, and a rate for additional CPU time."""
-        own_s, others_s = self._cpu_s()
-        others_calls, counted = self._calls_of_others(others_s), self.counted
-        if counted is None or not counted.cpu_s:
-            return _CALLS_PER_S * _learned.calls * own_s + others_calls
-        # the recorder makes operators slower, and their number is known
-        step_s = counted.cpu_s + operators / (self._steps + 1) * _OPERATOR.record_s
+        own_s, other_s = self._cpu_s()
+        other_calls, step_calls = self._estimate_other_calls(other_s), self.step_calls
+        if step_calls is None or not step_calls.cpu_s:
+            return _CALLS_PER_S * _corrections.calls * own_s + other_calls
+        # the recorder makes operators slower, by a cost for each
+        step_s = step_calls.cpu_s + operators / (self._steps + 1) * _OPERATOR.record_s
         in_step_s = self._in_step_s(own_s)
-        in_step = counted.calls * min(in_step_s / step_s, 1.0)
+        in_step = step_calls.calls * min(in_step_s / step_s, 1.0)
         beyond = _MOST_CALLS_PER_S * max(in_step_s - step_s, 0.0)
-        return counted.calls * self._steps + in_step + beyond + others_calls
+        return step_calls.calls * self._steps + in_step + beyond + other_calls
 
-    def _calls_of_others(self, cpu_s: float) -> float:
+    def _estimate_other_calls(self, cpu_s: float) -> float:
         """Estimate the Python calls of other threads from their CPU time.
 
         If the training time is limited, the maximum rate is assumed. Windows of the user are not shortened because of
@@ -351,9 +351,9 @@ class WindowBudget:
         """
         if self.limits.training_s < math.inf:
             return _MOST_CALLS_PER_S * cpu_s
-        counted = self.counted
-        own = counted.calls / counted.cpu_s if counted is not None and counted.cpu_s else 0.0
-        return max(_CALLS_PER_S * _learned.calls, own) * cpu_s
+        step_calls = self.step_calls
+        own = step_calls.calls / step_calls.cpu_s if step_calls is not None and step_calls.cpu_s else 0.0
+        return max(_CALLS_PER_S * _corrections.calls, own) * cpu_s
 
     def _in_step_s(self, own_s: float) -> float:
         """Return the CPU time of the recorded thread since the last step, in seconds."""

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 from perfhooks.core.errors import NothingRecordedError, OptionError
 from perfhooks.core.guard import logger
 from perfhooks.record.loop.like_torch.accepted import metadata_json
-from perfhooks.record.loop.window import TorchProfile, Window, is_exchanged
+from perfhooks.record.loop.window import TorchProfile, Window, replaces_torch_profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from perfhooks.record.loop.course import LoopController
+    from perfhooks.record.loop.controller import LoopController
 
 
-class _Exchanged(type):
+class _ReplacesTorch(type):
     """Makes our windows instances of ``torch.profiler.profile`` if the program replaced it by a class of ours."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return super().__instancecheck__(instance) or (is_exchanged(cls) and isinstance(instance, Window))
+        return super().__instancecheck__(instance) or (replaces_torch_profile(cls) and isinstance(instance, Window))
 
 
-class TorchFace(TorchProfile, metaclass=_Exchanged):
+class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
     """A ``torch.profiler.profile`` by type, attributes and methods. It records nothing itself.
 
     Args:

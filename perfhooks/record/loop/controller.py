@@ -30,7 +30,7 @@ from perfhooks.record.loop.handover import Handover
 from perfhooks.record.loop.membership import Membership
 from perfhooks.record.loop.requested import Requests
 from perfhooks.record.loop.step_clock import NEVER, StepClock
-from perfhooks.record.loop.window import action_of, also_counting, is_spare_recording, spares
+from perfhooks.record.loop.window import action_of, counting_for_daemon, is_spare_recording, spare_windows
 from perfhooks.record.loop.windows import STOPPED, Windows
 from perfhooks.record.watch import watcher
 from perfhooks.record.watch.loops import WatchedLoop
@@ -143,13 +143,13 @@ class LoopController:
             if writes and self.options["watch"] and self.options["signal"] is not None:
                 request_signal.listen(self.options["signal"], self.loop)
             self.windows.workers.is_wanted = self.options["workers"] and writes
-            self.pulse.begin(self.loop.timeline, also_counting)
+            self.pulse.begin(self.loop.timeline, counting_for_daemon)
             self.loop.timeline.begin(self.pulse.step)
             self._turn(self.pulse.step)
 
     def _end_other_loops(self) -> None:
         """End the profilers that the program has left open, because torch records one at a time."""
-        for course in lifetime.left_open():
+        for course in lifetime.find_left_open():
             if isinstance(course, LoopController) and course is not self and course.state is State.RUNNING:
                 line = course.windows.started_at
                 logger.info("the profiler that %s started was left open and is ended: another one starts", line)
@@ -167,20 +167,25 @@ class LoopController:
         if self.state is not State.RUNNING:
             return
         if window is not None and window.is_elsewhere:
-            logger.warning("the window cannot end here: %s", window.where)
+            logger.warning("the window cannot end here: %s", window.thread_hint)
             return
         self.state = State.PAUSED
         self.loop.is_running = False
-        self.pulse.rest()
+        self.pulse.stop()
         with lifetime.busy(), guard("ending the profile", self.options["on_error"]):
             is_complete = self.requests.is_until_stop and cause is None
             self._close(self.pulse.step, None if is_complete else cause or STOPPED)
-            self.windows.handover.keep_time(self.loop)
+            self.windows.handover.write_timeline(self.loop)
         self.windows.handover.tasks.poll()
 
     def end(self) -> None:
         """End a paused loop for good."""
-        if self.state is State.PAUSED and not self.requests.is_until_stop and not self.windows.begun and not spares():
+        if (
+            self.state is State.PAUSED
+            and not self.requests.is_until_stop
+            and not self.windows.begun
+            and not spare_windows()
+        ):
             level = logging.DEBUG if self.windows.handover.is_summed_up else logging.WARNING
             logger.log(level, self.why_nothing())
         if self.state is State.RUNNING:
@@ -191,8 +196,8 @@ class LoopController:
             self.windows.workers.close()
             self.requests.end(f"the loop ended at step {self.pulse.step}")
             watcher.detach(self.loop)
-            self.windows.handover.end_run()
-            self.windows.handover.tasks.rest()
+            self.windows.handover.update_report()
+            self.windows.handover.tasks.close_when_done()
 
     @property
     def in_window(self) -> bool:
@@ -204,7 +209,7 @@ class LoopController:
         self.pause(cause)
         self.end()
         if self.is_over:
-            lifetime.forget(self)
+            lifetime.unregister(self)
 
     def leave(self, waited_s: float = 0.0) -> Path | None:
         """End at the end of the process, see `Profiler.leave`."""
@@ -231,7 +236,7 @@ class LoopController:
             self.windows.workers.close()
             self.requests.end("the step detector has changed")
             watcher.detach(self.loop)
-            handover.tasks.rest()
+            handover.tasks.close_when_done()
             handover.run.forget_steps()
         return handover.run.folder
 
@@ -242,7 +247,7 @@ class LoopController:
 
     def abandon(self) -> None:
         """Disable the loop in a forked child, and leave all recorded data to the parent."""
-        self.pulse.rest()
+        self.pulse.stop()
         self.pulse.is_recording = False
         self.state = State.ENDED
         self.windows.abandon()
@@ -252,7 +257,7 @@ class LoopController:
         window = self.windows.current
         if window is not None and window.is_elsewhere:
             self.pulse.due = NEVER
-            logger.warning("the window of step %d cannot go on: %s", step, window.where)
+            logger.warning("the window of step %d cannot go on: %s", step, window.thread_hint)
         elif window is not None and step < self._turn_at and not self.windows.is_over(window, step):
             self._mark(window, step)
         elif self.state is not State.RUNNING:
@@ -283,7 +288,7 @@ class LoopController:
             with lifetime.busy(), guard(f"profiling step {step}", self.options["on_error"]):
                 if windows.current is not None:
                     self._continue(windows.current, step)
-                self.requests.take_in(step)
+                self.requests.schedule_pending(step)
                 if windows.current is None and self.requests.opens(step):
                     self._open(step)
                 phase = self.requests.phase(step) if windows.current is not None else _phase_between()
@@ -293,12 +298,12 @@ class LoopController:
                 if pulse.is_recording:
                     windows.label()
                 if step >= timeline.full_at:
-                    windows.handover.keep_time(self.loop)
+                    windows.handover.write_timeline(self.loop)
                 if windows.handover.tasks.pending:
                     windows.handover.tasks.poll()
-                self._turn_at = self._due(step)
+                self._turn_at = self._next_due(step)
                 pulse.due = self._turn_at if windows.current is None else step + 1
-                if self.loop.inbox:  # a request arrived after `take_in`
+                if self.loop.inbox:  # a request arrived after `schedule_pending`
                     pulse.wake()
                 is_done = True
         finally:
@@ -318,7 +323,7 @@ class LoopController:
             return
         self.pulse.due = self._turn_at = step + 1
 
-    def _due(self, step: int) -> int:
+    def _next_due(self, step: int) -> int:
         """Return the next step with a change."""
         if self.state is State.LEFT_OUT:
             return NEVER
@@ -327,9 +332,9 @@ class LoopController:
         return min(NEVER if change is None else change, self.loop.timeline.full_at, poll_at)
 
     def _open(self, step: int) -> None:
-        if not self.windows.membership.meet():
+        if not self.windows.membership.update_rank():
             self.state = State.LEFT_OUT
-            self.pulse.rest()
+            self.pulse.stop()
             return
         self.loop.run = self.windows.handover.run
         self.windows.open(step)
