@@ -160,7 +160,7 @@ def test_calls_of_other_threads_count_in_the_steps_that_fit(monkeypatch, step_s,
     spent, clock = iter([(0.0, 0.0), (0.02, 0.2)]), iter([0.0, 0.2])
     monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: next(spent))
     monkeypatch.setattr("perfhooks.record.loop.limits.budget.time.perf_counter", lambda: next(clock))
-    monkeypatch.setattr(budget, "_wait_for_interpreter_s", lambda: wait_s)
+    monkeypatch.setattr(budget, "_gil_wait_s", lambda: wait_s)
     seen = WindowBudget(EXPLAINING, {"with_stack": True})
     seen.begin_count()
     seen.end_count(calls=2_000, cpu_s=0.02, steps=2)
@@ -178,7 +178,7 @@ def test_threads_that_keep_the_interpreter_are_noticed():
     thread = threading.Thread(target=keep)
     thread.start()
     try:
-        assert max(budget._wait_for_interpreter_s() for _ in range(5)) > 0.5 * sys.getswitchinterval()
+        assert max(budget._gil_wait_s() for _ in range(5)) > 0.5 * sys.getswitchinterval()
     finally:
         over.set()
         thread.join()

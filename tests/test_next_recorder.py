@@ -201,7 +201,7 @@ def test_without_its_library_that_is_one_line_and_kineto_records(monkeypatch, ca
     prof = trained(activities())
     (line,) = lines(caplog)
     assert line.startswith("torch's next recorder (cuspy) is not available (ModuleNotFoundError: ")
-    assert line.endswith("it needs cupti-python): Kineto records")
+    assert line.endswith("it needs cupti-python): Kineto records the device")
     assert not prof._use_cuspy
     assert len(windows()) == 2
     assert "aten::mm" in names(windows()[1] / "rank0.pt.trace.json.gz")
@@ -211,7 +211,9 @@ def test_without_its_library_that_is_one_line_and_kineto_records(monkeypatch, ca
 def test_without_a_device_it_is_not_tried_as_it_would_end_the_process(recorder, caplog):
     recorder(available=None)
     trained(objects())
-    assert lines(caplog) == ["torch's next recorder (cuspy) is not available (there is no CUDA device): Kineto records"]
+    assert lines(caplog) == [
+        "torch's next recorder (cuspy) is not available (there is no CUDA device): Kineto records the device"
+    ]
     assert (len(MADE), len(windows())) == (0, 2)
 
 
@@ -223,9 +225,8 @@ def test_without_a_device_that_it_can_see_that_is_one_line_with_the_reason_and_k
 
     recorder(available=False, __init__=refused)
     trained(objects())
-    assert lines(caplog) == [
-        "torch's next recorder (cuspy) is not available (Cuspy observer unavailable: no driver): Kineto records"
-    ]
+    (line,) = lines(caplog)
+    assert line.endswith("(cuspy) is not available (Cuspy observer unavailable: no driver): Kineto records the device")
     assert len(MADE) == 1, "the windows after it are recorded alike"
     assert len(windows()) == 2
     assert "aten::mm" in names(windows()[1] / "rank0.pt.trace.json.gz")
@@ -268,7 +269,7 @@ def test_words_mean_what_torchs_objects_mean(recorder):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("cuda:kineto", "'kineto' is no recorder; 'cuspy' is torch's next one"),
+        ("cuda:kineto", "unknown recorder 'kineto'; torch's next recorder is 'cuspy'"),
         ("cuda:cuspy+speed", "enable_speed"),
         ("gpu:cuspy", "activities must be some of"),
         ({"cuda": {"profiler_configs": [{"type": "os"}]}}, "must name one of torch.profiler's configurations"),

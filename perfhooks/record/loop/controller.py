@@ -375,7 +375,7 @@ class LoopController:
         if windows.current is not None:
             return f"nothing to show yet: the window of step {self.pulse.step} is still recording"
         if self.state is State.LEFT_OUT:
-            return "no window is recorded here: this rank is not among those of ranks=, or enabled=False was given"
+            return "no window is recorded here: ranks= excludes this rank, or enabled=False is set"
         if windows.last is not None:
             why = "no files were requested"
             if windows.membership.writes:

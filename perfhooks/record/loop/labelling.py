@@ -121,11 +121,8 @@ def start(
         on_call: Called at each outermost module call.
         on_read: Called with each iterator of a loader, once a step, before it is read.
     """
-    _state.thread, _state.is_label_open, _state.on_call = (
-        get_ident(),
-        False,
-        on_call,
-    )  # an error may have left a label open
+    # an error may have left a label open
+    _state.thread, _state.is_label_open, _state.on_call = get_ident(), False, on_call
     _state.on_read = on_read or id
     _state.loaders.begin_step()
     if _state.patches:

@@ -54,7 +54,9 @@ def config_of_text(words: str) -> Any:
     """
     name, *switches = words.lower().split("+")
     if name != NAME:
-        raise OptionError(f"activities: {name!r} is no recorder; {NAME!r} is torch's next one, as in 'cuda:{NAME}'")
+        raise OptionError(
+            f"activities: unknown recorder {name!r}; torch's next recorder is {NAME!r}, for example 'cuda:{NAME}'"
+        )
     fields = {_TYPE: "CuspyConfig", **{_SWITCH + switch: True for switch in switches}}
     return config_of_mapping({"profiler_configs": [fields]})
 
@@ -121,7 +123,7 @@ def _without_configs(config: Any) -> Any:
 def _log_unavailable(why: str) -> None:
     if why not in _logged:
         _logged.add(why)
-        logger.warning("torch's next recorder (%s) is not available (%s): Kineto records", NAME, why)
+        logger.warning("torch's next recorder (%s) is not available (%s): Kineto records the device", NAME, why)
 
 
 def is_used(window: Any) -> bool:

@@ -124,8 +124,8 @@ class Windows:
         begins_now = self._requests.phase(step) is Phase.ACTIVE
         if open_ranges.is_any_open(is_same_step=is_same_step and begins_now):
             return (
-                f"a range that an earlier window recorded is still open, and its end would crash torch's recorder: the "
-                f"window at step {step} is skipped"
+                "a range of an earlier window is still open, and its end would crash torch's recorder: the window at "
+                f"step {step} is skipped; close the range before the window"
             )
         if self.handover.is_full:
             return f"too many windows wait for their files: the window at step {step} is skipped"

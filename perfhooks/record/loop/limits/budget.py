@@ -60,14 +60,8 @@ _CALLS_PER_S: Final = 300_000
 """Python calls per second of CPU time under torch's tracer, in code that calls modules and operators."""
 _MOST_CALLS_PER_S: Final = 3_000_000
 """Python calls per second of CPU time in an empty loop, the maximum rate."""
-_PAUSE_S: Final = 0.001
-"""Pause in which a waiting thread gets the GIL, in seconds."""
-_WAKE_UP_S: Final = 0.0001
-"""Delay of a wake-up after a pause, in seconds: Linux delays timers by 50 us."""
 _OPERATORS_PER_S: Final = 150_000
 """Operators per second, if torch has no counter."""
-_STOP: Final = 0.55
-"""Share of the wait that the recorder takes to stop."""
 _PRIOR_EVENTS: Final = 10_000
 """Weight of the default costs, in events. Fixed costs and unfilled blocks hide the cost of fewer events."""
 
@@ -155,17 +149,18 @@ class _Reading(NamedTuple):
     """CPU time of the thread since the last step ended, in seconds."""
 
 
-def _wait_for_interpreter_s() -> float:
+def _gil_wait_s() -> float:
     """Measure how long other threads keep the GIL after this thread has released it.
 
     With stacks, torch's recorder acquires the GIL in each operator, after the operator has released it.
     """
+    pause_s, wake_up_s = 0.001, 0.0001  # another thread gets the GIL meanwhile; Linux delays timers by 50 us
     waits = []
     for _ in range(3):  # the minimum counts, because a busy system delays some
         began = time.perf_counter()
-        time.sleep(_PAUSE_S)
-        waits.append(time.perf_counter() - began - _PAUSE_S)
-    return max(min(waits) - _WAKE_UP_S, 0.0)
+        time.sleep(pause_s)
+        waits.append(time.perf_counter() - began - pause_s)
+    return max(min(waits) - wake_up_s, 0.0)
 
 
 class WindowBudget:
@@ -286,7 +281,7 @@ class WindowBudget:
         calls, step_calls = 0.0, self.step_calls
         if step_calls is not None:
             calls = step_calls.calls + step_calls.other_calls * max(step_s / max(step_calls.wall_s, 1e-9), 1.0)
-        calls += operators * _MOST_CALLS_PER_S * _wait_for_interpreter_s()
+        calls += operators * _MOST_CALLS_PER_S * _gil_wait_s()
         return 1 / max(self.limits.share(self._cost_of(operators, calls)), 1e-9)
 
     def max_calls(self) -> float:
@@ -303,7 +298,7 @@ class WindowBudget:
         operators, calls = self._totals or self._events()
         expected = self.cost
         prior = self._cost_of(_PRIOR_EVENTS, 0)
-        share = 1.0 if size is not None else _STOP
+        share = 1.0 if size is not None else 0.55  # the stop without the save
         _corrections.wait *= (wait_s + share * prior.wait_s) / (share * (expected.wait_s + prior.wait_s))
         if size is None:
             return
