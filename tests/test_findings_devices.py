@@ -348,9 +348,9 @@ def test_exactly_the_planted_problem_is_found(name, tmp_path):
 
 def test_a_lowered_clock_is_said_with_the_times_and_the_clocks_and_not_where_the_device_waited(tmp_path):
     (found,) = found_in(tmp_path, slowed(1400))
-    said = "step 1: 14 ms with Clock (MHz) at 1400, where the median step takes 10 ms with 1980"
+    said = "step 1: 14 ms with Clock (MHz) at 1400; the median step takes 10 ms with 1980"
     assert (found.title, found.evidence) == (
-        "Step 1 took longer while the clock of the device was lower.", (said,)
+        "Step 1 took longer at a lower device clock.", (said,)
     )  # fmt: skip
     assert found.gain_ms == pytest.approx(4 / 3)
     assert "lowered-clock" not in rules(found_in(tmp_path, slowed(1400, begin=4 * MS)))
@@ -392,7 +392,7 @@ def test_products_by_kernels_that_somebody_wrote_are_told_from_those_of_librarie
 def test_kernels_far_below_their_limit_are_told_by_shape_and_not_where_the_limit_is_unknown(tmp_path):
     """2 ms for 2 * 1024^3 operations, which 312 TFLOP/s do in 6.9 us; at 4096 it is 22%, at 6000 69%."""
     (found,) = found_in(tmp_path, steps(slow_product), WHOLE_A100)
-    assert found.title.startswith("Kernels that reach 0.3% of what the device can do take 2 ms of a step")
+    assert found.title.startswith("Kernels at 0.3% of the device's peak take 2 ms of a step")
     assert found.evidence[1].startswith("aten::mm 1024 x 1024 and 1024 x 1024: 1 times, 2 ms, 0.3% of the limit")
     assert found.evidence[-1].endswith("datasheet")
     assert found.gain_ms == pytest.approx(2 - 2 * 1024**3 / 312e9, rel=1e-6), "what is beyond the limit"
@@ -628,7 +628,7 @@ def test_a_product_costs_the_kernels_that_it_launched_and_no_others(tmp_path, co
 
     (finding,) = found_in(tmp_path, steps(plant))
     assert finding.rule == "float64-products"
-    assert finding.title.endswith(f" in float64 take {cost} in a step.")
+    assert finding.title.endswith(f" in float64 take {cost} of a step.")
 
 
 def test_a_slow_convolution_on_a_device_is_cudnn_switched_off(tmp_path):
@@ -871,8 +871,8 @@ def test_the_copies_that_hold_the_host_are_named_with_their_line_and_size(tmp_pa
 def test_a_copy_behind_which_no_device_works_holds_the_host_as_well(tmp_path):
     (finding,) = found_in(tmp_path, made_of(lambda made, at: reading_results(made, at, copied=False)))
     assert finding.rule == "held-by-copies"
-    assert "for 2.99 ms of it no work of a device was recorded, not even the copy" in finding.evidence
-    assert "keep the buffer" in finding.advice
+    assert "during 2.99 ms of it the device was idle, even without a copy" in finding.evidence
+    assert "reuse the buffer" in finding.advice
 
 
 def test_a_copy_that_waits_for_a_device_that_pauses_is_not_blamed_for_it(tmp_path):
@@ -1047,11 +1047,11 @@ def test_a_wait_within_a_wait_is_one(tmp_path):
 @pytest.mark.parametrize(
     ("options", "node", "advised"),
     [
-        ({"operation": "all_to_all"}, None, "In an all-to-all"),
-        ({"operation": "_allgather_base"}, None, "Parts of a tensor on several ranks"),
-        ({}, (0, 50), "Let communication run while the backward pass computes"),
-        ({}, (100, 150), "These all-reduces join the results of layers"),
-        ({}, None, "Start each collective before work that does not need its result"),
+        ({"operation": "all_to_all"}, None, "Distribute experts or embedding tables"),
+        ({"operation": "_allgather_base"}, None, "With sharded parameters"),
+        ({}, (0, 50), "Overlap communication with the backward pass"),
+        ({}, (100, 150), "Split layers only over ranks with a fast link"),
+        ({}, None, "Start each collective early"),
     ],
 )
 def test_what_to_do_about_communication_follows_from_what_it_is(tmp_path, options, node, advised):
@@ -1170,7 +1170,7 @@ def test_no_finding_uses_a_kernel_that_overflowed(tmp_path):
 def test_allocations_say_that_the_time_of_the_device_is_unknown(tmp_path):
     events = without_kernels(steps(allocations, begin=700 * US))
     (finding,) = found_in(tmp_path, events)
-    assert finding.estimate.startswith("The time of these calls: when the device worked is unknown.")
+    assert finding.estimate.startswith("The time of these calls: the times of device work are unknown.")
 
 
 # --- one-time work belongs to one finding ---
@@ -1245,13 +1245,13 @@ def test_gemvs_without_shapes_are_told_by_their_names(tmp_path, name):
 
     (finding,) = found_in(tmp_path, steps(plant, name=ALIGNED))
     assert finding.rule == "weight-bound-products"
-    assert finding.title == "Products that are bound by reading weights take 2 ms of a step."
+    assert finding.title == "Matrix products limited by reading weights take 2 ms of a step."
 
 
 def test_weight_bound_products_name_shape_and_rate(tmp_path):
     (finding,) = found_in(tmp_path, steps(products), WHOLE_A100)
     shape = "aten::mm 1 x 4096 and 4096 x 4096: 60 times, 2.4 ms, 54% of the limit"
-    assert finding.evidence == ("60 kernels in a step read a matrix for few rows", shape)
+    assert finding.evidence == ("60 kernels in a step read a whole matrix for few rows", shape)
 
 
 # --- another process, and copies alone ---
@@ -1286,7 +1286,7 @@ def test_late_kernels_of_a_sampled_recording_say_nothing(tmp_path):
 )
 def test_copies_alone_are_compared_with_the_bus(tmp_path, kind, metadata, rate):
     (finding,) = found_in(tmp_path, made_of(lambda made, at: copying(made, at, kind=kind)), metadata)
-    assert finding.title == f"The device only copies: 191 MiB of a step at {rate}."
+    assert finding.title == f"The device only copies: 191 MiB in a step at {rate}."
 
 
 def test_copies_beside_launches_without_kernels_are_not_alone(tmp_path):
@@ -1340,7 +1340,7 @@ def test_pauses_say_that_recorded_stacks_add_to_them(tmp_path, has_stacks):
 
     (finding,) = found_in(tmp_path, steps(plant, begin=6500 * US, waits=False))
     assert finding.rule == "device-pauses"
-    assert any("stacks were recorded" in line for line in finding.evidence) == has_stacks
+    assert any("recorded stacks" in line for line in finding.evidence) == has_stacks
 
 
 # --- one basis, and names ---
@@ -1363,7 +1363,7 @@ def test_title_evidence_and_gain_of_waits_have_one_basis(tmp_path, wait):
     spent = words.ms(finding.gain_ms)
     assert finding.gain_ms == pytest.approx(14 / 3 * wait / MS), "after the last one nothing is launched"
     assert finding.title == f"The device idles for {spent} of a step after the host has waited for it."
-    assert finding.evidence[0] == f"5 waits in a step; the host waits {words.ms(5 * wait / MS)} in them"
+    assert finding.evidence[0] == f"5 waits in a step, {words.ms(5 * wait / MS)} of host time together"
     assert finding.evidence[-1] == f"cudaStreamSynchronize: {spent}"
 
 
@@ -1401,7 +1401,7 @@ def test_collectives_are_named_by_the_operator_around_them(tmp_path, around, lab
 def test_one_number_for_exposed_collectives(tmp_path):
     """Evidence sums to the title."""
     (finding,) = found_in(tmp_path, steps(gathering, begin=2200 * US))
-    assert finding.title == "The devices only communicate for 2 ms of a step."
+    assert finding.title == "Communication without concurrent computation takes 2 ms of a step."
     assert finding.evidence[-1] == "all_reduce Float: 2 ms"
 
 

@@ -25,7 +25,7 @@ def said(finding):
 def test_graphs_are_advised_where_each_step_launches_the_same(tmp_path):
     finding = host_bound(tmp_path, lambda made, at: None)
     assert said(finding).startswith("each step launches the same 100 kernels, copies and memsets, in the same order")
-    assert "Here CUDA graphs can replay" in finding.advice
+    assert "CUDA graphs fit these steps" in finding.advice
 
 
 def read_value(made, at, begin):
@@ -35,9 +35,9 @@ def read_value(made, at, begin):
 
 def test_what_waits_between_the_kernels_is_in_the_way(tmp_path):
     finding = host_bound(tmp_path, lambda made, at: read_value(made, at, 4 * MS + 40 * US))
-    assert said(finding) == "a CUDA graph cannot hold the waits between kernels, 1 in a step: aten::item: 30 us"
-    assert "take what reads values out of the step first" in finding.advice
-    assert "Here CUDA graphs" not in finding.advice
+    assert said(finding) == "a CUDA graph cannot contain the waits between kernels, 1 in a step: aten::item: 30 us"
+    assert "move reads of device values out of the step" in finding.advice
+    assert "CUDA graphs fit" not in finding.advice
 
 
 def test_what_waits_after_the_last_kernel_is_in_nobodys_way(tmp_path):
@@ -62,5 +62,5 @@ def test_steps_that_launch_other_kernels_each_time_are_no_graph(other, tmp_path)
             made.work(at + 9500 * US, at + 9600 * US, at + 9610 * US, call_us=5, name=name)
 
     finding = host_bound(tmp_path, plant)
-    assert said(finding) == "the kernels differ from step to step, and a CUDA graph replays the same ones"
+    assert said(finding) == "the kernels differ from step to step, but a CUDA graph replays equal kernels"
     assert "pad them to a few lengths" in finding.advice

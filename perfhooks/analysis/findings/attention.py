@@ -1,4 +1,4 @@
-"""Attention that is written out, and that one kernel could do."""
+"""Finding: unfused attention that one kernel could compute."""
 
 from __future__ import annotations
 
@@ -22,49 +22,49 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 WRITTEN_OUT: Final = 0.05
-"""Of the step, for attention that is written out: below it, what is saved is within what a step varies by."""
+"""Minimum share of the step for unfused attention. Below it, the saving is within the variation of the step time."""
 _GEMM, _FORWARD, _GRADIENT, _TANH = range(4)
-"""The places of the first four of the patterns in `_attention`."""
+"""Indices of the first four patterns in `_find_attention`."""
 
-_BATCHED: Final = 2
-"""Dimensions that a matrix has; in attention others stand before them."""
+_MATRIX_DIMS: Final = 2
+"""Dimensions of a matrix; attention has more."""
 
 
 def written_out_attention(window: Evidence) -> Iterator[Finding]:
-    """A softmax between two batched GEMMs, forward or backward, takes 5% of the step or more, with these GEMMs.
+    """A softmax between two batched GEMMs, with these GEMMs, takes 5% of the step or more, forward or backward.
 
-    Source: `WRITTEN_OUT`; operators of one thread and one step, with no other GEMM and no activation between them,
-    outside of torch's own attention. Additive attention is none: there the scores are those of a ``tanh``; and, where
-    shapes were recorded, none with one query, which has no matrix of scores. The time is that of all work launched from
-    the first GEMM to the last one, on a device if there is one.
+    Source: `WRITTEN_OUT`; operators of one thread and one step, outside of torch's own attention, with no other GEMM
+    and no activation between them. Additive attention, whose scores come from a ``tanh``, does not count. With recorded
+    shapes, attention with one query does not count either, because it has no matrix of scores. The time is that of all
+    work launched from the first to the last GEMM, on a device if there is one.
 
     Measured: never on a device; the gain is an upper bound.
     """
-    _, begin, end = _attention(window)
+    _, begin, end = _find_attention(window)
     if not len(begin):
         return
     work = written_out(window)
     if not len(work) and window.uses_device:
         return
-    spent = window.device_ms(work) if len(work) else window.per_step(window.clipped(intervals.union(begin, end)))
-    if window.share(spent) < WRITTEN_OUT:
+    time_ms = window.device_ms(work) if len(work) else window.per_step(window.clipped(intervals.union(begin, end)))
+    if window.share(time_ms) < WRITTEN_OUT:
         return
     gemms = window.named(operators.BATCHED_GEMMS, Kind.OP)
     gemms = gemms[intervals.covers(intervals.union(begin, end), window.trace.start[gemms])]
     yield from window.finding(
         "written-out-attention",
-        spent,
-        title=f"Attention is written out as GEMMs and a softmax, which take {ms(spent)} in a {window.unit}.",
-        estimate="How much a fused kernel saves depends on the length of the sequences and the device.",
+        time_ms,
+        title=f"Unfused attention (GEMMs and a softmax) takes {ms(time_ms)} of a {window.unit}.",
+        estimate="All of this time. The saving of a fused kernel depends on the sequence length and the device.",
         evidence=[
-            f"{window.count_per_step(begin)} times in a {window.unit} a softmax stands between two batched GEMMs",
+            f"{window.count_per_step(begin)} times in a {window.unit}, a softmax runs between two batched GEMMs",
             *(window.by_name(work) if len(work) else window.by_name(gemms)),
             *window.by_line(gemms),
         ],
         advice=(
-            "Written out, attention makes the whole matrix of scores, writes it to memory and reads it again for each "
-            "step: scale, mask, softmax, dropout, product. torch's scaled_dot_product_attention does all of it in one "
-            "kernel that never keeps that matrix, and chooses the fastest one for the device."
+            "Use torch's scaled_dot_product_attention. It computes attention in one kernel without storing the "
+            "matrix of scores, and selects the fastest kernel for the device. Unfused attention writes the whole "
+            "matrix to memory and reads it again for scale, mask, softmax, dropout and product."
         ),
         code=window.code_for("fused attention"),
     )
@@ -72,14 +72,14 @@ def written_out_attention(window: Evidence) -> Iterator[Finding]:
 
 @cached_per_window
 def written_out(window: Evidence) -> Ints:
-    """The work of devices that attention which is written out launches; slices."""
-    rows = _launched_between(window, *_attention(window))
+    """Return the slices of device work that unfused attention launches."""
+    rows = _launched_between(window, *_find_attention(window))
     return rows[np.isin(np.searchsorted(window.trace.device_rows, rows), window.work)]
 
 
 @cached_per_window
-def _attention(window: Evidence) -> tuple[Ints, Ints, Ints]:
-    """From the first GEMM to the last one around each softmax: its thread, its begin and its end."""
+def _find_attention(window: Evidence) -> tuple[Ints, Ints, Ints]:
+    """Return thread, begin and end of each attention, from its first to its last GEMM."""
     trace = window.trace
     kinds = (
         operators.BATCHED_GEMMS,
@@ -88,60 +88,60 @@ def _attention(window: Evidence) -> tuple[Ints, Ints, Ints]:
         operators.TANH,
         f"{operators.BETWEEN_ATTENTION}|{operators.ACTIVATIONS}",
     )
-    found = [window.named(pattern, Kind.OP) for pattern in kinds]
-    rows = np.concatenate(found)
+    by_kind = [window.named(pattern, Kind.OP) for pattern in kinds]
+    rows = np.concatenate(by_kind)
     order = np.argsort(rows, kind="stable")  # slices are sorted by thread and time
-    rows, kind = rows[order], np.repeat(np.arange(len(kinds)), list(map(len, found)))[order]
-    soft = np.flatnonzero(np.isin(kind, (_FORWARD, _GRADIENT)) & ~_within_fused(window, rows))
-    soft = soft[_of_many_queries(window, rows[soft])]
-    # the gradients of a GEMM are two GEMMs
-    first, last = (_outer(kind, soft, way) for way in (-1, 1))
-    same = (first != soft) & (last != soft) & (trace.thread[rows[first]] == trace.thread[rows[last]])
-    before = np.where(kind[soft] == _FORWARD, first - 1, last + 1)  # what the scores were made of
-    same &= np.append(kind, -1)[before] != _TANH
+    rows, kind = rows[order], np.repeat(np.arange(len(kinds)), list(map(len, by_kind)))[order]
+    softmax = np.flatnonzero(np.isin(kind, (_FORWARD, _GRADIENT)) & ~_is_in_fused(window, rows))
+    softmax = softmax[_has_many_queries(window, rows[softmax])]
+    # the gradient of a GEMM is two GEMMs
+    first, last = (_outer_gemm(kind, softmax, direction) for direction in (-1, 1))
+    is_attention = (first != softmax) & (last != softmax) & (trace.thread[rows[first]] == trace.thread[rows[last]])
+    before = np.where(kind[softmax] == _FORWARD, first - 1, last + 1)  # operator that computed the scores
+    is_attention &= np.append(kind, -1)[before] != _TANH
     step = step_of(window.marks, trace.start[rows])
-    same &= step[first] == step[last]
-    begin, end = trace.start[rows[first[same]]], trace.end[rows[last[same]]]
-    return trace.thread[rows[first[same]]], begin, end
+    is_attention &= step[first] == step[last]
+    begin, end = trace.start[rows[first[is_attention]]], trace.end[rows[last[is_attention]]]
+    return trace.thread[rows[first[is_attention]]], begin, end
 
 
-def _outer(kind: Ints, soft: Ints, way: int) -> Ints:
-    """The furthest batched GEMM on one side of each softmax, of those next to it; itself where none is."""
+def _outer_gemm(kind: Ints, softmax: Ints, direction: int) -> Ints:
+    """Return the furthest adjacent batched GEMM on one side of each softmax; the softmax itself without such a GEMM."""
     padded = np.concatenate(([-1, -1], kind, [-1, -1]))
-    near, far = padded[soft + 2 + way] == _GEMM, padded[soft + 2 + 2 * way] == _GEMM
-    both = near & far & (kind[soft] == _GRADIENT)
-    found: Ints = soft + way * (near.astype(np.int64) + both)
-    return found
+    near, far = padded[softmax + 2 + direction] == _GEMM, padded[softmax + 2 + 2 * direction] == _GEMM
+    has_two = near & far & (kind[softmax] == _GRADIENT)
+    outer: Ints = softmax + direction * (near.astype(np.int64) + has_two)
+    return outer
 
 
-def _of_many_queries(window: Evidence, rows: Ints) -> Flags:
-    """Whether each softmax is one over a matrix of scores, or of a shape that was not recorded."""
+def _has_many_queries(window: Evidence, rows: Ints) -> Flags:
+    """Return whether each softmax works on a matrix of scores; True if its shape is unknown."""
     dims = window.trace.argument("dims")[rows]
-    is_matrix = {each: _is_matrix(window.trace.text(each)) for each in set(dims.tolist())}
-    return np.array([is_matrix[each] for each in dims.tolist()], np.bool_)
+    is_matrix = {text: _is_matrix(window.trace.text(text)) for text in set(dims.tolist())}
+    return np.array([is_matrix[text] for text in dims.tolist()], np.bool_)
 
 
 def _is_matrix(shapes: object) -> bool:
     shape = shapes[0] if isinstance(shapes, list) and shapes else None
     if not isinstance(shape, list) or not shape:
         return True
-    return len(shape) > _BATCHED and all(isinstance(size, int) and size > 1 for size in shape[-_BATCHED:])
+    return len(shape) > _MATRIX_DIMS and all(isinstance(size, int) and size > 1 for size in shape[-_MATRIX_DIMS:])
 
 
-def _within_fused(window: Evidence, rows: Ints) -> Flags:
-    """Whether each operator is a part of torch's own attention, or of its gradient.
+def _is_in_fused(window: Evidence, rows: Ints) -> Flags:
+    """Return whether each operator is part of torch's own attention or of its gradient.
 
-    torch writes attention out itself where it has no kernel for it, as with dropout on a CPU.
+    torch uses unfused operators itself if it has no kernel, for example with dropout on a CPU.
     """
     fused = window.named(operators.ANY_ATTENTION, Kind.OP)
     if not len(fused):
         return np.zeros(len(rows), np.bool_)
-    held: Flags = device.holders(window.trace, rows, fused) >= 0
-    return held | (device.holders(window.trace, _differentiated(window, rows), fused) >= 0)
+    is_inside: Flags = device.holders(window.trace, rows, fused) >= 0
+    return is_inside | (device.holders(window.trace, _forward_operator(window, rows), fused) >= 0)
 
 
-def _differentiated(window: Evidence, rows: Ints) -> Ints:
-    """The operator of which each one computes the gradient; itself where it computes none."""
+def _forward_operator(window: Evidence, rows: Ints) -> Ints:
+    """Return the forward operator of each gradient operator; other operators map to themselves."""
     tree, nodes = host.tree(window.trace), autograd.find(window.trace)
     node = nodes.inside[tree.entry[rows]]
     source = np.where(node >= 0, nodes.source[node], -1)
@@ -149,13 +149,13 @@ def _differentiated(window: Evidence, rows: Ints) -> Ints:
 
 
 def _launched_between(window: Evidence, thread: Ints, begin: Ints, end: Ints) -> Ints:
-    """The work of devices that was launched on some threads at some times; slices."""
+    """Return the slices of device work launched on some threads in some intervals."""
     trace = window.trace
     launch = trace.launches
     inside = np.zeros(len(launch), np.bool_)
-    for each in intervals.distinct(thread).tolist():
-        mine = thread == each
-        moments = intervals.union(begin[mine], end[mine])
-        here = (launch >= 0) & (trace.thread[launch] == each)
-        inside[here] = intervals.covers(moments, trace.start[launch[here]])
+    for number in intervals.distinct(thread).tolist():
+        on_thread = thread == number
+        moments = intervals.union(begin[on_thread], end[on_thread])
+        is_launched = (launch >= 0) & (trace.thread[launch] == number)
+        inside[is_launched] = intervals.covers(moments, trace.start[launch[is_launched]])
     return trace.device_rows[inside]

@@ -1,4 +1,4 @@
-"""Copies for which the host or the device waits."""
+"""Findings: the host or the device waits for copies."""
 
 from __future__ import annotations
 
@@ -24,76 +24,77 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 STAGED_BYTES: Final = 64 * 1024
-"""A pageable copy to the device of up to 64 KB returns before it is done (CUDA's "API synchronization behavior"):
-nothing waits for it."""
+"""Maximum size of a pageable copy to the device that returns before it is done (CUDA's "API synchronization behavior").
+The host does not wait for it."""
 
 SLOW_NS: Final = 50_000
-"""A call that asks for a copy and returns takes 5 to 15 us; HolisticTraceAnalysis calls one above 50 us an outlier."""
+"""Maximum duration of a copy call that returns at once, in ns. Such a call takes 5 to 15 us; HolisticTraceAnalysis
+calls a call above 50 us an outlier."""
 
 
-_WAITS_FOR_ITSELF: Final = (
-    "A copy from or to memory that is not pinned goes through a buffer, and the host waits for it. That is so for "
-    "results that are read with cpu() or numpy(), and for batches. Copy into pinned memory that is allocated once, "
-    "without waiting, and read it after the next launches. If no device works behind the call, it allocates or touches "
-    "memory first: keep the buffer."
+_PIN_BUFFER: Final = (
+    "Copy into pinned memory that is allocated once, with non_blocking=True, and read it after the next launches. "
+    "Copies from or to unpinned memory go through a buffer, so the host waits for them. This affects batches, and "
+    "results that are read with cpu() or numpy(). If the device is idle during the call, the call allocates or touches "
+    "memory first: reuse the buffer."
 )
 
 
-_OF_BATCHES: Final = (
-    "Have the loader put batches into pinned memory, and copy them without waiting: the device then reads them at full "
-    "speed while the host goes on. To hide the copy, copy the next batch on a second stream while the device computes "
-    "this one. Copy tensors that never change once, before the loop."
+_PIN_BATCHES: Final = (
+    "Use pinned memory in the loader, and copy batches with non_blocking=True. The device then copies at full "
+    "speed, and the host continues. To hide the copy, copy the next batch on a second stream during the current "
+    "step. Copy tensors that never change once, before the loop."
 )
-_OF_OTHERS: Final = (
-    "The loader pins its batches, so these are copies of something else, or of batches of a class that has no "
-    "pin_memory() of its own: give that class one, pin what is made in the loop, and copy it without waiting. Tensors "
-    "that never change belong on the device once, before the loop."
+_PIN_OTHERS: Final = (
+    "The loader pins its batches. So these are copies of other tensors, or of batches whose class has no "
+    "pin_memory() method. Add this method, pin the tensors that the loop creates, and copy them with "
+    "non_blocking=True. Copy tensors that never change once, before the loop."
 )
 
 
 def only_copies(window: Evidence) -> Iterator[Finding]:
-    """The trace has copies and no kernel, neither run nor launched.
+    """The trace has copies, but no kernels and no launches of kernels.
 
     Source: the records of the copies, and the bus of the device by its datasheet (`perfhooks.trace.limits`). If no copy
-    crosses the bus, the limit is memory, which a copy reads and writes.
+    crosses the bus, the limit is the memory, which a copy both reads and writes.
 
     Measured: never; the gain is an upper bound.
     """
     trace = window.trace
     is_alone = not len(trace.rows(Kind.KERNEL)) and not len(device.launch_calls(trace))
-    every = window.copies.filter(pl.col("bytes") > 0, pl.col("duration_ms") > 0)
-    if not is_alone or not every.height or not len(window.work):
+    copies = window.copies.filter(pl.col("bytes") > 0, pl.col("duration_ms") > 0)
+    if not is_alone or not copies.height or not len(window.work):
         return
-    across = every.filter(pl.col("kind").ne_missing(device_work.WITHIN_DEVICE))
-    table, known = (across if across.height else every), peaks.of_trace(trace)
-    bus = (known.bus_gb_per_s if across.height else known.gb_per_s / 2) if known else None
+    across = copies.filter(pl.col("kind").ne_missing(device_work.WITHIN_DEVICE))
+    table, device_peaks = (across if across.height else copies), peaks.of_trace(trace)
+    bus = (device_peaks.bus_gb_per_s if across.height else device_peaks.gb_per_s / 2) if device_peaks else None
     link = "bus" if across.height else "memory"
-    spent, size = float(table["duration_ms"].sum()) / window.count, int(table["bytes"].sum()) / window.count
+    time_ms, size = float(table["duration_ms"].sum()) / window.count, int(table["bytes"].sum()) / window.count
     least = size / bus * 1e-6 if bus else 0.0
-    rate = f"{size / spent * 1e-6:.3g} GB/s" + (f", {words.share(least / spent)} of its {link}" if bus else "")
-    gain = min(spent - least, window.device_limit_ms) if bus else 0.0
+    rate = f"{size / time_ms * 1e-6:.3g} GB/s" + (f", {words.share(least / time_ms)} of its {link}" if bus else "")
+    gain = min(time_ms - least, window.device_limit_ms) if bus else 0.0
     yield from window.finding(
         "only-copies",
         gain if window.is_worth(gain) else None,
-        title=f"The device only copies: {words.size(size)} of a {window.unit} at {rate}.",
-        estimate=f"The time of these copies beyond that of the {link} at full speed, as far as the host waits for it.",
+        title=f"The device only copies: {words.size(size)} in a {window.unit} at {rate}.",
+        estimate=f"The excess of these copies over the {link} at full speed, up to the wait of the host for them.",
         evidence=[
-            *_directions(table),
-            f"the {link} carries {bus:g} GB/s: {known.source}" if known and bus else _BUSES,
+            *_direction_lines(table),
+            f"the {link} carries {bus:g} GB/s: {device_peaks.source}" if device_peaks and bus else _BUSES,
         ],
         advice=(
-            "Copy from and to pinned memory, in few large pieces, and both ways at once on two streams. If the rate is "
-            "near the limit, copy less: smaller types, or tensors that stay on the device."
+            "Copy from and to pinned memory, in few large pieces. Copy in both directions at once on two streams. "
+            "If the rate is near the limit, copy less: use smaller types, or keep tensors on the device."
         ),
         code="buffer = torch.empty(shape, pin_memory=True)   # once\nbuffer.copy_(result, non_blocking=True)",
     )
 
 
-_BUSES: Final = "PCI Express with 16 lanes carries 16, 32 and 64 GB/s each way in its versions 3, 4 and 5"
+_BUSES: Final = "PCI Express with 16 lanes carries 16, 32 and 64 GB/s per direction in versions 3, 4 and 5"
 
 
-def _directions(table: pl.DataFrame) -> list[str]:
-    """The copies of each direction and kind of memory, with their rate, most time first."""
+def _direction_lines(table: pl.DataFrame) -> list[str]:
+    """Return the copies of each direction and memory kind with their rate as lines of evidence, longest first."""
     kinds = table.group_by("kind", "source", "target").agg(pl.len(), pl.col("bytes", "duration_ms").sum())
     return [
         f"{words.count(row['len'], f'copy {name}', f'copies {name}')}: {words.size(row['bytes'])} in "
@@ -104,43 +105,43 @@ def _directions(table: pl.DataFrame) -> list[str]:
 
 
 def blocking_copies(window: Evidence) -> Iterator[Finding]:
-    """Copies of more than 64 KB from memory that is not pinned take 1% of the step or more, while no kernel runs.
+    """Copies of more than 64 KB from unpinned memory take 1% of the step or more while no kernel runs.
 
-    Source: `STAGED_BYTES` and `evidence.NOTABLE`. Where the recorder does not tell pinned memory from pageable (ROCm),
-    copies whose call waits for them.
+    Source: `STAGED_BYTES` and `evidence.NOTABLE`. ROCm traces do not distinguish pinned from pageable memory. There,
+    copies count if their call waits for them.
 
     Measured: never; the gain is an upper bound.
     """
     rows, trace = _unpinned(window), window.trace
     kernels = intervals.of_slices(trace, trace.rows(Kind.KERNEL))
-    alone = intervals.subtract(intervals.of_slices(trace, rows), kernels)
-    gain = min(window.per_step(alone), window.mean("exposed_copy_ms"))
+    without_kernels = intervals.subtract(intervals.of_slices(trace, rows), kernels)
+    gain = min(window.per_step(without_kernels), window.mean("exposed_copy_ms"))
     if not window.is_worth(gain):
         return
     yield from window.finding(
         "blocking-copies",
         gain,
-        title=f"Copies from memory that is not pinned keep the device waiting for {words.ms(gain)} in a {window.unit}.",
+        title=f"Copies from unpinned memory delay the kernels by {words.ms(gain)} in a {window.unit}.",
         estimate=(
-            "The time of these copies in which no kernel ran: gone if each is made ahead, on a stream of its own; "
-            "pinning alone makes them faster and spares the host the wait."
+            "The time of these copies without kernels, if each copy runs earlier on its own stream. Pinned memory "
+            "alone makes the copies faster and removes the wait of the host."
         ),
-        evidence=_evidence(window, rows),
-        advice=_OF_OTHERS
+        evidence=_unpinned_lines(window, rows),
+        advice=_PIN_OTHERS
         if window.circumstances.loader is not None and window.circumstances.loader.pin_memory
-        else _OF_BATCHES,
+        else _PIN_BATCHES,
         code=window.code_for("pinned batches"),
     )
 
 
 def held_by_copies(window: Evidence) -> Iterator[Finding]:
-    """Calls that copy hold the host for 1% of the step or more, while no kernel runs and none is waited for.
+    """Copy calls block the host for 1% of the step or more, while no kernel runs and the host waits for none.
 
-    Source: `evidence.NOTABLE`; calls longer than `SLOW_NS` on threads that launch kernels, less the moments in which a
-    kernel or other work ran, the gaps between these (`device_time.LATENCY_NS`) and those of `blocking_copies`. Two
-    things do that: a copy from or to memory that is not pinned, for which the call waits; and a call behind which no
-    device works at all, because it allocates or touches memory first. A call that waits for earlier work that has not
-    begun does not count: see `machine.shared_device`.
+    Source: `evidence.NOTABLE`; calls longer than `SLOW_NS` on threads that launch kernels. Moments with kernels or
+    other work, the gaps between them (`device_time.LATENCY_NS`) and those of `blocking_copies` do not count. There are
+    two causes. A copy from or to unpinned memory makes the call wait. A call that allocates or touches memory first
+    delays the copy, so no device works. Calls that wait for earlier work that has not begun belong to
+    `machine.shared_device`.
 
     Measured: never; the gain is an upper bound.
     """
@@ -148,43 +149,43 @@ def held_by_copies(window: Evidence) -> Iterator[Finding]:
     if not window.is_device_traced:
         return
     calls = _slow_calls(window)
-    others = trace.device_rows[(trace.kind[trace.device_rows] == Kind.KERNEL) | ~np.isin(trace.launches, calls)]
-    working = intervals.union(trace.start[others], trace.end[others] + device_time.LATENCY_NS)
-    held = intervals.subtract(window.spans(calls), intervals.joined(working, window.spans(_unpinned(window))))
-    held = intervals.subtract(held, _queued(window, calls))
-    spent, idle = window.per_step(held), window.per_step(intervals.subtract(held, window.busy))
+    other_work = trace.device_rows[(trace.kind[trace.device_rows] == Kind.KERNEL) | ~np.isin(trace.launches, calls)]
+    working = intervals.union(trace.start[other_work], trace.end[other_work] + device_time.LATENCY_NS)
+    blocked = intervals.subtract(window.spans(calls), intervals.joined(working, window.spans(_unpinned(window))))
+    blocked = intervals.subtract(blocked, _queued(window, calls))
+    blocked_ms, idle_ms = window.per_step(blocked), window.per_step(intervals.subtract(blocked, window.busy))
     yield from window.finding(
         "held-by-copies",
-        spent,
-        title=f"Calls that copy hold the host for {words.ms(spent)} of a {window.unit} while no kernel runs.",
-        estimate="The time for which these calls took and no kernel ran.",
+        blocked_ms,
+        title=f"Copy calls block the host for {words.ms(blocked_ms)} of a {window.unit} while no kernel runs.",
+        estimate="The time of these calls without kernels.",
         evidence=[
             (
                 f"{window.count_per_step(calls)} such calls in a {window.unit}, "
                 f"{words.ms(window.per_step(window.spans(calls)))} together"
             ),
-            f"for {words.ms(idle)} of it no work of a device was recorded, not even the copy",
-            *_what_was_copied(window, calls),
+            f"during {words.ms(idle_ms)} of it the device was idle, even without a copy",
+            *_copied_lines(window, calls),
             *(window.by_line(calls) or window.by_name(calls)),
         ],
-        advice=_WAITS_FOR_ITSELF,
+        advice=_PIN_BUFFER,
         code="buffer = torch.empty(shape, pin_memory=True)   # once\nbuffer.copy_(result, non_blocking=True)",
-        of=held,
+        of=blocked,
     )
 
 
 def _queued(window: Evidence, calls: Ints) -> Intervals:
-    """The time of some calls until all is done that was launched before them."""
+    """Return the intervals in which calls wait until all earlier launched work is done."""
     trace = window.trace
     launched, end = device.launch_times(trace), trace.end[trace.device_rows]
     order = np.argsort(launched, kind="stable")
-    done = np.append(0, np.maximum.accumulate(end[order]) if len(order) else end)
-    free = done[np.searchsorted(launched[order], trace.start[calls], "left")]
-    return window.clipped(intervals.union(trace.start[calls], np.clip(free, trace.start[calls], trace.end[calls])))
+    done_ns = np.append(0, np.maximum.accumulate(end[order]) if len(order) else end)
+    free_ns = done_ns[np.searchsorted(launched[order], trace.start[calls], "left")]
+    return window.clipped(intervals.union(trace.start[calls], np.clip(free_ns, trace.start[calls], trace.end[calls])))
 
 
 def _slow_calls(window: Evidence) -> Ints:
-    """The long calls that copy, on threads that launch kernels."""
+    """Return the slow copy calls on threads that launch kernels."""
     trace = window.trace
     calls = window.named(runtime_calls.COPY, Kind.RUNTIME)
     launches = trace.launches[trace.kind[trace.device_rows] == Kind.KERNEL]
@@ -192,8 +193,8 @@ def _slow_calls(window: Evidence) -> Ints:
     return calls[(trace.end - trace.start)[calls] > SLOW_NS]
 
 
-def _what_was_copied(window: Evidence, calls: Ints) -> list[str]:
-    """The copies that some calls asked for, by name and size, the longest calls first."""
+def _copied_lines(window: Evidence, calls: Ints) -> list[str]:
+    """Return the copies of some calls by name and size as lines of evidence, longest calls first."""
     trace = window.trace
     work = trace.device_rows[np.isin(trace.launches, calls)]
     names = [f"{trace.names[trace.name[row]]}, {words.size(trace.argument('nbytes')[row])}" for row in work.tolist()]
@@ -201,7 +202,7 @@ def _what_was_copied(window: Evidence, calls: Ints) -> list[str]:
 
 
 def _unpinned(window: Evidence) -> Ints:
-    """The copies to the device from memory that is not pinned, large enough that the host waits for them; slices."""
+    """Return the slices of copies from unpinned memory to the device that are large enough to block the host."""
     trace = window.trace
     rows = window.work_named(device_work.UNPINNED, Kind.COPY)
     pageable = window.work_named(device_work.PAGEABLE, Kind.COPY)
@@ -211,7 +212,7 @@ def _unpinned(window: Evidence) -> Ints:
     return rows[(size > STAGED_BYTES) | (size < 0)]
 
 
-def _evidence(window: Evidence, rows: Ints) -> list[str]:
+def _unpinned_lines(window: Evidence, rows: Ints) -> list[str]:
     trace = window.trace
     size, span = trace.argument("nbytes")[rows], (trace.end - trace.start)[rows]
     evidence = [

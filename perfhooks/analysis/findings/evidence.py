@@ -355,8 +355,8 @@ class Evidence:
     @property
     def named_share(self) -> float:
         """Share of the step time that has a name, see `unnamed`."""
-        whole = intervals.total(self.windows)
-        return 1 - intervals.total(self.unnamed) / whole if whole else 1.0
+        total = intervals.total(self.windows)
+        return 1 - intervals.total(self.unnamed) / total if total else 1.0
 
     @cached_property
     def is_training(self) -> bool:

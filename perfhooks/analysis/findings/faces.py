@@ -1,7 +1,7 @@
-"""What advice is called where a training is written: in plain torch, and in the words of each framework.
+"""Code of fixes in plain torch, and in the terms of each framework.
 
-A framework has the name that its face's messages have (`perfhooks.run.circumstances.Circumstances.framework`). What it
-has no word of its own for is said in torch's.
+A framework has the name from its integration's messages (`perfhooks.run.circumstances.Circumstances.framework`). A fix
+without an entry for the framework uses torch's code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOADER: Final = {
     TRAINER: ("TrainingArguments(..., {})", "dataloader_"),
     MMENGINE: ("train_dataloader = dict(..., {})", ""),
 }
-"""Where the settings of a loader stand, and how their names begin there."""
+"""Code that sets up a loader, and the prefix of its setting names."""
 
 _OPTIONS: Final = {
     TORCH: "Profiler(..., {})",
@@ -35,7 +35,7 @@ _OPTIONS: Final = {
     FABRIC: "ProfilerCallback(..., {})",
     ACCELERATE: "ProfileKwargs(..., {})",
 }
-"""Where the options of the recorder stand, except under ``perfhooks run``."""
+"""Code that passes options to the profiler, except under ``perfhooks run``."""
 
 _TF32: Final = 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True\n# or: '
 
@@ -160,16 +160,16 @@ CODE: Final[Mapping[str, Mapping[str, str]]] = {
         TRAINER: 'AutoModel.from_pretrained(..., attn_implementation="sdpa")',
     },
 }
-"""By what is advised, then by framework; what stands in braces is filled in."""
+"""Code of fixes, by fix and framework. Names in braces are replaced by values."""
 
 
 def code_for(advised: str, framework: str = TORCH, **values: object) -> str:
-    """The lines to write.
+    """Return the code of a fix.
 
     Args:
         advised: A key of `CODE`.
-        framework: Whose words.
-        **values: What stands in braces.
+        framework: Name of the framework.
+        **values: Values of the names in braces.
     """
     words = CODE[advised]
     text = words.get(framework, words[TORCH])
@@ -179,32 +179,32 @@ def code_for(advised: str, framework: str = TORCH, **values: object) -> str:
 
 
 def loader(settings: Mapping[str, object], framework: str = TORCH) -> str:
-    """The line that gives a loader such settings, named as torch's own loader names them."""
+    """Return the code that gives some settings to a loader; the names are those of torch's loader."""
     call, prefix = _LOADER.get(framework, _LOADER[TORCH])
-    given = (f"{prefix}{name}={'...' if value is ... else value}" for name, value in settings.items())
-    return call.format(", ".join(given))
+    arguments = (f"{prefix}{name}={'...' if value is ... else value}" for name, value in settings.items())
+    return call.format(", ".join(arguments))
 
 
 def setting(name: str, framework: str = TORCH) -> str:
-    """What one setting of a loader is called."""
+    """Return the name of a loader setting in a framework."""
     return _LOADER.get(framework, _LOADER[TORCH])[1] + name
 
 
-def option(name: str, value: bool | str, told: Circumstances) -> str:
-    """An option of the recorder, as it is said where this was recorded."""
-    if not told.is_launched:
+def option(name: str, value: bool | str, circumstances: Circumstances) -> str:
+    """Return a profiler option as it is spelled where the run was started."""
+    if not circumstances.is_launched:
         return f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
     flag = name.replace("_", "-")
     return f'--{flag} "{value}"' if isinstance(value, str) else f"--{flag}" if value else f"--no-{flag}"
 
 
-def recording(given: str, told: Circumstances) -> str:
-    """The line that gives options to the recorder, which `option` has made."""
-    if told.is_launched:
+def recording(given: str, circumstances: Circumstances) -> str:
+    """Return the code that passes options to the profiler, as `option` returns them."""
+    if circumstances.is_launched:
         return f"perfhooks run {given} ..."
-    return _OPTIONS.get(told.framework, _OPTIONS[TORCH]).format(given)
+    return _OPTIONS.get(circumstances.framework, _OPTIONS[TORCH]).format(given)
 
 
-def stacks(told: Circumstances) -> str:
-    """The line that has stacks recorded."""
-    return recording(option("with_stack", True, told), told)
+def stacks(circumstances: Circumstances) -> str:
+    """Return the code that enables the recording of stacks."""
+    return recording(option("with_stack", True, circumstances), circumstances)

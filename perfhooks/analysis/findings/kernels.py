@@ -1,4 +1,4 @@
-"""Arithmetic that is dearer than it need be: its precision, its kernels, its layout, what could be one kernel."""
+"""Findings: kernels that are slower than necessary because of their implementation, layout or number."""
 
 from __future__ import annotations
 
@@ -24,30 +24,33 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
 UNFOLDED: Final = 0.25
-"""Of the time of convolutions by unfolding, saved by oneDNN: measured with one thread, forward and backward, 14 and 21%
-for filters of 3 x 3 on 8 images of 32 x 32, 36% in a small network, 58% on 2 images of 64 x 112 x 112."""
+"""Saving of oneDNN for convolutions by unfolding, as a share of their time. With one thread, forward and backward, it
+saved 14 and 21% for 3 x 3 filters on 8 images of 32 x 32, 36% in a small network, and 58% on 2 images of 64 x 112 x
+112."""
 FUSABLE: Final = 0.2
-"""Of the step, for chains that a compiler would fuse. Some are in every training; from a fifth on, reading and writing
-the same tensors again and again is what the device does."""
+"""Minimum share of the step for chains that a compiler would fuse. All trainings have some; from 20% on, repeated reads
+and writes of the same tensors dominate the device time."""
 CHAIN: Final = 2
-"""Kernels in a row, at least: one alone has nothing to be fused with."""
+"""Minimum kernels in a chain."""
 
 _COMPILED: Final = rf"{work_kinds.TRITON}|{ranges.COMPILED}"
 _FUSABLE_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categories.COPIES)
 _FUSABLE_OF_TORCH: Final = (categories.INDEXING, categories.QUANTISATION)
-"""Those of other libraries, as FBGEMM's tables of embeddings, are large kernels that no compiler touches."""
+"""Categories that are fusable only in torch. In other libraries, for example FBGEMM's embedding tables, they are large
+kernels that no compiler fuses."""
 FAR: Final = 0.3
-"""Of its limit. GEMMs and copies of usual sizes reach 60 to 85% on an H100, and 40 to 60% on an MI300X, whose datasheet
-counts a clock that it does not hold (TraceLens takes 708 of 1307 TFLOP/s for it)."""
+"""Maximum share of its limit for a kernel in the finding. GEMMs and copies of usual sizes reach 60 to 85% on an H100
+and 40 to 60% on an MI300X. The MI300X datasheet assumes a clock that the device does not hold (TraceLens uses 708 of
+1307 TFLOP/s)."""
 
 
 def slow_convolution(window: Evidence) -> Iterator[Finding]:
-    """Convolutions by unfolding (``_slow_conv2d``, ``thnn_conv2d``, ...) take 5% of the step or more, oneDNN being off.
+    """Convolutions by unfolding (``_slow_conv2d``, ...) take 5% of the step or more while oneDNN is off.
 
-    Source: `HEAVY`, `UNFOLDED`; what the training's torch said of the library (`Circumstances`). While it is on, torch
-    chooses this path itself where it is the faster one, as for filters of 1 x 1 with one thread and a batch below 16;
-    so where nothing is known, one convolution in the library shows that it is on. In float64 a CPU has nothing else,
-    which is `float64_products`.
+    Source: `HEAVY`, `UNFOLDED`; the library settings of the recorded process (`Circumstances`). If oneDNN is on, torch
+    chooses unfolding itself when it is faster, for example for 1 x 1 filters with one thread and a batch below 16. If
+    the setting is unknown, one convolution in the library shows that it is on. In float64, a CPU has no other
+    implementation; see `float64_products`.
 
     Measured: on a CPU, see `UNFOLDED`. On a device it was not measured, so the gain there is an upper bound.
     """
@@ -56,61 +59,64 @@ def slow_convolution(window: Evidence) -> Iterator[Finding]:
     if not len(rows):
         return
     on_device = window.runs_on_device(rows)
-    spent, limit = window.cost(rows)
-    gain = min(UNFOLDED * spent, limit)
-    if window.share(spent) < HEAVY or not window.is_worth(gain) or _is_library_on(window, on_device=on_device):
+    time_ms, limit = window.cost(rows)
+    gain = min(UNFOLDED * time_ms, limit)
+    if window.share(time_ms) < HEAVY or not window.is_worth(gain) or _is_library_on(window, on_device=on_device):
         return
     library = "cuDNN" if on_device else "oneDNN"
     backend = "cudnn" if on_device else "mkldnn"
     yield from window.finding(
         "slow-convolution",
         gain,
-        bound_ms=min(spent, limit),
+        bound_ms=min(time_ms, limit),
         is_measured=not on_device,
-        title=f"Convolutions take torch's slow path, for {words.ms(spent)} in a {window.unit}: {library} is not used.",
+        title=f"Convolutions do not use {library}: torch's slow path takes {words.ms(time_ms)} of a {window.unit}.",
         estimate=(
-            "The time of this work."
+            "All the time of these operators."
             if on_device
-            else f"{words.share(UNFOLDED)} of the time of these operators: about what oneDNN was measured to save "
+            else f"{words.share(UNFOLDED)} of the time of these operators: about the measured saving of oneDNN "
             "on a CPU."
         ),
         evidence=[*window.by_name(window.outermost(rows)), *window.by_line(window.outermost(rows))],
         advice=(
-            f"torch runs these convolutions by unfolding the image and multiplying matrices because {library} is "
-            "switched off or is not there. Look for a line or an environment that switches it off, ask the library "
-            "whether it is available, and install a build of torch that has it."
+            f"Enable {library}. Without it, torch unfolds the image and multiplies matrices. Find the line or the "
+            "environment variable that disables it. If the library is not available, install a build of torch that "
+            "includes it."
         ),
         code=f"torch.backends.{backend}.enabled = True\nprint(torch.backends.{backend}.is_available())",
     )
 
 
 def _is_library_on(window: Evidence, *, on_device: bool) -> bool:
-    said = window.capture.circumstances.cudnn if on_device else window.capture.circumstances.onednn
-    return len(window.named(operators.LIBRARY_CONVOLUTIONS, Kind.OP)) > 0 if said is None else said
+    setting = window.capture.circumstances.cudnn if on_device else window.capture.circumstances.onednn
+    return len(window.named(operators.LIBRARY_CONVOLUTIONS, Kind.OP)) > 0 if setting is None else setting
 
 
 def layout_conversions(window: Evidence) -> Iterator[Finding]:
-    """Kernels that turn images between NCHW and NHWC take 1% of the step or more.
+    """Kernels that convert images between NCHW and NHWC take 1% of the step or more.
 
-    Source: `evidence.NOTABLE`; the kernels of cuDNN and MIOpen, by their names. Tensor cores want channels last.
+    Source: `evidence.NOTABLE`; kernels of cuDNN and MIOpen by their names. Tensor cores need the channels-last layout.
 
     Measured: never; the gain is an upper bound.
     """
     rows = window.work_named(device_work.LAYOUT, Kind.KERNEL)
-    spent = window.device_ms(rows)
-    gain = min(spent, window.device_limit_ms)
+    time_ms = window.device_ms(rows)
+    gain = min(time_ms, window.device_limit_ms)
     if not window.is_worth(gain):
         return
     yield from window.finding(
         "layout-conversions",
         gain,
-        title=f"Images are turned between two memory layouts for {words.ms(spent)} in a {window.unit}.",
-        estimate="The whole time of these kernels, and no more than the host waits for the device.",
-        evidence=[f"{window.count_per_step(rows)} kernels in a {window.unit} only convert", *window.by_name(rows)],
+        title=f"Conversions of images between two memory layouts take {words.ms(time_ms)} of a {window.unit}.",
+        estimate="All the time of these kernels, up to the wait of the host for the device.",
+        evidence=[
+            f"{window.count_per_step(rows)} kernels in a {window.unit} only convert layouts",
+            *window.by_name(rows),
+        ],
         advice=(
-            "The convolutions compute with channels last, but the tensors lie with channels first, so the library "
-            "turns them before and after. Keep model and images in channels-last memory; shapes and results stay the "
-            "same. On ROCm set PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment as well."
+            "Keep model and images in channels-last memory; shapes and results do not change. The convolutions compute "
+            "in channels-last layout, but the tensors have channels first, so the library converts them before and "
+            "after. On ROCm, also set PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment."
         ),
         code=(
             "model = model.to(memory_format=torch.channels_last)\nimages = images.to(memory_format=torch.channels_last)"
@@ -119,7 +125,7 @@ def layout_conversions(window: Evidence) -> Iterator[Finding]:
 
 
 def written(shapes: object) -> str:
-    """Write the shapes of matrices for people."""
+    """Return the shapes of matrices as text."""
     return " and ".join(" x ".join(map(str, shape)) for shape in matrices(shapes))
 
 
@@ -129,13 +135,13 @@ def matrices(shapes: object) -> list[list[object]]:
 
 
 def in_float64(window: Evidence, rows: Ints) -> Ints:
-    """The operators among some slices that take a tensor of float64 with any dimensions."""
+    """Return the slices of operators with a float64 tensor that has dimensions."""
     trace = window.trace
     types, dims = trace.argument("types")[rows], trace.argument("dims")[rows]
     pairs = set(zip(types.tolist(), dims.tolist(), strict=True))
     doubles = {pair for pair in pairs if _has_float64(trace.text(pair[0]), trace.text(pair[1]))}
-    chosen = [pair in doubles for pair in zip(types.tolist(), dims.tolist(), strict=True)]
-    return rows[np.array(chosen, np.bool_)]
+    mask = [pair in doubles for pair in zip(types.tolist(), dims.tolist(), strict=True)]
+    return rows[np.array(mask, np.bool_)]
 
 
 def _has_float64(types: object, dims: object) -> bool:
@@ -145,14 +151,15 @@ def _has_float64(types: object, dims: object) -> bool:
 
 
 def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
-    """Kernels that reach less than 30% of what the device can do take 10% of the step or more.
+    """Kernels that reach less than 30% of the device's peak take 10% of the step or more.
 
-    Not those of attention that is written out, nor kernels below 10 us: a good part of those is what any kernel takes.
+    Kernels of unfused attention do not count. Kernels below 10 us do not count, because constant overhead dominates
+    them.
 
-    Source: `FAR`, `FAR_HEAVY`; operations and bytes by the recorded shapes (`perfhooks.trace.limits`), through the
-    operators that launched them, and the peaks of the device.
+    Source: `FAR`, `FAR_HEAVY`; operations and bytes from the recorded shapes of the launching operators
+    (`perfhooks.trace.limits`), and the peaks of the device.
 
-    Measured: never; what kernels there are for such shapes is worth finding out.
+    Measured: never, because the gain depends on the kernels that exist for these shapes.
     """
     trace, places = window.trace, window.work
     sums = rates.of_work(trace)
@@ -164,70 +171,72 @@ def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
         return
     if len(other := np.flatnonzero(~np.isin(rows, attention.written_out(window)))) < len(rows):
         places, took, least, rows = places[other], took[other], least[other], rows[other]
-    spent = window.device_ms(rows)
-    if window.share(spent) < FAR_HEAVY:
+    time_ms = window.device_ms(rows)
+    if window.share(time_ms) < FAR_HEAVY:
         return
     name, _ = peaks.device(trace)
     shapes = by_shape(window, places, took, least)
     yield from window.finding(
         "kernels-below-limit",
-        min(spent * float(1 - least.sum() / took.sum()), window.device_limit_ms),
-        title=f"Kernels that reach {words.share(float(least.sum() / took.sum()))} of what the device can do take "
-        f"{words.ms(spent)} of a {window.unit}.",
-        estimate="What they take beyond the time that their operations or bytes need at least.",
+        min(time_ms * float(1 - least.sum() / took.sum()), window.device_limit_ms),
+        title=(
+            f"Kernels at {words.share(float(least.sum() / took.sum()))} of the device's peak take "
+            f"{words.ms(time_ms)} of a {window.unit}."
+        ),
+        estimate="The excess over the minimum time for their operations or bytes.",
         evidence=[
             f"{window.count_per_step(rows)} kernels in a {window.unit}, of {words.count(len(shapes), 'shape')}",
             *[line for line, _ in shapes[:3]],
-            *([f"limits of {name}: {known.source}"] if (known := peaks.of_trace(trace)) else []),
+            *([f"limits of {name}: {device_peaks.source}"] if (device_peaks := peaks.of_trace(trace)) else []),
         ],
         advice=(
-            "These kernels are long enough to be fast, and are not: another kernel for the same work may be. Sizes "
-            "that are no multiples of 16 bytes, tensors that are not contiguous, few rows for many columns, and a type "
-            "or layout for which the library has no fast kernel are the usual reasons. Try other sizes, contiguous "
-            "tensors, another backend (of attention, of GEMMs) or a newer library; perfhooks try runs these operators "
-            "again, padded, in other types and other layouts, where they were recorded."
+            "These kernels are large enough to reach peak speed but do not. Try another implementation of the same "
+            "operation: other sizes, contiguous tensors, another backend (for attention or GEMMs) or a newer library. "
+            "Usual causes are sizes that are no multiples of 16 bytes, tensors that are not contiguous, few rows with "
+            "many columns, and types or layouts without a fast kernel. On the recorded device, perfhooks try measures "
+            "these operators padded, in other types and in other layouts."
         ),
         code="perfhooks try perf/latest",
     )
 
 
 def by_shape(window: Evidence, places: Ints, took: Ints, least: Column) -> list[tuple[str, float]]:
-    """The operators and shapes that some work was launched with, most time first, and their milliseconds a step."""
+    """Return the operators and shapes that launched some work as evidence with ms per step, longest first."""
     trace = window.trace
     owner = device.owners(trace)[places]
     dims = trace.argument("dims")[owner]
-    alike = groups(trace.name[owner], dims - dims.min(initial=0))
-    total, needed = (np.bincount(alike.of, weights=each) for each in (took, least))
-    found = []
+    by_operator = groups(trace.name[owner], dims - dims.min(initial=0))
+    total, needed = (np.bincount(by_operator.of, weights=weights) for weights in (took, least))
+    lines = []
     for group in np.argsort(-total, kind="stable").tolist():
-        row = int(owner[alike.first[group]])
-        count = int((alike.of == group).sum())
+        row = int(owner[by_operator.first[group]])
+        count = int((by_operator.of == group).sum())
         time = float(total[group]) * intervals.MS / max(window.count, 1)
-        shown = f"{trace.names[trace.name[row]]} {written(trace.text(int(dims[alike.first[group]])))}".strip()
+        shown = f"{trace.names[trace.name[row]]} {written(trace.text(int(dims[by_operator.first[group]])))}".strip()
         reached = words.share(float(needed[group] / total[group]))
-        found.append(
+        lines.append(
             (f"{shown}: {count / max(window.count, 1):.3g} times, {words.ms(time)}, {reached} of the limit", time)
         )
-    return found
+    return lines
 
 
 def fusable_chains(window: Evidence) -> Iterator[Finding]:
-    """Elementwise kernels, reductions and copies in a row take 20% of a step that the device decides, or more.
+    """Consecutive elementwise kernels, reductions and copies take 20% or more of a step that the device limits.
 
-    Source: `FUSABLE`, `BOUND`, `CHAIN`; the categories of `perfhooks.trace.tables.categories`, in the order of each
-    stream. What the optimizer launches does not count. Silent where compiled code runs. One kernel for a chain reads
-    and writes no less than the longest of it did, so that one stays.
+    Source: `FUSABLE`, `BOUND`, `CHAIN`; the categories of `perfhooks.trace.tables.categories` in the order of each
+    stream. Kernels of the optimizer do not count. There is no finding if compiled code runs. A fused kernel reads and
+    writes at least as much as the longest kernel of its chain, so that time remains.
 
     Measured: never on a device; the gain is an upper bound.
     """
     if window.share(window.mean("device_busy_ms")) < BOUND or _is_compiled(window):
         return
     rows, chain = _chains(window)
-    spent = window.device_ms(rows)
-    if window.share(spent) < FUSABLE:
+    time_ms = window.device_ms(rows)
+    if window.share(time_ms) < FUSABLE:
         return
-    stays = np.zeros(int(chain.max()) + 1)
-    np.maximum.at(stays, chain, window.lengths(rows))
+    longest = np.zeros(int(chain.max()) + 1)
+    np.maximum.at(longest, chain, window.lengths(rows))
     kinds = categories.of_work(window.trace)[np.searchsorted(window.trace.device_rows, rows)]
     shares = [
         f"{categories.CATEGORIES[kind]} {words.ms(window.device_ms(rows[kinds == kind]))}"
@@ -236,18 +245,18 @@ def fusable_chains(window: Evidence) -> Iterator[Finding]:
     ]
     yield from window.finding(
         "fusable-chains",
-        min(spent - float(stays.sum()), window.device_limit_ms),
-        title=f"Chains of small kernels that a compiler would fuse take {words.ms(spent)} of a {window.unit}.",
-        estimate="All of each chain but its longest kernel, as one kernel has to read and write as well.",
+        min(time_ms - float(longest.sum()), window.device_limit_ms),
+        title=f"Chains of small kernels that a compiler could fuse take {words.ms(time_ms)} of a {window.unit}.",
+        estimate="The time of each chain without its longest kernel: the fused kernel has to read and write too.",
         evidence=[
             f"{window.count_per_step(rows)} such kernels in a {window.unit}: {', '.join(shares)}",
             f"the device works for {words.share(window.share(window.mean('device_busy_ms')))} of the {window.unit}",
             *window.by_name(rows),
         ],
         advice=(
-            "Each of these kernels reads its tensors from memory, does little with them, and writes them back for the "
-            "next one. torch.compile makes one kernel of such a chain. By hand, use functions that do several things "
-            "at once, for example a fused norm, or an activation with its bias."
+            "Use torch.compile, which fuses such a chain into one kernel. Without it, use functions that combine "
+            "several operations, for example a fused norm, or an activation with its bias. Each of these kernels "
+            "reads its tensors from memory, computes little, and writes them back for the next kernel."
         ),
         code=window.code_for("compile"),
     )
@@ -260,13 +269,13 @@ def _is_compiled(window: Evidence) -> bool:
 
 
 def _chains(window: Evidence) -> tuple[Ints, Ints]:
-    """The kernels of the steps that stand next to others of the kind on their stream, slices; and the chain of each."""
+    """Return the slices of fusable kernels with a fusable neighbour on their stream, and the chain index of each."""
     trace = window.trace
     work = trace.device_rows  # by stream and start
     kinds = categories.of_work(trace)
-    own = np.isin(work, window.work_named(device_work.OF_TORCH, Kind.KERNEL)) & np.isin(kinds, _FUSABLE_OF_TORCH)
-    fusable = (np.isin(kinds, _FUSABLE_KINDS) | own) & (trace.kind[work] == Kind.KERNEL)
-    fusable &= ~np.isin(work, window.work_named(device_work.LAYOUT, Kind.KERNEL))  # libraries make these
+    of_torch = np.isin(work, window.work_named(device_work.OF_TORCH, Kind.KERNEL)) & np.isin(kinds, _FUSABLE_OF_TORCH)
+    fusable = (np.isin(kinds, _FUSABLE_KINDS) | of_torch) & (trace.kind[work] == Kind.KERNEL)
+    fusable &= ~np.isin(work, window.work_named(device_work.LAYOUT, Kind.KERNEL))  # libraries launch these
     stream = trace.thread[work]
     edges = np.flatnonzero(np.append(True, (np.diff(fusable) != 0) | (np.diff(stream) != 0)))
     length = np.diff(np.append(edges, len(work)))

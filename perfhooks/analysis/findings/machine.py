@@ -1,4 +1,4 @@
-"""What makes other figures doubtful: a busy host, another process on the device, clocks, and the recorder."""
+"""Findings that make other figures doubtful: CPU contention, shared devices, clocks and profiler overhead."""
 
 from __future__ import annotations
 
@@ -21,51 +21,58 @@ if TYPE_CHECKING:
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
 
-_LONGER: Final = 1.1
-"""Times the median step: shorter ones differ by chance."""
-_FEW: Final = 3
-"""Steps: of fewer, none is the usual one."""
-_OF_DEVICE: Final = 0.5
-"""Of what a step takes longer: a device that only waited lowers its clock because it waits."""
+_MIN_RATIO: Final = 1.1
+"""Minimum ratio to the median step time. Smaller differences are random."""
+_MIN_STEPS: Final = 3
+"""Minimum steps for a median."""
+_MIN_DEVICE_SHARE: Final = 0.5
+"""Minimum share of device work in the extra time of a step. A device that only waits lowers its clock because it
+waits."""
 LATE_NS: Final = 1_000_000
-"""Minimum delay of work whose launch is over and whose device is idle, in ns. Starts on idle devices take microseconds;
-a device that several processes share lets each of them work for some milliseconds at a time."""
+"""Minimum delay of launched work on an idle device, in ns. An idle device starts work within microseconds. A shared
+device gives each process some milliseconds at a time."""
 
-_RECORD_LESS: Final = (
-    "The host's part of every figure of this window is too large, small operators most. Record less at a time: stacks "
-    "cost most, then shapes and memory. Compare with a window recorded without them before acting on what the host "
-    "does."
+_FEWER_OPTIONS: Final = (
+    "Record fewer options at a time: stacks cost most, then shapes and memory. All host times of this window are "
+    "too long, those of small operators most. Compare with a window without these options before you optimise host "
+    "code."
 )
-_NOTHING_TO_LEAVE_OUT: Final = (
-    "The host's part of every figure of this window is too large, small operators most, and nothing was recorded that "
-    "could be left out: believe the unprofiled steps, and here only the order of things."
+_NO_OPTIONS: Final = (
+    "Trust the times of unprofiled steps. All host times of this window are too long, those of small operators "
+    "most, so use it only for the order of parts. No recorded option can be disabled."
 )
 
 
 def busy_machine(window: Evidence) -> Iterator[Finding]:
     """The thread of the steps waited for a CPU for 5% of its time or more.
 
-    Source: `perfhooks.run.circumstances.BUSY`; Linux's own count, see `perfhooks.record.watch.counters`.
+    Source: `perfhooks.run.circumstances.BUSY`; the counters of Linux, see `perfhooks.record.watch.counters`.
 
     Measured: there is no gain to measure.
     """
-    found = window.capture.circumstances
+    circumstances = window.capture.circumstances
     if not window.is_busy:
         return
-    threads = max(1, (found.cores or 8) // (2 * max(found.ranks, 1)))
+    threads = max(1, (circumstances.cores or 8) // (2 * max(circumstances.ranks, 1)))
     yield from window.finding(
         "busy-machine",
         None,
-        title=f"This job waited for a CPU {words.share(found.queued or 0.0)} of the time, so times are too high.",
-        estimate="No gain: it says that the times of all other findings are too long.",
+        title=(
+            f"This job waited for a CPU {words.share(circumstances.queued or 0.0)} of the time, so times are too high."
+        ),
+        estimate="No gain: the times of all other findings are too long.",
         evidence=[
-            f"this is a finding from {words.share(BUSY)} on; on an idle host it is below 1%",
-            *([] if found.cores is None else [f"CPUs: {found.cores}, processes of this job: {found.ranks}"]),
+            f"threshold of this finding: {words.share(BUSY)}; an idle host stays below 1%",
+            *(
+                []
+                if circumstances.cores is None
+                else [f"CPUs: {circumstances.cores}, processes of this job: {circumstances.ranks}"]
+            ),
         ],
         advice=(
-            "Other programs, or threads and workers of this job, wanted more CPUs than there are. Believe counts "
-            "(calls, shapes, types, launches) and the order of parts, not milliseconds. Record again when the host is "
-            "quiet. If the load is this job's own, use fewer threads or fewer workers."
+            "Record again when the host is idle. If this job causes the load, use fewer threads or workers. Other "
+            "programs, or threads and workers of this job, need more CPUs than the host has. Trust counts (calls, "
+            "shapes, types, launches) and the order of parts, but not milliseconds."
         ),
         doubts_others=True,
         code=f"torch.set_num_threads({threads})   # with the workers of the loader, fewer than CPUs",
@@ -73,7 +80,7 @@ def busy_machine(window: Evidence) -> Iterator[Finding]:
 
 
 def held_clocks(window: Evidence) -> Iterator[Finding]:
-    """Counters were sampled inside the device, for which CUPTI holds its clocks.
+    """Counters were sampled inside the device. CUPTI fixes the device clocks during sampling.
 
     Source: the check ``clocks-locked`` of `perfhooks.trace.tables.checks`.
 
@@ -85,12 +92,12 @@ def held_clocks(window: Evidence) -> Iterator[Finding]:
     yield from window.finding(
         "held-clocks",
         None,
-        title="Sampled counters held the clocks of the device, so its times differ from those without sampling.",
-        estimate="No gain: it says that the times of all other findings are those of the held clocks.",
-        evidence=[f"sampled counters: {sampled['count'].item()}, among them {sampled['first'].item()}"],
+        title="Counter sampling fixed the device clocks, so device times differ from those without sampling.",
+        estimate="No gain: the times of all other findings are those at fixed clocks.",
+        evidence=[f"sampled counters: {sampled['count'].item()}, for example {sampled['first'].item()}"],
         advice=(
-            "Believe what counts (calls, shapes, launches) and what the counters say. For times, and to compare, "
-            "record another window without sampling."
+            "Record another window without sampling for times and comparisons. Trust the counts (calls, shapes, "
+            "launches) and the counters of this window."
         ),
         doubts_others=True,
         code="torch.profiler.profile(...)   # without PerformanceMetricsConfig",
@@ -98,90 +105,96 @@ def held_clocks(window: Evidence) -> Iterator[Finding]:
 
 
 def lowered_clock(window: Evidence) -> Iterator[Finding]:
-    """A step took longer than others by 10% or more, and the device's clock was lower in it by as much in proportion.
+    """A step took at least 10% longer than the median, and its device clock was lower by the same ratio or more.
 
-    The device must have worked for half of that time, with no more kernels than in other steps: a device that waits
-    lowers its clock, too, and is not slow by it.
+    At least half of the extra time must be device work, with no more kernels than in other steps. A waiting device
+    lowers its clock too, but the clock is not the cause.
 
-    Source: the counters in MHz of `perfhooks.trace.tables.counters`, over steps that samples cover.
+    Source: the counters in MHz of `perfhooks.trace.tables.counters`, over steps with samples.
 
     Measured: never; the gain is an upper bound.
     """
     clocks = window.tables.counters.filter((pl.col("unit") == "MHz") & (pl.col("mean") > 0), pl.col("covered_ms") > 0)
-    known = clocks.drop_nulls("integral").join(window.steps.drop_nulls("step"), on="step")
+    samples = clocks.drop_nulls("integral").join(window.steps.drop_nulls("step"), on="step")
     usual = {
         name: pl.col(name).median().over("counter", "device")
         for name in ("wall_ms", "mean", "device_busy_ms", "kernels")
     }
     extra = pl.col("wall_ms") - usual["wall_ms"]
-    slow = known.with_columns(
+    slow = samples.with_columns(
         extra.alias("extra"),
         *(of.alias(f"usual_{name}") for name, of in usual.items()),
         (pl.col("wall_ms") / usual["wall_ms"]).alias("longer"),
         (usual["mean"] / pl.col("mean")).alias("lower"),
     ).filter(
-        pl.len().over("counter", "device") >= _FEW,
-        pl.col("longer") >= _LONGER,
+        pl.len().over("counter", "device") >= _MIN_STEPS,
+        pl.col("longer") >= _MIN_RATIO,
         pl.col("lower") >= pl.col("longer"),
-        pl.col("device_busy_ms") - pl.col("usual_device_busy_ms") >= _OF_DEVICE * pl.col("extra"),
+        pl.col("device_busy_ms") - pl.col("usual_device_busy_ms") >= _MIN_DEVICE_SHARE * pl.col("extra"),
         pl.col("kernels") <= pl.col("usual_kernels"),
     )
     slow = slow.sort("lower", descending=True).unique("step", keep="first", maintain_order=True)
     if not slow.height:
         return
-    many = f"{slow.height} of {window.count} recorded steps" if slow.height > 1 else f"Step {slow['step'].item()}"
+    steps = f"{slow.height} of {window.count} profiled steps" if slow.height > 1 else f"Step {slow['step'].item()}"
     yield from window.finding(
         "lowered-clock",
         float(slow["extra"].sum()) / window.count,
-        title=f"{many} took longer while the clock of the device was lower.",
-        estimate="What these steps take longer than the median one.",
+        title=f"{steps} took longer at a lower device clock.",
+        estimate="The excess of these steps over the median step.",
         evidence=[
-            f"step {row['step']}: {words.ms(row['wall_ms'])} with {row['counter']} at {row['mean']:.4g}, where the "
+            f"step {row['step']}: {words.ms(row['wall_ms'])} with {row['counter']} at {row['mean']:.4g}; the "
             f"median step takes {words.ms(row['usual_wall_ms'])} with {row['usual_mean']:.4g}"
-            for row in slow.head(_FEW).iter_rows(named=True)
+            for row in slow.head(_MIN_STEPS).iter_rows(named=True)
         ],
         advice=(
-            "The device lowers its clock where it would become too hot or take more power than it may. Ask it why, and "
-            "see to its cooling, its power limit, and to what else runs on it."
+            "Query the reason, then check the cooling, the power limit and other processes on the device. A device "
+            "lowers its clock if it becomes too hot or reaches its power limit."
         ),
-        code="nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE   # while the program runs: why the clock is lowered",
+        code="nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE   # during the run: the reason for the lower clock",
     )
 
 
 def shared_device(window: Evidence) -> Iterator[Finding]:
-    """Launched kernels begin milliseconds later though the device idles, for 1% of the step or more.
+    """Launched kernels begin milliseconds late on an idle device, for 1% of the step or more.
 
-    Source: `LATE_NS`, `evidence.NOTABLE`; idle time after a launch has returned (``asked for, not begun``). A graph may
-    need its time to begin, a function of the host may hold a stream, an NPU does not record waits between streams, and
-    a sampled recording lacks work: none of these counts.
+    Source: `LATE_NS`, `evidence.NOTABLE`; idle time after a launch has returned (``asked for, not begun``). Graphs do
+    not count, because they may need time to begin. There is no finding if host functions or unrecorded waits may delay
+    streams (NPUs), or if the trace is a sample.
 
     Measured: never; the gain is an upper bound.
     """
-    trace, found = window.trace, window.idle
+    trace, gaps = window.trace, window.idle
     if not window.is_device_traced or _may_wait_unrecorded(window):
         return
     graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
-    pending = (found.cause == device_time.PENDING) & ~np.isin(np.append(trace.launches, -1)[found.work], graphs)
-    delay = window.gaps.summed(np.where(pending, found.length, 0))
+    pending = (gaps.cause == device_time.PENDING) & ~np.isin(np.append(trace.launches, -1)[gaps.work], graphs)
+    delay = window.gaps.summed(np.where(pending, gaps.length, 0))
     late = pending & (delay >= LATE_NS)[window.gaps.of]
     if not late.any():
         return
-    spent, rows = window.per_step(window.idle_for(device_time.PENDING, among=late)), trace.device_rows[found.work[late]]
+    delay_ms, rows = (
+        window.per_step(window.idle_for(device_time.PENDING, among=late)),
+        trace.device_rows[gaps.work[late]],
+    )
     kernels = [device_work.family(trace.names[name]) for name in trace.name[rows].tolist()]
-    lengths = (found.length[late] * intervals.MS / max(window.count, 1)).tolist()
-    many, longest = window.count_per_step(np.unique(rows)), float(delay.max()) * intervals.MS
+    lengths = (gaps.length[late] * intervals.MS / max(window.count, 1)).tolist()
+    late_count, longest = window.count_per_step(np.unique(rows)), float(delay.max()) * intervals.MS
     yield from window.finding(
         "shared-device",
-        spent,
+        delay_ms,
         is_wait=True,
         title=(
-            f"Launched work waits for {words.ms(spent)} of a {window.unit} on an idle device: another process seems "
-            "to use it."
+            f"Launched work waits for {words.ms(delay_ms)} of a {window.unit} on an idle device: another process may "
+            "use it."
         ),
-        estimate="All of this time: it is gone if this process has the device for itself.",
+        estimate="All of this time, if no other process uses the device.",
         evidence=[
-            f"{many} kernels and copies in a {window.unit} begin late, the latest {words.ms(longest)} after its launch",
-            "meanwhile no work of this process ran on the device",
+            (
+                f"{late_count} kernels and copies in a {window.unit} begin late, the latest {words.ms(longest)} "
+                "after its launch"
+            ),
+            "no work of this process ran on the device during these delays",
             *most(list(zip(kernels, lengths, strict=True))),
         ],
         advice=(
@@ -194,7 +207,7 @@ def shared_device(window: Evidence) -> Iterator[Finding]:
 
 
 def _may_wait_unrecorded(window: Evidence) -> bool:
-    """Whether streams may wait for something that this trace does not show."""
+    """Return whether streams may wait for events outside this trace."""
     trace = window.trace
     is_npu = len(trace.chosen(runtime_calls.ASYNCHRONOUS.search, Kind.RUNTIME)) > 0
     return (
@@ -205,32 +218,32 @@ def _may_wait_unrecorded(window: Evidence) -> bool:
 
 
 def profiler_overhead(window: Evidence) -> Iterator[Finding]:
-    """A recorded step takes half as long again as one that was not recorded, or more.
+    """A profiled step takes at least 1.5 times as long as an unprofiled one.
 
-    Source: `LARGE`; the medians of the run's own clock. Nothing is gained here but the truth of the other figures.
+    Source: `LARGE`; medians of the run's timeline. The finding has no gain; it explains the other figures.
 
     Measured: there is no gain to measure.
     """
     cost = window.capture.cost
     if not cost.is_large or window.capture.circumstances.is_busy:
         return
-    wanted = [name for name in ("with_stack", "profile_memory", "record_shapes") if window.capture.options.get(name)]
+    options = [name for name in ("with_stack", "profile_memory", "record_shapes") if window.capture.options.get(name)]
     yield from window.finding(
         "profiler-overhead",
         None,
-        title=f"Recording makes a step {cost.slowdown:.1f} times as long as it is.",
-        estimate="No gain: without the recorder the program runs at full speed.",
+        title=f"Recording makes a step {cost.slowdown:.1f} times as long as an unprofiled step.",
+        estimate="No gain: the program runs at full speed without profiling.",
         evidence=[
             f"{words.ms(cost.recorded_step_ms or 0.0)} when profiled, {words.ms(cost.idle_step_ms or 0.0)} otherwise",
-            *([f"recorded with {', '.join(map(window.option, wanted))}"] if wanted else []),
+            *([f"recorded with {', '.join(map(window.option, options))}"] if options else []),
         ],
-        advice=_RECORD_LESS if wanted else _NOTHING_TO_LEAVE_OUT,
-        code=_less(window, wanted),
+        advice=_FEWER_OPTIONS if options else _NO_OPTIONS,
+        code=_code_without(window, options),
     )
 
 
-def _less(window: Evidence, wanted: list[str]) -> str:
-    """What to write in order to leave out what was asked for."""
+def _code_without(window: Evidence, options: list[str]) -> str:
+    """Return the code that disables the expensive options."""
     if window.circumstances.is_launched:
-        return f"perfhooks run ...   # without {' '.join(map(window.option, wanted))}" if wanted else ""
-    return ", ".join(f"{name}=False" for name in wanted)
+        return f"perfhooks run ...   # without {' '.join(map(window.option, options))}" if options else ""
+    return ", ".join(f"{name}=False" for name in options)

@@ -1,4 +1,4 @@
-"""The allocator asks the device for memory again and again."""
+"""Finding: the allocator calls the device for memory repeatedly."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
 
 OFTEN: Final = 1.0
-"""Calls in a step, on average: once warm, torch's allocator makes none."""
+"""Minimum calls per step, on average. After the warm-up, torch's allocator makes none."""
 
 STARTING: Final = 0.5
-"""Of the recorded steps. Where more than that is done once, what is asked for is asked for the first time: cuDNN tries
-convolutions with memory that it gives back, and so does the capture of a graph."""
+"""Maximum share of one-time work in the steps. Above it, allocations are first allocations: cuDNN tries convolutions
+with temporary memory, and so does graph capture."""
 
 
 def allocator_churn(window: Evidence) -> Iterator[Finding]:
-    """Steps call ``cudaMalloc`` or ``cudaFree`` once each or more, for 1% of their time or more.
+    """Steps call ``cudaMalloc`` or ``cudaFree`` at least once each, for 1% of their time or more.
 
-    Source: `OFTEN`, `evidence.NOTABLE`. A recording without marks of steps may be the start of a program, where memory
-    is taken for the first time: there only calls count that come after the first one which gave memory back, and that
-    after a tenth of all launches (`perfhooks.trace.nesting.starts.FIRST`). Where most of what was recorded is a start
-    (`STARTING`) nothing is said.
+    Source: `OFTEN`, `evidence.NOTABLE`. A recording without step marks may be the start of a program, which allocates
+    memory for the first time. There, calls count from the first release of memory after 10% of all launches
+    (`perfhooks.trace.nesting.starts.FIRST`). There is no finding if one-time work takes most of the recording
+    (`STARTING`).
 
     Measured: never; the gain is an upper bound.
     """
     rows = window.named(runtime_calls.ALLOCATOR, Kind.RUNTIME)
     if not window.are_numbered:
-        rows = _asked_again(window, rows)
-    spent = window.per_step(window.spans(rows))
-    gain = min(spent, window.per_step(window.idle_for(device_time.MEMORY)) if window.is_device_traced else spent)
+        rows = _calls_after_release(window, rows)
+    call_ms = window.per_step(window.spans(rows))
+    gain = min(call_ms, window.per_step(window.idle_for(device_time.MEMORY)) if window.is_device_traced else call_ms)
     if len(rows) < OFTEN * window.count or not window.is_worth(gain):
         return
     if window.share(window.per_step(intervals.joined(*window.startup.values()))) > STARTING:
@@ -49,11 +49,11 @@ def allocator_churn(window: Evidence) -> Iterator[Finding]:
     yield from window.finding(
         "allocator-churn",
         gain,
-        title=f"The device is asked for memory anew for {ms(spent)} of a {window.unit}.",
+        title=f"Calls for device memory take {ms(call_ms)} of a {window.unit}.",
         estimate=(
-            "The time of these calls in which no device worked."
+            "The time of these calls while no device worked."
             if window.is_device_traced
-            else "The time of these calls: when the device worked is unknown."
+            else "The time of these calls: the times of device work are unknown."
         ),
         evidence=[
             f"{window.count_per_step(rows)} calls in a {window.unit}",
@@ -61,18 +61,18 @@ def allocator_churn(window: Evidence) -> Iterator[Finding]:
             *window.by_line(rows),
         ],
         advice=(
-            "Once warm, torch's allocator serves every step from what it holds. It goes back to the device if memory "
-            "is nearly full or fragmented by changing shapes, if the loop calls torch.cuda.empty_cache(), which only "
-            "makes the next step slower, or if PYTORCH_NO_CUDA_MEMORY_CACHING turns it off. Let segments grow, keep "
-            "shapes alike, or use a little less memory."
+            "Use expandable segments, keep shapes constant, or use less memory. Remove torch.cuda.empty_cache() "
+            "from the loop: it makes the next step slower. After the warm-up, torch's allocator uses cached memory. "
+            "It calls the device again if memory is nearly full or fragmented by changing shapes, or if "
+            "PYTORCH_NO_CUDA_MEMORY_CACHING disables the cache."
         ),
         code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True   # in the environment; no empty_cache() in the loop",
         of=window.spans(rows),
     )
 
 
-def _asked_again(window: Evidence, rows: Ints) -> Ints:
-    """The calls from the first one on that gives memory back, once the program runs."""
+def _calls_after_release(window: Evidence, rows: Ints) -> Ints:
+    """Return the calls from the first release of memory in the running program."""
     start = window.trace.start[rows]
-    given_back = np.isin(rows, window.named(runtime_calls.RELEASE, Kind.RUNTIME)) & ~starts.is_first(window.trace, rows)
-    return rows[start >= start[given_back].min()] if given_back.any() else rows[:0]
+    is_release = np.isin(rows, window.named(runtime_calls.RELEASE, Kind.RUNTIME)) & ~starts.is_first(window.trace, rows)
+    return rows[start >= start[is_release].min()] if is_release.any() else rows[:0]

@@ -1,4 +1,4 @@
-"""Validations and checkpoints, judged over the whole run: a window shows a few steps, and chance decides which."""
+"""Findings about validations and checkpoints of a whole run. A window of a few steps contains them only by chance."""
 
 from __future__ import annotations
 
@@ -18,56 +18,56 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Steps
 
 VALIDATING: Final = 0.1
-"""Smallest share of the run for a finding about validation: it is useful work."""
+"""Minimum share of the run for validation, which is useful work."""
 SAVING: Final = 0.05
-"""Smallest share of the run for a finding about checkpoints."""
+"""Minimum share of the run for checkpoints."""
 LESS_OFTEN: Final = 0.5
-"""The share that is saved if the work is done half as often."""
-_FEWEST: Final = 2
-"""Fewest steps with the work: only work that is repeated between steps can be done less often."""
+"""Share of the time that is saved if the work is done half as often."""
+_MIN_STEPS: Final = 2
+"""Minimum steps with the work. Only work that is repeated between steps can be done less often."""
 
 
 class Rare(NamedTuple):
-    """All work of one part in a run."""
+    """All work of one kind in a run."""
 
     rows: list[RareWork]
     steps: int
-    """Steps of the run."""
+    """Number of steps of the run."""
     run_ms: float
-    """Time of these steps and of the work."""
+    """Time of the steps and of the work, in ms."""
     framework: str = ""
-    """Whose words the advice uses."""
+    """Framework of the fix."""
 
     @property
     def ms(self) -> float:
-        """Time of the work."""
+        """Time of the work, in ms."""
         return sum(row.ms for row in self.rows)
 
     @property
     def share(self) -> float:
-        """The same as a share of the run."""
+        """Time of the work as a share of the run."""
         return self.ms / self.run_ms
 
     @property
     def evidence(self) -> tuple[str, ...]:
-        """How often it was done, and the lines of the training that called it, those with most time first."""
+        """Number and time of the work, and the source lines that called it, longest first."""
         name, mean = self.rows[0].part, words.ms(self.ms / len(self.rows))
-        counted = f"{words.count(len(self.rows), name)} of {mean} on average in {self.steps:,} steps"
+        counts = f"{words.count(len(self.rows), name)} of {mean} on average in {self.steps:,} steps"
         lines = most([(row.line, row.ms) for row in self.rows if row.line])
-        return f"{counted}: {words.ms(self.ms)} of {words.ms(self.run_ms)}", *lines
+        return f"{counts}: {words.ms(self.ms)} of {words.ms(self.run_ms)}", *lines
 
     def code_for(self, advised: str) -> str:
-        """The lines to write, see `perfhooks.analysis.findings.faces.code_for`."""
+        """Return the code of a fix, see `perfhooks.analysis.findings.faces.code_for`."""
         return faces.code_for(advised, self.framework)
 
     def finding(self, rule: str, *, title: str, advice: str, code: str) -> Iterator[Finding]:
-        """A finding whose gain is that of an average step, if the work is done half as often."""
+        """Yield a finding with the gain per average step if the work is done half as often."""
         yield Finding(
             rule=rule,
             title=title,
             gain_ms=LESS_OFTEN * self.ms / self.steps,
             gain_percent=100 * LESS_OFTEN * self.share,
-            estimate="Half of its time, if it is done half as often, in an average step of the run.",
+            estimate="Half of its time per average step of the run, if it is done half as often.",
             evidence=self.evidence,
             advice=advice,
             code=code,
@@ -80,27 +80,27 @@ def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "") -> list[
     Args:
         rows: The rare work of its loop.
         steps: The steps of its loop.
-        framework: Whose words the advice uses, see `perfhooks.analysis.findings.faces`.
+        framework: Framework of the fix, see `perfhooks.analysis.findings.faces`.
     """
-    found: list[Finding] = []
+    results: list[Finding] = []
     for rule, part in RUN_RULES:
-        work = _of_part([row for row in rows if row.part == part], steps, framework)
-        found += rule(work) if work is not None else ()
-    return found
+        work = _work_of_part([row for row in rows if row.part == part], steps, framework)
+        results += rule(work) if work is not None else ()
+    return results
 
 
-def _of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | None:
-    """The work of one part; None if the run is too short to judge it."""
-    if len({row.step for row in rows}) < _FEWEST or len(steps.numbers) <= _FEWEST:
+def _work_of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | None:
+    """Return the work of one kind; None if the run is too short to judge it."""
+    if len({row.step for row in rows}) < _MIN_STEPS or len(steps.numbers) <= _MIN_STEPS:
         return None
     count, last = int(np.ptp(steps.numbers)) + 1, int(steps.numbers.max())
     unended = sum(row.ms for row in rows if row.step > last)
     run_ms = float(steps.wall_ms.sum()) + unended
-    if len(steps.numbers) < count:  # the timeline of a long run is a sample
-        others = steps.wall_ms[~np.isin(steps.numbers, [row.step for row in rows])]
-        if not len(others):
+    if len(steps.numbers) < count:  # the timeline of a long run is sampled
+        usual_ms = steps.wall_ms[~np.isin(steps.numbers, [row.step for row in rows])]
+        if not len(usual_ms):
             return None
-        run_ms = count * float(others.mean()) + sum(row.ms for row in rows)
+        run_ms = count * float(usual_ms.mean()) + sum(row.ms for row in rows)
     return Rare(rows, count, run_ms, framework)
 
 
@@ -108,10 +108,10 @@ def validation_in_steps(work: Rare) -> Iterator[Finding]:
     """Validation takes 10% of the run or more.
 
     Source: `VALIDATING`, `LESS_OFTEN`; the time of each validation of the run, in ``rank0.rare.csv``. Integrations know
-    when their framework validates. ``perfhooks run`` takes each pass over a DataLoader without an update or a backward
-    pass for a validation. Elsewhere it is what the label ``validation`` holds.
+    when their framework validates. ``perfhooks run`` treats each pass over a DataLoader without an update or a backward
+    pass as a validation. Otherwise, the label ``validation`` marks it.
 
-    Measured: it needs no measurement: what is done half as often takes half of its time.
+    Measured: the gain needs no measurement, because half as many validations take half of the time.
     """
     if work.share < VALIDATING:
         return
@@ -119,8 +119,8 @@ def validation_in_steps(work: Rare) -> Iterator[Finding]:
         "validation-in-steps",
         title=f"Validation takes {words.share(work.share)} of the run.",
         advice=(
-            "Validate less often or on fewer batches. Disable gradients in it, and use larger batches: without a "
-            "backward pass there is memory for them."
+            "Validate less often or on fewer batches. Disable gradients, and use larger batches: without a backward "
+            "pass, more memory is free."
         ),
         code=work.code_for("less validation"),
     )
@@ -129,10 +129,10 @@ def validation_in_steps(work: Rare) -> Iterator[Finding]:
 def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
     """Saving checkpoints takes 5% of the run or more.
 
-    Source: `SAVING`, `LESS_OFTEN`; the time of each checkpoint of the run, in ``rank0.rare.csv``. Under ``perfhooks
-    run`` that is ``torch.save`` on the main thread, elsewhere what the label ``checkpoint`` holds.
+    Source: `SAVING`, `LESS_OFTEN`; the time of each checkpoint of the run, in ``rank0.rare.csv``. ``perfhooks run``
+    times ``torch.save`` on the main thread. Otherwise, the label ``checkpoint`` marks it.
 
-    Measured: it needs no measurement to save half as often. A thread that writes saved no time on two cores.
+    Measured: half as many checkpoints need no measurement. Writing in a thread saved no time on two cores.
     """
     if work.share < SAVING:
         return
@@ -140,12 +140,12 @@ def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
         "checkpoint-in-steps",
         title=f"Saving checkpoints takes {words.share(work.share)} of the run.",
         advice=(
-            "Save less often, and keep optimizer state out of files that are only for inference. With a free CPU, copy "
-            "the state and let a thread or another process write it."
+            "Save less often, and omit the optimizer state from files that are only for inference. If a CPU is free, "
+            "copy the state and write it in a thread or another process."
         ),
         code=work.code_for("saved aside"),
     )
 
 
 RUN_RULES: Final = ((validation_in_steps, labels.VALIDATION), (checkpoint_in_steps, labels.CHECKPOINT))
-"""Each rule about a whole run, and the part of a step that it is about."""
+"""Rules about a whole run, each with the step part that it is about."""

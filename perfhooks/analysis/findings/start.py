@@ -1,4 +1,4 @@
-"""The window recorded a start: what a step takes later is not in it."""
+"""Finding: the window recorded the start of the program, so its figures differ from later steps."""
 
 from __future__ import annotations
 
@@ -19,69 +19,69 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 START: Final = 0.1
-"""Of the recorded steps. What is done once and takes a tenth of a window makes its means those of no step."""
+"""Minimum share of one-time work in the profiled steps. From 10% on, the means of the window describe no usual step."""
 SOONEST: Final = 10
-"""Steps to wait for at least: by then kernels are loaded and chosen, and the first compilations are over."""
+"""Minimum steps to wait before recording. By then kernels are loaded and chosen, and first compilations are done."""
 WARMUP: Final = 2
-"""Steps with the recorder on whose results are thrown away, so that its own start is not in the window either."""
+"""Steps with discarded results before the recording, because the profiler itself has a start."""
 
-_SHOWN: Final = 3
+_MAX_CALLS: Final = 3
 
 
 def recorded_start(window: Evidence) -> Iterator[Finding]:
-    """One-time work takes a tenth of the recorded time or more, or only first steps of the program were recorded.
+    """One-time work takes 10% of the profiled time or more, or only first steps of the program were profiled.
 
-    Source: `START`, `SOONEST`, `WARMUP`; the first steps are the first three of a process. One-time work is loading
-    kernels and making a context, the first compilation, capturing graphs, trying out convolutions
-    (`perfhooks.trace.nesting.starts`). Compiling in the last recorded step as well is no start but `recompilation`.
+    Source: `START`, `SOONEST`, `WARMUP`; the first steps are the first three of a process. One-time work includes
+    loading kernels, creating a context, the first compilation, capturing graphs and trying out convolutions
+    (`perfhooks.trace.nesting.starts`). If the last profiled step compiles too, the finding is `recompilation`.
 
     Measured: there is no gain to measure.
     """
-    spent = window.startup
-    every = intervals.joined(*spent.values())
-    taken = window.per_step(every)
-    if window.share(taken) < START and not window.is_start:
+    startup = window.startup
+    one_time = intervals.joined(*startup.values())
+    start_ms = window.per_step(one_time)
+    if window.share(start_ms) < START and not window.is_start:
         return
-    wait = max(SOONEST, _last(window, every) + 1)
+    wait = max(SOONEST, _last_start_step(window, one_time) + 1)
     yield from window.finding(
         "recorded-start",
         None,
         title=(
-            f"One-time work takes {ms(taken)} of a {window.unit} of {ms(window.step_ms)}."
-            if window.share(taken) >= START
-            else "Only first steps of the program were recorded, so there is no advice about its steps."
+            f"One-time work takes {ms(start_ms)} of a {window.unit} of {ms(window.step_ms)}."
+            if window.share(start_ms) >= START
+            else "Only first steps of the program were profiled, so there are no findings about usual steps."
         ),
-        estimate="No gain: this finding explains why these figures are not those of later steps.",
-        evidence=[f"{name}: {ms(window.per_step(each))}" for name, each in spent.items()]
-        + (_calls(window, every) or [f"recorded: {window.numbers}"]),
+        estimate="No gain: this finding explains why these figures differ from later steps.",
+        evidence=[f"{name}: {ms(window.per_step(moments))}" for name, moments in startup.items()]
+        + (_call_lines(window, one_time) or [f"profiled: {window.numbers}"]),
         advice=(
-            "The figures of this window are not those of later steps. In the first steps libraries are imported, "
-            "kernels are loaded, code is compiled, graphs are captured and convolutions are tried. Record later, and "
-            "let the recorder warm up for some steps. If the start itself is too slow, this window shows why."
+            "Record later, with some warm-up steps for the profiler. The figures of this window differ from later "
+            "steps. First steps import libraries, load kernels, compile code, capture graphs and try convolutions. "
+            "If the start itself is too slow, this window shows the cause."
         ),
-        code=_later(window, wait),
+        code=_code_to_record_later(window, wait),
         doubts_others=True,
     )
 
 
-def _later(window: Evidence, wait: int) -> str:
-    """What to write in order to record later."""
+def _code_to_record_later(window: Evidence, wait: int) -> str:
+    """Return the code that records later."""
     line = faces.recording(
         window.option("schedule", f"wait={wait} warmup={WARMUP} active=3 repeat=1"), window.circumstances
     )
-    torch = f"torch.profiler.schedule(wait={wait}, warmup={WARMUP}, active=3, repeat=1)   # with torch's own"
+    torch = f"torch.profiler.schedule(wait={wait}, warmup={WARMUP}, active=3, repeat=1)   # with torch's profiler"
     return line if window.circumstances.is_launched or window.circumstances.framework else f"{line}\n{torch}"
 
 
-def _last(window: Evidence, moments: Intervals) -> int:
-    """The number of the last step in which some of a start lies; -1 without numbers."""
+def _last_start_step(window: Evidence, moments: Intervals) -> int:
+    """Return the number of the last step with one-time work; -1 without step numbers."""
     inside = intervals.within(moments, window.marks.start, window.marks.end) > 0
-    return max((int(window.marks.number[place] or 0) for place in np.flatnonzero(inside).tolist()), default=-1)
+    return max((int(window.marks.number[index] or 0) for index in np.flatnonzero(inside).tolist()), default=-1)
 
 
-def _calls(window: Evidence, moments: Intervals) -> list[str]:
-    """The longest calls of the runtime in some moments."""
+def _call_lines(window: Evidence, moments: Intervals) -> list[str]:
+    """Return the longest runtime calls in some intervals as lines of evidence."""
     trace = window.trace
     calls = trace.rows(Kind.RUNTIME)
     calls = calls[intervals.within(moments, trace.start[calls], trace.end[calls]) >= starts.LOADING_NS]
-    return window.by_name(calls)[:_SHOWN]
+    return window.by_name(calls)[:_MAX_CALLS]
