@@ -89,16 +89,12 @@ def calls(trace: Trace) -> CallCosts:
     else:
         time, kernels = tree.nesting.end[entry] - trace.start[rows], np.ones(len(rows), np.int64)
     kind = _computing_types(trace, rows, computed, of_work)
-    for _ in range(_DEEPEST):
+    for _ in range(4):  # maximum depth: conv2d, convolution, _convolution, cudnn_convolution
         inner = np.flatnonzero((outer >= 0) & (computed > 0) & (computed == np.append(computed, -1)[outer]))
         inner = inner[_is_wrapper(trace)[trace.name[rows[outer[inner]]]]]
         kind[outer[inner]], moved[outer[inner]] = kind[inner], moved[inner]
     moved[np.isin(np.arange(len(rows)), _calls_across_links(trace, of_work, outer))] = -1
     return CallCosts(rows, computed, moved, kind, outer, time, kernels, of_work)
-
-
-_DEEPEST: Final = 4
-"""Depth of nested wrappers: ``conv2d``, ``convolution``, ``_convolution``, ``cudnn_convolution``."""
 
 
 def _add_nested_calls(outer: Ints, values: Ints) -> Ints:

@@ -18,8 +18,6 @@ from perfhooks.trace.once import cached_per_trace
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Flags, Ints, Trace
 
-_PS: Final = 1000
-"""Picoseconds in a nanosecond."""
 ENOUGH: Final = 80.0
 """Minimum coverage before MFU and HFU are reported, in percent of the time of computing kernels."""
 _COMPUTES: Final = ("gemms", "convolution", "attention", "moe", "ssm")
@@ -95,7 +93,7 @@ def of_steps(trace: Trace, step: Ints, work_step: Ints, wall: Ints) -> dict[str,
     if not len(computed_calls.row):
         return {}
     count = len(wall)
-    available_ps = _PS * np.maximum(wall, 1) * max(len(np.unique(device.devices(trace, trace.device_rows))), 1)
+    available_ps = 1000 * np.maximum(wall, 1) * max(len(np.unique(device.devices(trace, trace.device_rows))), 1)
     by_peak, by_peak_once = (
         summed(step, computed_calls.least_ps, count),
         summed(np.where(computed_calls.again, -1, step), computed_calls.least_ps, count),

@@ -1,4 +1,4 @@
-"""Slices that a file writes as two events: one where they begin (``B``), one where they end (``E``)."""
+"""Slices that a file writes as two events: one at their beginning (``B``), one at their end (``E``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEGIN, END = "B", "E"
 
 
 class BeginEnd:
-    """Collects such events and pairs them."""
+    """Collects such events and combines them to slices."""
 
     def __init__(self) -> None:
         self._events: list[tuple[int, Event]] = []
@@ -23,30 +23,31 @@ class BeginEnd:
         return bool(self._events)
 
     def add(self, event: Event, time: int) -> None:
-        """Take the next event of the file; its time is in nanoseconds."""
+        """Add the next event of the file, with its time in nanoseconds."""
         self._events.append((time, event))
 
     def paired(self) -> tuple[list[Event], Ints, Flags]:
-        """Return the slices as `Columns.add` takes them; those without an end have no length.
+        """Return the slices in the form of `Columns.add`. Slices without an end have no length.
 
-        An end without a name ends the innermost open slice of its thread, another one the innermost of its name.
+        An end with a name ends the innermost open slice of that name on its thread. An end without a name ends the
+        innermost open slice.
         """
-        opened: dict[tuple[int | str, int | str], list[tuple[int, Event]]] = {}
+        stacks: dict[tuple[int | str, int | str], list[tuple[int, Event]]] = {}
         slices: list[tuple[int, Event]] = []
         for time, event in sorted(self._events, key=lambda pair: pair[0]):
-            stack = opened.setdefault((event.pid, event.tid), [])
+            stack = stacks.setdefault((event.pid, event.tid), [])
             if event.ph == BEGIN:
                 event.dur = float("nan")
                 stack.append((time, event))
                 slices.append((time, event))
                 continue
-            names = [begun.name for _, begun in stack]
-            place = len(names) - 1 - names[::-1].index(event.name) if event.name in names else len(names) - 1
-            if stack and (not event.name or names[place] == event.name):
-                begin, begun = stack.pop(place)
-                begun.dur = (time - begin) / 1000
-                if bytes(begun.args) in (b"", b"{}"):
-                    begun.args = event.args
+            names = [open_event.name for _, open_event in stack]
+            position = len(names) - 1 - names[::-1].index(event.name) if event.name in names else len(names) - 1
+            if stack and (not event.name or names[position] == event.name):
+                begin, open_event = stack.pop(position)
+                open_event.dur = (time - begin) / 1000
+                if bytes(open_event.args) in (b"", b"{}"):
+                    open_event.args = event.args
             else:
                 event.dur = float("nan")
                 slices.append((time, event))

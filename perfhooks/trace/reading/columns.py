@@ -397,8 +397,8 @@ def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
     micros = np.asarray(values, np.float64)
     good = np.abs(micros) < _LIMIT  # false for NaN
     micros = np.where(good, micros, 0.0)
-    whole = np.floor(micros)
-    return whole.astype(np.int64) * 1000 + np.rint((micros - whole) * 1000).astype(np.int64), good
+    integers = np.floor(micros)
+    return integers.astype(np.int64) * 1000 + np.rint((micros - integers) * 1000).astype(np.int64), good
 
 
 def exact_nanoseconds(values: Iterable[float | Decimal]) -> tuple[Ints, Flags]:

@@ -1,4 +1,4 @@
-"""The events of a Kineto trace as typed structs, and what to do with those that do not fit the type."""
+"""Events of a Kineto trace as typed structs, and lenient decoding of malformed events."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, Final
 import msgspec
 
 _ATTEMPTS: Final = 8
-"""How often to go on behind something odd; each time costs the length of the text."""
+"""Maximum values to read from a malformed text. Each takes time for the length of the text."""
 MALFORMED: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
-# An escape that JSON does not know (a Windows path written as it is), and the literal that Kineto writes for "unknown".
+# escapes that JSON does not have (Windows paths without escapes), and the literal that Kineto writes for unknown values
 _BAD_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _BAD_LITERAL: Final = re.compile(r"(?<=:)\s*N/A")
 
 
 class Event(msgspec.Struct, gc=False):
-    """Any event; ``ts`` and ``dur`` in microseconds. Its arguments stay text until its kind is known."""
+    """Any event, with ``ts`` and ``dur`` in microseconds. Its arguments are raw JSON."""
 
     ph: str = ""
     cat: str = ""
@@ -34,13 +34,13 @@ class Event(msgspec.Struct, gc=False):
 
 
 class PlainEvent(Event, gc=False):
-    """An event whose time fits a double to the nanosecond: an integer, or relative to a base."""
+    """An event whose time is exact to the nanosecond as a double: an integer, or relative to a base."""
 
     ts: float = math.nan
 
 
 class ExactEvent(Event, gc=False):
-    """An event whose time is microseconds since 1970 with decimals, of which a double would lose three."""
+    """An event with a decimal time in microseconds since 1970. A double would lose three decimals."""
 
     ts: Decimal = Decimal("NaN")
 
@@ -50,26 +50,26 @@ EXACT: Final = msgspec.json.Decoder(list[ExactEvent])
 
 
 def decode_object(text: bytes) -> dict[str, Any] | None:
-    """Read one JSON object; None where it is none, even with the usual defects repaired."""
-    found = _loads(text)
-    return found[0] if found is not None and isinstance(found[0], dict) else None
+    """Return a JSON object, after repairs of common defects; None if the text is no object."""
+    result = _loads(text)
+    return result[0] if result is not None and isinstance(result[0], dict) else None
 
 
 def decode_value(text: bytes) -> Any:
-    """Read any JSON value, even with the usual defects; where it is none, the text itself."""
+    """Return any JSON value, after repairs of common defects. If the text is no JSON, return the text."""
     try:
         value = msgspec.json.decode(text)
-        return _small(value) if _LARGE.search(text) else value
+        return _portable(value) if _LARGE.search(text) else value
     except MALFORMED:
-        found = _loads(text)
-    return text.decode("utf-8", "replace") if found is None else found[0]
+        result = _loads(text)
+    return text.decode("utf-8", "replace") if result is None else result[0]
 
 
 def salvage(text: bytes) -> tuple[list[Event], int, bytes]:
-    """Read what can be read of a text that should be one event and is not.
+    """Read the valid events of a text that is not a single event.
 
     Returns:
-        The events, how many others were lost, and the end of the list with what follows it, if it ends in here.
+        The events, the number of lost events, and the text from the end of the list on, if the list ends in the text.
     """
     events: list[Event] = []
     lost = 0
@@ -77,12 +77,12 @@ def salvage(text: bytes) -> tuple[list[Event], int, bytes]:
         text = text.lstrip(b", \r\n\t")
         if not text or text.startswith(b"]"):
             return events, lost, text
-        found = _loads(text)
-        if found is None:
+        result = _loads(text)
+        if result is None:
             break
-        events += [_lenient(found[0])] if isinstance(found[0], dict) else []
-        lost += not isinstance(found[0], dict)
-        text = found[1].encode()
+        events += [_lenient(result[0])] if isinstance(result[0], dict) else []
+        lost += not isinstance(result[0], dict)
+        text = result[1].encode()
     return events, lost + 1, b""
 
 
@@ -91,33 +91,33 @@ def _loads(text: bytes) -> tuple[Any, str] | None:
     for attempt in (plain, _BAD_LITERAL.sub("null", _BAD_ESCAPE.sub(r"\\\\", plain))):
         try:
             value, end = _DECODER.raw_decode(attempt)
-            value = _small(value) if _LARGE.search(text) else value
+            value = _portable(value) if _LARGE.search(text) else value
         except MALFORMED:
             continue
         return value, attempt[end:].lstrip()
     return None
 
 
-def _small(value: Any) -> Any:
-    """A value without what JSON can spell and nothing else takes: numbers beyond 64 bits, and halves of letters."""
+def _portable(value: Any) -> Any:
+    """Return a value without numbers beyond 64 bits and lone surrogates. JSON allows them, but other formats do not."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, int) and not isinstance(value, bool):
         return value if -(2**63) <= value < 2**64 else None
     if isinstance(value, list):
-        return [_small(each) for each in value]
+        return [_portable(item) for item in value]
     if isinstance(value, dict):
-        return {_small(key): _small(each) for key, each in value.items()}
+        return {_portable(key): _portable(item) for key, item in value.items()}
     return value
 
 
 _DECODER: Final = json.JSONDecoder(strict=False)
 _LARGE: Final = re.compile(rb"[0-9]{19}|\\u[dD][89a-fA-F]")
-"""What may be a number beyond 64 bits, or half of a letter."""
+"""Texts that may contain a number beyond 64 bits, or a lone surrogate."""
 
 
 def _lenient(raw: dict[str, Any]) -> Event:
-    """An event with the fields that have the right type; the others are absent."""
+    """Return an event with all fields of the right type. Other fields are absent."""
     return Event(
         ph=_text(raw.get("ph")),
         cat=_text(raw.get("cat")),
@@ -132,14 +132,14 @@ def _lenient(raw: dict[str, Any]) -> Event:
 
 
 def _text(value: object) -> str:
-    # a lone surrogate, which JSON can spell, cannot be written to any file later
+    # JSON allows lone surrogates, but they cannot be written to files
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
 def _raw(value: object) -> msgspec.Raw:
     try:
         return msgspec.Raw(json.dumps(value).encode())
-    except MALFORMED:  # nested deeper than can be written again
+    except MALFORMED:  # nested too deeply to encode
         return msgspec.Raw(b"{}")
 
 
@@ -148,7 +148,7 @@ def _key(value: object) -> int | str:
 
 
 def _time(value: object) -> float | Decimal:
-    """Return microseconds of a number or a text; NaN for anything else."""
+    """Return the microseconds in a number or a text; NaN for other values."""
     if not isinstance(value, str):
         return number(value)
     try:
@@ -159,7 +159,7 @@ def _time(value: object) -> float | Decimal:
 
 
 def number(value: object) -> float:
-    """A number that fits 64 bits as a float; NaN for anything else."""
+    """Return a number of at most 64 bits as a float; NaN for other values."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**63:
         return float(value)
     return math.nan

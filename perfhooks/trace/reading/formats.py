@@ -1,4 +1,4 @@
-"""Which program wrote a file that holds no event of PyTorch, by texts that only its format has."""
+"""Detection of the program that wrote a file without PyTorch events, by texts that only its format contains."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 SAMPLE: Final = 1 << 16
-"""Bytes of a file in which its format is looked up."""
+"""Bytes at the beginning of a file that decide its format."""
 
 _MARKS: Final = (
     (
@@ -24,7 +24,7 @@ _MARKS: Final = (
 
 
 def written_by(sample: bytes) -> str | None:
-    """Return the program that wrote a file; None if its format is not known.
+    """Return the program that wrote a file; None if its format is unknown.
 
     Args:
         sample: The beginning of the file.
@@ -35,5 +35,5 @@ def written_by(sample: bytes) -> str | None:
 def refusal(path: str, sample: bytes) -> str:
     """Return the error about a file without an event of PyTorch."""
     program = written_by(sample)
-    origin = f"it is a trace of {program}" if program else "its format is not known"
+    origin = f"it is a trace of {program}" if program else "its format is unknown"
     return f"{path} holds no PyTorch event: {origin}; perfhooks reads traces of torch.profiler"

@@ -105,7 +105,7 @@ def to_streams(
     columns["thread"][rows] = np.array(numbers, np.int32)[position.ravel()]
 
 
-def number_launches(columns: Mapping[str, Column], given: dict[str, tuple[Ints, Column]]) -> None:
+def number_launches(columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]) -> None:
     """Add external ids: to launches that of the operator around them, and to device work that of its launch.
 
     This applies only if no launch and no work has one. Kineto writes them during the recording. In seven traces with
@@ -114,10 +114,10 @@ def number_launches(columns: Mapping[str, Column], given: dict[str, tuple[Ints, 
 
     Args:
         columns: Columns of all slices, sorted as in a `Trace`.
-        given: Arguments of slices, by name: rows and values. ``external`` is added.
+        arguments: Arguments of slices, by name: rows and values. ``external`` is added.
     """
     kind = columns["kind"]
-    rows, numbers = given.get("external", _NONE)
+    rows, numbers = arguments.get("external", _NONE)
     calls, operators = np.flatnonzero(kind == Kind.RUNTIME), np.flatnonzero(kind == Kind.OP)
     is_numbered = np.isin(kind[rows], (Kind.RUNTIME, *DEVICE_WORK)).any()
     if is_numbered or not (kind[rows] == Kind.OP).any():
@@ -131,10 +131,10 @@ def number_launches(columns: Mapping[str, Column], given: dict[str, tuple[Ints, 
     is_call = kind[slices] == Kind.RUNTIME
     number[slices[is_call]] = around[is_call]
     correlation = np.full(len(kind), -1, np.int64)
-    numbered, values = given.get("correlation", _NONE)
+    numbered, values = arguments.get("correlation", _NONE)
     correlation[numbered] = values
     work = np.flatnonzero(np.isin(kind, DEVICE_WORK))
     launch = by_number(correlation, calls).of(correlation[work])
     number[work] = np.where(launch >= 0, number[launch], -1)
     numbered = np.flatnonzero(number >= 0)
-    given["external"] = (numbered, number[numbered])
+    arguments["external"] = (numbered, number[numbered])

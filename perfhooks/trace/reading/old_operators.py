@@ -42,13 +42,15 @@ def rename_nodes(columns: Mapping[str, Column], category: int, names: Mapping[st
     columns["name"][is_category] = renamed[columns["name"][is_category]]
 
 
-def number_nodes(columns: Mapping[str, Column], names: Sequence[str], given: dict[str, tuple[Ints, Column]]) -> None:
+def number_nodes(
+    columns: Mapping[str, Column], names: Sequence[str], arguments: dict[str, tuple[Ints, Column]]
+) -> None:
     """Give each node and the operator that created it a common sequence number.
 
     Args:
         columns: Columns of all slices, sorted as in a `Trace`.
         names: Names by number.
-        given: Arguments of the slices, by name: rows and values. ``sequence`` is added.
+        arguments: Arguments of the slices, by name: rows and values. ``sequence`` is added.
     """
     stems = [_stem(name) for name in names]
     is_node = np.array([name.startswith(ranges.NODE) for name in names], np.bool_)
@@ -69,9 +71,9 @@ def number_nodes(columns: Mapping[str, Column], names: Sequence[str], given: dic
                 pairs.append((waiting[stems[name]].pop(), row))
         elif start >= node_ends.get(thread, 0):
             waiting.setdefault(stems[name], []).append(row)
-    both = np.array(pairs, np.int64).reshape(-1, 2)
-    order = np.argsort(both.ravel())
-    given["sequence"] = (both.ravel()[order], np.repeat(np.arange(len(both)), 2)[order])
+    paired = np.array(pairs, np.int64).reshape(-1, 2)
+    order = np.argsort(paired.ravel())
+    arguments["sequence"] = (paired.ravel()[order], np.repeat(np.arange(len(paired)), 2)[order])
 
 
 def _stem(name: str) -> str:

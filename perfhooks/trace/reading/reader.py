@@ -70,7 +70,7 @@ def read(
     """Read a trace of Kineto, or of another recorder in Chrome's format.
 
     If a file is truncated or partly damaged, the trace contains all complete events, and `Trace.doubts` describes the
-    damage. The same applies to an archive that exceeds its limit.
+    damage. An archive that exceeds its limit is read up to the limit.
 
     Args:
         path: A ``.json`` or ``.json.gz`` file, or a URL that fsspec opens.

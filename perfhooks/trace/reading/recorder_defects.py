@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from perfhooks.trace.model import Column, Ints
 
-_ALIASED_SHARE: Final = 0.9
+_ALIASED_RATIO: Final = 0.9
 _LETTERS: Final = {"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _CONTROL: Final = re.compile(r"[\b\f\n\r\t]")
 _FRAME: Final = re.compile(r"\.pyw?\(\d+\): ")
@@ -55,6 +55,6 @@ def forget_aliased_external_ids(kind: Column, arguments: dict[str, tuple[Ints, C
     numbered, numbers = arguments.get("correlation", (empty, empty))
     correlation[numbered] = numbers
     launches = (kind[rows] == Kind.RUNTIME) & (correlation[rows] > 0)
-    if launches.any() and (values == correlation[rows])[launches].mean() >= _ALIASED_SHARE:
+    if launches.any() and (values == correlation[rows])[launches].mean() >= _ALIASED_RATIO:
         is_valid = ~np.isin(kind[rows], (Kind.RUNTIME, *DEVICE_WORK))
         arguments["external"] = (rows[is_valid], values[is_valid])

@@ -1,4 +1,4 @@
-"""The recorded times, threads and names of a trace that perfhooks wrote again for viewers."""
+"""Restoration of the recorded times, threads and names of a trace that perfhooks repaired for viewers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _Lane = tuple[int | str, int | str, int | str]
 
 _UNKNOWN: Final = "unknown"
-"""Kineto's name of a frame whose own name is not ASCII."""
+"""Kineto's name of frames whose real name is not ASCII."""
 _FARTHEST: Final = 2**59
 """Maximum distance of a moved label, in nanoseconds. The sum with any time fits 64 bits."""
 
@@ -33,11 +33,11 @@ def restore(
     """Restore the times, threads and names of slices that `perfhooks.trace.writing.repair` or Kineto changed.
 
     Args:
-        columns: Of all slices, in the order of the file. Their times, threads and names change.
-        arguments: Of slices, by name: rows and values. The distances of moved labels are removed.
-        threads: Numbers by lane, process and thread. They grow as they are asked for.
-        names: Numbers by name. They grow as they are asked for.
-        metadata: The keys of the file beside its events.
+        columns: Columns of all slices, in the order of the file. Times, threads and names change.
+        arguments: Arguments of slices, by name: rows and values. The distances of moved labels are removed.
+        threads: Numbers by lane, process and thread. The mapping adds missing threads.
+        names: Numbers by name. The mapping adds missing names.
+        metadata: Keys of the file beside its events.
     """
     for argument, column, sign in (("moved_start", "start", -1), ("moved_end", "end", 1)):
         if argument in arguments:
@@ -61,9 +61,9 @@ def _lanes(lanes: object) -> dict[tuple[int | str, int | str], int | str]:
 def _restore_threads(
     columns: dict[str, Column], threads: MutableMapping[tuple[Any, ...], int], lanes: Mapping[tuple[Any, Any], Any]
 ) -> None:
-    known = list(threads)
-    restored = np.arange(len(known), dtype=columns["thread"].dtype)
-    for number, (kind, pid, tid) in enumerate(known):
+    keys = list(threads)
+    restored = np.arange(len(keys), dtype=columns["thread"].dtype)
+    for number, (kind, pid, tid) in enumerate(keys):
         if (pid, tid) in lanes:
             restored[number] = threads[kind, pid, lanes[pid, tid]]
     columns["thread"] = restored[columns["thread"]]
@@ -73,15 +73,15 @@ def _name_frames(columns: dict[str, Column], names: MutableMapping[str, int], di
     """Name the Python frames that Kineto calls unknown.
 
     Args:
-        columns: Of all slices, in the order of the file.
+        columns: Columns of all slices, in the order of the file.
         names: Numbers by name.
-        distinct: The names of these frames.
-        frames: A place among them for each frame.
+        distinct: Distinct names of these frames.
+        frames: Index of the name of each frame.
     """
     rows = np.flatnonzero((columns["kind"] == Kind.PYTHON) & (columns["name"] == names[_UNKNOWN]))
     if not (isinstance(distinct, list) and isinstance(frames, list) and len(frames) == len(rows) > 0):
         return
-    are_places = all(type(place) is int and 0 <= place < len(distinct) for place in frames)
-    if are_places and all(isinstance(name, str) for name in distinct):
+    are_indices = all(type(index) is int and 0 <= index < len(distinct) for index in frames)
+    if are_indices and all(isinstance(name, str) for name in distinct):
         numbers = np.array([names[name] for name in distinct], columns["name"].dtype)
         columns["name"][rows] = numbers[np.array(frames, np.int64)]

@@ -1,4 +1,4 @@
-"""Which records have a time and a length: the one module that decides it."""
+"""Detection of records without a valid time or length. Only this module decides it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Flags, Ints
 
 _APART_NS: Final = 60 * 10**9
-"""Minimum distance of a record at time 0 from all others before it counts as one without a time, in ns. Clocks of
-recorders count from 1970, from the start of the host or from the first record."""
+"""Minimum distance of a record at time 0 from all other records before it counts as a record without a time, in ns.
+Clocks of recorders count from 1970, from the start of the host or from the first record."""
 
 _ROUNDING_NS: Final = 1000
 """Error of a time written as a double in microseconds since 1970, in ns."""
@@ -29,11 +29,11 @@ class Validity:
 
     def __init__(self) -> None:
         self.count = 0
-        """Records that are dropped."""
+        """Number of dropped records."""
         self._kinds: dict[str, Counter[int]] = {WITHOUT_TIME: Counter(), WITHOUT_LENGTH: Counter()}
 
     def good(self, kind: Column, has_time: Flags, span: Ints, has_length: Flags) -> Flags:
-        """Return which slices have a time and a length of at least 0, and count the others."""
+        """Return which slices have a time and a length of at least 0. Count all other slices."""
         has_length = has_length & (span >= 0)
         good: Flags = has_time & has_length
         if not good.all():
@@ -42,14 +42,14 @@ class Validity:
         return good
 
     def timed(self, start: Ints, end: Ints, kind: Column, base: int) -> Flags:
-        """Return which slices do not stand at time 0 for want of a time, and count the others.
+        """Return which slices have a real time. Count all other slices.
 
-        Kineto writes 0, or its base as a negative number, for a record whose time the device never reported. One other
-        negative time may stand for that as well; times on another clock differ.
+        Kineto writes 0, or its base as a negative number, if the device never reported a time. A single other negative
+        value means the same. If the negative times differ, they are on another clock.
         """
         negative = start[start < 0]
-        is_one = len(negative) > 0 and int(negative.min()) == int(negative.max())
-        late = (start > 0 if is_one else start != 0) & (np.abs(start + base) > _ROUNDING_NS)
+        is_single = len(negative) > 0 and int(negative.min()) == int(negative.max())
+        late = (start > 0 if is_single else start != 0) & (np.abs(start + base) > _ROUNDING_NS)
         if late.all() or not late.any():
             return np.ones(len(start), np.bool_)
         first, last = int(start[late].min()), int(end[late].max())
@@ -59,7 +59,7 @@ class Validity:
         return timed
 
     def drop_untimed(self, count: int) -> None:
-        """Count records other than slices that have no time."""
+        """Count records without a time that are no slices."""
         self._add(WITHOUT_TIME, np.full(count, Kind.OTHER, np.int8))
 
     def _add(self, name: str, kind: Column) -> None:
@@ -68,13 +68,13 @@ class Validity:
 
     @property
     def doubts(self) -> list[Doubt]:
-        """The doubts about the file that follow."""
-        found = []
-        for name, lacks in ((WITHOUT_TIME, "time"), (WITHOUT_LENGTH, "length")):
+        """Doubts about the file."""
+        doubts = []
+        for name, property_name in ((WITHOUT_TIME, "time"), (WITHOUT_LENGTH, "length")):
             kinds = self._kinds[name]
             if count := kinds.total():
-                works = sum(kinds[kind] for kind in DEVICE_WORK)
-                have = "1 record has" if count == 1 else f"{count} records have"
-                of_device = f", {works} of them work of a device" if works else ""
-                found.append(Doubt(name, count, f"{have} no {lacks}{of_device}: dropped"))
-        return found
+                work_count = sum(kinds[kind] for kind in DEVICE_WORK)
+                subject = "1 record has" if count == 1 else f"{count} records have"
+                of_device = f", {work_count} of them work of a device" if work_count else ""
+                doubts.append(Doubt(name, count, f"{subject} no {property_name}{of_device}: dropped"))
+        return doubts

@@ -1,1 +1,1 @@
-"""Traces that are written again: lanes, labels and names as viewers show them."""
+"""Repair of saved traces for viewers: lanes, labels and names."""

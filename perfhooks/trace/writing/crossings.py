@@ -1,7 +1,7 @@
-"""Repairs of slices that cross others on their lane: viewers drop slices that cross.
+"""Repairs of slices that cross other slices on their lane, because viewers drop them.
 
-torch records a label from inside of the function that begins it to inside of the function that ends it. With stacks
-both functions are in the trace, and the label crosses them.
+A label of torch begins within the function that starts it, and ends within the function that stops it. In traces with
+stacks, both functions are slices, and the label crosses them.
 """
 
 from __future__ import annotations
@@ -24,28 +24,29 @@ _LABELS: Final = (Kind.ANNOTATION, Kind.DEVICE_ANNOTATION)
 
 
 class Repairs(NamedTuple):
-    """How to change each slice of a trace so that none crosses another on its lane."""
+    """Changes of each slice of a trace after which no slices of a lane cross."""
 
     later: Ints
-    """Nanoseconds by which its start moves."""
+    """Distance by which the start moves, in ns."""
     earlier: Ints
-    """Nanoseconds by which its end moves."""
+    """Distance by which the end moves, in ns."""
     lane: Ints
-    """Number of its lane on its thread or stream; 0 for the first."""
+    """Number of the lane on the thread or stream. The first is 0."""
 
     @property
     def rows(self) -> Ints:
-        """The slices that change."""
+        """Slices that change."""
         return np.flatnonzero((self.later > 0) | (self.earlier > 0) | (self.lane > 0))
 
 
 def find(trace: Trace) -> Repairs:
     """Return the repairs that a trace needs.
 
-    A label that crosses other slices moves its start behind slices that end in it. Its end moves before slices that
-    begin in it. It keeps its times and gets a lane of its own if it would lose half of its length. The mark of a step
-    does so only if it would lose all. Work that overlaps earlier work of its stream gets a lane of its own, and so does
-    whatever else crosses.
+    - The start of a label moves after slices that end within the label. Its end moves before slices that begin within
+      it.
+    - If a label would lose half of its length, it keeps its times and gets a separate lane. The mark of a step does so
+      only if it would lose its whole length.
+    - Work that overlaps earlier work of its stream gets a separate lane. So do all other crossing slices.
     """
     repairs = Repairs(*np.zeros((3, len(trace)), np.int64))
     ends = trace.end.copy()
@@ -69,8 +70,8 @@ def _repair(trace: Trace, rows: Ints, ends: Ints, repairs: Repairs) -> None:
     slices, labels = rows[~is_label], rows[is_label]
     is_work = np.isin(trace.kind[slices], DEVICE_WORK)
     start, end = trace.start[slices], ends[slices]
-    reached = np.maximum.accumulate(end[is_work])
-    if _crosses(start, end) or (start[is_work][1:] < reached[:-1]).any():
+    latest_end = np.maximum.accumulate(end[is_work])
+    if _crosses(start, end) or (start[is_work][1:] < latest_end[:-1]).any():
         repairs.lane[slices] = _lanes(start, end, is_work, np.zeros_like(is_work))
         slices = slices[repairs.lane[slices] == 0]
     used = int(repairs.lane[rows].max(initial=0))
@@ -96,7 +97,7 @@ def _nested(start: Ints, end: Ints) -> Nesting:
 
 
 def _crosses(start: Ints, end: Ints) -> bool:
-    """Return whether any of the sorted slices of one lane cross each other."""
+    """Return whether sorted slices of one lane cross each other."""
     return bool((_nested(start, end).end < end).any())
 
 
@@ -104,8 +105,8 @@ def _moved(around: Nesting, start: Ints, begin: Ints, finish: Ints) -> tuple[Int
     """Return starts and ends of labels that cross no slice.
 
     Args:
-        around: The other slices of the lane.
-        start: Their starts.
+        around: Nesting of the other slices of the lane.
+        start: Starts of these slices.
         begin: Starts of the labels.
         finish: Ends of the labels.
     """
@@ -135,14 +136,17 @@ def _open_at(around: Nesting, start: Ints, time: Ints) -> Ints:
 
 
 class _Lane:
-    """The open slices of a lane, and the end of its work."""
+    """Open slices of a lane, and the end of its work."""
 
     def __init__(self) -> None:
         self._open: list[int] = []
         self._works_until = -1
 
-    def take(self, start: int, end: int, *, is_work: bool) -> bool:
-        """Put a slice on this lane if it crosses none there; slices come by start, the longest first."""
+    def add(self, start: int, end: int, *, is_work: bool) -> bool:
+        """Put a slice on this lane if it crosses no slice there. Return whether it did.
+
+        Call this for slices sorted by start, the longest first.
+        """
         while self._open and self._open[-1] <= start:
             self._open.pop()
         if (self._open and self._open[-1] < end) or (is_work and self._works_until > start):
@@ -153,20 +157,20 @@ class _Lane:
 
 
 def _lanes(start: Ints, end: Ints, is_work: Flags, is_out: Flags, used: int = 0) -> list[int]:
-    """Return the first lane of each slice on which it crosses no other; work overlaps no other work.
+    """Return the first lane of each slice on which it crosses no slice and overlaps no work, if it is work.
 
     Args:
         start: Starts of the slices, sorted, the longest first.
-        end: Their ends.
-        is_work: Which are work of a device.
-        is_out: Which may not be on lane 0.
-        used: The last lane that others use.
+        end: Ends of the slices.
+        is_work: Whether each slice is device work.
+        is_out: Whether each slice must not be on lane 0.
+        used: Last lane in use.
     """
     lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
     numbers = []
     for begin, finish, works, out in zip(*(column.tolist() for column in (start, end, is_work, is_out)), strict=True):
         lane = used + 1 if out else 0
-        while not lanes[lane].take(begin, finish, is_work=works):
+        while not lanes[lane].add(begin, finish, is_work=works):
             lane = lane + 1 if lane else used + 1
         numbers.append(lane)
     return numbers

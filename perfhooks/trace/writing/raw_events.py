@@ -1,4 +1,4 @@
-"""The events of a trace as they are written, without a look at what they mean."""
+"""Raw events of a trace file, without interpretation."""
 
 from __future__ import annotations
 
@@ -19,34 +19,33 @@ _T = TypeVar("_T")
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
 _BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
-_ATTEMPTS: Final = 64
 _LONGEST: Final = 16 << 20
-"""Maximum bytes of one event, and of the keys before and behind the events."""
+"""Maximum bytes of one event, and of the keys before and after the events."""
 _OVERLAP: Final = 64
-"""Bytes of one block to search again with the next: what is looked for may be cut in two."""
+"""Bytes of one block to search again with the next block, because a match may cross the boundary."""
 _REST: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class RawEvents(Generic[_T]):
-    """The events of one file in lists of some megabytes; what else it says is in ``metadata``."""
+    """Events of one file in lists of a few megabytes, and the other keys of the file."""
 
     def __init__(self, path: Path, decoder: msgspec.json.Decoder[list[_T]]) -> None:
         self.path = path
         self.head = b""
-        """The text before the first event."""
+        """Text before the first event."""
         self.rest: dict[str, msgspec.Raw] = {}
-        """The keys behind the events."""
+        """Keys after the events."""
         self.metadata: dict[str, Any] = {}
-        """The keys before them."""
+        """Keys before the events."""
         self._decode = decoder.decode
         self._is_list = False
         """Whether the file is a list of events, without an object around it."""
 
     def lists(self) -> Iterator[list[_T]]:
-        """Read the file once.
+        """Yield the events of the file. Call this once.
 
         Raises:
-            TraceError: It is no trace, or not a whole one.
+            TraceError: The file is no trace, or is truncated.
         """
         try:
             yield from self._lists()
@@ -54,7 +53,7 @@ class RawEvents(Generic[_T]):
             raise TraceError(f"{self.path} cannot be read: {error}") from error
 
     def closing(self, more: dict[str, Any]) -> bytes:
-        """Return the text behind the list of events, with more keys; for a file that has been read."""
+        """Return the text after the list of events, with more keys. Call this after `lists`."""
         if self._is_list:
             return b"\n"
         keys = msgspec.json.encode({"traceEvents": None, **self.rest, **more})
@@ -64,23 +63,23 @@ class RawEvents(Generic[_T]):
         with opened(str(self.path)) as file:
             source = blocks(file)
             buffer = self._head(source)
-            tried = 0
+            unread = 0
             for block in source:
                 buffer += block
-                # in twice as much text as the last time, where that held no whole event
-                if len(buffer) < max(BLOCK, 2 * tried):
+                # without a complete event, the next attempt needs twice as much text
+                if len(buffer) < max(BLOCK, 2 * unread):
                     continue
                 events, end = self._whole_events(buffer)
                 yield events
                 del buffer[:end]
-                tried = 0 if end else len(buffer)
-                if tried > _LONGEST:
+                unread = 0 if end else len(buffer)
+                if unread > _LONGEST:
                     raise TraceError(f"{self.path} has more than {_LONGEST >> 20} MiB between two events")
         self.rest = _REST.decode(b'{"traceEvents":[' + buffer + (b"}" if self._is_list else b""))
         yield self._decode(self.rest.pop("traceEvents"))
 
     def _head(self, source: Iterator[bytes]) -> bytearray:
-        """Read the keys before the events; what comes back begins with the first event."""
+        """Read the keys before the events. Return the text from the first event on."""
         head = bytearray()
         for block in source:
             searched = max(len(head) - _OVERLAP, 0)
@@ -95,9 +94,10 @@ class RawEvents(Generic[_T]):
         raise TraceError(f"{self.path} has no list of traceEvents")
 
     def _whole_events(self, buffer: bytearray) -> tuple[list[_T], int]:
-        """The events that lie in a buffer as a whole, and where they end; a cut inside of one is no JSON."""
+        """Return the complete events of a buffer, and the position after them."""
+        # a boundary within an event gives no valid JSON, so the last boundaries are tried in turn
         begin = max(0, len(buffer) - BLOCK // 8)
-        for match in reversed(list(_BETWEEN.finditer(buffer, begin))[-_ATTEMPTS:]):
+        for match in reversed(list(_BETWEEN.finditer(buffer, begin))[-64:]):
             try:
                 return self._decode(b"[" + buffer[: match.end() - 1] + b"]"), match.end()
             except MALFORMED:

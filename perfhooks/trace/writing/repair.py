@@ -1,4 +1,4 @@
-"""A saved trace, written so that viewers show all of it: names in all letters, and no slices that cross."""
+"""Repair of saved traces for viewers: decoded names, and no slices that cross each other."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ _HEADS: Final = msgspec.json.Decoder(list[_Head])
 
 
 class _Change(NamedTuple):
-    """How an event changes; times in nanoseconds."""
+    """Changes of an event, with times in nanoseconds."""
 
     start: int
     later: int
     earlier: int
     lane: int | None
-    """The number of its new thread."""
+    """Number of the new thread."""
     name: str | None
     closed: int
-    """The time after the end of a frame that was never closed."""
+    """Distance by which the end of a frame without an end moves."""
 
 
 def write(trace: Trace, source: Path, target: IO[bytes], *, compress: bool) -> None:
-    """Copy the file of a trace into an open file, with names in all letters and without slices that cross.
+    """Copy the file of a trace into an open file, with decoded names and without crossing slices.
 
-    A label that moves keeps how far as arguments, and the file lists the lanes, so that `read` returns the same trace.
-    A file with an event that is no JSON is copied as it is.
+    Moved labels get their distances as arguments, and the file lists the lanes. So `read` returns the same trace. A
+    file with an invalid event is copied unchanged.
 
     Args:
         trace: The trace.
-        source: Its file: JSON, or gzip of it.
+        source: File of the trace: JSON, or gzip of it.
         target: An open binary file.
-        compress: Whether the copy is to be gzip.
+        compress: Whether to compress the copy with gzip.
     """
     repair = _Repair(trace)
     if repair.is_needed:
@@ -83,12 +83,12 @@ def write(trace: Trace, source: Path, target: IO[bytes], *, compress: bool) -> N
 
 
 class _Repair:
-    """The changes of one trace."""
+    """Changes of one trace."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._lanes: dict[tuple[int, int], int] = {}
-        """The number of each lane beside the first, by thread and lane."""
+        """Number of each lane except the first, by thread and lane."""
         numbers = [thread.tid for thread in trace.threads if isinstance(thread.tid, int)]
         self._next = max(numbers, default=0) + 1
         is_named = np.array([not name.isascii() for name in trace.names], np.bool_)
@@ -112,7 +112,7 @@ class _Repair:
         self._flows = self._ends_of_flows(moved[repairs.lane[moved] > 0].tolist())
 
     def _number(self, thread: int, lane: int) -> int:
-        """Return the number of a lane, which no thread has."""
+        """Return the unique number of a lane."""
         number = self._lanes.get((thread, lane))
         if number is None:
             number = self._lanes[thread, lane] = self._next
@@ -130,7 +130,7 @@ class _Repair:
         return lanes
 
     def texts(self, source: RawEvents[msgspec.Raw]) -> Iterator[bytes]:
-        """Yield the text of the repaired file, piece by piece."""
+        """Yield the text of the repaired file in pieces."""
         first, separator = 0, b"\n"
         orders = sorted(self._changes)
         position = 0
@@ -139,8 +139,8 @@ class _Repair:
                 yield source.head
             pieces: list[bytes | msgspec.Raw] = list(events)
             while position < len(orders) and orders[position] < first + len(events):
-                place = orders[position] - first
-                pieces[place] = _changed(events[place], self._changes[orders[position]])
+                index = orders[position] - first
+                pieces[index] = _changed(events[index], self._changes[orders[position]])
                 position += 1
             if self._flows and events:
                 self._move_flows(events, pieces)
@@ -153,20 +153,20 @@ class _Repair:
 
     def _move_flows(self, events: Sequence[msgspec.Raw], pieces: list[bytes | msgspec.Raw]) -> None:
         heads = _HEADS.decode(b"[" + b",".join(events) + b"]")
-        for place, head in enumerate(heads):
+        for index, head in enumerate(heads):
             if head.ph in ("s", "f") and (time := _nanoseconds(head.ts)) is not None:
                 lane = self._flows.get((head.pid, head.tid, time))
                 if lane is not None:
-                    pieces[place] = _ENCODE(_EVENT.decode(events[place]) | {"tid": msgspec.Raw(b"%d" % lane)})
+                    pieces[index] = _ENCODE(_EVENT.decode(events[index]) | {"tid": msgspec.Raw(b"%d" % lane)})
 
     def _names_of_lanes(self) -> Iterator[dict[str, Any]]:
         for (number, lane), tid in self._lanes.items():
             thread = self._trace.threads[number]
             name = thread.name or f"thread {thread.tid}"
-            about = {"ph": "M", "ts": 0, "pid": thread.pid, "tid": tid}
-            yield about | {"name": "thread_name", "args": {"name": f"{name} ({lane + 1})"}}
+            event = {"ph": "M", "ts": 0, "pid": thread.pid, "tid": tid}
+            yield event | {"name": "thread_name", "args": {"name": f"{name} ({lane + 1})"}}
             if isinstance(thread.tid, int):
-                yield about | {"name": "thread_sort_index", "args": {"sort_index": thread.tid}}
+                yield event | {"name": "thread_sort_index", "args": {"sort_index": thread.tid}}
 
     def _metadata(self) -> dict[str, Any]:
         lanes = [
@@ -177,7 +177,7 @@ class _Repair:
 
 
 def _changed(raw: msgspec.Raw, change: _Change) -> bytes | msgspec.Raw:
-    """Return an event after its change; itself if it is not the event of which the change is."""
+    """Return a changed event. If it is not the event of the change, return it unchanged."""
     event = _EVENT.decode(raw)
     start, length = _nanoseconds(event.get("ts")), _nanoseconds(event.get("dur"))
     if start != change.start or length is None:
@@ -198,7 +198,7 @@ def _changed(raw: msgspec.Raw, change: _Change) -> bytes | msgspec.Raw:
 
 
 def _nanoseconds(micros: msgspec.Raw | None) -> int | None:
-    """Return nanoseconds of a number of microseconds; None for anything else."""
+    """Return microseconds as nanoseconds; None if the text is no number."""
     try:
         return None if micros is None else round(Decimal(bytes(micros).decode()) * 1000)
     except (ArithmeticError, ValueError):
@@ -206,5 +206,5 @@ def _nanoseconds(micros: msgspec.Raw | None) -> int | None:
 
 
 def _microseconds(nanos: int) -> msgspec.Raw:
-    whole, rest = divmod(nanos, 1000)
-    return msgspec.Raw(b"%d.%03d" % (whole, rest))
+    micros, remainder = divmod(nanos, 1000)
+    return msgspec.Raw(b"%d.%03d" % (micros, remainder))

@@ -1,7 +1,7 @@
-"""Traces of Ascend NPUs, as torch_npu writes them.
+"""Traces of torch_npu for Ascend NPUs.
 
-A trace of torch_npu has no categories for work of the device, no metadata, and several processes for one training. The
-modules of this package translate it into the columns of a `Trace`, so that no table depends on it.
+A trace of torch_npu has no categories for device work, no metadata, and several processes for one training. The modules
+of this package convert it to the columns of a `Trace`, so that no table depends on it.
 
 Sources: ``torch_npu/profiler/analysis`` of https://gitcode.com/Ascend/pytorch, ``analysis/csrc`` of
 https://gitcode.com/Ascend/msprof, and recorded traces of torch_npu from January 2024 and January 2025.

@@ -1,4 +1,4 @@
-"""The one translator of a trace of torch_npu."""
+"""Conversion of a trace of torch_npu, in two steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Adapter:
-    """Translates the slices of one file, in two steps: before and after they are sorted."""
+    """Converts the slices of one file: `classify` before they are sorted, `link` afterwards."""
 
     def __init__(self, names: ProcessNames, numbers: Numbers, flows: FlowEnds) -> None:
         self._processes = Processes(names)
@@ -28,12 +28,12 @@ class Adapter:
         self._flows = flows
 
     def classify(self, columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]) -> list[Doubt]:
-        """Give slices their kinds, threads and arguments; return doubts about the file."""
+        """Set the kinds, threads and arguments of slices. Return doubts about the file."""
         split_inputs(arguments, self._numbers)
         return [*classify(self._processes, self._numbers, columns, arguments)]
 
     def link(self, columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]) -> None:
-        """Join work of the device with the host, in sorted columns."""
+        """Link device work to the host, in sorted columns."""
         relabel(columns, list(self._numbers.names))
         link(self._processes, self._numbers, columns, arguments, self._flows)
 

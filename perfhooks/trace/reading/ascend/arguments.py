@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Task(Arguments, gc=False):
-    """Arguments of work of the device, of its calls, and of the queue between threads of the host."""
+    """Arguments of device work, of its calls, and of the queue between host threads."""
 
     task_type: msgspec.Raw = msgspec.field(default=NOTHING, name="Task Type")
     connection: int | str = msgspec.field(default=-1, name="connection_id")
@@ -33,18 +33,18 @@ TASKS: Final = {Kind.OTHER: (MarkedStruct(b'_id"', Task), MarkedStruct(b"", Argu
 _INPUTS: Final = ("dims", "types")
 _NO_INPUT: Final = "None"
 _DIGITS: Final = 19
-"""Digits of a size that 64 bits cannot hold."""
+"""Digits from which on a size may exceed 64 bits."""
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 def split_inputs(arguments: dict[str, tuple[Ints, Column]], numbers: Numbers) -> None:
-    r"""Replace shapes and types that are one text (``"8,64;\r\n"``) by lists, as in other traces.
+    r"""Replace shapes and types that are a single text (``"8,64;\r\n"``) by lists, as in other traces.
 
-    The shapes in a list of tensors are not in the text, so they become null.
+    The text does not contain the shapes within lists of tensors, so these become null.
 
     Args:
-        arguments: Of slices, by name: rows and indexes into the texts. They change.
-        numbers: Of the texts.
+        arguments: Arguments of slices, by name: rows and indices into the texts. They change.
+        numbers: Numbers of the texts.
     """
     texts = list(numbers.texts)[1:]
     count = max((int(arguments[name][0].max(initial=-1)) + 1 for name in _INPUTS if name in arguments), default=0)
@@ -53,14 +53,14 @@ def split_inputs(arguments: dict[str, tuple[Ints, Column]], numbers: Numbers) ->
         rows, values = arguments.get(name, _NONE)
         column[rows] = values
     rows = np.flatnonzero((columns >= 0).any(axis=0))
-    pairs, place = np.unique(columns[:, rows], axis=1, return_inverse=True)
+    pairs, position = np.unique(columns[:, rows], axis=1, return_inverse=True)
     split = []
     for pair in pairs.T.tolist():
         dims, types = (decode_value(texts[index]) if index >= 0 else None for index in pair)
         lists = _lists(dims, types)
         split.append([-1 if value is None else numbers.text(value) for value in lists])
     for name, values in zip(_INPUTS, np.array(split, np.int64).reshape(-1, 2).T, strict=True):
-        of_row = values[place.ravel()]
+        of_row = values[position.ravel()]
         arguments[name] = rows[of_row >= 0], of_row[of_row >= 0]
 
 
@@ -74,6 +74,6 @@ def _lists(dims: Any, types: Any) -> tuple[list[Any] | None, list[Any] | None]:
 
 
 def _shape(text: str) -> list[int] | None:
-    """Return the sizes in a text; None if there is anything else in it."""
+    """Return the sizes in a text; None if it contains other text."""
     sizes = [size.strip() for size in text.split(",")] if text.strip() else []
     return [int(size) for size in sizes] if all(size.isdecimal() and len(size) < _DIGITS for size in sizes) else None

@@ -1,4 +1,4 @@
-"""The links of a trace of torch_npu between slices of different threads."""
+"""Flows of a trace of torch_npu, which link slices of different threads."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 OPERATOR: Final = "async_npu"
-"""From the operator that asked for work, at its start, to the work."""
+"""Flow from the start of the operator that requested work to the work."""
 CALL: Final = "HostToDevice"
-"""From the call that launched work, on the thread that empties the queue, to the work."""
+"""Flow from the call that launched work, on the thread of the queue, to the work."""
 CATEGORIES: Final = frozenset((OPERATOR, CALL))
 
 
 class FlowEnd(NamedTuple):
-    """One end of a link."""
+    """One end of a flow."""
 
     pid: int | str
     tid: int | str
     time: int
-    """Nanoseconds."""
+    """Time in nanoseconds."""
 
 
 class FlowEnds:
-    """Collects the ends of links."""
+    """Collects the ends of flows."""
 
     def __init__(self) -> None:
         self._starts: dict[tuple[str, int | str], FlowEnd] = {}
         self._ends: list[tuple[tuple[str, int | str], FlowEnd]] = []
 
     def add(self, event: Event, time: int) -> None:
-        """Read one end, at a time in nanoseconds."""
+        """Add one end, with its time in nanoseconds."""
         key, end = (event.cat, event.id), FlowEnd(event.pid, event.tid, time)
         if event.ph == "s":
             self._starts[key] = end
@@ -39,6 +39,6 @@ class FlowEnds:
             self._ends.append((key, end))
 
     def links(self, category: str) -> tuple[list[FlowEnd], list[FlowEnd]]:
-        """Return the starts and the ends of the links of a category, in one order."""
+        """Return the starts and the ends of the flows of a category, in the same order."""
         pairs = [(self._starts[key], end) for key, end in self._ends if key[0] == category and key in self._starts]
         return [start for start, _ in pairs], [end for _, end in pairs]

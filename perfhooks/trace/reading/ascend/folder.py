@@ -1,4 +1,4 @@
-"""The folders of torch_npu: ``{host}_{pid}_{time}_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json``."""
+"""Folders of torch_npu: ``{host}_{pid}_{time}_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _END: Final = "_ascend_pt"
-"""End of the name of the folder of one process."""
+"""End of the folder name of a process."""
 _OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
 _TRACES: Final = ("trace_view.json", "trace_view.json.gz")
 _FACTS: Final = "profiler_info_*.json"
-_LARGEST: Final = 1 << 20
-"""Maximum bytes of a file of facts; recorded ones have one or two kilobytes."""
-_RANKS: Final = 1_000_000
+_MAX_BYTES: Final = 1 << 20
+"""Maximum size of a file with facts. Recorded files have one or two kilobytes."""
+_MAX_RANKS: Final = 1_000_000
 
 
 def process_of(path: str) -> str | None:
@@ -30,7 +30,7 @@ def process_of(path: str) -> str | None:
 
 
 def traces_below(folder: Path) -> list[str]:
-    """Return the traces in the folder of a process, or in a folder that holds several of them, sorted by name."""
+    """Return the traces in the folder of a process, or in a folder with several such folders, sorted by name."""
     processes = [folder, *(path for path in sorted(folder.iterdir()) if path.name.endswith(_END))]
     files = ([path / _OUTPUT / name for name in _TRACES] for path in processes)
     return [str(path) for paths in files for path in [*filter(Path.is_file, paths)][:1]]
@@ -47,7 +47,7 @@ def rank_of(path: str) -> int | None:
         for facts in Path(path).absolute().parent.parent.glob(_FACTS) if "://" not in path else ():
             if facts.is_file() and not facts.is_symlink():
                 with opened(str(facts)) as file:
-                    ranks.add(_rank(file.read(_LARGEST)))
+                    ranks.add(_rank(file.read(_MAX_BYTES)))
     except (OSError, TraceError):
         return None
     return ranks.pop() if len(ranks) == 1 else None
@@ -55,10 +55,10 @@ def rank_of(path: str) -> int | None:
 
 def _rank(text: bytes) -> int | None:
     rank = (decode_object(text) or {}).get("rank_id")
-    return rank if type(rank) is int and 0 <= rank < _RANKS else None
+    return rank if type(rank) is int and 0 <= rank < _MAX_RANKS else None
 
 
 def with_rank(metadata: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Add the rank of a trace to its metadata, as other recorders write it."""
+    """Return the metadata of a trace with its rank, in the form of other recorders."""
     rank = None if "distributedInfo" in metadata else rank_of(path)
     return dict(metadata) if rank is None else {**metadata, "distributedInfo": {"rank": rank}}

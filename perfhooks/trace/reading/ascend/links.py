@@ -1,4 +1,4 @@
-"""Links from work of an NPU to the operator and the call that launched it."""
+"""Links from work of an NPU to the operator and to the call that launched it."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.ascend.work import Numbers
 
 _SLACK_NS: Final = 250
-"""Distance between two doubles of microseconds since 1970. Links that are written so miss their slices by that."""
+"""Distance of two adjacent doubles in microseconds since 1970, in ns. Flows with such times differ from their slices by
+it."""
 _SIDES: Final = ("Host", "Device")
 _DIRECTIONS: Final = {
     f"acl_memcpy_{source}_to_{target}".lower(): f"{source[0]}to{target[0]} ({source} -> {target})"
     for source in _SIDES
     for target in _SIDES
 }
-"""Copies in the queue, and the direction as other recorders write it: ``HtoD (Host -> Device)``."""
+"""Copies in the queue, and their direction in the form of other recorders: ``HtoD (Host -> Device)``."""
 _DEQUEUE: Final = "Dequeue@"
 _LIMIT: Final = 2**62
-"""Connections with larger numbers are damaged."""
+"""Maximum number of a connection. Larger numbers are damaged."""
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 class _Moments(NamedTuple):
-    """One moment on a thread of the host for each piece of work, or -1 for the thread."""
+    """Thread and time on the host for each piece of work; the thread is -1 if they are unknown."""
 
     thread: Ints
     time: Ints
 
 
 class _Launch(NamedTuple):
-    """How each piece of work was launched: slices, or -1, and the moment of the link."""
+    """Launch of each piece of work: slices, or -1, and the time of the flow."""
 
     call: Ints
     dequeue: Ints
@@ -57,10 +58,10 @@ def link(
     arguments: dict[str, tuple[Ints, Column]],
     flows: FlowEnds,
 ) -> None:
-    """Join work of the device with the host, and name the direction of copies.
+    """Link device work to the host, and add the direction to the names of copies.
 
-    The launch of work is the operator that asked for it, else the call. It is being launched from the moment at which
-    the operator puts it into the queue until the call on the other thread returns::
+    The launch of work is the operator that requested it, else the call. The launch begins when the operator puts the
+    work into the queue, and ends when the call on the other thread returns::
 
         training   |------ aten::mm ------|
                        |Enqueue|
@@ -70,25 +71,25 @@ def link(
                        ^ launch_begin                       ^ launch_end
 
     Args:
-        processes: Of the file.
-        numbers: Of names, texts and threads.
-        columns: Of all slices, sorted as in a `Trace`. The names of copies change.
+        processes: Processes of the file.
+        numbers: Numbers of names, texts and threads.
+        columns: Columns of all slices, sorted as in a `Trace`. The names of copies change.
         arguments: Arguments of slices, by name: rows and values. ``correlation``, ``launch``, ``launch_begin`` and
             ``launch_end`` are added.
-        flows: The links of the file.
+        flows: Flows of the file.
     """
-    linked = _Linked(processes, numbers, columns, arguments)
-    launched = linked.launched(flows)
-    call = linked.number_calls(launched)
-    dequeue = linked.dequeued(launched, call)
-    enqueue = linked.enqueued(dequeue)
-    operator = linked.operators(flows, enqueue)
-    linked.add_launches(operator, _Launch(call, dequeue, enqueue, launched.time))
-    linked.name_copies(operator, dequeue)
+    linker = _Linker(processes, numbers, columns, arguments)
+    moments = linker.launch_moments(flows)
+    call = linker.number_calls(moments)
+    dequeue = linker.dequeues(moments, call)
+    enqueue = linker.enqueues(dequeue)
+    operator = linker.operators(flows, enqueue)
+    linker.add_launches(operator, _Launch(call, dequeue, enqueue, moments.time))
+    linker.name_copies(operator, dequeue)
 
 
-class _Linked:
-    """The slices of one file."""
+class _Linker:
+    """Links the slices of one file."""
 
     def __init__(
         self,
@@ -110,59 +111,61 @@ class _Linked:
         is_dequeue = np.array([name.startswith(_DEQUEUE) for name in self._names], np.bool_)[self._name[queued]]
         self._enqueues, self._dequeues = queued[~is_dequeue], queued[is_dequeue]
 
-    def launched(self, flows: FlowEnds) -> _Moments:
-        """Return when each piece of work was launched, on the thread of the call."""
+    def launch_moments(self, flows: FlowEnds) -> _Moments:
+        """Return the time of the launch of each piece of work, on the thread of the call."""
         moments = _Moments(*(np.full(len(self._work), -1, np.int64) for _ in _Moments._fields))
         starts, ends = flows.links(CALL)
-        place, start = self._at(self._work, self._on(ends, self._device)), self._on(starts, self._host)
-        is_work = place >= 0
-        moments.thread[place[is_work]], moments.time[place[is_work]] = start.thread[is_work], start.time[is_work]
+        index, start = self._slice_at(self._work, self._on(ends, self._device)), self._on(starts, self._host)
+        is_work = index >= 0
+        moments.thread[index[is_work]], moments.time[index[is_work]] = start.thread[is_work], start.time[is_work]
         return moments
 
-    def number_calls(self, launched: _Moments) -> Ints:
-        """Give work the number of its call as ``correlation``; return the calls, or -1."""
+    def number_calls(self, moments: _Moments) -> Ints:
+        """Add ``correlation``: the number of its call to each piece of work. Return the calls, or -1."""
         number = self._argument("connection") + 1
         number[number > _LIMIT] = 0
         self._arguments.pop("connection", None)
         work, calls = self._work, self._calls
         call = by_number(number, calls).of(number[work])
-        call = np.where(call >= 0, call, self._holding(calls, launched))
-        bare = call[(call >= 0) & (number[call] <= 0)]
-        number[bare] = number.max(initial=0) + 1 + bare
+        call = np.where(call >= 0, call, self._slice_around(calls, moments))
+        unnumbered = call[(call >= 0) & (number[call] <= 0)]
+        number[unnumbered] = number.max(initial=0) + 1 + unnumbered
         number[work] = np.where(call >= 0, number[call], number[work])
-        bearing = np.flatnonzero(number > 0)
-        self._arguments["correlation"] = bearing, number[bearing]
+        numbered = np.flatnonzero(number > 0)
+        self._arguments["correlation"] = numbered, number[numbered]
         return call
 
-    def dequeued(self, launched: _Moments, call: Ints) -> Ints:
-        """Return the slice of the queue in which each piece of work was launched, or -1."""
-        is_linked = launched.thread >= 0
-        thread = np.where(is_linked, launched.thread, np.where(call >= 0, self._thread[call], -1))
-        time = np.where(is_linked, launched.time, self._start[call])
-        return self._holding(self._dequeues, self._beside(Lane.OTHER, thread, time))
+    def dequeues(self, moments: _Moments, call: Ints) -> Ints:
+        """Return the slice that took each piece of work from the queue and launched it, or -1."""
+        is_linked = moments.thread >= 0
+        thread = np.where(is_linked, moments.thread, np.where(call >= 0, self._thread[call], -1))
+        time = np.where(is_linked, moments.time, self._start[call])
+        return self._slice_around(self._dequeues, self._on_lane(Lane.OTHER, thread, time))
 
-    def enqueued(self, dequeue: Ints) -> Ints:
+    def enqueues(self, dequeue: Ints) -> Ints:
         """Return the slice that put each piece of work into the queue, or -1."""
         enqueue = by_number(self._queue, self._enqueues).of(self._queue[dequeue])
         return np.where(dequeue >= 0, enqueue, -1)
 
     def operators(self, flows: FlowEnds, enqueue: Ints) -> Ints:
-        """Return the operator that asked for each piece of work, or -1: the linked one, else that of the queue.
+        """Return the operator that requested each piece of work, or -1.
 
-        Some links lead from an operator that began after the work.
+        It is the operator of the flow. If that operator began after the work, or if there is no flow, it is the
+        operator around the slice that put the work into the queue.
         """
         starts, ends = flows.links(OPERATOR)
-        work = self._at(self._work, self._on(ends, self._device))
-        asking = self._at(self._operators, self._on(starts, self._host))
+        work = self._slice_at(self._work, self._on(ends, self._device))
+        source = self._slice_at(self._operators, self._on(starts, self._host))
         operator = np.full(len(self._work), -1, np.int64)
-        is_linked = (work >= 0) & (asking >= 0)
-        operator[work[is_linked]] = self._operators[asking[is_linked]]
-        queued = self._holding(self._operators, self._beside(Lane.HOST, self._thread[enqueue], self._start[enqueue]))
+        is_linked = (work >= 0) & (source >= 0)
+        operator[work[is_linked]] = self._operators[source[is_linked]]
+        moments = self._on_lane(Lane.HOST, self._thread[enqueue], self._start[enqueue])
+        queued = self._slice_around(self._operators, moments)
         is_late = (operator < 0) | (self._start[operator] > self._start[self._work])
         return np.where(is_late, np.where(enqueue >= 0, queued, -1), operator)
 
     def add_launches(self, operator: Ints, launch: _Launch) -> None:
-        """Add which operator launched each piece of work, and when the launch began and ended."""
+        """Add ``launch``, ``launch_begin`` and ``launch_end`` of each piece of work."""
         call, dequeue, enqueue, time = launch
         is_direct = (call >= 0) & (self._thread[call] == self._thread[operator])
         begin = np.select([enqueue >= 0, is_direct], [self._start[enqueue], self._start[call]], self._end[operator])
@@ -173,15 +176,15 @@ class _Linked:
             self._arguments[name] = rows, values[has_operator]
 
     def name_copies(self, operator: Ints, dequeue: Ints) -> None:
-        """Add the direction to the names of copies whose entry in the queue, or whose operator, tells it."""
+        """Add the direction to the names of copies, if the entry in the queue or the operator contains it."""
         for copy in self._copies.tolist():
-            asked = [self._names[self._name[row]] for row in (dequeue[copy], operator[copy]) if row >= 0]
-            told = [
-                _DIRECTIONS[name.removeprefix(_DEQUEUE)] for name in asked if name.removeprefix(_DEQUEUE) in _DIRECTIONS
+            names = [self._names[self._name[row]] for row in (dequeue[copy], operator[copy]) if row >= 0]
+            directions = [
+                _DIRECTIONS[name.removeprefix(_DEQUEUE)] for name in names if name.removeprefix(_DEQUEUE) in _DIRECTIONS
             ]
-            if told:
+            if directions:
                 row = self._work[copy]
-                self._name[row] = self._numbers.names[f"{self._names[self._name[row]]} {told[0]}"]
+                self._name[row] = self._numbers.names[f"{self._names[self._name[row]]} {directions[0]}"]
 
     def _argument(self, name: str) -> Ints:
         full = np.full(len(self._start), -1, np.int64)
@@ -193,30 +196,30 @@ class _Linked:
         return self._numbers.threads.get((Lane.HOST, self._processes.host(pid), tid), -1)
 
     def _device(self, pid: int | str, tid: int | str) -> int:
-        place = self._processes.place(pid, tid)
-        return -1 if place is None else self._numbers.threads.get(place, -1)
+        key = self._processes.thread_key(pid, tid)
+        return -1 if key is None else self._numbers.threads.get(key, -1)
 
-    def _beside(self, lane: Lane, thread: Ints, time: Ints) -> _Moments:
-        """Return the same moments on the threads of the same number in another lane."""
+    def _on_lane(self, lane: Lane, thread: Ints, time: Ints) -> _Moments:
+        """Return the same times on the threads with the same numbers in another lane."""
         threads = self._numbers.threads
-        other = [threads.get((lane, pid, tid), -1) for _, pid, tid in threads]
-        return _Moments(np.array([*other, -1], np.int64)[thread], time)
+        lane_threads = [threads.get((lane, pid, tid), -1) for _, pid, tid in threads]
+        return _Moments(np.array([*lane_threads, -1], np.int64)[thread], time)
 
     def _on(self, ends: Sequence[FlowEnd], thread_of: Callable[[int | str, int | str], int]) -> _Moments:
-        """Return the ends of links as moments on threads of the model."""
+        """Return the ends of flows as times on threads of the trace."""
         threads = {(pid, tid): thread_of(pid, tid) for pid, tid in {(end.pid, end.tid) for end in ends}}
-        found = [(threads[pid, tid], time) for pid, tid, time in ends]
-        return _Moments(*np.array(found, np.int64).reshape(-1, 2).T)
+        pairs = [(threads[pid, tid], time) for pid, tid, time in ends]
+        return _Moments(*np.array(pairs, np.int64).reshape(-1, 2).T)
 
-    def _at(self, rows: Ints, moments: _Moments) -> Ints:
-        """Return the place of the innermost slice that begins at each moment, or -1."""
+    def _slice_at(self, rows: Ints, moments: _Moments) -> Ints:
+        """Return the index of the innermost slice that begins at each time, or -1."""
         thread, start = self._thread[rows], np.append(self._start[rows], 0)
         exact, near = (last_begun(thread, start[:-1], moments.thread, moments.time + slack) for slack in (0, _SLACK_NS))
         is_exact, is_near = start[exact] == moments.time, start[near] >= moments.time - _SLACK_NS
         return np.where(is_exact, exact, np.where(is_near, near, -1))
 
-    def _holding(self, rows: Ints, moments: _Moments) -> Ints:
-        """Return the innermost of some slices that is open at each moment, or -1."""
+    def _slice_around(self, rows: Ints, moments: _Moments) -> Ints:
+        """Return the innermost of these slices that is open at each time, or -1."""
         nesting = nest(self._thread[rows], self._start[rows], self._end[rows])
-        begun = last_begun(self._thread[rows], self._start[rows], *moments)
-        return np.append(rows, -1)[still_open(nesting, begun, moments.time)]
+        latest = last_begun(self._thread[rows], self._start[rows], *moments)
+        return np.append(rows, -1)[still_open(nesting, latest, moments.time)]

@@ -1,4 +1,4 @@
-"""The processes of a trace of torch_npu: their names say what their slices are."""
+"""Processes of a trace of torch_npu. Their names decide the meaning of their slices."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.processes import ProcessNames
 
 _LABEL: Final = re.compile(r"NPU (\d{1,9})$")
-"""A process label with the number of the device, in newer traces."""
+"""Process label with the number of the device, in newer traces."""
 _GROUP: Final = re.compile(r"Group (.*) Communication$")
-"""The lane of the collectives of one process group. Other lanes hold the parts of collectives."""
+"""Lane with the collectives of one process group. Other lanes contain the parts of collectives."""
 _HOST_BITS: Final = 10
 """Bits of a process number below the number of the training's process: five for the sort index, five for the device."""
 _DEVICE_BITS: Final = 5
 _DEVICES: Final = 100
-"""Devices that two decimal digits can tell apart, as in traces of January 2024."""
+"""Number of devices in traces of January 2024, which write the device as two decimal digits."""
 
 
 class Role(enum.Enum):
     """Meaning of the slices of a process."""
 
     OTHER = enum.auto()
-    """Counters, and lanes that torch_npu derives from the others."""
+    """Counters, and lanes that torch_npu derives from other lanes."""
     HOST = enum.auto()
     CANN = enum.auto()
     """Calls of the device's runtime."""
@@ -47,7 +47,7 @@ _ROLES: Final = {
 _OF_ASCEND: Final = frozenset(("CANN", "Ascend Hardware", "HCCL", "Overlap Analysis"))
 """Process names that no other recorder writes."""
 
-Place = tuple[Lane, int | str, int | str]
+ThreadKey = tuple[Lane, int | str, int | str]
 """Lane, process and thread of a `Thread`."""
 
 
@@ -57,14 +57,14 @@ def is_ascend(names: ProcessNames) -> bool:
 
 
 class Processes:
-    """Finds the thread of the model for each thread of the file."""
+    """Maps threads of the file to threads of the trace."""
 
     def __init__(self, names: ProcessNames) -> None:
         self._names = names
         self._hosts = frozenset(pid for pid in names.processes if self.role(pid) is Role.HOST)
 
     def role(self, pid: int | str) -> Role:
-        """Return what the slices of a process are."""
+        """Return the meaning of the slices of a process."""
         return _ROLES.get(str(self._of(pid).get("name")), Role.OTHER)
 
     def group(self, pid: int | str, tid: int | str) -> str | None:
@@ -72,10 +72,10 @@ class Processes:
         lane = _GROUP.match(self._names.threads.get((pid, tid), ""))
         return lane[1] if lane and self.role(pid) is Role.COLLECTIVES else None
 
-    def place(self, pid: int | str, tid: int | str) -> Place | None:
-        """Return the thread of the model; None if the slices of this thread are no work and no calls."""
+    def thread_key(self, pid: int | str, tid: int | str) -> ThreadKey | None:
+        """Return the thread of the trace; None if the thread of the file contains neither work nor calls."""
         role = self.role(pid)
-        if self.group(pid, tid) is not None:  # streams and groups both count from 0
+        if self.group(pid, tid) is not None:  # numbers of streams and of groups both begin at 0
             return Lane.DEVICE, self.device(pid), self._names.threads[pid, tid]
         if role in (Role.OTHER, Role.COLLECTIVES):
             return None
