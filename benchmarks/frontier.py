@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from comparison import Comparison, say
 
-from perfhooks.analysis.ranks.leads import RankSteps, aligned, leads
+from perfhooks.analysis.ranks.leads import RankSteps, align_steps, leads
 from perfhooks.run import steps
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def run(cases: Sequence[Case], ranks: int) -> Iterator[StageTimes]:
         for rank in every:
             chosen = rank.is_idle & ~rank.is_first & (rank.numbers // STEPS == number) & (rank.numbers > first)
             mine.append(RankSteps(*(column[chosen] for column in rank[:1] + rank[3:7])))
-        found = aligned(mine)
+        found = align_steps(mine)
         if found is None or len(found.names) < 4:
             raise RuntimeError(f"the stages of case {cases[number]} are not known: {found and found.names}")
         yield found

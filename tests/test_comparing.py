@@ -28,8 +28,8 @@ from perfhooks.analysis.comparison import (
 )
 from perfhooks.analysis.comparison.around import CostKey
 from perfhooks.analysis.comparison.matching import Aligned
-from perfhooks.analysis.comparison.reason import Contribution, NoiseModel, largest, usual
-from perfhooks.analysis.comparison.side import Side, joined
+from perfhooks.analysis.comparison.reason import Contribution, NoiseModel, largest, noise_model
+from perfhooks.analysis.comparison.side import Side, merge_runs
 from perfhooks.analysis.comparison.verdict import Ratio
 from perfhooks.cli.app import app
 from perfhooks.core import labels
@@ -147,7 +147,7 @@ def test_a_step_without_length_costs_nothing(tmp_path):
     assert (found.steps, found.wall, found.host) == (1, 0, {})
     other = measured(tmp_path, [testing.step_mark(3, 0, 1000), testing.op("aten::mm", 0, 1000)])
     for a, b in ((found, other), (other, found), (found, found)):
-        assert usual(Aligned(a, b)) == NoiseModel()
+        assert noise_model(Aligned(a, b)) == NoiseModel()
         assert sum(each.difference for each in largest(Aligned(a, b))) == b.wall - a.wall
 
 
@@ -215,7 +215,7 @@ def test_what_was_planted_is_the_first_row_where_everything_else_takes_longer_to
     plain = measured(tmp_path, training(layers=8, noise=1))
     events = on_a_slower_machine(training(layers=8, noise=2, **planted), factor)
     aligned = Aligned(plain, measured(tmp_path, events))
-    assert usual(aligned).factor == pytest.approx(factor, rel=0.02)
+    assert noise_model(aligned).factor == pytest.approx(factor, rel=0.02)
     first, second, *_ = largest(aligned)
     assert first.name == named
     assert first.sure == pytest.approx(first.difference, rel=0.4)
@@ -486,7 +486,7 @@ def test_a_kernel_is_compared_by_its_whole_name_where_both_have_it_or_only_one_h
     ],
 )
 def test_a_kernel_is_known_without_what_a_compiler_writes_into_its_name(name, plain):
-    assert matching.normalised(name) == plain
+    assert matching.normalize_kernel(name) == plain
 
 
 # --- runs ---
@@ -737,7 +737,7 @@ def test_what_several_runs_lack_is_one_note_with_their_names(folder):
 
 def test_a_change_is_said_in_percent_up_to_twice_as_long():
     told = {1.051: "+5.1%", 1.6: "+60%", 0.7: "-30%", 1.0991: "+9.9%", 2.5: "2.5 times that", 0.25: "0.25 times that"}
-    assert {ratio: sentences.changed(ratio) for ratio in told} == told
+    assert {ratio: sentences.format_change(ratio) for ratio in told} == told
 
 
 def test_shares_of_the_step_are_compared_where_milliseconds_say_nothing(base, slower):
@@ -894,7 +894,7 @@ def test_several_runs_are_one_side_with_what_all_of_them_know(tmp_path):
         found.peak_bytes, found.shapes = {"cpu": peak}, number != 1
         sides.append(Side(label=f"r{number}", stage="train", costs=found, levels=[level([5.0] * 40)] * number))
         sides[-1].facts = {"batch": "8" if number else "4", "schedule": "x"}
-    whole = joined(sides)
+    whole = merge_runs(sides)
     assert (whole.label, whole.costs.steps, len(whole.levels)) == ("r0 and 2 more", 9, 3)
     assert (whole.costs.peak_bytes, whole.costs.shapes) == ({"cpu": 9}, False)
     assert whole.facts == {"batch": "4 / 8", "schedule": "x"}
@@ -1035,7 +1035,7 @@ def test_a_row_is_surely_dearer_only_beyond_twice_the_spread_of_those_that_did_n
 def test_rows_tell_how_rows_vary_from_a_two_thousandth_of_the_step_on(shortest, factor):
     times = [shortest] * 10 + [2000 - 10 * shortest]
     sides = rows_of(times), rows_of([1.5 * time for time in times])
-    assert usual(Aligned(*sides)).factor == pytest.approx(factor)
+    assert noise_model(Aligned(*sides)).factor == pytest.approx(factor)
 
 
 def stopped(stop_us=0, stops=(), steps=10, names=12, more=()):
@@ -1138,7 +1138,7 @@ def test_a_node_of_autograd_is_one_reason_with_what_it_calls_by_its_name(tmp_pat
 def test_of_fewer_than_ten_rows_nothing_is_known_of_how_rows_vary():
     slow = rows_of([1500] * 9), rows_of([1500] * 10)
     plain = rows_of([1000] * 9), rows_of([1000] * 10)
-    assert [usual(Aligned(a, b)).factor for a, b in zip(plain, slow, strict=True)] == [1, pytest.approx(1.5)]
+    assert [noise_model(Aligned(a, b)).factor for a, b in zip(plain, slow, strict=True)] == [1, pytest.approx(1.5)]
 
 
 def test_a_certain_reason_comes_first_only_from_a_hundredth_of_the_step_on():

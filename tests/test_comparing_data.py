@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from perfhooks.analysis.comparison.timed import TimedRun, paired
+from perfhooks.analysis.comparison.timed import TimedRun, match_steps
 from perfhooks.analysis.comparison.verdict import verdict
 from perfhooks.run.steps import WAITS_HEADER, Counted, Stretch, Waits, append_waits, read_waits
 
@@ -33,10 +33,10 @@ def test_runs_that_saw_the_same_data_are_compared_step_by_step():
     data = lengths(random)
     a, b = ([run(data + noise(random) + shift) for _ in range(3)] for shift in (0, math.log(1.04)))
     apart = verdict([each.level() for each in a], [each.level() for each in b])
-    together = verdict(*paired(a, b))
+    together = verdict(*match_steps(a, b))
     assert (apart.outcome, together.outcome) == ("undecided", "slower")
     assert together.ratio == pytest.approx(1.04, rel=0.005)
-    errors = [[each.mean.above for each in levels] for levels in ([each.level() for each in a], paired(a, b)[0])]
+    errors = [[each.mean.above for each in levels] for levels in ([each.level() for each in a], match_steps(a, b)[0])]
     assert np.mean(errors[0]) > 10 * np.mean(errors[1])
 
 
@@ -49,7 +49,7 @@ def test_errors_of_pairs_are_what_pairs_differ_by(runs):
     for _ in range(200):
         data = lengths(random)
         a, b = ([run(data + noise(random)) for _ in range(runs)] for _ in "ab")
-        a, b = paired(a, b)
+        a, b = match_steps(a, b)
         means = [np.mean([each.mean.log for each in side]) for side in (a, b)]
         error = math.sqrt(sum(each.mean.above**2 for each in (*a, *b))) / runs
         found.append((means[1] - means[0], error))
@@ -60,10 +60,10 @@ def test_errors_of_pairs_are_what_pairs_differ_by(runs):
 def test_runs_that_saw_other_data_or_only_drift_alike_are_not_paired():
     random = np.random.default_rng(3)
     other = [run(lengths(random) + noise(random)) for _ in "ab"]
-    assert paired(other[:1], other[1:]) is None
+    assert match_steps(other[:1], other[1:]) is None
     drift = np.linspace(0, 1, STEPS)
     drifting = [run(drift + noise(random)) for _ in "ab"]
-    assert paired(drifting[:1], drifting[1:]) is None
+    assert match_steps(drifting[:1], drifting[1:]) is None
 
 
 def test_steps_that_not_all_runs_have_are_left_out_of_pairs():
@@ -71,12 +71,12 @@ def test_steps_that_not_all_runs_have_are_left_out_of_pairs():
     data = lengths(random)
     a = run(data + noise(random))
     b = run((data + noise(random))[100:], np.arange(100, STEPS))
-    levels = paired([a], [b])
+    levels = match_steps([a], [b])
     assert [each[0].steps for each in levels] == [200, 200]
-    few = [paired([a], [run((data + noise(random))[at:], np.arange(at, STEPS))]) for at in (250, 251)]
+    few = [match_steps([a], [run((data + noise(random))[at:], np.arange(at, STEPS))]) for at in (250, 251)]
     assert [each is not None for each in few] == [True, False], "fifty are enough"
     again = np.concatenate([np.arange(200), np.arange(100, 200)])
-    assert paired([a], [run(data[again] + noise(random), again)]) is None, "it ran some steps twice"
+    assert match_steps([a], [run(data[again] + noise(random), again)]) is None, "it ran some steps twice"
 
 
 # --- processors ---

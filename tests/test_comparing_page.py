@@ -45,7 +45,7 @@ def test_two_flame_graphs_are_merged_frame_by_frame():
 
     a = {"host": graph((-1, "all", 100), (0, "t.py(3): f", 60), (0, "g", 40))}
     b = {"host": graph((-1, "all", 200), (0, "t.py(9): f", 200))}
-    found = page.both_ways(a, b, 1, 2)
+    found = page.merge_flames(a, b, 1, 2)
     assert set(found) == {"host, A", "host, B"}
     shown = {name: rows(graph_) for name, graph_ in found.items()}
     assert shown["host, B"] == {"all": (100, 100), "t.py(3): f": (100, 60)}
@@ -64,7 +64,7 @@ def test_flame_graphs_are_of_one_step_and_have_no_more_nodes_than_a_page_has_roo
         "frame": list(range(count + 1)),
         "value": [sum(values), *values],
     }
-    found = page.both_ways({"host": graph}, {"host": graph}, 2, 5)["host, B"]
+    found = page.merge_flames({"host": graph}, {"host": graph}, 2, 5)["host, B"]
     assert len(found["value"]) == 2500
     assert rows(found)["f2999"] == (5998, 14995)
     assert "f400" not in rows(found)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from perfhooks.analysis.comparison import comparison, sentences, turns
-from perfhooks.analysis.comparison.turns import Block, ProcessPair, judged
+from perfhooks.analysis.comparison.turns import Block, ProcessPair, judge
 from perfhooks.analysis.comparison.verdict import OFTEN, StepPair, of_pairs
 from perfhooks.analysis.comparison.verdict import verdict as recorded
 from perfhooks.core.statistics import level
@@ -37,7 +37,7 @@ def pairs(rng, count, *, ratio=1.0, process=0.01, noise=0.05, weather=0.3):
 
 
 def verdict(made):
-    return judged(made, tolerance=0.02).verdict
+    return judge(made, tolerance=0.02).verdict
 
 
 def course(rng, **how):
@@ -207,13 +207,13 @@ def test_what_often_makes_turns_far_longer_is_part_of_the_mean(rate, block, is_c
 def test_a_turn_of_more_steps_is_no_far_one():
     """It takes as much longer as it has more steps."""
     made = [Block(steps, *[steps * 2_000_000] * 3, 0) for steps in (10, 10, 10, 80) * BLOCKS]
-    assert judged([ProcessPair(a=made, b=made)] * 3, tolerance=0.02).far == (0, 0)
+    assert judge([ProcessPair(a=made, b=made)] * 3, tolerance=0.02).far == (0, 0)
 
 
 def test_b_against_a_is_the_mirror_of_a_against_b():
     made = pairs(np.random.default_rng(6), 4, ratio=1.1)
-    one = judged(made, tolerance=0.02)
-    other = judged([ProcessPair(a=pair.b, b=pair.a) for pair in made], tolerance=0.02)
+    one = judge(made, tolerance=0.02)
+    other = judge([ProcessPair(a=pair.b, b=pair.a) for pair in made], tolerance=0.02)
     assert (one.verdict.outcome, other.verdict.outcome) == ("slower", "faster")
     assert one.verdict.typical.low == pytest.approx(1 / other.verdict.typical.high)
     assert one.verdict.mean.ratio == pytest.approx(1 / other.verdict.mean.ratio)
@@ -228,7 +228,7 @@ def test_processor_time_tells_where_others_disturb_and_the_steps_do_nothing_but_
     wall, cpu = np.full(BLOCKS, 4.0), np.full(BLOCKS, 2.0)
     how = {"waited": waited, "busy": busy}
     pair = ProcessPair(a=blocks(wall, cpu=cpu, **how), b=blocks(wall, cpu=1.1 * cpu, **how))
-    seen = judged([pair] * 3, tolerance=0.02)
+    seen = judge([pair] * 3, tolerance=0.02)
     assert seen.verdict.clock == clock
     assert seen.verdict.typical.ratio == pytest.approx(1.1 if clock == "processor" else 1.0)
     assert seen.other.ratio == pytest.approx(1.0 if clock == "processor" else 1.1)
@@ -241,7 +241,7 @@ def test_first_steps_and_blocks_of_more_than_three_medians_do_not_count():
     evaluated[7] = 50.0
     for steps, left in ((2, BLOCKS), (100, BLOCKS - 1)):  # of 3,003 steps the first ten do not count, nor their block
         pair = ProcessPair(a=start + blocks(times, steps=steps), b=start + blocks(evaluated, steps=steps))
-        seen = judged([pair] * 3, tolerance=0.02)
+        seen = judge([pair] * 3, tolerance=0.02)
         assert seen.far == (0, 3)
         assert seen.verdict.mean.ratio == pytest.approx(1.0)
         assert seen.blocks == 6 * left
@@ -277,7 +277,7 @@ def test_interval_that_says_nothing_decides_nothing_and_is_not_written(spread):
     rng = np.random.default_rng(13)
     for _ in range(10):
         made = pairs(rng, turns.FEWEST_PAIRS, process=spread, noise=spread)
-        seen = judged(made, tolerance=0.02)
+        seen = judge(made, tolerance=0.02)
         assert seen.verdict.outcome == "undecided"
         written = comparison.answers(seen.verdict)
         shown = (written, written["typical"], written["mean"], comparison.ratio_data(seen.other))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from perfhooks.analysis.ranks.leads import RankSteps, StageTimes, aligned, frontier, leads, said
+from perfhooks.analysis.ranks.leads import RankSteps, StageTimes, align_steps, describe_lead, frontier, leads
 
 NAMES = ("update", "data", "forward", "backward")
 TIMES = arrays.arrays(
@@ -92,7 +92,7 @@ def test_one_long_pause_is_no_evidence():
 
 def test_it_is_said_what_a_rank_led_by_since_when_and_what_that_cost():
     (lead,) = leads(ranks_of(4, late=[(1, "data", KINDS["sudden"])]))
-    assert said(lead._replace(lead_ms=30.0, cost_ms=28.0, since=41000), "data") == (
+    assert describe_lead(lead._replace(lead_ms=30.0, cost_ms=28.0, since=41000), "data") == (
         "is late by 30 ms waiting for data from step 41,000: the other ranks wait 28 ms a step"
     )
 
@@ -103,7 +103,7 @@ def steps_of(numbers, *, data=1.0, backward=4.0, update=9.0, wall=12.0):
 
 
 def test_a_step_is_looked_at_from_one_backward_pass_to_the_next_by_its_number():
-    found = aligned([steps_of(range(50)), steps_of([*range(10, 40), *range(30, 60)])])
+    found = align_steps([steps_of(range(50)), steps_of([*range(10, 40), *range(30, 60)])])
     assert found.names == NAMES
     assert found.numbers.tolist() == list(range(11, 50))
     assert (found.times == np.array([3, 1, 3, 5])[None, :, None] * 1_000_000).all()
@@ -118,11 +118,11 @@ def test_a_step_is_looked_at_from_one_backward_pass_to_the_next_by_its_number():
     ],
 )
 def test_a_stage_that_one_rank_does_not_tell_is_told_of_none(unknown, names):
-    found = aligned([steps_of(range(50)), steps_of(range(50), **unknown)])
+    found = align_steps([steps_of(range(50)), steps_of(range(50), **unknown)])
     assert found.names == names
     assert (found.times >= 0).all()
 
 
 def test_of_ranks_that_share_too_few_steps_nothing_is_said():
-    assert aligned([steps_of(range(50)), steps_of(range(40, 90))]) is None
-    assert aligned([]) is None
+    assert align_steps([steps_of(range(50)), steps_of(range(40, 90))]) is None
+    assert align_steps([]) is None

@@ -20,7 +20,7 @@ import perfhooks.trace
 from perfhooks.analysis import ranks
 from perfhooks.analysis.ranks import collectives, files
 from perfhooks.analysis.ranks.clocks import align
-from perfhooks.analysis.ranks.missing import named
+from perfhooks.analysis.ranks.missing import name_ranks
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.statistics import beyond_others
 from perfhooks.report.handlers.collectives import CollectiveTable, rows
@@ -601,9 +601,9 @@ def test_a_run_without_windows_has_none(tmp_path):
 
 
 def test_ranks_are_named_as_a_person_would():
-    assert named([3]) == "rank 3"
-    assert named([0, 1, 2, 7, 9, 8]) == "ranks 0-2, 7-9"
-    assert named(range(0, 100, 2)).endswith("...")
+    assert name_ranks([3]) == "rank 3"
+    assert name_ranks([0, 1, 2, 7, 9, 8]) == "ranks 0-2, 7-9"
+    assert name_ranks(range(0, 100, 2)).endswith("...")
 
 
 # --- size

@@ -8,7 +8,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from perfhooks.analysis.ranks.findings import together
+from perfhooks.analysis.ranks.findings import merge_findings
 from perfhooks.cli.app import app
 from perfhooks.testing import kernel, launch, op, step_mark, write_trace
 
@@ -122,7 +122,7 @@ def test_findings_of_ranks_keep_different_names_apart():
     def row(title, gain):
         return {"rule": "slow-kernel", "title": title, "gain_ms": gain, "evidence": ()}
 
-    found = together(
+    found = merge_findings(
         {
             0: [row("gemm_64x64 takes 3.0 ms.", 3.0), row("gemm_128x64 takes 2 ms.", 2.0)],
             1: [row("gemm_64x64 takes 950 us.", 0.95)],

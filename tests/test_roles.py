@@ -12,7 +12,7 @@ from many_ranks import BEGAN_NS, ManyRanks
 from perfhooks.analysis import ranks
 from perfhooks.analysis.comparison.side import RunOrTrace
 from perfhooks.analysis.ranks import files, roles
-from perfhooks.analysis.ranks.leads import RankSteps, alike
+from perfhooks.analysis.ranks.leads import RankSteps, group_comparable
 from perfhooks.report.live import View
 from perfhooks.run import layout
 from perfhooks.run.timeline import HEADER
@@ -123,5 +123,5 @@ def test_ranks_that_tell_other_stages_are_not_compared():
         return RankSteps(np.arange(count), **columns | {name: np.full(count, np.nan) for name in unknown})
 
     known = [steps(50), steps(50, data_ms=1), steps(50), steps(0), steps(50, data_ms=1)]
-    assert alike(known, [None] * 5) == [[0, 2], [1, 4], [3]]
-    assert alike(known, [0, 0, 1, 1, 0]) == [[0], [1, 4], [2], [3]]
+    assert group_comparable(known, [None] * 5) == [[0, 2], [1, 4], [3]]
+    assert group_comparable(known, [0, 0, 1, 1, 0]) == [[0], [1, 4], [2], [3]]

@@ -64,4 +64,4 @@ def test_steps_that_are_alike_have_no_long_ones(tmp_path):
     [(0.5, "every second"), (0.2, "every fifth"), (1 / 37, "one in 37"), (0.41, "41% of them"), (0.7, "70% of them")],
 )
 def test_a_share_of_steps_is_said_as_people_count(share, said):
-    assert sentences.often(share) == said
+    assert sentences.format_frequency(share) == said

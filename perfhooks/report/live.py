@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from perfhooks.analysis.ranks.leads import RankSteps, StageTimes, aligned, alike, leads, said
+from perfhooks.analysis.ranks.leads import RankSteps, StageTimes, align_steps, describe_lead, group_comparable, leads
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.schedule import Phase
 from perfhooks.core.statistics import OUTLIER
@@ -139,14 +139,14 @@ def judged(ranks: Sequence[RankSeen], rows: Sequence[Sequence[Row]]) -> list[Ran
     """
     steps = [_unprofiled(of_rank) for of_rank in rows]
     states = list(ranks)
-    for places in alike(steps, [rank.role for rank in ranks]):
-        stages = aligned([steps[place] for place in places])
+    for places in group_comparable(steps, [rank.role for rank in ranks]):
+        stages = align_steps([steps[place] for place in places])
         if stages is None:
             continue
         last = StageTimes(stages.names, stages.numbers[-RANK_STEPS:], stages.times[:, :, -RANK_STEPS:])
         for lead in reversed(leads(last)):  # the costliest stage of a rank is the last to set its message
             place = places[lead.row]
-            states[place] = states[place]._replace(slow=said(lead, last.names[lead.stage]))
+            states[place] = states[place]._replace(slow=describe_lead(lead, last.names[lead.stage]))
     return states
 
 

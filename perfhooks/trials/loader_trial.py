@@ -234,7 +234,7 @@ def beside(rates: Sequence[float], others: Sequence[float]) -> Outcome:
         return "undecided"
     # the last blocks were interleaved, even if one setting started earlier
     times = [[1 / rate for rate in series[-count:]] for series in (others, rates)]
-    return verdict.in_turn(*times, tolerance=TOLERANCE).outcome
+    return verdict.compare_paired(*times, tolerance=TOLERANCE).outcome
 
 
 def try_loader(loader: Any, *, seconds: float = SECONDS) -> LoaderTrial:

@@ -155,7 +155,7 @@ def _compare(a: Sequence[float], b: Sequence[float], tolerance: float) -> Timing
     if len(a) < PAIRS:
         ratio = medians.median(after / before for before, after in zip(a, b, strict=True))
         return Timing(outcome="undecided", ratio=ratio, low=1 / UNBOUNDED, high=UNBOUNDED, a=tuple(a), b=tuple(b))
-    comparison = verdict.in_turn(a, b, tolerance=tolerance)
+    comparison = verdict.compare_paired(a, b, tolerance=tolerance)
     return Timing(
         outcome=comparison.outcome,
         ratio=comparison.ratio,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from perfhooks.analysis.comparison import reason, sentences
-from perfhooks.analysis.comparison.facts import RECORDED, Difference, differences, is_elsewhere, samples
+from perfhooks.analysis.comparison.facts import RECORDED, Difference, differences, is_other_machine, samples
 from perfhooks.analysis.comparison.matching import Aligned
 from perfhooks.analysis.comparison.reason import Contribution
 from perfhooks.analysis.comparison.side import Side
-from perfhooks.analysis.comparison.timed import paired, stalls
+from perfhooks.analysis.comparison.timed import match_steps, stalls
 from perfhooks.analysis.comparison.verdict import TOLERANCE, Ratio, Verdict, verdict
 from perfhooks.core import words
 from perfhooks.core.errors import PerfhooksError
@@ -146,7 +146,7 @@ def _judge(a: Side, b: Side, samples: tuple[int, int] | None, tolerance: float) 
         levels = [[run.divided(count) for run in side.levels] for side, count in zip(sides, samples, strict=True)]
         return verdict(*levels, earlier=earlier, tolerance=tolerance)
     is_whole = all(len(side.runs) == len(side.levels) for side in sides)
-    same_data = paired(a.runs, b.runs) if is_whole else None
+    same_data = match_steps(a.runs, b.runs) if is_whole else None
     result = verdict(*(same_data or (a.levels, b.levels)), earlier=earlier, tolerance=tolerance)
     return replace(result, is_paired=same_data is not None)
 
@@ -158,7 +158,7 @@ def _format_both(*shares: float | None) -> str:
 
 def _find_doubts(comparison: Comparison) -> list[str]:
     doubts = []
-    if is_elsewhere(comparison.differs, comparison.a.facts) and not comparison.shares:
+    if is_other_machine(comparison.differs, comparison.a.facts) and not comparison.shares:
         doubts.append(
             "the two ran on different machines, so times in ms are not comparable; use --shares to compare shares of "
             "the step"
@@ -222,7 +222,7 @@ def _explain(comparison: Comparison) -> None:
         )
     aligned = Aligned(comparison.a.costs, comparison.b.costs)
     comparison.by_device = aligned.by_device
-    noise = reason.usual(aligned)
+    noise = reason.noise_model(aligned)
     if not comparison.shares and abs(noise.factor - 1) >= _MIN_SLOWDOWN:
         comparison.notes.append(
             f"unchanged rows take {noise.factor:.2f} times as long in the profiled steps of B, as with another CPU "

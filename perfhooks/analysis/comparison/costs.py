@@ -135,8 +135,10 @@ def measure(tables: Tables) -> Costs:
     return Costs(
         steps=len(steps.number),
         wall=int((steps.end - steps.start).sum()),
-        host=shortened(_measure_host(trace, steps, moments, context), MOST_ROWS),
-        device=shortened(_measure_device(trace, steps, moments, context), MOST_ROWS) if tables.is_device_known else {},
+        host=merge_small(_measure_host(trace, steps, moments, context), MOST_ROWS),
+        device=merge_small(_measure_device(trace, steps, moments, context), MOST_ROWS)
+        if tables.is_device_known
+        else {},
         collectives=_sum_collectives(tables, steps),
         peak_bytes=_find_peaks(tables),
         counts=_count_names(trace, steps),
@@ -271,10 +273,10 @@ _MAX_PACKED: Final = 2**62
 def _build_rows(keys: Iterable[CostKey], sums: list[Ints]) -> dict[CostKey, KeyCost]:
     """Build the rows. Different keys may be equal after their texts are truncated."""
     costs = itertools.starmap(KeyCost, np.stack(sums, axis=1).tolist())
-    return together((key, cost) for key, cost in zip(keys, costs, strict=True) if any(cost))
+    return merge_rows((key, cost) for key, cost in zip(keys, costs, strict=True) if any(cost))
 
 
-def together(rows: Iterable[tuple[CostKey, KeyCost]]) -> dict[CostKey, KeyCost]:
+def merge_rows(rows: Iterable[tuple[CostKey, KeyCost]]) -> dict[CostKey, KeyCost]:
     """Sum the costs of equal keys."""
     costs: dict[CostKey, KeyCost] = {}
     for key, cost in rows:
@@ -282,13 +284,13 @@ def together(rows: Iterable[tuple[CostKey, KeyCost]]) -> dict[CostKey, KeyCost]:
     return costs
 
 
-def shortened(rows: dict[CostKey, KeyCost], most: int) -> dict[CostKey, KeyCost]:
+def merge_small(rows: dict[CostKey, KeyCost], most: int) -> dict[CostKey, KeyCost]:
     """Keep the costliest rows and merge the rest by part and kind, so that the sum is unchanged."""
     if len(rows) <= most:
         return rows
     ordered = sorted(rows.items(), key=lambda row: -row[1].nanoseconds)
     small = [(CostKey(key.part, operator=SMALL, kind=key.kind), cost) for key, cost in ordered[most:]]
-    return together([*ordered[:most], *small])
+    return merge_rows([*ordered[:most], *small])
 
 
 def _measure_device(

@@ -189,7 +189,7 @@ def arguments(fact: Difference) -> list[Difference]:
     ]
 
 
-def asked(text: str) -> str:
+def normalize_command(text: str) -> str:
     """Return a command without the arguments that locate results, so that it is equal for all runs of a training."""
     shown = ((name if name.startswith("-") else "", value) for name, value in _parse(text).items())
     return " ".join(f"{name} {'' if value == GIVEN else value}".strip() for name, value in shown)
@@ -226,7 +226,7 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def is_elsewhere(differing: list[Difference], values: Mapping[str, str]) -> bool:
+def is_other_machine(differing: list[Difference], values: Mapping[str, str]) -> bool:
     """Return whether the two ran on different hardware, or on different hosts of unknown hardware."""
     names = {fact.name for fact in differing}
     return bool(names & {"machine", "device"}) or (HOST in names and "machine" not in values)

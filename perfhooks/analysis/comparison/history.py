@@ -116,7 +116,7 @@ def _sort_key(item: tuple[float, Point]) -> tuple[float, str]:
 def _read_points(path: Path, skipped: list[str]) -> Iterable[tuple[tuple[str, str, str], float, Point]]:
     run = FinishedRun(path)
     manifest, status = run.manifest, Status.read(run.folder, run.rank)
-    command = facts.asked(facts.command(manifest.command))
+    command = facts.normalize_command(facts.command(manifest.command))
     for stage in run.stages:
         wall = run.steps_of(stage).unrecorded().wall_ms
         if len(wall) < LEAST_STEPS:
@@ -130,10 +130,10 @@ def _read_points(path: Path, skipped: list[str]) -> Iterable[tuple[tuple[str, st
             steps=len(wall),
             waited=None if status is None else status.waited,
         )
-        yield (command, manifest.machine, stage), began(manifest, path), point
+        yield (command, manifest.machine, stage), start_time(manifest, path), point
 
 
-def began(manifest: Manifest, path: Path) -> float:
+def start_time(manifest: Manifest, path: Path) -> float:
     """Return the start of a run in seconds, or if unknown the modification time of its manifest."""
     with contextlib.suppress(ValueError):
         return datetime.strptime(manifest.started, "%Y-%m-%dT%H:%M:%S%z").timestamp()

@@ -28,7 +28,7 @@ _TEMPLATE: Final = re.compile(r"<[^<>]*>")
 _NUMBER: Final = re.compile(r"\d+")
 
 
-def unwrapped(path: str) -> str:
+def unwrap(path: str) -> str:
     """Return a module path without the wrappers of torch.compile."""
     return "/".join(name for name in path.split("/") if class_of(name) not in _OF_COMPILER)
 
@@ -36,7 +36,7 @@ def unwrapped(path: str) -> str:
 _OF_COMPILER: Final = ("OptimizedModule", "GraphModule")
 
 
-def around(rows: Iterable[CostKey]) -> set[str]:
+def with_parents(rows: Iterable[CostKey]) -> set[str]:
     """Return the modules in which anything ran, with all their parents."""
     paths: set[str] = set()
     for key in rows:
@@ -47,7 +47,7 @@ def around(rows: Iterable[CostKey]) -> set[str]:
     return paths
 
 
-def common(path: str, paths: Container[str]) -> str:
+def innermost_common(path: str, paths: Container[str]) -> str:
     """Return the innermost module of a path that is in ``paths``; empty if none is."""
     while path and path not in paths:
         path = path.rpartition("/")[0]
@@ -205,16 +205,16 @@ class Kernels:
     @cached_property
     def _plain(self) -> set[str]:
         """The normalised names in both runs of the kernels whose full names are in one run only."""
-        alone = [{normalised(name) for name in names - self._common} for names in self._names]
+        alone = [{normalize_kernel(name) for name in names - self._common} for names in self._names]
         return alone[0] & alone[1]
 
     def __call__(self, name: str) -> str:
         """Return the name under which a kernel is matched."""
-        plain = normalised(name) if name not in self._common else name
+        plain = normalize_kernel(name) if name not in self._common else name
         return plain if plain in self._plain else name
 
 
-def normalised(name: str) -> str:
+def normalize_kernel(name: str) -> str:
     """Return a kernel name without return type, arguments, template arguments and numbers."""
     text = name.removeprefix("void ").replace("(anonymous namespace)", "{anonymous}")
     text = text.partition("(")[0]
@@ -266,7 +266,7 @@ class Aligned:
         rows_a, rows_b = (side.device or side.host for side in (a, b)) if a.device and b.device else (a.host, b.host)
         keys = [self._blank_columns({**side.host, **side.device}) for side in (a, b)]
         self.modules = modules(*keys)
-        paths = around(keys[0]), set(self.modules.values())
+        paths = with_parents(keys[0]), set(self.modules.values())
         self._common = paths[0] & paths[1] if self.is_compiled_once else paths[0] | paths[1]
         self._lines = lines(*keys)
         self._shapeless = shapeless(*keys)
@@ -292,7 +292,7 @@ class Aligned:
 
     def _normalize(self, key: CostKey) -> CostKey:
         blank = key._replace(**self._blank)
-        return blank._replace(module=unwrapped(blank.module)) if blank.module else blank
+        return blank._replace(module=unwrap(blank.module)) if blank.module else blank
 
     def _join(self, a: Mapping[CostKey, KeyCost], b: Mapping[CostKey, KeyCost]) -> dict[CostKey, Pair]:
         pairs: dict[CostKey, list[KeyCost]] = {}
@@ -314,7 +314,7 @@ class Aligned:
         if side:
             module = self.modules.get(key.module, key.module)
             key = key._replace(module=module, line=self._lines.get(key.line, key.line))
-        return key._replace(module=common(key.module, self._common))
+        return key._replace(module=innermost_common(key.module, self._common))
 
 
 def _is_busy(costs: Costs) -> bool:

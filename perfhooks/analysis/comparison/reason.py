@@ -127,7 +127,7 @@ class NoiseModel(NamedTuple):
         return by_calls + math.copysign(max(abs(excess) - _NOISE_WIDTH * self.spread * abs(expected), 0.0), excess)
 
 
-def usual(aligned: Aligned) -> NoiseModel:
+def noise_model(aligned: Aligned) -> NoiseModel:
     """Return the noise model of both sides."""
     return NoiseModel.of(aligned.rows, aligned.a, aligned.b)
 
@@ -158,7 +158,7 @@ def largest(aligned: Aligned) -> list[Contribution]:
         _find_one_sided(aligned, "module"),
     )
     order = _LINES_FIRST if aligned.is_compiled_once else _OPERATORS_FIRST
-    contributions = _group(aligned, aligned.rows, lambda key: _choose_reason(key, causes, order), usual(aligned))
+    contributions = _group(aligned, aligned.rows, lambda key: _choose_reason(key, causes, order), noise_model(aligned))
     typical_ns = [[pair.typical[side].nanoseconds for pair in aligned.rows.values()] for side in (0, 1)]
     least_ns = _MIN_CERTAIN * max(sum(typical_ns[0]) / aligned.a.steps, sum(typical_ns[1]) / aligned.b.steps)
     marked = [

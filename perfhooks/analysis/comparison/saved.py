@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 
 from perfhooks.analysis.comparison.around import CostKey
-from perfhooks.analysis.comparison.costs import FORMAT, MOST_ROWS, Amount, Costs, KeyCost, StoredCosts, Text, shortened
+from perfhooks.analysis.comparison.costs import (
+    FORMAT,
+    MOST_ROWS,
+    Amount,
+    Costs,
+    KeyCost,
+    StoredCosts,
+    Text,
+    merge_small,
+)
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.run.reading import check_format, said
 
@@ -48,7 +57,7 @@ def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
         return texts.setdefault(text, len(texts))
 
     def rows(costs_by_key: dict[CostKey, KeyCost]) -> list[list[int]]:
-        return [[*map(number, key), *cost] for key, cost in shortened(costs_by_key, most).items()]
+        return [[*map(number, key), *cost] for key, cost in merge_small(costs_by_key, most).items()]
 
     counts = sorted(costs.counts.items(), key=lambda item: -item[1])[:most]
     return msgspec.json.encode(

@@ -55,7 +55,7 @@ def verdict(result: Verdict | None, samples: tuple[int, int] | None = None) -> s
         return "Undecided: too few unprofiled steps on both sides."
     if samples:
         return _describe_samples(result, samples)
-    change = f"{words.ms(result.decisive.b)} instead of {words.ms(result.decisive.a)}, {changed(result.ratio)}"
+    change = f"{words.ms(result.decisive.b)} instead of {words.ms(result.decisive.a)}, {format_change(result.ratio)}"
     step = "a step" if result.by == "mean" else "the typical step"
     if result.clock == "processor":
         step = f"in CPU time {step}" if result.is_in_turns else f"without run-queue waits {step}"
@@ -73,7 +73,7 @@ def verdict(result: Verdict | None, samples: tuple[int, int] | None = None) -> s
 
 def _describe_samples(result: Verdict, samples: tuple[int, int]) -> str:
     a, b = (1e3 / median for median in (result.decisive.a, result.decisive.b))
-    rates = f"{_format_rate(b)} instead of {_format_rate(a)} samples a second, {changed(1 / result.ratio)}"
+    rates = f"{_format_rate(b)} instead of {_format_rate(a)} samples a second, {format_change(1 / result.ratio)}"
     word = {"slower": "Slower", "faster": "Faster", "same": "The same", "undecided": "Undecided"}[result.outcome]
     chance = ", which may be noise" if result.outcome == "undecided" else ""
     return f"{word} by the sample: {rates}{chance}; a step takes {samples[1]:,} samples instead of {samples[0]:,}."
@@ -103,16 +103,15 @@ def stalled(result: Verdict, a: Stalls, b: Stalls) -> str:
     if long.share * long.times <= _MIN_STALL_RATIO * shorter.share * shorter.times or not long.share:
         return ""
     why = ": waiting for data" if long.is_data else ""
-    return (
-        f"the typical step hardly differs, but in {side} {often(long.share)} takes {long.times:.2g} times as long{why}"
-    )
+    stall = f"{format_frequency(long.share)} takes {long.times:.2g} times as long{why}"
+    return f"the typical step hardly differs, but in {side} {stall}"
 
 
 _MIN_STALL_RATIO: Final = 1.5
 """Minimum ratio of the time in long steps on both sides before they count as the cause."""
 
 
-def often(share: float) -> str:
+def format_frequency(share: float) -> str:
     """Return a fraction of steps in words: ``every fifth``, ``one in 37``, ``41% of them``."""
     interval = round(1 / share)
     if abs(share * interval - 1) > _NEARLY:
@@ -157,7 +156,7 @@ def interval(ratio: Ratio) -> str:
     low, high = ends(ratio)
     if low is None or high is None:
         bounds = [(low, "more"), (high, "less")]
-        return "".join(f"{changed(end)} or {beyond}" for end, beyond in bounds if end is not None) or "unknown"
+        return "".join(f"{format_change(end)} or {beyond}" for end, beyond in bounds if end is not None) or "unknown"
     if ratio.high > _MAX_CHANGE:
         return f"{ratio.low:.2g} to {ratio.high:,.0f} times that"
     return f"{percent(ratio.low)} to {percent(ratio.high)}"
@@ -327,7 +326,7 @@ _MAX_DECIMAL: Final = 9.95
 """Percentage from which no decimals are shown."""
 
 
-def changed(ratio: float) -> str:
+def format_change(ratio: float) -> str:
     """Return a ratio as a change in percent, or as ``3.3 times that`` if it is outside 0.5 to 2."""
     return percent(ratio) if 1 / _MAX_PERCENT_RATIO < ratio < _MAX_PERCENT_RATIO else f"{ratio:.2g} times that"
 

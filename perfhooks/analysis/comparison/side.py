@@ -10,7 +10,7 @@ import perfhooks.analysis.ranks
 import perfhooks.trace
 from perfhooks.analysis import flames as tree
 from perfhooks.analysis.comparison import saved
-from perfhooks.analysis.comparison.costs import Amount, Costs, Text, measure, together
+from perfhooks.analysis.comparison.costs import Amount, Costs, Text, measure, merge_rows
 from perfhooks.analysis.comparison.facts import facts
 from perfhooks.analysis.comparison.timed import TimedRun
 from perfhooks.analysis.ranks.known import SummaryCache
@@ -221,7 +221,7 @@ def _add_window(side: Side, place: Place, capture: Capture) -> None:
         costs = measure(capture.tables(trace))
         summary.setdefault("flames", tree.flames(capture, trace))
     side.windows += 1
-    side.costs = added([side.costs, costs])
+    side.costs = sum_costs([side.costs, costs])
     if "flames" in summary:
         side.flames, side.flame_steps = summary["flames"], costs.steps
     side.findings = summary.get("findings", side.findings)
@@ -233,7 +233,7 @@ def _find_titles(capture: Capture, trace: perfhooks.trace.Trace) -> dict[str, st
     return {finding.rule: finding.title for finding in findings.find(capture, trace)}
 
 
-def added(parts: Sequence[Costs]) -> Costs:
+def sum_costs(parts: Sequence[Costs]) -> Costs:
     """Sum the costs of several windows or runs. A column that is missing in one is missing in the sum."""
     costs = [cost for cost in parts if cost.steps]
     if len(costs) <= 1:
@@ -247,8 +247,8 @@ def added(parts: Sequence[Costs]) -> Costs:
         batch=costs[-1].batch,
         device_name=costs[-1].device_name,
         collectives=[row for cost in costs for row in cost.collectives],
-        host=together(row for cost in costs for row in cost.host.items()),
-        device=together(row for cost in costs for row in cost.device.items()),
+        host=merge_rows(row for cost in costs for row in cost.host.items()),
+        device=merge_rows(row for cost in costs for row in cost.device.items()),
     )
     for cost in costs:
         for name, count in cost.counts.items():
@@ -258,7 +258,7 @@ def added(parts: Sequence[Costs]) -> Costs:
     return total
 
 
-def joined(sides: Sequence[Side]) -> Side:
+def merge_runs(sides: Sequence[Side]) -> Side:
     """Merge several runs of the same training into one side."""
     first = sides[0]
     if len(sides) == 1:
@@ -272,7 +272,7 @@ def joined(sides: Sequence[Side]) -> Side:
         levels=[level for side in sides for level in side.levels],
         runs=[run for side in sides for run in side.runs],
         earlier=[levels for side in sides for levels in side.earlier],
-        costs=added([side.costs for side in sides]),
+        costs=sum_costs([side.costs for side in sides]),
         windows=sum(side.windows for side in sides),
         findings={rule: title for side in sides for rule, title in side.findings.items()},
         ranks=first.ranks,

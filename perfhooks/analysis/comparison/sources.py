@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from perfhooks.analysis.comparison import baseline
 from perfhooks.analysis.comparison.costs import Costs
 from perfhooks.analysis.comparison.facts import HOST, REVISION, differences, facts, is_late
-from perfhooks.analysis.comparison.history import began, runs_in
-from perfhooks.analysis.comparison.side import RunOrTrace, Side, joined, timed_run
+from perfhooks.analysis.comparison.history import runs_in, start_time
+from perfhooks.analysis.comparison.side import RunOrTrace, Side, merge_runs, timed_run
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.run.capture import Capture
 from perfhooks.run.finished import FinishedRun
@@ -44,7 +44,8 @@ def read(sides: Sequence[Sequence[Path]], stage: str | None = None) -> list[Side
     opened = [[_open(path) for path in side] for side in sides]
     stage_name = _choose_stage([source for side in opened for source in side], stage)
     result = [
-        joined([source if isinstance(source, Side) else source.side(stage_name) for source in side]) for side in opened
+        merge_runs([source if isinstance(source, Side) else source.side(stage_name) for source in side])
+        for side in opened
     ]
     read_paths = {path.resolve() for side in sides for path in side}
     for side, sources in zip(result, opened, strict=True):
@@ -83,7 +84,7 @@ def _read_earlier(run: FinishedRun, stage: str, read_paths: set[Path]) -> list[L
         with contextlib.suppress(PerfhooksError, OSError):
             other = FinishedRun(path)
             if path not in read_paths and _is_same_program(run, other):
-                matching.append((began(other.manifest, path), path, other))
+                matching.append((start_time(other.manifest, path), path, other))
     latest = [other for *_, other in sorted(matching, key=lambda item: item[:2])[-_MAX_EARLIER:]]
     read_paths |= {other.folder for other in latest}
     timed = [timed_run(other, stage) for other in latest if stage in other.stages]

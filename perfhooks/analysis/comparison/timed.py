@@ -47,7 +47,7 @@ class TimedRun(NamedTuple):
         return replace(level(*times, self.waits.shares(self.steps.numbers[index])), others=self.waits.others)
 
 
-def paired(a: Sequence[TimedRun], b: Sequence[TimedRun]) -> tuple[list[Level], list[Level]] | None:
+def match_steps(a: Sequence[TimedRun], b: Sequence[TimedRun]) -> tuple[list[Level], list[Level]] | None:
     """Return the levels of runs that read the same data, for their common steps; None if they did not."""
     runs = [*a, *b]
     common = _find_common(runs)

@@ -109,7 +109,7 @@ class Judgement(NamedTuple):
         return self.is_short or (self.verdict.runs_a > FEWEST_PAIRS and self.verdict.more_runs is None)
 
 
-def judged(pairs: Sequence[ProcessPair], *, tolerance: float) -> Judgement:
+def judge(pairs: Sequence[ProcessPair], *, tolerance: float) -> Judgement:
     """Compare the typical step and the mean step of both sides, see `verdict.of_pairs`.
 
     Args:

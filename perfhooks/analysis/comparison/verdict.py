@@ -331,14 +331,14 @@ def missing_steps(
     return float(factors[index]) if index < len(factors) else math.inf
 
 
-def smallest(side: Sequence[Level], *, tolerance: float = TOLERANCE) -> float:
+def smallest_detectable(side: Sequence[Level], *, tolerance: float = TOLERANCE) -> float:
     """Return the smallest ratio that a comparison with equally many similar runs usually detects."""
     runs = [run.mean for run in side]
     difference = _Difference.of(runs, runs, _assume_sd(side))
     return math.exp(difference.detectable(math.log1p(tolerance)))
 
 
-def in_turn(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Ratio:
+def compare_paired(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Ratio:
     """Compare alternating measurements of A and B from one process.
 
     Noise hits neighbouring measurements equally. The ratios of the pairs are therefore compared, and no deviation

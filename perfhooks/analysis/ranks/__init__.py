@@ -90,7 +90,7 @@ def gather(
         "missing": missing.of_run(
             {name: set(summary.ranks) for name, summary in by_name.items()},
             {name: (summary.compared["stage"], summary.compared["first"]) for name, summary in by_name.items()},
-            files.began(listing),
+            files.ranks_asked(listing),
             died,
             trimmed=any(summary.is_trimmed for summary in by_name.values()),
             world_size=manifest.world_size,
@@ -156,7 +156,7 @@ def clocks_of(window: Path) -> Clocks:
 def _compare_window(window: RankedWindow) -> dict[str, Any]:
     matched = collectives.match(window.collectives, window.clocks)
     split = steps.parts(lost_kernels.without(window), collectives.of_steps(matched))
-    valid_steps = steps.whole(split, matched.unsure)
+    valid_steps = steps.complete_steps(split, matched.unsure)
     rank_table = steps.of_ranks(valid_steps, roles.of_ranks(window.facts, window.collectives))
     by_collective = collectives.by_collective(matched)
     offsets = matched.clocks.offset_ms

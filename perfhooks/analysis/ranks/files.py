@@ -90,7 +90,7 @@ class RankedWindow:
         return {rank: facts.clock for rank, facts in self.facts.items() if facts.clock}
 
 
-def began(listing: Listing) -> set[int]:
+def ranks_asked(listing: Listing) -> set[int]:
     """Return the ranks with any file in the run folder that shows a request to record."""
     return ranks_of_run(listing.files)
 

@@ -95,7 +95,7 @@ def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     return sorted(results, key=lambda finding: -finding["gain_ms"])
 
 
-def together(
+def merge_findings(
     of_ranks: Mapping[int, Sequence[Mapping[str, Any]]], of_run: Iterable[Mapping[str, Any]] = ()
 ) -> list[Mapping[str, Any]]:
     """Merge the findings of several ranks: findings that differ only in numbers appear once.

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.analysis.ranks.leads import RankSteps, StageTimes, aligned, alike, frontier, leads, said
+from perfhooks.analysis.ranks.leads import (
+    RankSteps,
+    StageTimes,
+    align_steps,
+    describe_lead,
+    frontier,
+    group_comparable,
+    leads,
+)
 from perfhooks.core import words
 from perfhooks.run import layout, steps
 
@@ -50,7 +58,7 @@ def of_run(
         roles: Role of each rank if there are several, see `roles.of_ranks`.
 
     Returns:
-        Plain data for each group of ranks that do the same work (see `perfhooks.analysis.ranks.leads.alike`):
+        Plain data for each group of comparable ranks (see `perfhooks.analysis.ranks.leads.group_comparable`):
 
         * ``ranks``, and ``stage``: the loop;
         * ``steps``, ``first`` and ``last``: the common unprofiled steps;
@@ -87,8 +95,8 @@ class _Group(NamedTuple):
 
 def _build_groups(loop: str, rank_steps: list[RankSteps], ranks: list[int], roles: Mapping[int, int]) -> list[_Group]:
     groups = []
-    for rows in alike(rank_steps, [roles.get(rank) for rank in ranks]):
-        stages = aligned([rank_steps[row] for row in rows])
+    for rows in group_comparable(rank_steps, [roles.get(rank) for rank in ranks]):
+        stages = align_steps([rank_steps[row] for row in rows])
         if stages is not None and len(rows) > 1:
             groups.append(_Group(loop, [ranks[row] for row in rows], stages))
     return groups
@@ -125,7 +133,7 @@ def _describe_group(group: _Group, nodes: Mapping[int, str]) -> dict[str, Any]:
 def _describe_lead(lead: Lead, group: _Group, nodes: Mapping[int, str]) -> dict[str, Any]:
     rank, part = group.ranks[lead.row], group.stages.names[lead.stage]
     where = f" on {nodes[rank]}" if rank in nodes else ""
-    text = f"Rank {rank}{where} {said(lead, part)}"
+    text = f"Rank {rank}{where} {describe_lead(lead, part)}"
     return {"rank": rank, "part": part, "text": text, **{name: getattr(lead, name) for name in _LEAD_FIELDS}}
 
 

@@ -70,7 +70,7 @@ class StageTimes(NamedTuple):
     """Nanoseconds by rank, stage and step."""
 
 
-def alike(ranks: Sequence[RankSteps], roles: Sequence[int | None]) -> list[list[int]]:
+def group_comparable(ranks: Sequence[RankSteps], roles: Sequence[int | None]) -> list[list[int]]:
     """Group the ranks that can be compared, as lists of indices: those of one role with equal stages.
 
     Args:
@@ -86,7 +86,7 @@ def alike(ranks: Sequence[RankSteps], roles: Sequence[int | None]) -> list[list[
     return list(groups.values())
 
 
-def aligned(ranks: Sequence[RankSteps]) -> StageTimes | None:
+def align_steps(ranks: Sequence[RankSteps]) -> StageTimes | None:
     """Return the common steps of all ranks in the most detailed common stages; None with too few steps.
 
     Steps are matched by number. The stages are ``update`` (from the end of the last backward pass to the end of the
@@ -234,7 +234,7 @@ def leads(stages: StageTimes) -> list[Lead]:
     return sorted((lead for lead in stragglers if lead.cost_ms > 0), key=lambda lead: -lead.total_ms)
 
 
-SAID: Final = {
+STAGE_TEXTS: Final = {
     "update": "between the backward pass and the end of the step",
     "data": "waiting for data",
     "forward": "between its batch and the backward pass",
@@ -247,13 +247,13 @@ _ALWAYS_PERCENT: Final = 95.0
 """Percentage of late steps from which a rank counts as always late."""
 
 
-def said(lead: Lead, name: str) -> str:
+def describe_lead(lead: Lead, name: str) -> str:
     """Return the message about a straggler, without its name. It has no cause, because only that rank could know it."""
     often = "" if lead.percent >= _ALWAYS_PERCENT else f" in {lead.percent:.0f}% of the steps"
     span = "".join(
         f" {word} step {step:,}" for word, step in (("from", lead.since), ("to", lead.until)) if step is not None
     )
-    delay = f"{words.ms(lead.lead_ms)} {SAID[name]}"
+    delay = f"{words.ms(lead.lead_ms)} {STAGE_TEXTS[name]}"
     return f"is late by {delay}{often}{span}: the other ranks wait {words.ms(lead.cost_ms)} a step"
 
 

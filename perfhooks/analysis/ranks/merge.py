@@ -11,7 +11,7 @@ import msgspec
 
 from perfhooks.analysis import ranks as ranks_of_run
 from perfhooks.analysis.ranks.lanes import Lanes
-from perfhooks.analysis.ranks.missing import named
+from perfhooks.analysis.ranks.missing import name_ranks
 from perfhooks.core.errors import OptionError, PerfhooksError, TraceError
 from perfhooks.core.words import ms, size
 from perfhooks.run import layout
@@ -60,7 +60,7 @@ class Merged:
         clocks = "times on the clock of each rank's host"
         if self.aligned and self.error_ms is not None:
             clocks = f"clocks aligned to {ms(self.error_ms)}"
-        return f"{shown(self.path)} ({size(self.path.stat().st_size)}): {named(self.ranks)}, {clocks}"
+        return f"{shown(self.path)} ({size(self.path.stat().st_size)}): {name_ranks(self.ranks)}, {clocks}"
 
 
 def merge(

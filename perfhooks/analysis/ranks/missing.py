@@ -146,12 +146,12 @@ def _group_by_text(window: str | None, what: str, texts: Iterable[tuple[int, str
         if text is not None:
             ranks.setdefault(text, []).append(rank)
     return [
-        {"window": window, "what": what, "ranks": sorted(members), "text": f"{named(members)} {text}"}
+        {"window": window, "what": what, "ranks": sorted(members), "text": f"{name_ranks(members)} {text}"}
         for text, members in ranks.items()
     ]
 
 
-def named(ranks: Iterable[int]) -> str:
+def name_ranks(ranks: Iterable[int]) -> str:
     """Return ranks in words: ``ranks 0-3, 7``."""
     numbers = sorted(ranks)
     return f"rank{'s' * (len(numbers) > 1)} {spans(numbers)}"

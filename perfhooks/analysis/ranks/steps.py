@@ -72,7 +72,7 @@ def _is_host_ahead(steps: pl.DataFrame) -> bool:
     return float(device_steps["busy_ms"].sum()) > float(device_steps["wall_ms"].sum())
 
 
-def whole(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
+def complete_steps(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
     """Return the steps with reliable waits, without incomplete steps at the ends of the window.
 
     A collective that is running when recording starts or ends is recorded on some ranks only. Ranks that waited in it

@@ -13,7 +13,7 @@ import typer
 from perfhooks.analysis.comparison import baseline, sentences
 from perfhooks.analysis.comparison.comparison import compare
 from perfhooks.analysis.comparison.sources import read
-from perfhooks.analysis.comparison.verdict import TOLERANCE, smallest
+from perfhooks.analysis.comparison.verdict import TOLERANCE, smallest_detectable
 from perfhooks.cli.actions import mirror
 from perfhooks.cli.actions.output import write
 from perfhooks.cli.targets import run_in
@@ -71,7 +71,7 @@ def save(runs: Sequence[str], stage: str | None, path: Path) -> None:
         (side,) = read([[_run(each, adoptions) for each in runs]], stage)
     _warn(side)
     if 0 < len(side.levels) < baseline.FEWEST_RUNS:
-        least = sentences.percent(smallest(side.levels))
+        least = sentences.percent(smallest_detectable(side.levels))
         told = f"{count(len(side.levels), 'run')} find no change below {least}: keep {baseline.FEWEST_RUNS} or more"
         typer.echo(f"perfhooks: {told}", err=True)
     write(path, baseline.encode(side))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from perfhooks.analysis.ranks.missing import named
+from perfhooks.analysis.ranks.missing import name_ranks
 from perfhooks.cli.actions import mirror
 from perfhooks.cli.actions.output import write
 from perfhooks.core.errors import OptionError, PerfhooksError
@@ -139,7 +139,9 @@ def _lines(window: Sequence[WindowOutcome]) -> Iterator[tuple[str, bool]]:
         ranks = [outcome.place.rank for outcome in outcomes]
         headline = outcomes[0].capture.line if outcomes[0].capture else ""
         of_one = f"rank {ranks[0]}: " if headline and len(ranks) > 1 else ""
-        line = f"{window[0].place.folder.name} {named(ranks)}: {became}{': ' if headline else ''}{of_one}{headline}"
+        line = (
+            f"{window[0].place.folder.name} {name_ranks(ranks)}: {became}{': ' if headline else ''}{of_one}{headline}"
+        )
         yield line, bool(outcomes[0].problem)
 
 

@@ -15,7 +15,7 @@ from perfhooks.analysis.findings import data, faces
 from perfhooks.analysis.findings.explained import explained
 from perfhooks.analysis.findings.finding import ordered
 from perfhooks.analysis.findings.loader_plan import COLUMNS
-from perfhooks.analysis.ranks.findings import together
+from perfhooks.analysis.ranks.findings import merge_findings
 from perfhooks.analysis.ranks.missing import spans
 from perfhooks.cli.actions import mirror, table_text
 from perfhooks.cli.actions.sources import Source, find, last_window, run_of
@@ -166,7 +166,7 @@ class _FindingsTable:
             return _told(ordered([*of_run, *next(iter(self._of_ranks.values()))]))
         if len(self._steps) > 1:
             of_run = ranks.findings(ranks.compare(f"traces {window}", self._steps, self._collectives))
-        rows = together(self._of_ranks, of_run)
+        rows = merge_findings(self._of_ranks, of_run)
         whose = pl.DataFrame(
             {"rank": [row["rank"] for row in rows], "ranks": [spans(row["ranks"]) or None for row in rows]},
             schema={"rank": pl.Int64, "ranks": pl.String},

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.analysis.comparison.sentences import percent
-from perfhooks.analysis.comparison.turns import FEWEST_PAIRS, LEAST_BLOCKS, MOST_PAIRS, ProcessPair, judged
+from perfhooks.analysis.comparison.turns import FEWEST_PAIRS, LEAST_BLOCKS, MOST_PAIRS, ProcessPair, judge
 from perfhooks.cli.turns.program import Program
 from perfhooks.cli.turns.supervisor import ComparisonEndError
 from perfhooks.core import words
@@ -170,7 +170,7 @@ class Alternation:
         if pair.counts:
             pairs = [*self.pairs, pair]
             # both at once: who presses Ctrl-C meanwhile counts no pair twice
-            self.judgement, self.pairs = judged(pairs, tolerance=self.plan.tolerance), pairs
+            self.judgement, self.pairs = judge(pairs, tolerance=self.plan.tolerance), pairs
         return pair
 
     def _take_turns(self, programs: Sequence[Program]) -> None:

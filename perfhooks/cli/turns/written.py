@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfhooks.analysis.comparison import sentences
 from perfhooks.analysis.comparison.comparison import answers, ratio_data
-from perfhooks.analysis.comparison.sentences import changed, percent
+from perfhooks.analysis.comparison.sentences import format_change, percent
 from perfhooks.core import words
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _doubts(made: ComparisonResult, seen: Judgement) -> Iterator[str]:
         yield f"  {command.name}  {figure:>{wide}}  {command.label}"
     yield from (f"  {each}" for each in sentences.certainty(found))
     if found.typical.outcome != found.outcome in ("slower", "faster"):
-        yield f"  the typical step takes {changed(found.typical.ratio)}"
+        yield f"  the typical step takes {format_change(found.typical.ratio)}"
     yield f"  {_clock(seen)}"
     if seen.far[0] != seen.far[1] and not found.is_far_counted:
         turns = f"{words.count(seen.far[0], 'turn')} of A, {seen.far[1]} of B"

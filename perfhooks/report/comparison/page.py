@@ -74,7 +74,7 @@ def page_data(result: Comparison) -> dict[str, Any]:
     """Return the data of the report: the result of `opening.data`, with merged flame graphs."""
     content = data(result)
     graphs = content.pop("flames")
-    merged = both_ways(graphs["a"], graphs["b"], result.a.flame_steps, result.b.flame_steps)
+    merged = merge_flames(graphs["a"], graphs["b"], result.a.flame_steps, result.b.flame_steps)
     return content | {"flames": merged}
 
 
@@ -87,7 +87,7 @@ class _Node:
     children: dict[str, _Node] = field(default_factory=dict)
 
 
-def both_ways(a: Mapping[str, Any], b: Mapping[str, Any], steps_a: int, steps_b: int) -> dict[str, Any]:
+def merge_flames(a: Mapping[str, Any], b: Mapping[str, Any], steps_a: int, steps_b: int) -> dict[str, Any]:
     """Merge the flame graphs of both runs, once with widths of B and once with widths of A, which shows removed frames.
 
     Frames are equal if they have the same name without line numbers and equal parents.
