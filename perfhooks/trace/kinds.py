@@ -1,4 +1,4 @@
-"""What a slice of a trace is: many category names, few kinds."""
+"""Kinds of trace slices; traces have many category names but few kinds."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Final
 
 
 class Kind(enum.IntEnum):
-    """What a slice is, whatever its backend calls it."""
+    """Kind of a slice, independent of the backend's category name."""
 
     OTHER = 0
     OP = 1
-    """An operator, on the host."""
+    """Operator on the host."""
     ANNOTATION = 2
-    """A label that code put around a piece of itself: ``record_function``, step marks, DataLoader ranges."""
+    """Label in code: ``record_function``, step marks, DataLoader ranges."""
     PYTHON = 3
-    """A Python frame."""
+    """Python frame."""
     RUNTIME = 4
-    """A call into the device's runtime or driver, on the host."""
+    """Host call of the device's runtime or driver."""
     KERNEL = 5
     COPY = 6
     SET = 7
     DEVICE_ANNOTATION = 8
-    """The shadow that a label throws on a stream; no work of the device."""
+    """Extent of a label on a stream; not device work."""
     SYNC = 9
-    """A wait that the device's tracer reports on the device's side."""
+    """Wait reported by the device's tracer."""
     OVERHEAD = 10
-    """Time the recorder itself took."""
+    """Time of the recorder itself."""
     SPAN = 11
-    """The extent of the recording."""
+    """Extent of the recording."""
 
 
 class Lane(enum.IntEnum):
-    """Kinds that may nest in each other share a lane; a stream and a thread of the same number do not."""
+    """Groups of kinds that may nest in each other. A stream and a thread of equal number have different lanes."""
 
     HOST = 0
     DEVICE = 1
@@ -41,7 +41,7 @@ class Lane(enum.IntEnum):
 
 
 DEVICE_WORK: Final = (Kind.KERNEL, Kind.COPY, Kind.SET)
-"""What keeps a device busy."""
+"""Kinds that keep a device busy."""
 
 HOST: Final = (Kind.OP, Kind.ANNOTATION, Kind.PYTHON, Kind.RUNTIME)
 
@@ -53,9 +53,9 @@ _LANES: Final = (
 
 LEGACY_HOST: Final = "CPU functions"
 LEGACY_PROCESSES: Final = (LEGACY_HOST, "CUDA functions")
-"""The processes of ``torch.autograd.profiler``'s ``export_chrome_trace``, whose events have no category."""
+"""Processes in ``export_chrome_trace`` of ``torch.autograd.profiler``, whose events have no category."""
 
-# Kineto's ActivityType names, those of torch 1.8 to 1.9 (capitalised), and the families that backends add to.
+# Kineto's ActivityType names, the capitalised names of torch 1.8 to 1.9, and name patterns of backends.
 _EXACT: Final = {
     "cpu_op": Kind.OP,
     "operator": Kind.OP,
@@ -66,7 +66,7 @@ _EXACT: Final = {
     "overhead": Kind.OVERHEAD,
     "trace": Kind.SPAN,
     "mtia_ccp_events": Kind.KERNEL,
-    # in a CUDA graph: a function of the host that a stream waits for, and a moment; neither keeps the device busy
+    # in a CUDA graph: a host function and an event; neither keeps the device busy
     "graph_host_node": Kind.OTHER,
     "graph_event_node": Kind.OTHER,
 }
@@ -76,16 +76,16 @@ _PARTS: Final = (("memcpy", Kind.COPY), ("memset", Kind.SET), ("sync", Kind.SYNC
 NAMED: Final = {
     "mtia_ccp_events": {"dma_request": Kind.COPY, "event_wait": Kind.SYNC, "event_record": Kind.SYNC},
 }
-"""Slices that are something else than their category says, by category and name: Meta's MTIA writes all that a device
-does into one (seen in the traces of HolisticTraceAnalysis, tests/data/mtia_*)."""
+"""Kinds by category and name, for categories with several kinds. Meta's MTIA writes all device events into one
+category (seen in the traces of HolisticTraceAnalysis, tests/data/mtia_*)."""
 
 
 def classify(category: str, *, on_stream: bool = False) -> Kind:
-    """Say what the slices of a category are.
+    """Return the kind of the slices of a category.
 
     Args:
-        category: the ``cat`` of an event.
-        on_stream: whether its slices name a device and a stream, which decides about an unknown category.
+        category: The ``cat`` of an event.
+        on_stream: Whether its slices have a device and a stream, which decides for unknown categories.
     """
     name = category.lower()
     if name in _EXACT:
@@ -100,5 +100,5 @@ def classify(category: str, *, on_stream: bool = False) -> Kind:
 
 
 def lane(kind: Kind) -> Lane:
-    """The lane on which slices of this kind lie."""
+    """Return the lane of slices of a kind."""
     return _LANES.get(kind, Lane.OTHER)

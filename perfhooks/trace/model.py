@@ -1,4 +1,4 @@
-"""A trace in memory: columns over its slices, sorted by thread and time."""
+"""A trace in memory: columns of slices, sorted by thread and time."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Column: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
 
 
 _MOST_RANKS: Final = 2**31
-"""Ranks: no job has more, and the columns that count ranks have no room for more."""
+"""Upper limit of rank numbers, set by the columns that store ranks; larger numbers are damaged."""
 
 
 _OTHER_DEVICES: Final = ("xpu", "mtia", "hpu", "privateuse1")
-"""Beginnings of categories of devices that are none of ``torch.cuda``."""
+"""Category prefixes of devices other than those of ``torch.cuda``."""
 
 
 class Thread(NamedTuple):
-    """Where slices lie: a thread of the host, or a stream of a device."""
+    """Track of slices: a host thread or a device stream."""
 
     lane: Lane
     pid: int | str
@@ -40,35 +40,35 @@ class Thread(NamedTuple):
 
 @dataclass(frozen=True)
 class Doubt:
-    """Something that makes the trace itself doubtful."""
+    """A problem that makes the trace unreliable."""
 
     name: str
-    """What it is, as one word for programs: ``cut-off``, ``dropped-events``, ..."""
+    """Identifier for programs: ``cut-off``, ``dropped-events``, ..."""
     count: int
     text: str
-    """What it is, for people."""
+    """Description for readers."""
 
 
 class Instants(NamedTuple):
-    """The ``[memory]`` events, by time: one row for every allocation and release that was recorded."""
+    """The ``[memory]`` events by time: one row per recorded allocation or release."""
 
     thread: Ints
     time: Ints
-    """Nanoseconds."""
+    """Time in ns."""
     address: Ints
     size: Ints
-    """Bytes; negative for a release."""
+    """Size in bytes; negative for a release."""
     allocated: Ints
-    """Bytes that the device's allocator has handed out after this, or -1."""
+    """Total of allocated bytes after the event, from the device's allocator, or -1."""
     reserved: Ints
     device_type: Ints
-    """0 is the host; c10's DeviceType."""
+    """c10's DeviceType; 0 is the host."""
     device: Ints
     """-1 for the host."""
 
 
 class Flows(NamedTuple):
-    """The links from forward operators to the nodes of autograd they made; ends lie on the start of a slice."""
+    """Links from forward operators to the autograd nodes they created; both ends are starts of slices."""
 
     thread: Ints
     time: Ints
@@ -77,61 +77,61 @@ class Flows(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Numbers that somebody read from time to time, as a device's power, by series and time."""
+    """Sampled numbers, for example the power of a device, by series and time."""
 
     names: list[str]
-    """Of each series."""
+    """Name of each series."""
     device: Ints
-    """Of each series, or -1."""
+    """Device of each series, or -1."""
     series: Ints
-    """Of each sample."""
+    """Series of each sample."""
     time: Ints
-    """Nanoseconds."""
+    """Time of each sample, in ns."""
     value: Floats
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Trace:
-    """A Kineto trace as columns; times are integer nanoseconds on the trace's own clock.
+    """A Kineto trace as columns; times are integer nanoseconds of the trace's own clock.
 
-    All columns have one entry per slice (complete event), sorted by thread, start, end (longest first) and place
-    in the file, so that a slice comes before what it contains.
+    All columns have one entry per slice (complete event). They are sorted by thread, start, end (longest first) and
+    position in the file, so a slice comes before its content.
     """
 
     path: str
     metadata: dict[str, Any]
-    """The keys of the file beside ``traceEvents``."""
+    """Keys of the file other than ``traceEvents``."""
     names: Sequence[str]
     categories: Sequence[str]
     threads: Sequence[Thread]
     texts: Sequence[bytes]
-    """Arguments that are lists or strings, as JSON; each once."""
+    """Distinct arguments that are lists or strings, as JSON."""
     kind: Column
-    """A `Kind` for each slice."""
+    """`Kind` of each slice."""
     category: Column
-    """An index into `categories`."""
+    """Index into `categories`."""
     name: Column
-    """An index into `names`."""
+    """Index into `names`."""
     thread: Column
-    """An index into `threads`."""
+    """Index into `threads`."""
     start: Ints
     end: Ints
     order: Column
-    """The slice's place among all events of the file."""
-    given: dict[str, tuple[Ints, Column]]
-    """The arguments of slices by name, see `sparse`."""
+    """Position of the slice among all events of the file."""
+    sparse_columns: dict[str, tuple[Ints, Column]]
+    """Arguments of slices by name, see `sparse`."""
     instants: Instants
     flows: Flows
     counters: Samples
     doubts: list[Doubt]
     overflowed: Ints = field(default_factory=lambda: np.empty(0, np.int64), init=False)
-    """Work of devices whose recorded length is wrong, ascending; it ends where the next one of its stream begins."""
+    """Device work with a wrong recorded length, ascending; it was cut at the start of the next work on its stream."""
     is_npu: bool = False
-    """Whether torch_npu recorded it, on an Ascend NPU."""
+    """Whether torch_npu recorded it on an Ascend NPU."""
     communication: str | None = field(default=None, init=False)
-    """Parts of names of kernels that communicate, beside those of `perfhooks.trace.names.communication`."""
-    known: dict[object, Any] = field(default_factory=dict, init=False)
-    """What has been computed of it; see `perfhooks.trace.once`."""
+    """Name parts of communication kernels, in addition to those in `perfhooks.trace.names.communication`."""
+    cache: dict[object, Any] = field(default_factory=dict, init=False)
+    """Cached results; see `perfhooks.trace.once`."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -141,21 +141,27 @@ class Trace:
 
     @cached_property
     def correlation(self) -> Ints:
-        """The number that a launch shares with its work on the device, or -1."""
+        """Number shared by a launch and its device work, or -1."""
         return self.argument("correlation")
 
     @cached_property
     def external(self) -> Ints:
-        """The number that an operator shares with what it launches, or -1; absent where the file's is no such thing."""
+        """Number shared by an operator and its launches, or -1.
+
+        It is missing if the number in the file has a different meaning.
+        """
         return self.argument("external")
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The names of the arguments that any slice has; what `argument` takes."""
-        return tuple(self.given)
+        """Names of the arguments in the trace, valid for `argument`."""
+        return tuple(self.sparse_columns)
 
     def argument(self, name: str) -> Column:
-        """One argument of every slice: an integer (-1 where absent), a float (NaN) or an index into `texts` (-1)."""
+        """Return an argument of every slice.
+
+        Missing values are -1 for integers and for indices into `texts`, and NaN for floats.
+        """
         rows, values = self.sparse(name)
         absent = np.nan if values.dtype.kind == "f" else -1
         full = np.full(len(self), absent, dtype=values.dtype)
@@ -163,37 +169,37 @@ class Trace:
         return full
 
     def sparse(self, name: str) -> tuple[Ints, Column]:
-        """The rows that have an argument, ascending, and its values there."""
+        """Return the ascending rows that have an argument, and its values there."""
         empty = np.empty(0, np.int64)
-        return self.given.get(name, (empty, empty))
+        return self.sparse_columns.get(name, (empty, empty))
 
     def text(self, index: int) -> Any:
-        """An entry of `texts`, decoded; None for -1."""
+        """Return a decoded entry of `texts`; None for -1."""
         return decode_value(self.texts[index]) if index >= 0 else None
 
     def name_of(self, row: int) -> str | None:
-        """The name of a slice; None for -1."""
+        """Return the name of a slice; None for -1."""
         return self.names[self.name[row]] if row >= 0 else None
 
     def rows(self, *kinds: Kind) -> Ints:
-        """The slices of these kinds, ascending."""
-        chosen = np.zeros(len(self), np.bool_)
+        """Return the slices of these kinds, ascending."""
+        is_selected = np.zeros(len(self), np.bool_)
         for kind in kinds:
-            chosen |= self.kind == int(kind)  # bytes are compared with bytes only if it is a plain number
-        return np.flatnonzero(chosen)
+            is_selected |= self.kind == int(kind)  # a plain int keeps the comparison in bytes
+        return np.flatnonzero(is_selected)
 
     def matching(self, pattern: re.Pattern[str], rows: Ints) -> Flags:
-        """In the names of which of these slices a regular expression is found; each name is asked once."""
-        asked = self.name[rows]
-        numbers = np.flatnonzero(np.bincount(asked, minlength=1)) if len(asked) else asked
-        found = np.zeros(len(self.names) + 1, np.bool_)
-        found[numbers] = [pattern.search(self.names[number]) is not None for number in numbers.tolist()]
-        return found[asked]
+        """Return which of the slices have a name that contains a regular expression; each name is tested once."""
+        name_numbers = self.name[rows]
+        numbers = np.flatnonzero(np.bincount(name_numbers, minlength=1)) if len(name_numbers) else name_numbers
+        is_match = np.zeros(len(self.names) + 1, np.bool_)
+        is_match[numbers] = [pattern.search(self.names[number]) is not None for number in numbers.tolist()]
+        return is_match[name_numbers]
 
-    def chosen(self, wanted: Callable[[str], object], *kinds: Kind) -> Ints:
-        """The slices of these kinds with a name that is wanted; each of their names is asked once."""
-        numbers = [number for number in self.names_of(*kinds) if wanted(self.names[number])]
-        if not numbers:  # as of most that is looked for
+    def chosen(self, is_wanted: Callable[[str], object], *kinds: Kind) -> Ints:
+        """Return the slices of these kinds whose name passes a test; each name is tested once."""
+        numbers = [number for number in self.names_of(*kinds) if is_wanted(self.names[number])]
+        if not numbers:  # the usual case
             return np.empty(0, np.int64)
         rows = self.rows(*kinds)
         match = np.zeros(len(self.names), np.bool_)
@@ -201,59 +207,58 @@ class Trace:
         return rows[np.flatnonzero(match[self.name[rows]])]
 
     def searched(self, pattern: str, *kinds: Kind) -> Ints:
-        """The slices of these kinds in whose name a regular expression is found."""
-        if not self.names_of(*kinds):  # then it need not be compiled, which takes a millisecond
+        """Return the slices of these kinds whose name contains a regular expression."""
+        if not self.names_of(*kinds):  # saves the compilation, which takes a millisecond
             return np.empty(0, np.int64)
         return self.chosen(re.compile(pattern).search, *kinds)
 
     def names_of(self, *kinds: Kind) -> list[int]:
-        """The numbers of the names that slices of these kinds have, ascending."""
-        found = np.zeros(len(self.names), np.bool_)
+        """Return the numbers of the names of slices of these kinds, ascending."""
+        is_used = np.zeros(len(self.names), np.bool_)
         for kind in kinds:
-            found |= self._has_name[kind]
-        numbers: list[int] = np.flatnonzero(found).tolist()
+            is_used |= self._has_name[kind]
+        numbers: list[int] = np.flatnonzero(is_used).tolist()
         return numbers
 
     @cached_property
     def _has_name(self) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-        """For each kind and name whether any slice has both."""
-        found = np.zeros((len(Kind), len(self.names)), np.bool_)
-        found[self.kind, self.name] = True
-        return found
+        has_name = np.zeros((len(Kind), len(self.names)), np.bool_)
+        has_name[self.kind, self.name] = True
+        return has_name
 
     def named(self, *kinds: Kind, prefix: str = "", names: Sequence[str] = ()) -> Ints:
-        """The slices of these kinds whose name is one of ``names`` or begins with ``prefix``."""
+        """Return the slices of these kinds whose name is one of ``names`` or begins with ``prefix``."""
         return self.chosen(lambda name: name in names or bool(prefix and name.startswith(prefix)), *kinds)
 
     @cached_property
     def rank(self) -> int | None:
-        """The rank of the process in its job, if the trace says so."""
+        """Rank of the process in its job, if the trace contains it."""
         info = self.metadata.get("distributedInfo")
         rank = info.get("rank") if isinstance(info, dict) else None
         return rank if type(rank) is int and 0 <= rank < _MOST_RANKS else None
 
     @cached_property
     def device_rows(self) -> Ints:
-        """The slices that are work of a device: kernels, copies and memsets."""
+        """Slices of device work: kernels, copies and memsets."""
         return self.rows(*DEVICE_WORK)
 
     @cached_property
     def calls(self) -> Ints:
-        """For each of `device_rows`, the slice of the runtime call that has its correlation, or -1."""
+        """Runtime call with the correlation of each of `device_rows`, or -1."""
         return by_number(self.correlation, self.rows(Kind.RUNTIME)).of(self.correlation[self.device_rows])
 
     @cached_property
     def launches(self) -> Ints:
-        """For each of `device_rows`, the slice of the host that launched it, or -1.
+        """Host slice that launched each of `device_rows`, or -1.
 
-        It is the operator that the recorder links to the work, if it does so, else the call.
+        It is the operator that the recorder links to the work, otherwise the call.
         """
         linked = self.argument("launch")[self.device_rows]
         return np.where(linked >= 0, linked, self.calls)
 
     @cached_property
     def launch_spans(self) -> tuple[Ints, Ints]:
-        """For each of `device_rows`, when its launch began and ended, in nanoseconds: as recorded, else its slice."""
+        """Start and end of the launch of each of `device_rows`, in ns: as recorded, otherwise from its slice."""
         edges = []
         for name, column in (("launch_begin", self.start), ("launch_end", self.end)):
             rows, values = self.sparse(name)
@@ -264,37 +269,37 @@ class Trace:
 
     @property
     def has_cuda(self) -> bool:
-        """Whether its device is one of ``torch.cuda`` (NVIDIA, AMD), which has CUDA graphs."""
+        """Whether its device is one of ``torch.cuda`` (NVIDIA, AMD), which supports CUDA graphs."""
         return not self.is_npu and not any(category.startswith(_OTHER_DEVICES) for category in self.categories)
 
     @cached_property
     def is_device_traced(self) -> bool:
-        """Whether any device was seen working."""
+        """Whether the trace contains device work."""
         return len(self.device_rows) > 0
 
 
 class Numbered(NamedTuple):
-    """Slices by a number that they bear."""
+    """Slices indexed by a number."""
 
     number: Ints
-    """Ascending."""
+    """Numbers, ascending."""
     row: Ints
-    """The slice of each."""
+    """Slice of each number."""
 
-    def of(self, wanted: Ints) -> Ints:
-        """The first slice that bears each number, or -1."""
+    def of(self, numbers: Ints) -> Ints:
+        """Return the first slice with each number, or -1."""
         if not len(self.number):
-            return np.full(len(wanted), -1, np.int64)
-        place = np.minimum(np.searchsorted(self.number, wanted), len(self.number) - 1)
-        return np.where(self.number[place] == wanted, self.row[place], -1)
+            return np.full(len(numbers), -1, np.int64)
+        place = np.minimum(np.searchsorted(self.number, numbers), len(self.number) - 1)
+        return np.where(self.number[place] == numbers, self.row[place], -1)
 
 
 def by_number(numbers: Ints, rows: Ints) -> Numbered:
-    """Put some slices in the order of the number that each bears; those that bear none are left out.
+    """Sort slices by their number, without slices that have none.
 
     Args:
-        numbers: that of every slice of the trace; what is not above 0 is none.
-        rows: some of them.
+        numbers: Number of every slice of the trace; values up to 0 mean no number.
+        rows: Slices to sort.
     """
     rows = rows[numbers[rows] > 0]
     rows = rows[np.argsort(numbers[rows], kind="stable")]
@@ -302,10 +307,13 @@ def by_number(numbers: Ints, rows: Ints) -> Numbered:
 
 
 _FARTHEST: Final = 2**62
-"""The year 2116: a base beyond it is damaged, and would leave no room for what is counted from it."""
+"""Maximum time base in ns, in the year 2116. A larger base is damaged, and sums with it could exceed 64 bits."""
 
 
 def epoch(metadata: Mapping[str, Any]) -> int:
-    """What a trace counts its nanoseconds from, since 1970: since torch 2.4 they are small numbers from a base."""
+    """Return the time base of a trace, in ns since 1970.
+
+    Since torch 2.4, times in a trace are small numbers relative to this base.
+    """
     base = metadata.get("baseTimeNanoseconds")
     return base if type(base) is int and abs(base) < _FARTHEST else 0

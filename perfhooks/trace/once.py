@@ -1,4 +1,4 @@
-"""What several tables need of a trace is computed once, and kept as long as the trace lives."""
+"""A cache of values computed from a trace, which lives as long as the trace."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ T = TypeVar("T")
 
 
 def cached_per_trace(make: Callable[Concatenate[Trace, P], T]) -> Callable[Concatenate[Trace, P], T]:
-    """Have a function of a trace, and of what else can be a key, computed once for each; nobody may change its answer.
+    """Cache the result of a function for each trace and each set of other arguments, which must be hashable.
 
-    What is kept lies on the trace itself and goes with it.
+    Callers must not change the result. The cache is stored in the trace and is freed with it.
     """
 
     @functools.wraps(make)
-    def known(trace: Trace, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def cached(trace: Trace, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (make, args, tuple(kwargs.items()))
-        if key not in trace.known:
-            trace.known[key] = make(trace, *args, **kwargs)
-        found: T = trace.known[key]
-        return found
+        if key not in trace.cache:
+            trace.cache[key] = make(trace, *args, **kwargs)
+        result: T = trace.cache[key]
+        return result
 
-    return known
+    return cached

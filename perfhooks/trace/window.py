@@ -1,4 +1,4 @@
-"""The tables of one window: each is computed when it is first asked for, and once."""
+"""Tables of one window, each computed once on first access."""
 
 from __future__ import annotations
 
@@ -40,59 +40,59 @@ if TYPE_CHECKING:
     from perfhooks.trace.tables.stacks import Summed
 
 STUB: Final = 0.1
-"""Of the median step. The last mark of a recording is no step if it is shorter and no operator ran in it: an idle
-``step()`` leaves one at the end of a recording that nobody stopped. Other short steps are steps: they differ in
-kind."""
+"""Minimum length of the last mark without operators, as a fraction of the median step. An idle ``step()`` leaves a
+shorter mark at the end of an unfinished recording. Other short steps are real steps of a different kind."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of one window, and which of its steps count; whoever asks gets the same ones.
+    """Tables of one window, and its counting steps; all readers share the cached tables.
 
-    The steps that count are the whole ones: not the one that was still open when recording ended, nor a mark without a
-    step (see `STUB`); if that leaves none, the marks that are steps. Without marks the whole recording is the one step.
-    Everything that is said of steps is said of these: the file of steps, the line for the log, the page, the findings.
+    Counting steps are complete steps. A step that was open at the end of the recording does not count, nor does a mark
+    without a step (see `STUB`). If no step remains, all marks that are steps count. Without marks, the whole recording
+    is one step. The file of steps, the log line, the report and the findings use only counting steps.
 
-    What has been computed lies on the trace and goes with it.
+    Computed tables are stored in the trace and freed with it.
     """
 
     trace: Trace
     rank: int | None = None
-    """The rank of the process, for traces that do not know it."""
+    """Rank of the process, for traces without it."""
     stage: str | None = None
-    """train, validate, test or predict, as recorded; None where nobody said it, for what the trace shows
+    """train, validate, test or predict, as recorded; None detects it from the trace
     (`perfhooks.trace.names.stages.shown`)."""
     first: int = 0
-    """The first step that counts; those before it warmed up."""
+    """Number of the first counting step; earlier steps are warm-up."""
     unfinished: int | None = None
-    """The step that was still open when recording ended."""
+    """Number of the step that was open at the end of the recording."""
     own_work: tuple[tuple[float, float], ...] = ()
-    """When perfhooks itself kept the thread of the steps waiting, which is no part of them; in seconds since 1970."""
+    """Intervals in which perfhooks blocked the thread of the steps, in seconds since 1970. They are no part of the
+    steps."""
     owners: Owners = ()
-    """Whose code is whose; see `perfhooks.trace.names.attribution`."""
+    """Owners of code; see `perfhooks.trace.names.attribution`."""
 
     @property
     def marks(self) -> step_marks.MarkedSteps:
-        """All marks of steps, those that do not count among them."""
+        """All marks of steps, including steps that do not count."""
         return step_marks.find(self.trace)
 
     @property
     def counting(self) -> Flags:
-        """Which of `marks` are steps that count."""
+        """Whether each of `marks` is a counting step."""
         return _counting(self.trace, self.first, self.unfinished)
 
     @property
     def steps(self) -> pl.DataFrame:
-        """The table of the steps that count: `perfhooks.trace.tables.steps.table`."""
+        """The table of counting steps: `perfhooks.trace.tables.steps.table`."""
         return _steps(
             self.trace, self.rank, self.stage, first=self.first, unfinished=self.unfinished, own_work=self.own_work
         )
 
     def operators(self, by: Iterable[str] = (), *, stack_depth: int = 5, all_flops: bool = False) -> pl.DataFrame:
-        """The table of operators: `perfhooks.trace.tables.operators.table`."""
-        wanted = (by,) if isinstance(by, str) else tuple(by)
-        owners = self.owners if "line" in wanted else ()
-        return _operators(self.trace, wanted, stack_depth=stack_depth, all_flops=all_flops, owners=owners)
+        """Return the table of operators: `perfhooks.trace.tables.operators.table`."""
+        group_keys = (by,) if isinstance(by, str) else tuple(by)
+        owners = self.owners if "line" in group_keys else ()
+        return _operators(self.trace, group_keys, stack_depth=stack_depth, all_flops=all_flops, owners=owners)
 
     @property
     def labels(self) -> pl.DataFrame:
@@ -102,114 +102,114 @@ class Tables:
     @property
     def functions(self) -> pl.DataFrame:
         """The table of Python functions: `perfhooks.trace.tables.functions.table`."""
-        return _plain(self.trace, functions.table)
+        return _cached_table(self.trace, functions.table)
 
     @property
     def kernels(self) -> pl.DataFrame:
         """The table of kernels: `perfhooks.trace.tables.kernels.table`."""
-        return _plain(self.trace, kernels.table)
+        return _cached_table(self.trace, kernels.table)
 
     @property
     def kernels_by_launch(self) -> pl.DataFrame:
-        """The same by what launched them: `perfhooks.trace.tables.kernels.by_launch`."""
-        return _plain(self.trace, kernels.by_launch)
+        """The table of kernels by launching operator: `perfhooks.trace.tables.kernels.by_launch`."""
+        return _cached_table(self.trace, kernels.by_launch)
 
     @property
     def categories(self) -> pl.DataFrame:
         """The table of categories: `perfhooks.trace.tables.categories.table`."""
-        return _plain(self.trace, categories.table)
+        return _cached_table(self.trace, categories.table)
 
     @property
     def collectives(self) -> pl.DataFrame:
         """The table of collectives: `perfhooks.trace.tables.collectives.table`."""
-        return _plain(self.trace, collectives.table)
+        return _cached_table(self.trace, collectives.table)
 
     @property
     def copies(self) -> pl.DataFrame:
         """The table of copies: `perfhooks.trace.tables.copies.table`."""
-        return _plain(self.trace, copies.table)
+        return _cached_table(self.trace, copies.table)
 
     @property
     def counters(self) -> pl.DataFrame:
         """The table of counters by step: `perfhooks.trace.tables.counters.table`."""
-        return _plain(self.trace, counters.table)
+        return _cached_table(self.trace, counters.table)
 
     @property
     def counters_by_kernel(self) -> pl.DataFrame:
-        """The same by kernel: `perfhooks.trace.tables.counters.by_kernel`."""
-        return _plain(self.trace, counters.by_kernel)
+        """The table of counters by kernel: `perfhooks.trace.tables.counters.by_kernel`."""
+        return _cached_table(self.trace, counters.by_kernel)
 
     @property
     def synchronisations(self) -> pl.DataFrame:
         """The table of synchronisations: `perfhooks.trace.tables.synchronisations.table`."""
-        return _sourced(self.trace, synchronisations.table, self.owners)
+        return _cached_table_with_owners(self.trace, synchronisations.table, self.owners)
 
     @property
     def usual(self) -> Flags:
-        """Which of `marks` count and are of no other kind, such as one that validates.
+        """Whether each of `marks` counts and is a normal step, for example not a validation.
 
-        Steps whose device times are unknown are left out, if those of others are known: all means are of one set.
+        Steps with unknown device times are excluded if other steps have known ones, so all means use the same steps.
         """
-        found: Flags = self.counting.copy()
-        found[found] = step_kinds.usual(self.steps)
-        known: Flags = found & ~missing_work.unknown(self.trace).wall
-        return known if known.any() else found
+        is_usual: Flags = self.counting.copy()
+        is_usual[is_usual] = step_kinds.usual(self.steps)
+        has_device_times: Flags = is_usual & ~missing_work.unknown(self.trace).wall
+        return has_device_times if has_device_times.any() else is_usual
 
     @property
     def is_device_known(self) -> bool:
-        """Whether the times of a device are known in the steps that are `usual`."""
+        """Whether the device times of the `usual` steps are available."""
         return self.trace.is_device_traced and not missing_work.unknown(self.trace).wall[self.usual].all()
 
     def idle(self, by: Iterable[str] = ()) -> pl.DataFrame:
-        """Why devices idled in the steps that count: `perfhooks.trace.tables.idle.table`."""
+        """Return the causes of idle devices in the counting steps: `perfhooks.trace.tables.idle.table`."""
         return idle.table(self.trace, self.counting, by_step="step" in by, owners=self.owners)
 
     @property
     def gaps(self) -> pl.DataFrame:
-        """When they did for longest: `perfhooks.trace.tables.gaps.table`."""
+        """The longest gaps without device work: `perfhooks.trace.tables.gaps.table`."""
         return gaps.table(self.trace, self.counting, owners=self.owners)
 
     def stacks(self, by: Literal["host", "device", "bytes"] = "host") -> dict[str, int]:
-        """The folded stacks: `perfhooks.trace.tables.stacks.folded`."""
+        """Return the folded stacks: `perfhooks.trace.tables.stacks.folded`."""
         return stacks.folded(self.trace, by)
 
     def calls(self, by: Literal["host", "device", "bytes"] = "host") -> Summed:
-        """The same as a tree: `perfhooks.trace.tables.stacks.summed`."""
+        """Return the stacks as a tree: `perfhooks.trace.tables.stacks.summed`."""
         return stacks.summed(self.trace, by)
 
     @property
     def modules(self) -> pl.DataFrame:
         """The table of modules: `perfhooks.trace.tables.modules.table`."""
-        return _plain(self.trace, modules.table)
+        return _cached_table(self.trace, modules.table)
 
     @property
     def memory(self) -> pl.DataFrame:
         """Memory over time: `perfhooks.trace.tables.memory.over_time`."""
-        return _plain(self.trace, memory.over_time)
+        return _cached_table(self.trace, memory.over_time)
 
     @property
     def memory_peak(self) -> pl.DataFrame:
-        """When memory was highest: `perfhooks.trace.tables.memory.peak`."""
-        return _plain(self.trace, memory.peak)
+        """The peak of memory of each device: `perfhooks.trace.tables.memory.peak`."""
+        return _cached_table(self.trace, memory.peak)
 
     @property
     def alive_at_peak(self) -> pl.DataFrame:
-        """Who had allocated it then: `perfhooks.trace.tables.memory.alive_at_peak`."""
-        return _sourced(self.trace, memory.alive_at_peak, self.owners)
+        """The allocations alive at the peak: `perfhooks.trace.tables.memory.alive_at_peak`."""
+        return _cached_table_with_owners(self.trace, memory.alive_at_peak, self.owners)
 
     @property
     def checks(self) -> pl.DataFrame:
-        """What makes the trace doubtful: `perfhooks.trace.tables.checks.table`."""
-        return _plain(self.trace, checks.table)
+        """The problems of the trace: `perfhooks.trace.tables.checks.table`."""
+        return _cached_table(self.trace, checks.table)
 
 
 @cached_per_trace
-def _plain(trace: Trace, make: Callable[[Trace], pl.DataFrame]) -> pl.DataFrame:
+def _cached_table(trace: Trace, make: Callable[[Trace], pl.DataFrame]) -> pl.DataFrame:
     return make(trace)
 
 
 @cached_per_trace
-def _sourced(trace: Trace, make: Callable[..., pl.DataFrame], owners: Owners) -> pl.DataFrame:
+def _cached_table_with_owners(trace: Trace, make: Callable[..., pl.DataFrame], owners: Owners) -> pl.DataFrame:
     return make(trace, owners=owners)
 
 
@@ -224,15 +224,15 @@ def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
     wall: Ints = marks.end - marks.start
     is_finished = [number != unfinished and (number is None or number >= first) for number in marks.number]
     finished: Flags = np.array(is_finished, np.bool_)
-    # a step that was cut short may have waited for what cut it: it does not tell how long a step is
+    # an interrupted step may have waited for its interruption, so it is not typical
     typical = np.median(wall[finished] if finished.any() else wall) if len(wall) else 0.0
-    whole: Flags = np.ones(len(wall), np.bool_)
-    # marks are sorted by time: only the last one can have been left by a step() after which nothing came
+    is_whole: Flags = np.ones(len(wall), np.bool_)
+    # marks are sorted by time, so only the last mark can be the stub of an idle step()
     if len(wall) and wall[-1] < STUB * typical:
-        begun = trace.start[trace.rows(Kind.OP)]
-        whole[-1] = bool(((begun >= marks.start[-1]) & (begun < marks.end[-1])).any())
-    best = whole & finished
-    return best if best.any() else whole
+        op_starts = trace.start[trace.rows(Kind.OP)]
+        is_whole[-1] = bool(((op_starts >= marks.start[-1]) & (op_starts < marks.end[-1])).any())
+    is_counting = is_whole & finished
+    return is_counting if is_counting.any() else is_whole
 
 
 @cached_per_trace
@@ -245,8 +245,8 @@ def _steps(
     unfinished: int | None,
     own_work: tuple[tuple[float, float], ...],
 ) -> pl.DataFrame:
-    every = steps.table(trace, rank=rank, stage=stage, own_work=own_work)
-    return every.filter(pl.Series(_counting(trace, first, unfinished), dtype=pl.Boolean))
+    all_steps = steps.table(trace, rank=rank, stage=stage, own_work=own_work)
+    return all_steps.filter(pl.Series(_counting(trace, first, unfinished), dtype=pl.Boolean))
 
 
 @cached_per_trace

@@ -231,7 +231,7 @@ class Evidence:
     @cached_property
     def gaps(self) -> Groups:
         """Groups of idle intervals: each group is one gap between two device works."""
-        return gaps.together(self.idle)
+        return gaps.by_gap(self.idle)
 
     def idle_for(self, *causes: int, among: Flags | None = None) -> Intervals:
         """Return the intervals of idle time with some causes.
@@ -251,7 +251,7 @@ class Evidence:
     def idle_sources(self, *causes: int, among: Flags | None = None) -> list[tuple[str, float]]:
         """Return the call or source line and the duration of each idle interval, in ms per step."""
         rows = self.idle_intervals(*causes, among=among)
-        columns = idle.told(self.trace, rows, self.tables.owners).words(self.trace, np.arange(len(rows.start)))
+        columns = idle.explain(self.trace, rows, self.tables.owners).columns_of(self.trace, np.arange(len(rows.start)))
         texts = zip(*(columns[name].cast(pl.String).to_list() for name in ("cause", "name", "line")), strict=True)
         names = [" in ".join(filter(None, (name, line))) or cause for cause, name, line in texts]
         return list(zip(names, (rows.length * intervals.MS / max(self.count, 1)).tolist(), strict=True))

@@ -245,7 +245,7 @@ def cut_overflowed(trace: Trace) -> None:
         is_wrong |= is_other & ~is_same
     wrong = holders[is_wrong]
     if len(wrong):
-        trace.given[OVERFLOW] = rows[wrong], trace.end[rows[wrong]] - trace.start[rows[wrong + 1]]
+        trace.sparse_columns[OVERFLOW] = rows[wrong], trace.end[rows[wrong]] - trace.start[rows[wrong + 1]]
         trace.end[rows[wrong]] = trace.start[rows[wrong + 1]]
         trace.overflowed = rows[wrong]
         text = f"{len(wrong)} of {len(work)} last beyond the end of work that followed on their stream"

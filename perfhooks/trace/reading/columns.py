@@ -311,7 +311,7 @@ class Columns:
             ],
             texts=list(self._texts)[1:],
             **columns,
-            given=arguments,
+            sparse_columns=arguments,
             instants=self._sorted_instants(),
             flows=self._paired_flows(),
             counters=self._counters.all(npu.device if npu else None),

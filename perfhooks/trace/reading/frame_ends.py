@@ -42,11 +42,11 @@ def close(trace: Trace) -> None:
             _close_thread(trace, rows[on_thread], frame[on_thread].tolist(), caller[on_thread].tolist())
         cut = before - trace.end[rows]
         if count := int(np.count_nonzero(cut)):
-            trace.given[CLOSED] = rows[cut > 0], cut[cut > 0]
+            trace.sparse_columns[CLOSED] = rows[cut > 0], cut[cut > 0]
             text = f"{count} Python frames have no end; their ends were derived from their callers"
             trace.doubts.append(Doubt("frames-without-end", count, text))
     for name in (FRAME, CALLER):
-        trace.given.pop(name, None)
+        trace.sparse_columns.pop(name, None)
 
 
 def _threads(trace: Trace, rows: Ints, frame: Ints, caller: Ints) -> list[int]:

@@ -1,1 +1,1 @@
-"""The tables of a window, one module a table."""
+"""Tables of a window, one module per table."""

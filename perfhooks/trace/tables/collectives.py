@@ -37,7 +37,7 @@ _SCHEMA: Final = {
 
 
 class _Sources(NamedTuple):
-    """Slices that describe each collective, one entry per row of the table; -1 if there is none."""
+    """Slices that describe each collective, one entry per row of the table; -1 if missing."""
 
     row: Ints
     """Slice with the duration: a kernel or a host range."""

@@ -1,4 +1,4 @@
-"""The table of copies: from where to where, how many bytes how fast, and whether the host waited."""
+"""The table of copies: direction, size, speed, and whether the host waited."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ _SCHEMA: Final = {
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """List the copies that devices made, by time: one row each.
+    """List the copies of the devices by time: one row each.
 
-    ``step`` is that in which it was launched; ``start_ms`` counts from the first slice of the trace. ``kind`` is
-    ``HtoD``, ``DtoH``, ``DtoD``, ``PtoP`` or ``HtoH``, ``source`` and ``target`` are the kinds of memory (``pageable``,
-    ``pinned``, ``device``, ``host`` where the recorder does not tell pinned from pageable), all from the name that
-    Kineto gives it. ``gb_per_s`` = bytes / duration, in 10^9 bytes a second.
+    ``step`` is the step that launched it; ``start_ms`` counts from the first slice of the trace. ``kind`` is ``HtoD``,
+    ``DtoH``, ``DtoD``, ``PtoP`` or ``HtoH``. ``source`` and ``target`` are the kinds of memory (``pageable``,
+    ``pinned``, ``device``, or ``host`` if the recorder does not separate pinned from pageable). All three come from
+    Kineto's name of the copy. ``device`` and ``stream`` are where it ran, ``bytes`` is its size, ``duration_ms`` its
+    duration. ``gb_per_s`` = bytes / duration, in 10^9 bytes per second.
 
     ``blocking`` says whether the host waited for the copy. It did if the call always waits (plain ``cudaMemcpy``), if
     pageable memory blocked the call (`waits.blocking`), or if the operator waited for the device after the call.
@@ -44,18 +45,18 @@ def table(trace: Trace) -> pl.DataFrame:
     null for copies in a graph, because the graph's call includes other work. ``operator`` is the launching operator.
 
     Args:
-        trace: any trace.
+        trace: Any trace.
     """
     work = trace.device_rows
-    chosen = np.flatnonzero(trace.kind[work] == Kind.COPY)
-    chosen = chosen[np.argsort(trace.start[work[chosen]], kind="stable")]
-    if not len(chosen):
+    copies = np.flatnonzero(trace.kind[work] == Kind.COPY)
+    copies = copies[np.argsort(trace.start[work[copies]], kind="stable")]
+    if not len(copies):
         return pl.DataFrame(schema=_SCHEMA)
-    rows, owner = work[chosen], device.owners(trace)[chosen]
-    call, number = trace.calls[chosen], device.devices(trace, rows)
+    rows, owner = work[copies], device.owners(trace)[copies]
+    call, number = trace.calls[copies], device.devices(trace, rows)
     size, span = trace.argument("nbytes")[rows], trace.end[rows] - trace.start[rows]
     columns = {
-        "step": step_numbers(trace, device.launch_times(trace)[chosen]),
+        "step": step_numbers(trace, device.launch_times(trace)[copies]),
         "start_ms": since_start(trace, trace.start[rows]),
         "device": where(number >= 0, number),
         "stream": [str(trace.threads[thread].tid) for thread in trace.thread[rows]],
@@ -63,36 +64,36 @@ def table(trace: Trace) -> pl.DataFrame:
         "bytes": where(size >= 0, size),
         "duration_ms": span * MS,
         "gb_per_s": np.where((size >= 0) & (span > 0), size / np.maximum(span, 1), np.nan),
-        "blocking": _blocking(trace, trace.launches[chosen], call, owner),
-        "host_ms": _host_ms(trace, call),
+        "blocking": _is_blocking(trace, trace.launches[copies], call, owner),
+        "host_ms": _call_ms(trace, call),
         "operator": list(map(trace.name_of, owner.tolist())),
     }
     return pl.DataFrame(columns, schema_overrides=_SCHEMA, nan_to_null=True).select(*_SCHEMA)
 
 
-def _host_ms(trace: Trace, call: Ints) -> Column:
+def _call_ms(trace: Trace, call: Ints) -> Column:
     alone = (call >= 0) & ~np.isin(call, device.launch_calls(trace))
     return np.where(alone, (trace.end - trace.start)[call] * MS, np.nan)
 
 
-def _blocking(trace: Trace, launch: Ints, call: Ints, owner: Ints) -> pl.Series:
+def _is_blocking(trace: Trace, launch: Ints, call: Ints, owner: Ints) -> pl.Series:
     synchronising = device.wait_calls(trace)
-    held = np.isin(call, synchronising) | _waited(trace, synchronising, launch, owner)
-    held |= np.isin(call, waits.blocking(trace).call)
-    # without the calls of the runtime, waits are unknown
-    return where((launch >= 0) & bool(len(trace.rows(Kind.RUNTIME))), held)
+    is_waiting = np.isin(call, synchronising) | _has_later_wait(trace, synchronising, launch, owner)
+    is_waiting |= np.isin(call, waits.blocking(trace).call)
+    # waits are unknown without runtime calls
+    return where((launch >= 0) & bool(len(trace.rows(Kind.RUNTIME))), is_waiting)
 
 
-def _waited(trace: Trace, calls: Ints, launch: Ints, owner: Ints) -> Flags:
-    """Whether a call that waits begins after each launch, on its thread, and before the operator around both ends."""
+def _has_later_wait(trace: Trace, calls: Ints, launch: Ints, owner: Ints) -> Flags:
+    """Return whether a waiting call on its thread follows each launch before the operator around both ends."""
     if not len(calls):
         return np.zeros(len(launch), np.bool_)
     # slices are sorted by thread and start, so the first wait after the launch is the next row among the waits
     after = np.searchsorted(calls, launch, "right")
     first = calls[np.minimum(after, len(calls) - 1)]
-    same: Column = (after < len(calls)) & (trace.thread[first] == trace.thread[launch])
+    is_on_thread: Column = (after < len(calls)) & (trace.thread[first] == trace.thread[launch])
     is_inside = (owner >= 0) & (trace.kind[owner] == Kind.OP) & (trace.start[first] < trace.end[owner])
     around = device.holders(trace, first, trace.rows(Kind.OP))
     is_around = (around >= 0) & (trace.start[around] <= trace.start[launch])
-    found: Flags = same & (is_inside | is_around)
-    return found
+    has_wait: Flags = is_on_thread & (is_inside | is_around)
+    return has_wait

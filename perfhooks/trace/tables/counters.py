@@ -1,4 +1,4 @@
-"""The table of counters: what power, clocks and the like were during each step, or while each kernel ran."""
+"""The table of counters, for example power and clocks, by step or by kernel."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 _UNIT: Final = re.compile(r"\s*\(([^()]{1,12})\)$")
-"""``Power (W)``, as torch's next recorder and rocprof write it."""
+"""Unit in a counter name: ``Power (W)``, as torch's next recorder and rocprof write it."""
 _ENOUGH: Final = 0.999
-"""Of a step that samples cover: what is left may be a sample that came a little late."""
+"""Minimum fraction of a step covered by samples. Below 1, because a sample may arrive slightly late."""
 
 ACTIVITY: Final = {"SM Active (%)": "SM active", "DRAM BW (%)": "DRAM", "HBM BW (%)": "DRAM"}
-"""What torch's next recorder calls its samples of how much of a device worked, in percent of what it can."""
+"""Counters of torch's next recorder for the active part of a device, in percent, with their short names."""
 
 _SCHEMA: Final = {
     **dict.fromkeys(("counter", "unit"), pl.String),
@@ -38,7 +38,7 @@ _SCHEMA: Final = {
 
 
 class _Series(NamedTuple):
-    """One counter of one device: a number that holds from each sample to the next."""
+    """One counter of one device: each value is valid from its sample to the next."""
 
     name: str
     device: int
@@ -47,13 +47,13 @@ class _Series(NamedTuple):
 
     @property
     def ends(self) -> Ints:
-        """Until when each sample holds; the last one as long as they do in the middle."""
+        """End of validity of each sample; for the last one, after the median distance of samples."""
         usual = int(np.median(np.diff(self.time))) if len(self.time) > 1 else 0
         return np.append(self.time[1:], self.time[-1] + usual)
 
     def until(self, moment: Ints) -> tuple[Floats, Floats]:
-        """Up to each moment: the integral, in the counter's unit times nanoseconds, and the nanoseconds covered."""
-        # from the first sample on: a double does not hold nanoseconds since 1970
+        """Return the integral up to each time, in the counter's unit times ns, and the covered time, in ns."""
+        # relative to the first sample, because a double cannot represent ns since 1970 exactly
         ends = self.ends - self.time[0]
         edges = np.concatenate(([0], ends))
         area = np.concatenate(([0.0], np.cumsum(self.value * np.diff(edges))))
@@ -66,75 +66,76 @@ class CounterMeans(NamedTuple):
     counter: str
     device: int | None
     mean: list[float | None]
-    """In each part of `OverTime`; None where no sample covers any of it."""
+    """Mean in each section of `OverTime`; None without a sample."""
 
 
 class OverTime(NamedTuple):
-    """Counters over parts of the steps."""
+    """Counters over sections of the steps."""
 
     step: list[int | None]
     begin_ms: list[float]
     end_ms: list[float]
     lanes: list[CounterMeans]
-    """Those that have a sample in the steps."""
+    """Counters with a sample in the steps."""
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """Say what each counter was during each step: one row for each counter, device and step, by time.
+    """Return the values of each counter during each step: one row for each counter, device and step, by time.
 
-    Counters are the rows of a trace whose phase is ``C``, whoever wrote them: what torch's next recorder samples
-    (power, clocks, temperature, SM active, DRAM), Kineto's, rocprof's. ``unit`` is what the name has in parentheses.
+    Counters are the events with phase ``C`` of any program: samples of torch's next recorder (power, clocks,
+    temperature, SM active, DRAM), of Kineto, or of rocprof. ``counter`` is the name, ``unit`` its part in parentheses.
 
-    A sample holds until the next one, the last one for the median distance of samples::
+    A sample is valid until the next one, the last sample for the median distance of samples::
+
 
         samples    70 W        90 W   90 W
                    |-----------|------|......|
         step               |=========|            integral 70 W * 4 ms + 90 W * 5 ms = 0.73 J
 
-    ``mean`` is over what samples cover of the step, ``covered_ms``; ``min`` and ``max`` are of the samples that hold in
-    it, ``samples`` how many they are. ``integral`` is in the unit times seconds: of power in W it is the step's energy
-    in joules. It is null where samples do not cover the whole step (`_ENOUGH`).
+    ``mean`` is the mean over the covered time of the step, ``covered_ms``. ``min``, ``max`` and ``samples`` (their
+    number) refer to the samples valid in the step. ``integral`` is in the unit times seconds: for power in W it is the
+    energy of the step in joules. It is null if samples do not cover the whole step (`_ENOUGH`).
 
     Args:
-        trace: any trace.
+        trace: Any trace.
     """
-    found = step_marks.find(trace)
+    marks = step_marks.find(trace)
     rows = [
         row | {"step": number}
         for series in _series(trace)
-        for number, row in zip(found.number, _over(series, found.start, found.end), strict=True)
+        for number, row in zip(marks.number, _values_in(series, marks.start, marks.end), strict=True)
         if row["samples"]
     ]
     return pl.DataFrame(rows, schema=_SCHEMA)
 
 
 def by_kernel(trace: Trace) -> pl.DataFrame:
-    """The same for the time in which each kernel, copy or memset ran on the counter's device, summed over its calls.
+    """Return the values of each counter during each kernel, copy and memset on its device, over all calls.
 
-    Work that runs side by side counts each moment for each of them. Most integral first.
+    Work that runs side by side counts each moment for each kernel. The greatest integral comes first.
 
     Args:
-        trace: any trace.
+        trace: Any trace.
     """
     work = trace.device_rows
-    on, rows = device.devices(trace, work), []
+    device_of_work, rows = device.devices(trace, work), []
     for series in _series(trace):
-        mine = work[on == series.device]
-        for name in np.unique(trace.name[mine]).tolist():
-            calls = mine[trace.name[mine] == name]
-            held = pl.DataFrame([*_over(series, trace.start[calls], trace.end[calls])], schema=_SCHEMA)
-            known = held.filter(pl.col("samples") > 0)
-            if known.height:
+        device_work = work[device_of_work == series.device]
+        for name in np.unique(trace.name[device_work]).tolist():
+            calls = device_work[trace.name[device_work] == name]
+            values = pl.DataFrame([*_values_in(series, trace.start[calls], trace.end[calls])], schema=_SCHEMA)
+            sampled = values.filter(pl.col("samples") > 0)
+            if sampled.height:
                 weights = pl.col("covered_ms")
-                whole = pl.col("integral").sum() if not held["integral"].null_count() else pl.lit(None, pl.Float64)
-                sums = known.select(
+                integral = pl.col("integral").sum() if not values["integral"].null_count() else pl.lit(None, pl.Float64)
+                sums = sampled.select(
                     *("counter", "unit", "device", "step"),
                     pl.lit(trace.names[name]).alias("kernel"),
                     pl.col("samples").sum(),
                     ((pl.col("mean") * weights).sum() / weights.sum()).alias("mean"),
                     pl.col("min").min(),
                     pl.col("max").max(),
-                    whole.alias("integral"),
+                    integral.alias("integral"),
                     weights.sum(),
                 )
                 rows.append(sums.head(1))
@@ -143,51 +144,51 @@ def by_kernel(trace: Trace) -> pl.DataFrame:
     return pl.concat(rows).sort("counter", "device", "integral", descending=[False, False, True], nulls_last=True)
 
 
-def activity(found: pl.DataFrame, steps: pl.Series) -> dict[str, float]:
-    """How much of the devices worked in some steps, as sampled: percent of the time and of all of them, by `ACTIVITY`.
+def activity(counter_table: pl.DataFrame, steps: pl.Series) -> dict[str, float]:
+    """Return the sampled activity of the devices in some steps, by `ACTIVITY`, in percent of time and capacity.
 
     Args:
-        found: what `table` says.
-        steps: their numbers; null for a recording without steps.
+        counter_table: Result of `table`.
+        steps: Numbers of the steps; null for a recording without steps.
 
     Returns:
-        What was sampled throughout all of these steps, on each device that was sampled at all.
+        Counters sampled throughout all of these steps on each sampled device.
     """
-    is_wanted = pl.col("step").fill_null(-1).is_in(steps.fill_null(-1).implode())
-    wanted = found.filter(pl.col("counter").is_in([*ACTIVITY]), is_wanted)
-    told = {}
-    for (counter,), rows in wanted.group_by("counter", maintain_order=True):
+    is_in_steps = pl.col("step").fill_null(-1).is_in(steps.fill_null(-1).implode())
+    selected = counter_table.filter(pl.col("counter").is_in([*ACTIVITY]), is_in_steps)
+    percentages = {}
+    for (counter,), rows in selected.group_by("counter", maintain_order=True):
         samples = rows.drop_nulls("integral")
         if samples.height == rows["device"].n_unique() * len(steps):
-            told[ACTIVITY[str(counter)]] = float((samples["mean"] * samples["covered_ms"]).sum()) / float(
+            percentages[ACTIVITY[str(counter)]] = float((samples["mean"] * samples["covered_ms"]).sum()) / float(
                 samples["covered_ms"].sum()
             )
-    return told
+    return percentages
 
 
 def over_time(trace: Trace, counting: Flags, points: int) -> OverTime:
-    """What each counter was in turn during the steps that count: its mean over equal parts of each.
+    """Return the mean of each counter over equal sections of each counting step.
 
     Args:
-        trace: any trace.
-        counting: which of the marks of steps count.
-        points: how many parts at most; of more steps than that, the first ones are shown, one part each.
+        trace: Any trace.
+        counting: Whether each mark counts.
+        points: Maximum number of sections. If there are more steps, the first ones have one section each.
     """
-    found, shown = step_marks.find(trace), np.flatnonzero(counting)[:points]
-    each = max(points // max(len(shown), 1), 1)
-    start, wall = found.start[shown, None], (found.end - found.start)[shown, None]
-    edges = start + wall * np.arange(each + 1) // each
+    marks, shown = step_marks.find(trace), np.flatnonzero(counting)[:points]
+    sections = max(points // max(len(shown), 1), 1)
+    start, wall = marks.start[shown, None], (marks.end - marks.start)[shown, None]
+    edges = start + wall * np.arange(sections + 1) // sections
     begin, end = edges[:, :-1].ravel(), edges[:, 1:].ravel()
     lanes = [
         CounterMeans(
             series.name,
             None if series.device < 0 else series.device,
-            [row["mean"] for row in _over(series, begin, end)],
+            [row["mean"] for row in _values_in(series, begin, end)],
         )
         for series in _series(trace)
     ]
     return OverTime(
-        [found.number[place] for place in shown.tolist() for _ in range(each)],
+        [marks.number[place] for place in shown.tolist() for _ in range(sections)],
         since_start(trace, begin).tolist(),
         since_start(trace, end).tolist(),
         [lane for lane in lanes if any(mean is not None for mean in lane.mean)],
@@ -196,16 +197,16 @@ def over_time(trace: Trace, counting: Flags, points: int) -> OverTime:
 
 @cached_per_trace
 def _series(trace: Trace) -> list[_Series]:
-    found = trace.counters
-    edges = np.searchsorted(found.series, np.arange(len(found.names) + 1))
+    samples = trace.counters
+    edges = np.searchsorted(samples.series, np.arange(len(samples.names) + 1))
     return [
-        _Series(name, number, found.time[first:last], found.value[first:last])
-        for name, number, first, last in zip(found.names, found.device.tolist(), edges[:-1], edges[1:], strict=True)
+        _Series(name, number, samples.time[first:last], samples.value[first:last])
+        for name, number, first, last in zip(samples.names, samples.device.tolist(), edges[:-1], edges[1:], strict=True)
     ]
 
 
-def _over(series: _Series, start: Ints, end: Ints) -> Iterator[dict[str, Any]]:
-    """What a counter was in each of some spans of time."""
+def _values_in(series: _Series, start: Ints, end: Ints) -> Iterator[dict[str, Any]]:
+    """Yield the values of a counter in each interval."""
     areas, covers = (after - before for before, after in zip(series.until(start), series.until(end), strict=True))
     first = np.searchsorted(series.ends, start, "right")
     last = np.searchsorted(series.time, end, "left")
@@ -213,13 +214,13 @@ def _over(series: _Series, start: Ints, end: Ints) -> Iterator[dict[str, Any]]:
     place = {"counter": series.name, "unit": unit and unit[1], "device": None if series.device < 0 else series.device}
     spans = zip(areas.tolist(), covers.tolist(), (end - start).tolist(), first.tolist(), last.tolist(), strict=True)
     for area, covered, span, begin, finish in spans:
-        held = series.value[begin:finish]
+        values = series.value[begin:finish]
         yield place | {
             "kernel": None,
-            "samples": len(held) if covered > 0 else 0,
+            "samples": len(values) if covered > 0 else 0,
             "mean": area / covered if covered > 0 else None,
-            "min": held.min() if len(held) else None,
-            "max": held.max() if len(held) else None,
+            "min": values.min() if len(values) else None,
+            "max": values.max() if len(values) else None,
             "integral": area * 1e-9 if covered >= _ENOUGH * span else None,
             "covered_ms": covered * MS,
         }

@@ -1,4 +1,4 @@
-"""The table of Python functions, as cProfile's: how often each was called, and how long it took."""
+"""The table of Python functions, like cProfile's: calls and time of each."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ _SCHEMA: Final = {
     "line": pl.Int64,
 }
 _PLACE: Final = r"^(.+)\((\d{1,9})\): (.+)$"
-"""A frame as torch writes it: ``train.py(12): main``."""
+"""Name of a frame, as torch writes it: ``train.py(12): main``."""
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """Say what each Python function cost: one row for each that was called while stacks were recorded.
+    """Return the cost of each Python function that was called while stacks were recorded: one row each.
 
-    Most self time first. ``calls`` counts all of them, also those that it made of itself; ``self_ms`` is its time
-    without the functions that it called (cProfile's ``tottime``), with the operators that ran in it; ``total_ms`` is
-    with them (``cumtime``), a call that lies in one of the same function counted once; ``mean_ms`` is the total by the
-    number of calls. ``file`` and ``line`` say where the function begins, null for what is written in C and for modules
-    (``nn.Module: Linear_0``): a trace has no other lines. ``line`` is null as well where recording began in the only
-    call of the function, see `perfhooks.trace.names.attribution.open_at_start`.
+    Most self time first. ``function`` is its name. ``calls`` counts all calls, including recursive ones. ``self_ms`` is
+    its time without called functions (cProfile's ``tottime``), but with operators. ``total_ms`` includes called
+    functions (``cumtime``); a recursive call counts once. ``mean_ms`` is the total divided by the calls. ``file`` and
+    ``line`` are the beginning of the function, null for C functions and modules (``nn.Module: Linear_0``), because a
+    trace has no other lines. ``line`` is also null if the recording began inside the only call of the function, see
+    `perfhooks.trace.names.attribution.open_at_start`.
 
-    Frames of perfhooks, and what they call for themselves, have no row, and their time is in no self time. The other
-    self times sum to the time in which any function ran, of each thread, to the nanosecond; what threads other than
-    those of the steps wait for locks, queues, files or time is in no self time, as in the folded stacks::
+    Frames of perfhooks and their callees have no row, and their time is in no self time. The other self times sum
+    exactly to the time in which any function ran, for each thread. Waits for locks, queues, files or time on threads
+    without steps are in no self time, as in the folded stacks::
+
 
         main   |----------------|     self 6, total 18
         load     |-----|              self 7
         load              |---|       self 5, so of load 12 in all
 
     Args:
-        trace: any trace; without Python frames there are no rows.
+        trace: Any trace; without Python frames there are no rows.
     """
     tree = host.tree(trace)
     rows = tree.row[trace.kind[tree.row] == Kind.PYTHON]
@@ -60,33 +61,33 @@ def table(trace: Trace) -> pl.DataFrame:
             "own": np.where(idle_threads.waiting(trace)[tree.entry[rows]], 0, nesting.own),
         }
     ).filter(~own_frames.is_perfhooks(trace)[tree.entry[rows]])
-    # by time, of one function and thread: what begins before all earlier calls have ended lies in one of them
-    reached = pl.col("end").cum_max().shift(1).over("place", "thread")
-    outermost = (pl.col("start") >= reached).fill_null(value=True)
-    found = (
+    # within a function and thread, a call that begins before all earlier calls ended is nested
+    latest_end = pl.col("end").cum_max().shift(1).over("place", "thread")
+    outermost = (pl.col("start") >= latest_end).fill_null(value=True)
+    by_function = (
         frames.with_columns(pl.when(outermost).then(pl.col("end") - pl.col("start")).otherwise(0).alias("span"))
         .group_by("place", maintain_order=True)
         .agg(pl.len().alias("calls"), pl.col("own").sum(), pl.col("span").sum())
     )
-    name = pl.Series(trace.names, dtype=pl.String).gather(found["place"])
+    name = pl.Series(trace.names, dtype=pl.String).gather(by_function["place"])
     parts = [name.str.extract(_PLACE, group) for group in (1, 2, 3)]
     columns = {
         "function": parts[2].fill_null(name),
-        "calls": found["calls"],
-        "self_ms": found["own"] * _MS,
-        "total_ms": found["span"] * _MS,
-        "mean_ms": found["span"] * _MS / found["calls"],
+        "calls": by_function["calls"],
+        "self_ms": by_function["own"] * _MS,
+        "total_ms": by_function["span"] * _MS,
+        "mean_ms": by_function["span"] * _MS / by_function["calls"],
         "file": parts[0],
-        "line": parts[1].set(found["place"].is_in(_begun(trace).tolist()), None),
+        "line": parts[1].set(by_function["place"].is_in(_names_open_at_start(trace).tolist()), None),
     }
-    made = pl.DataFrame({column: columns[column].cast(kind) for column, kind in _SCHEMA.items()})
-    return made.sort("self_ms", "file", "line", descending=[True, False, False], maintain_order=True)
+    functions = pl.DataFrame({column: columns[column].cast(kind) for column, kind in _SCHEMA.items()})
+    return functions.sort("self_ms", "file", "line", descending=[True, False, False], maintain_order=True)
 
 
-def _begun(trace: Trace) -> Ints:
-    """The names that only frames have in which recording began."""
-    begun, every = (
+def _names_open_at_start(trace: Trace) -> Ints:
+    """Return the names whose only frames were open at the start of the recording."""
+    open_counts, counts = (
         np.bincount(trace.name[frames], minlength=len(trace.names))
         for frames in (sorted(attribution.open_at_start(trace)), trace.rows(Kind.PYTHON))
     )
-    return np.flatnonzero((begun > 0) & (begun == every))
+    return np.flatnonzero((open_counts > 0) & (open_counts == counts))

@@ -1,4 +1,4 @@
-"""The table of gaps: when the devices had nothing to do for longest, and why."""
+"""The table of gaps: the longest idle times of the devices and their causes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.names.origins import Owners
 
 MOST: Final = 10
-"""Rows of the table."""
+"""Maximum number of rows."""
 
 _SCHEMA: Final = {
     "step": pl.Int64,
@@ -29,42 +29,42 @@ _SCHEMA: Final = {
 }
 
 
-def table(trace: Trace, chosen: Flags, *, owners: Owners = ()) -> pl.DataFrame:
-    """List the longest times in which no device worked, in some steps: ten at most, the longest first.
+def table(trace: Trace, selected: Flags, *, owners: Owners = ()) -> pl.DataFrame:
+    """List the longest intervals without device work in some steps: at most ten, the longest first.
 
-    A gap ends where work begins, or where the steps end. ``step`` is that in which it began; ``start_ms`` counts from
-    the first slice of the trace; ``gap_ms`` is its length. ``cause``, ``name`` and ``line`` are those of the table of
-    idle time (`perfhooks.trace.tables.idle`) that took most of it, for ``cause_ms``.
+    A gap ends when work begins, or at the end of the steps. ``step`` is the step in which it began; ``start_ms`` counts
+    from the first slice of the trace; ``gap_ms`` is its length. ``cause``, ``name`` and ``line`` are those of the table
+    of idle time (`perfhooks.trace.tables.idle`) with most of the gap's time, ``cause_ms``.
 
     Args:
-        trace: any trace; without device work there are no rows.
-        chosen: which of the marked steps.
-        owners: whose code is whose.
+        trace: Any trace; without device work there are no rows.
+        selected: Whether each marked step is selected.
+        owners: Owners of code.
     """
-    found = idle.of_steps(trace, chosen)
-    if not len(found.start):
+    intervals = idle.of_steps(trace, selected)
+    if not len(intervals.start):
         return pl.DataFrame(schema=_SCHEMA)
-    gap, first = together(found)
-    length = np.add.reduceat(found.length, first)
+    gap, first = by_gap(intervals)
+    length = np.add.reduceat(intervals.length, first)
     longest = np.argsort(-length, kind="stable")[:MOST]
     inside = np.isin(gap, longest)
-    known, gap = idle.told(trace, Idle(*(each[inside] for each in found)), owners), gap[inside]
-    each = groups(gap, known.idle.cause, known.name + 1, known.line + 1)
-    nanos = each.summed(known.idle.length)
-    order = np.lexsort((-nanos, gap[each.first]))
-    order = order[np.searchsorted(gap[each.first][order], longest)]
-    begin = found.start[first[longest]]
+    explained, gap = idle.explain(trace, Idle(*(column[inside] for column in intervals)), owners), gap[inside]
+    by_cause = groups(gap, explained.idle.cause, explained.name + 1, explained.line + 1)
+    nanos = by_cause.summed(explained.idle.length)
+    order = np.lexsort((-nanos, gap[by_cause.first]))
+    order = order[np.searchsorted(gap[by_cause.first][order], longest)]
+    begin = intervals.start[first[longest]]
     columns = {
         "step": step_numbers(trace, begin),
         "start_ms": since_start(trace, begin),
         "gap_ms": length[longest] * MS,
         "cause_ms": nanos[order] * MS,
-        **known.words(trace, each.first[order]),
+        **explained.columns_of(trace, by_cause.first[order]),
     }
     return pl.DataFrame(columns, schema_overrides=_SCHEMA, strict=False).select(*_SCHEMA)
 
 
-def together(found: Idle) -> Groups:
-    """Which of some idle stretches, disjoint and by time, lie in one gap between works of devices."""
-    begins = np.append(True, found.start[1:] > found.end[:-1])[: len(found.start)]
+def by_gap(idle_intervals: Idle) -> Groups:
+    """Return disjoint idle intervals, sorted by time, grouped into gaps without device work."""
+    begins = np.append(True, idle_intervals.start[1:] > idle_intervals.end[:-1])[: len(idle_intervals.start)]
     return Groups(np.cumsum(begins) - 1, np.flatnonzero(begins))

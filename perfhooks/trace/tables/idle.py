@@ -1,4 +1,4 @@
-"""The table of idle time: why the devices had nothing to do, by cause."""
+"""The table of idle time: causes of idle devices."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _NAMED: Final = (
     *(device_time.SYNC, device_time.MEMORY, device_time.OPERATORS, device_time.CALLS),
     *(device_time.LAUNCHING, device_time.FULL, device_time.DEPENDENCY),
 )
-"""Causes that are told by what was called."""
+"""Causes whose name is the called function."""
 _WORK: Final = (device_time.PENDING, device_time.UNKNOWN)
-"""Those that are told by the work that did not begin."""
+"""Causes whose name is the delayed work."""
 _LINED: Final = (*range(device_time.NOTHING), device_time.FULL, device_time.DEPENDENCY)
-"""Those that have a line."""
+"""Causes that have a line."""
 DONE: Final = (device_time.OPERATORS, device_time.CODE, device_time.CALLS)
-"""Those that a function of somebody's is."""
+"""Causes that a Python function can contain."""
 MOST: Final = 0.9
-"""Smallest share of idle time for which a line or a kernel is named."""
+"""Minimum fraction of idle time for naming a line or a kernel."""
 
 _SCHEMA: Final = {
     "device": pl.Int64,
@@ -43,129 +43,131 @@ _SCHEMA: Final = {
 }
 
 
-def table(trace: Trace, chosen: Flags, *, by_step: bool = False, owners: Owners = ()) -> pl.DataFrame:
-    """Say why no device worked, in the walls of some steps: most time first.
+def table(trace: Trace, selected: Flags, *, by_step: bool = False, owners: Owners = ()) -> pl.DataFrame:
+    """Return the causes of idle time in the walls of some steps: most time first.
 
-    ``device`` is null where all devices are looked at together: a moment is idle if none works. Where several worked,
-    each has rows of its own besides. ``cause`` is one of `device_time.CAUSES`, ``place`` where in its step the time
-    lay: before its first work, after its last, or between. ``name`` is what the host was in, or the launch, or the work
-    that did not begin; ``line`` the innermost line of the user there (`perfhooks.trace.names.attribution`), null where
-    stacks were not recorded. ``idle_ms`` is the time, which sums to all idle time of these steps, ``percent`` its share
-    of their walls, and ``count`` in how many stretches it came. ``step`` is there by step only.
+    ``device`` is null for all devices together: a moment is idle if no device works. If several devices worked, each
+    also has its own rows. ``cause`` is one of `device_time.CAUSES`. ``place`` is the position in the step: before its
+    first work, after its last, or between. ``name`` is the host slice, the launch, or the delayed work. ``line`` is the
+    innermost line of the user there (`perfhooks.trace.names.attribution`), null if stacks were not recorded.
+    ``idle_ms`` is the time; it sums to all idle time of these steps. ``percent`` is its percentage of their walls,
+    ``count`` the number of intervals. ``step`` exists only with ``by_step``.
 
     Args:
-        trace: any trace; without work of devices there are no rows.
-        chosen: which of the marked steps.
-        by_step: whether to tell steps apart.
-        owners: whose code is whose.
+        trace: Any trace; without device work there are no rows.
+        selected: Whether each marked step is selected.
+        by_step: Whether steps have separate rows.
+        owners: Owners of code.
     """
     numbers = device_time.numbers(trace)
-    asked = [device_time.ALL, *(numbers if len(numbers) > 1 else [])] if len(numbers) else []
-    tables = [_of_device(trace, each, chosen, by_step, owners) for each in asked]
-    found = pl.concat([pl.DataFrame(schema=_SCHEMA), *tables])
-    return found if by_step else found.drop("step")
+    device_choices = [device_time.ALL, *(numbers if len(numbers) > 1 else [])] if len(numbers) else []
+    tables = [_of_device(trace, device_choice, selected, by_step, owners) for device_choice in device_choices]
+    rows = pl.concat([pl.DataFrame(schema=_SCHEMA), *tables])
+    return rows if by_step else rows.drop("step")
 
 
-class Spoken(NamedTuple):
-    """Idle stretches with what tells why."""
+class ExplainedIdle(NamedTuple):
+    """Idle intervals with the name and line of their cause."""
 
     idle: device_time.Idle
     name: Column
-    """An index into `Trace.names`, or -1."""
+    """Index into `Trace.names`, or -1."""
     line: Ints
-    """An index into `lines`, or -1."""
+    """Index into `lines`, or -1."""
     lines: list[str]
 
-    def words(self, trace: Trace, place: Ints) -> dict[str, pl.Series]:
-        """The columns ``cause``, ``name`` and ``line`` of some of the stretches."""
+    def columns_of(self, trace: Trace, place: Ints) -> dict[str, pl.Series]:
+        """Return the columns ``cause``, ``name`` and ``line`` of some of the intervals."""
         name, line = self.name[place], self.line[place]
         return {
             "cause": pl.Series(np.array(device_time.CAUSES)[self.idle.cause[place]], dtype=pl.String),
-            "name": where(name >= 0, [[*trace.names, ""][each] for each in name.tolist()]),
-            "line": where(line >= 0, [[*self.lines, ""][each] for each in line.tolist()]),
+            "name": where(name >= 0, [[*trace.names, ""][number] for number in name.tolist()]),
+            "line": where(line >= 0, [[*self.lines, ""][number] for number in line.tolist()]),
         }
 
 
-def told(trace: Trace, found: device_time.Idle, owners: Owners) -> Spoken:
-    """Say of idle stretches what was called in them, and where.
+def explain(trace: Trace, idle: device_time.Idle, owners: Owners) -> ExplainedIdle:
+    """Return the name and line of the cause of idle intervals.
 
     Args:
-        trace: any trace.
-        found: some of its idle stretches.
-        owners: whose code is whose.
+        trace: Any trace.
+        idle: Idle intervals of the trace.
+        owners: Owners of code.
     """
-    lined = np.where(np.isin(found.cause, _LINED), found.row, -1)
-    asked = np.zeros(len(trace) + 1, np.bool_)
-    asked[lined] = True
-    rows = np.flatnonzero(asked[:-1])
+    lined = np.where(np.isin(idle.cause, _LINED), idle.row, -1)
+    has_line = np.zeros(len(trace) + 1, np.bool_)
+    has_line[lined] = True
+    rows = np.flatnonzero(has_line[:-1])
     place = np.full(len(trace) + 1, -1, np.int64)
     lines, place[rows] = attribution.at_rows(trace, rows, owners)
     line = place[lined]
-    is_named = np.isin(found.cause, _NAMED) | (np.isin(found.cause, _LINED) & (line < 0))
-    row = np.where(is_named, found.row, -1)
-    row = np.where(np.isin(found.cause, _WORK), np.append(trace.device_rows, -1)[found.work], row)
-    return Spoken(found, np.append(trace.name.astype(np.int64), -1)[row], line, lines)
+    is_named = np.isin(idle.cause, _NAMED) | (np.isin(idle.cause, _LINED) & (line < 0))
+    row = np.where(is_named, idle.row, -1)
+    row = np.where(np.isin(idle.cause, _WORK), np.append(trace.device_rows, -1)[idle.work], row)
+    return ExplainedIdle(idle, np.append(trace.name.astype(np.int64), -1)[row], line, lines)
 
 
-def of_steps(trace: Trace, chosen: Flags, number: int = device_time.ALL) -> device_time.Idle:
-    """Return the idle stretches of some steps; none of steps whose device times are unknown."""
-    found = device_time.idle(trace, number)
-    kept = np.append(chosen & ~missing_work.unknown(trace).wall, False)[found.step]
-    return device_time.Idle(*(each[kept] for each in found))
+def of_steps(trace: Trace, selected: Flags, number: int = device_time.ALL) -> device_time.Idle:
+    """Return the idle intervals of some steps, without steps whose device times are unknown."""
+    idle = device_time.idle(trace, number)
+    is_kept = np.append(selected & ~missing_work.unknown(trace).wall, False)[idle.step]
+    return device_time.Idle(*(column[is_kept] for column in idle))
 
 
-def _of_device(trace: Trace, number: int, chosen: Flags, by_step: bool, owners: Owners) -> pl.DataFrame:
-    found = of_steps(trace, chosen, number)
-    known, marks = told(trace, found, owners), step_marks.find(trace)
-    step = found.step if by_step else np.zeros(len(found.start), np.int64)
-    each = groups(step, found.cause, found.place + 1, known.name + 1, known.line + 1)
-    first, nanos = each.first, each.summed(found.length)
-    wall, chosen = marks.end - marks.start, chosen & ~missing_work.unknown(trace).wall
+def _of_device(trace: Trace, number: int, selected: Flags, by_step: bool, owners: Owners) -> pl.DataFrame:
+    idle = of_steps(trace, selected, number)
+    explained, marks = explain(trace, idle, owners), step_marks.find(trace)
+    step = idle.step if by_step else np.zeros(len(idle.start), np.int64)
+    grouped = groups(step, idle.cause, idle.place + 1, explained.name + 1, explained.line + 1)
+    first, nanos = grouped.first, grouped.summed(idle.length)
+    wall, selected = marks.end - marks.start, selected & ~missing_work.unknown(trace).wall
     columns = {
         "device": [None if number == device_time.ALL else number] * len(first),
-        "step": pl.Series([*marks.number, None], dtype=pl.Int64).gather(found.step[first]),
-        **known.words(trace, first),
-        "place": where(found.place[first] >= 0, [device_time.PLACES[place] for place in found.place[first].tolist()]),
+        "step": pl.Series([*marks.number, None], dtype=pl.Int64).gather(idle.step[first]),
+        **explained.columns_of(trace, first),
+        "place": where(idle.place[first] >= 0, [device_time.PLACES[place] for place in idle.place[first].tolist()]),
         "idle_ms": nanos * MS,
-        "percent": 100 * nanos / np.maximum(wall[found.step[first]] if by_step else wall[chosen].sum(), 1),
-        "count": each.summed(np.ones(len(step), np.int64)),
+        "percent": 100 * nanos / np.maximum(wall[idle.step[first]] if by_step else wall[selected].sum(), 1),
+        "count": grouped.summed(np.ones(len(step), np.int64)),
     }
     return pl.DataFrame(columns, schema_overrides=_SCHEMA, strict=False).select(*_SCHEMA)[
         np.lexsort((-nanos, step[first]))
     ]
 
 
-def holder(trace: Trace, found: device_time.Idle, owners: Owners = ()) -> tuple[str, int] | None:
-    """The innermost function, called in the steps, in which nine tenths of what the host did in idle time lie.
+def holder(trace: Trace, idle: device_time.Idle, owners: Owners = ()) -> tuple[str, int] | None:
+    """Return the innermost function, called in the steps, that contains 90% of the host activity in idle time.
 
     Args:
-        trace: any trace; without Python frames there is none.
-        found: some of its idle stretches.
-        owners: whose code is whose.
+        trace: Any trace; without Python frames the result is None.
+        idle: Idle intervals of the trace.
+        owners: Owners of code.
 
     Returns:
-        The line of the user's, or of an installed package, and the nanoseconds of idle time in it.
+        The function of the user or of an installed package, and the idle time in it, in ns.
     """
     tree, marks = host.tree(trace), step_marks.find(trace)
-    mine = np.isin(found.cause, DONE) & (found.row >= 0)
+    is_activity = np.isin(idle.cause, DONE) & (idle.row >= 0)
     frames = trace.rows(Kind.PYTHON)
     lines = attribution.names_of(trace, (*PREFERENCE[0], *PREFERENCE[1]), owners)
     frames = frames[lines[trace.name[frames]]]
     step = step_marks.step_of(marks, trace.start[frames])
     frames = frames[(step >= 0) & (marks.end[step] >= trace.end[frames]) & (trace.thread[frames] == marks.thread[step])]
-    if not mine.any() or not len(frames):
+    if not is_activity.any() or not len(frames):
         return None
     before = np.zeros(len(tree.row) + 1, np.int64)
-    np.add.at(before, tree.entry[found.row[mine]] + 1, found.length[mine])
+    np.add.at(before, tree.entry[idle.row[is_activity]] + 1, idle.length[is_activity])
     before = np.cumsum(before)
     entry = tree.entry[frames]
     by_name = groups(trace.name[frames])
-    spent = by_name.summed(before[host.after(trace)[entry]] - before[entry])
+    idle_in_function = by_name.summed(before[host.after(trace)[entry]] - before[entry])
     depth = by_name.summed(tree.nesting.depth[entry]) / by_name.summed(np.ones(len(entry), np.int64))
-    idle = intervals.union(found.start[mine], found.end[mine])
-    least = MOST * intervals.total(idle)
-    for place in sorted(np.flatnonzero(spent >= least).tolist(), key=lambda place: -depth[place]):
-        inside = intervals.total(intervals.intersect(intervals.of_slices(trace, frames[by_name.of == place]), idle))
-        if inside >= least:  # a function that calls itself was counted more than once
+    idle_intervals = intervals.union(idle.start[is_activity], idle.end[is_activity])
+    threshold = MOST * intervals.total(idle_intervals)
+    for place in sorted(np.flatnonzero(idle_in_function >= threshold).tolist(), key=lambda place: -depth[place]):
+        inside = intervals.total(
+            intervals.intersect(intervals.of_slices(trace, frames[by_name.of == place]), idle_intervals)
+        )
+        if inside >= threshold:  # recursive calls were counted more than once
             return trace.names[trace.name[frames[by_name.first[place]]]], inside
     return None

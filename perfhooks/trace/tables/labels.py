@@ -1,4 +1,4 @@
-"""The table of labels: how often each ran, and how long it took."""
+"""The table of labels: calls and time of each."""
 
 from __future__ import annotations
 
@@ -31,26 +31,28 @@ _PARTS: Final = frozenset((*PARTS, *AUTOMATIC.values()))
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """Say what each label cost: ``record_function``, ``prof.region``, and what torch writes of itself, as its steps.
+    """Return the cost of each label.
 
-    One row for each name, the user's own first, then by time. ``own`` is whether somebody wrote it into their code:
-    not torch, no framework, and no name of `perfhooks.core.labels.PARTS`, which the table of steps has. ``calls`` is
-    how often it ran; ``total_ms`` its time on the host with all that ran in it, ``mean_ms`` that of one call,
-    ``self_ms`` what is left of the total without the labels and operators in it; ``percent`` the total as a share of
-    the time that was recorded, from the first to the last call of the host; ``device_ms`` the device work that was
-    launched in it, null if the trace shows no device. Labels in one another, or side by side on two threads, count
-    each, so shares may sum to more than 100.
+    Labels are ``record_function``, ``prof.region``, and labels of torch itself, for example steps.
 
-    The times are those of the table of operators: it is the same sum.
+    One row for each name, labels of the user first, then by time. ``own`` is true for labels of the user: not of torch,
+    not of a framework, and not a name of `perfhooks.core.labels.PARTS`, which the table of steps shows. ``calls`` is
+    the number of runs. ``total_ms`` is its host time with everything inside it, ``mean_ms`` the mean of one call, and
+    ``self_ms`` the total without nested labels and operators. ``percent`` is the percentage of the recorded time, from
+    the first to the last call on the host. ``device_ms`` is the device work launched in it, null if the trace has no
+    device. Nested labels and labels that run in parallel on two threads count in full, so percentages may sum to more
+    than 100.
+
+    The times are those of the table of operators, by the same sum.
 
     Args:
-        trace: any trace.
+        trace: Any trace.
     """
     return of_operators(trace, operators.table(trace))
 
 
 def of_operators(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """The same from the table of operators, where that has been made."""
+    """Return the table of labels from an existing table of operators."""
     rows = rows.filter(pl.col("kind") == "annotation")
     total, recorded = pl.col("cpu_ms"), operators.recorded(trace) * _MS
     return rows.select(
@@ -66,5 +68,5 @@ def of_operators(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_own(name: str) -> bool:
-    """Whether a label was written by whoever wrote the training."""
+    """Return whether a label is from the user's code."""
     return not (name.startswith(_BEGINNINGS) or name in _PARTS or _WORDS.search(name))

@@ -157,7 +157,7 @@ def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
     """Return the distinct stacks of the innermost Python frames, and for each slice the index of its stack, or -1.
 
     Stacks are written as in `folded`, outermost first. Device work has the stack of its launch. Work of the backward
-    pass has the stack of the operator that created its node, as in torch, if that operator is known.
+    pass has the stack of the operator that created its node, as in torch, if the trace shows it.
 
     Args:
         trace: Any trace; without Python frames there are no stacks.

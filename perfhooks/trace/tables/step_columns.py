@@ -1,4 +1,4 @@
-"""When something happened, as tables tell it: the number of the step, and milliseconds since the trace began."""
+"""Columns shared by tables: step numbers, time since the start of the trace, and null values."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 
 def since_start(trace: Trace, time: Ints) -> Column:
-    """The milliseconds from the first slice of the trace to each moment."""
+    """Return the time from the first slice of the trace, in ms."""
     begin = trace.start.min() if len(trace) else 0
     return (time - begin) * MS
 
 
 def known(values: pl.Series) -> Column:
-    """The values of a column of numbers that are known."""
+    """Return the values of a numeric column that are not null."""
     return (values.drop_nulls() if values.null_count() else values).to_numpy()
 
 
-def where(known: Flags, values: Column | list[str]) -> pl.Series:
-    """Values as a column, null where they are not known."""
-    return pl.Series(values).set(pl.Series(~known), None)
+def where(is_valid: Flags, values: Column | list[str]) -> pl.Series:
+    """Return values as a column, with null if a flag is false."""
+    return pl.Series(values).set(pl.Series(~is_valid), None)
 
 
 def step_numbers(trace: Trace, time: Ints) -> pl.Series:
-    """The number of the step in which each moment lies; null outside of steps, and where steps have no numbers."""
-    found = step_marks.find(trace)
-    place = step_marks.step_of(found, time)
-    numbers = pl.Series([*found.number, None], dtype=pl.Int64)
-    return numbers.gather(np.where(place >= 0, place, len(found.number)))
+    """Return the number of the step at each time; null outside of steps, and for steps without numbers."""
+    marks = step_marks.find(trace)
+    place = step_marks.step_of(marks, time)
+    numbers = pl.Series([*marks.number, None], dtype=pl.Int64)
+    return numbers.gather(np.where(place >= 0, place, len(marks.number)))

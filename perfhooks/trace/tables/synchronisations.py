@@ -1,4 +1,4 @@
-"""The table of synchronisations: where the host waited for a device, for how long, and who made it wait."""
+"""The table of synchronisations: waits of the host for a device, with their duration and cause."""
 
 from __future__ import annotations
 
@@ -32,40 +32,41 @@ _SCHEMA: Final = {
 
 
 def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
-    """List where the host waited for a device, or one stream for another, by time: one row each.
+    """List the waits of the host for a device, and of a stream for another stream, by time: one row each.
 
     Rows are the runtime calls that synchronise (`device.wait_calls`), calls of copies that block (`waits.blocking`),
-    and the waits that the device's tracer reports itself (``cuda_sync`` events), joined by correlation where they are
-    the same. Where a device was traced but no runtime call was, the operators that need a device's result stand in for
-    the calls: `operators.READERS`, of those that nest the outermost.
+    and waits reported by the device's tracer (``cuda_sync`` events). A call and a report with the same correlation are
+    one row. If a device was traced but no runtime calls, operators that need a device's result replace the calls: the
+    outermost of `operators.READERS`.
 
-    ``step`` is that in which it began; ``start_ms`` counts from the first slice of the trace. ``call`` is the call, or
-    what stands in for it; ``kind`` the tracer's word for it (``Stream Sync``, ``Stream Wait Event``, ...) or ``Blocking
-    Copy``. ``host_ms`` is how long the call held the host, of a copy beyond what such a call costs; null for what does
-    not hold it. ``device_ms`` is what the tracer reports. ``operator`` is the outermost operator around the call;
-    ``line`` the innermost line of the user around it (see `perfhooks.trace.names.attribution.lines`), else of anybody,
-    which takes ``with_stack``; ``bytes`` what a copy that blocks moves.
+    ``step`` is the step in which it began; ``start_ms`` counts from the first slice of the trace. ``call`` is the call
+    or its replacement. ``kind`` is the tracer's name for it (``Stream Sync``, ``Stream Wait Event``, ...) or ``Blocking
+    Copy``. ``host_ms`` is the time for which the call blocked the host, for a copy beyond the normal cost of its call;
+    null if it does not block. ``device_ms`` is the time that the tracer reports. ``operator`` is the outermost operator
+    around the call. ``line`` is the innermost line of the user around it (see
+    `perfhooks.trace.names.attribution.lines`), otherwise any line; it needs ``with_stack``. ``bytes`` is the size of a
+    blocking copy.
 
     Args:
-        trace: any trace.
-        owners: whose code is whose, see `perfhooks.trace.names.attribution`.
+        trace: Any trace.
+        owners: Owners of code, see `perfhooks.trace.names.attribution`.
     """
-    plain, held = _calls(trace), waits.blocking(trace)
-    calls = np.concatenate([plain, held.call])
+    wait_calls, copies_with_wait = _waiting_calls(trace), waits.blocking(trace)
+    calls = np.concatenate([wait_calls, copies_with_wait.call])
     reported = trace.rows(Kind.SYNC)
-    # a report that belongs to no call that waits is a row of its own, and knows the call that it belongs to
-    twin = _twin(trace, calls, reported)
-    own = reported[~np.isin(reported, twin)]
-    if not len(calls) + len(own):
+    # a report without a waiting call is a separate row, and its correlation gives its call
+    report = _same_correlation(trace, calls, reported)
+    separate = reported[~np.isin(reported, report)]
+    if not len(calls) + len(separate):
         return pl.DataFrame(schema=_SCHEMA)
-    rows, twin = np.concatenate([calls, own]), np.concatenate([twin, own])
-    asked = np.concatenate([calls, _twin(trace, own, trace.rows(Kind.RUNTIME))])
-    operator = _operators(trace, asked)
-    call = np.where(asked >= 0, asked, rows)
-    copies = slice(len(plain), len(calls))
+    rows, report = np.concatenate([calls, separate]), np.concatenate([report, separate])
+    call_or_none = np.concatenate([calls, _same_correlation(trace, separate, trace.rows(Kind.RUNTIME))])
+    operator = _outermost_operators(trace, call_or_none)
+    call = np.where(call_or_none >= 0, call_or_none, rows)
+    copies = slice(len(wait_calls), len(calls))
     start, size = trace.start[call], np.full(len(call), -1)
-    start[copies], size[copies] = held.start, trace.argument("nbytes")[held.copy]
-    kinds = [word(trace.text(index)) for index in np.append(trace.argument("sync_kind"), -1)[twin]]
+    start[copies], size[copies] = copies_with_wait.start, trace.argument("nbytes")[copies_with_wait.copy]
+    kinds = [word(trace.text(index)) for index in np.append(trace.argument("sync_kind"), -1)[report]]
     kinds[copies] = [kind or _BLOCKING for kind in kinds[copies]]
     columns = {
         "step": step_numbers(trace, start),
@@ -73,15 +74,15 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
         "call": list(map(trace.name_of, call.tolist())),
         "kind": kinds,
         "host_ms": where(np.arange(len(call)) < len(calls), (trace.end[call] - start) * MS),
-        "device_ms": where(twin >= 0, (trace.end - trace.start)[twin] * MS),
+        "device_ms": where(report >= 0, (trace.end - trace.start)[report] * MS),
         "operator": list(map(trace.name_of, operator.tolist())),
-        "line": attribution.lines(trace, np.where(operator >= 0, operator, asked), owners, otherwise=True),
+        "line": attribution.lines(trace, np.where(operator >= 0, operator, call_or_none), owners, otherwise=True),
         "bytes": where(size >= 0, size),
     }
     return pl.DataFrame(columns, schema=_SCHEMA, strict=False).sort("start_ms", maintain_order=True)
 
 
-def _calls(trace: Trace) -> Ints:
+def _waiting_calls(trace: Trace) -> Ints:
     if len(trace.rows(Kind.RUNTIME)) or not trace.is_device_traced:
         return device.outermost_waits(trace)
     readers = trace.named(Kind.OP, names=operators.READERS)
@@ -89,29 +90,29 @@ def _calls(trace: Trace) -> Ints:
     return readers[outer < 0]
 
 
-def _twin(trace: Trace, rows: Ints, others: Ints) -> Ints:
-    """For each row the other that has its correlation, or -1."""
-    return by_number(trace.correlation, others).of(trace.correlation[rows])
+def _same_correlation(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
+    """Return for each row the candidate with its correlation, or -1."""
+    return by_number(trace.correlation, candidates).of(trace.correlation[rows])
 
 
-def _operators(trace: Trace, calls: Ints) -> Ints:
-    """The outermost operator around each call, or -1; a call that is an operator is around itself."""
+def _outermost_operators(trace: Trace, calls: Ints) -> Ints:
+    """Return the outermost operator around each call, or -1; an operator counts as around itself."""
     ops = trace.rows(Kind.OP)
-    found = np.full(len(calls), -1, np.int64)
-    known = np.flatnonzero(calls >= 0)
-    if not len(ops) or not len(known):
-        return found
-    rows = calls[known]
+    operator = np.full(len(calls), -1, np.int64)
+    has_call = np.flatnonzero(calls >= 0)
+    if not len(ops) or not len(has_call):
+        return operator
+    rows = calls[has_call]
     named = torch_rules.named_operator(trace, rows)
-    # calls outside of operators may bear the number of an unrelated one
-    around = (trace.kind[named] == Kind.OP) & (trace.start[named] <= trace.start[rows])
-    around &= (named >= 0) & (trace.end[named] >= trace.start[rows])
-    inner = np.where(around, named, device.holders(trace, rows, ops))
+    # calls outside of operators may have the number of an unrelated operator
+    is_around = (trace.kind[named] == Kind.OP) & (trace.start[named] <= trace.start[rows])
+    is_around &= (named >= 0) & (trace.end[named] >= trace.start[rows])
+    inner = np.where(is_around, named, device.holders(trace, rows, ops))
     inner = np.where(trace.kind[rows] == Kind.OP, rows, inner)
     ops = intervals.distinct(device.around(trace, inner[inner >= 0], ops), inner[inner >= 0])
     if not len(ops):
-        return found
+        return operator
     root = outermost(nest(trace.thread[ops], trace.start[ops], trace.end[ops]).parent)
     outer = ops[root[np.minimum(np.searchsorted(ops, inner), len(ops) - 1)]]
-    found[known] = np.where(inner >= 0, outer, -1)
-    return found
+    operator[has_call] = np.where(inner >= 0, outer, -1)
+    return operator
