@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.window import Tables
 
 FORMAT: Final = 1
-"""Of capture.json. 1: the first."""
+"""Format of capture.json."""
 
 LARGE: Final = 1.5
 """Times the unrecorded step. Recording a step that waits for the host costs 25 to 45%; beyond half as much again,
@@ -41,7 +41,7 @@ State = Literal["spooled", "done"]
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What recording one window cost the training process."""
+    """Cost of one window for the training process."""
 
     stop_s: float = 0.0
     """Seconds the recorder took to stop."""
@@ -60,7 +60,7 @@ class Cost:
     idle_thread_ms: float | None = None
     """How much of it the thread that steps computed, on average over about each second of the run."""
     recorded_step_ms: float | None = None
-    """Median wall time of those that were."""
+    """Median wall time of the profiled steps."""
 
     @property
     def slowdown(self) -> float | None:
@@ -69,7 +69,7 @@ class Cost:
 
     @property
     def is_large(self) -> bool:
-        """Whether a recorded step took so much longer that shares of it are none of the training's."""
+        """Whether recording changes the shares of a step too much."""
         return (self.slowdown or 1.0) >= LARGE
 
 
@@ -99,31 +99,31 @@ class Capture:
     token: str = ""
     """Tells it from the same window of another process, as after an elastic restart; part of the saved trace's name."""
     spool: str | None = None
-    """Where the saved trace is until it is finished, if not beside the artifacts but on a disk of the node."""
+    """Path of the saved trace until the window is finished, if it is on a disk of the node."""
     handlers: tuple[dict[str, Any], ...] = ()
-    """What to make of it: handlers by name, with their options."""
+    """Handlers by name, with their options."""
     artifacts: tuple[str, ...] = ()
     """The files that were made."""
     headline: str = ""
-    """Where the time of the recorded steps went, in one line; see `line`."""
+    """Parts of the profiled steps in one line; see `line`."""
     summary: dict[str, float] = field(default_factory=dict)
     """The step table as one number a column, for loggers."""
     keep_windows: int | None = None
     """How many finished windows of this stage a rank keeps; None keeps all."""
     notes: tuple[str, ...] = ()
-    """What went wrong on our side, or is doubtful about the trace."""
+    """Failures of perfhooks, and doubts about the trace."""
     cost: Cost = field(default_factory=Cost)
     options: dict[str, Any] = field(default_factory=dict)
-    """What was recorded: shapes, memory, stacks, ..."""
+    """Options of the recorder: shapes, memory, stacks, ..."""
     versions: dict[str, str] = field(default_factory=dict)
     installation: Installation | None = None
-    """What its Python had where; None in captures that do not say."""
+    """Folders of its Python; None if unknown."""
     circumstances: Circumstances = field(default_factory=Circumstances)
-    """What its process had to work with."""
+    """Resources of the process."""
     compilation: Compilation = field(default_factory=Compilation)
-    """What torch.compile had made in it when the window ended."""
+    """Work of torch.compile until the end of the window."""
     owners: dict[str, str] = field(default_factory=dict)
-    """Whose the files in the trace are, by the first part of their names; see `perfhooks.trace.names.attribution`."""
+    """Owner of each file in the trace, by the first part of its name; see `perfhooks.trace.names.attribution`."""
     own_work: tuple[tuple[float, float], ...] = ()
     """When perfhooks itself kept the recorded thread waiting, begin and end in seconds since 1970."""
     request: str = ""
@@ -137,18 +137,18 @@ class Capture:
 
     @property
     def explains(self) -> bool:
-        """Whether it is there for its stacks and shapes alone: of what its steps took, nothing is said anywhere."""
+        """Whether the window supplies stacks and shapes only, and no times."""
         return self.request == EXPLAINS
 
     @property
     def is_far(self) -> bool:
-        """Whether recorded steps took so much more or less than others that they are none to go by."""
+        """Whether profiled steps differ too much from unprofiled ones."""
         idle, recorded = self.cost.idle_step_ms, self.cost.recorded_step_ms or self.summary.get("wall_ms")
         return bool(idle and recorded) and not 1 / LARGE < (recorded or 1.0) / (idle or 1.0) < LARGE
 
     @property
     def line(self) -> str:
-        """The headline, after the typical unprofiled step if that is known, with at most one warning."""
+        """The typical unprofiled step, if available, the headline and at most one warning."""
         if self.explains:
             return f"{words.steps(self.first, self.end)}: recorded with stacks and shapes, to name lines and modules"
         cost, line = self.cost, self.headline
@@ -172,7 +172,7 @@ class Capture:
 
     @property
     def end(self) -> int:
-        """Its last whole step, where it has one; else the one that it begins with."""
+        """Its last complete step, else its first step."""
         last = self.reached if self.last is None else self.last
         return last - 1 if self.unfinished_step == last > self.first else last
 
@@ -209,7 +209,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one rank's files of one window are."""
+    """Folder and file names of one rank of one window."""
 
     folder: Path
     rank: int = 0
@@ -221,7 +221,7 @@ class Place:
 
     @property
     def own(self) -> OwnFolder:
-        """The same folder, to be written into."""
+        """The folder, for writing."""
         return OwnFolder(self.run, self.folder.name)
 
     @property
@@ -230,7 +230,7 @@ class Place:
         return self.artifact(layout.CAPTURE)
 
     def saved_trace(self, token: str) -> Path:
-        """Where a process saves the trace as it was recorded, until it is finished."""
+        """Path of the trace of a process, until the window is finished."""
         return layout.below(self.folder, layout.saved_trace(self.rank, token))
 
     @property
@@ -240,10 +240,10 @@ class Place:
         return OwnFolder(remote.temporary_folder(), digest, self.run.name, self.folder.name)
 
     def saved(self, capture: Capture) -> Path:
-        """The trace as it was recorded.
+        """The unprocessed trace.
 
         Raises:
-            PerfhooksError: The facts name a file that is none of this window's.
+            PerfhooksError: The facts name a file outside this window.
         """
         own = self.saved_trace(capture.token)
         if capture.spool is None:
@@ -281,11 +281,11 @@ class Place:
         return [*(layout.below(self.folder, name).name for name in named), self.capture_file.name]
 
     def knows(self, token: str, saved: float) -> bool:
-        """Whether the facts are those of a trace, or of one that was saved later; broken ones are nobody's.
+        """Whether the facts belong to this trace or to a later one.
 
         Args:
-            token: That of the trace.
-            saved: When it was saved, in seconds since 1970.
+            token: Token of the trace.
+            saved: Time of the save, in seconds since 1970.
         """
         with contextlib.suppress(FileNotFoundError):
             said = self.capture_file.stat().st_mtime >= saved
@@ -319,7 +319,7 @@ class Place:
         return capture
 
     def save(self, capture: Capture) -> None:
-        """Write the facts of the window; what others wrote into them is shortened to what a person reads."""
+        """Write the facts of the window. Foreign texts are shortened."""
         self.own.make()
         partial = capture.partial and shortened(capture.partial)
         notes = tuple(map(shortened, capture.notes))
@@ -331,6 +331,6 @@ _LONGEST_TEXT: Final = 2000
 
 
 def shortened(text: str) -> str:
-    """A text without its middle, where it is longer than anybody reads."""
+    """Cut the middle out of a long text."""
     half = _LONGEST_TEXT // 2
     return text if len(text) <= _LONGEST_TEXT else f"{text[:half]} ... {text[-half:]}"

@@ -1,4 +1,4 @@
-"""What the training had to work with: processors, threads, libraries; advice depends on it, and no trace says it."""
+"""Resources of the training that advice depends on and traces lack: CPUs, threads, libraries."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from perfhooks.run.loader.looks import WorkerSamples  # noqa: TC001 -- msgspec r
 from perfhooks.run.loader.making import WorkerCounts  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 
 BUSY: Final = 0.05
-"""From this share of its time on, that the thread which steps waited for a processor is said: on a machine with nothing
-else to do it is below 1%, with one other busy program for two processors below 4%."""
+"""Smallest share of run-queue wait that is reported. It is below 1% on an idle machine, and below 4% with one
+busy program on two CPUs."""
 
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -26,11 +26,11 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, kw_only=True)
 class Loader:
-    """The settings of a DataLoader, as they are while it is read; None is what could not be told."""
+    """Settings of a DataLoader while it is read; None if unknown."""
 
     num_workers: int | None = None
     batch_size: int | None = None
-    """None as well where a batch sampler of the user's own, or nobody, makes batches."""
+    """None for a batch sampler of the user, or without batches."""
     pin_memory: bool | None = None
     """False as well where there is no device to pin memory for."""
     persistent_workers: bool | None = None
@@ -43,7 +43,7 @@ class Loader:
 
     @classmethod
     def of(cls, iterator: Any) -> Loader:
-        """Of what a loader gives when it is iterated, which keeps its settings: the loader itself is not at hand."""
+        """Read the settings from the iterator of a loader, because the loader itself is not available."""
         sampler = getattr(iterator, "_index_sampler", None)
         own = type(sampler).__module__.startswith("torch.")
         return cls(
@@ -83,7 +83,7 @@ def _if_is(kind: type, value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """Of one process, when a window was recorded; None is what could not be told."""
+    """Resources of one process during a window; None if unknown."""
 
     cores: int | None = None
     """Processors that it may run on, and that its container lets it use."""
@@ -94,22 +94,22 @@ class Circumstances:
     onednn: bool | None = None
     """Whether torch may use oneDNN, and has it."""
     cudnn: bool | None = None
-    """The same of cuDNN."""
+    """Whether torch uses cuDNN."""
     memory_bytes: int | None = None
     """That is free, in its container as well."""
     queued: float | None = None
-    """What share of its time the thread that steps waited for a processor, since the window before this one,
-    or since the process began."""
+    """Run-queue wait of the stepping thread as a share of its time, since the last window or the start of the process.
+    """
     loader: Loader | None = None
     """The DataLoader that most of the steps were fed by."""
     making: tuple[WorkerCounts, ...] = ()
-    """What each of its workers did up to the end of the window, since it was last told; none where nobody saw them."""
+    """Counts of each loader worker since the last window."""
     looked: tuple[WorkerSamples, ...] = ()
-    """Where each of them was in the window, where stacks were recorded; none where nobody looked."""
+    """Stack samples of each loader worker in the window, if stacks were recorded."""
     unseen_workers: int = 0
-    """How many of them somebody wanted to see, and nobody could."""
+    """Number of loader workers that could not be sampled."""
     framework: str = ""
-    """Whose face recorded it, as its messages call it: ``the Trainer``; empty for a loop of the user's own."""
+    """Name of the integration in messages, ``the Trainer``; empty for a plain loop."""
     power: PowerLimit | None = None
     """How much power its device may take, asked when the files of the window were made."""
     is_launched: bool = False
@@ -117,10 +117,10 @@ class Circumstances:
 
     @classmethod
     def current(cls, **known: Any) -> Circumstances:
-        """Of this process; torch is asked only where it is there already.
+        """Return the resources of this process. torch is not imported for this.
 
         Args:
-            **known: What is known of the window besides.
+            **known: Further facts about the window.
         """
         torch: Any = sys.modules.get("torch")
         settings: dict[str, Any] = {}
@@ -133,17 +133,17 @@ class Circumstances:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the training had to wait for processors: what it took by the clock is then more than it needs."""
+        """Whether the training waited for CPUs, so that its times are too high."""
         return self.queued is not None and self.queued >= BUSY
 
     @property
     def processors(self) -> float | None:
-        """Those for each rank and what belongs to it; None where that is not known."""
+        """CPUs per rank; None if unknown."""
         return None if self.cores is None else self.cores / self.ranks
 
 
 def processor(threads: int) -> str:
-    """What this machine's processor is called where its peaks are kept: with the threads of one operator of torch."""
+    """Return the name of the CPU for its peaks, with torch's number of threads."""
     return f"{_processor()}, {words.count(threads, 'thread')}"
 
 
@@ -158,7 +158,7 @@ def _processor() -> str:
 
 
 def cores() -> int | None:
-    """Processors that this process may use, by its affinity and its container; None where nobody says."""
+    """Return the CPUs that this process may use, by affinity and container; None if unknown."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = _quota()
     return cores if cores is None or quota is None else max(min(cores, int(quota)), 1)
@@ -166,7 +166,7 @@ def cores() -> int | None:
 
 @functools.cache
 def _quota() -> float | None:
-    """The processors' time that the container of this process gets, in processors; None where nothing limits it.
+    """Return the CPU limit of the container, in CPUs; None without a limit.
 
     Source: ``cpu.max`` of the kernel's cgroups of the second version, of its own group and those around it;
     ``cpu.cfs_quota_us`` of the first.
@@ -184,7 +184,7 @@ def _quota() -> float | None:
 
 
 def _groups() -> list[Path]:
-    """The kernel's own group of this process and those around it, of the second version; none where there are none."""
+    """Return the cgroups (version 2) of this process, the innermost first."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
         own = _CGROUPS / next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
@@ -215,7 +215,7 @@ def _listed(file: Path, name: str) -> int:
 
 
 def _ratio(text: str) -> float:
-    """Of two numbers the first by the second; where the first is none (``max``, ``-1``) a ValueError."""
+    """Divide two numbers in text. Raise ValueError without a limit (``max``, ``-1``)."""
     quota, period = map(float, text.split())
     if quota <= 0 or period <= 0:
         raise ValueError(text)

@@ -1,9 +1,8 @@
-"""What torch.compile made in this process, by its own account: its graphs, and where it had to break them.
+"""Graphs of torch.compile in this process, and their breaks.
 
-TorchDynamo writes down each compilation (``torch._dynamo.utils.get_compilation_metrics``, the last 64 of them) and each
-break of a graph (``graph_break_reasons``) whether anybody asks or not, so nothing is switched on here. The log that
-``TORCH_LOGS="graph_breaks,recompiles"`` asks for says the same, but only of what is compiled while it is on: most is
-compiled before a window begins. torch promises neither; what a version does not have is empty.
+TorchDynamo always records each compilation (``torch._dynamo.utils.get_compilation_metrics``, the last 64) and each
+graph break (``graph_break_reasons``). ``TORCH_LOGS="graph_breaks,recompiles"`` logs the same, but only while it is on,
+and most compilations happen before a window. Both interfaces are private; missing values are empty.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ if TYPE_CHECKING:
     from perfhooks.run.installation import Installation
 
 _BREAKS: Final = 2000
-"""That are looked at, the last ones: each takes 5 us of the training thread."""
+"""Maximum number of breaks that are read, the last ones. Each takes 5 us of the training thread."""
 _DISTINCT: Final = 50
-"""That are kept: more lines nobody rewrites."""
+"""Maximum number of distinct breaks that are stored."""
 _LONGEST: Final = 300
 """Characters of a reason: torch goes on with hints and links."""
 
 _TORCH: Final = {Origin.TORCH, Origin.STANDARD, Origin.PERFHOOKS}
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
-"""The function that TorchDynamo makes of what follows a break in another one."""
+"""Name of the function that TorchDynamo makes for the code after a break."""
 _LIMIT: Final = re.compile(r"(?:recompile|cache[ _]?size)[ _]?limit", re.IGNORECASE)
 
 
@@ -42,17 +41,17 @@ class Graph:
     id: str = ""
     """As ranges in the trace name it: the number of the function, and how often it had been compiled before."""
     function: str = ""
-    """Where it begins, ``train.py(11): forward``; what follows a break begins there. Empty where torch does not say."""
+    """First line, ``train.py(11): forward``, or the line after a break; empty if unknown."""
     is_own: bool = False
     """Whether its file is not torch's."""
     operators: int | None = None
     """How many it has; None or 0 where there was nothing to compile."""
     seconds: float = 0.0
-    """What compiling took, the two parts that follow included."""
+    """Seconds of the compilation, including the two parts below."""
     backend_s: float = 0.0
-    """Of it the backend's, which makes code of the graph that was traced."""
+    """Seconds of the backend, which compiles the traced graph."""
     inductor_s: float = 0.0
-    """Of that Inductor's, which makes kernels; 0 where it was not asked."""
+    """Seconds of Inductor, a part of the backend, which makes kernels."""
     is_recorded: bool = False
     """Whether it was compiled while the window was recorded."""
     reason: str = ""
@@ -62,7 +61,7 @@ class Graph:
 
     @property
     def number(self) -> str:
-        """That of the function."""
+        """Number of the function."""
         return self.id.partition("/")[0]
 
     @property
@@ -77,11 +76,11 @@ class Break:
 
     reason: str
     line: str
-    """The innermost one that was traced, ``train.py(11): forward``."""
+    """The innermost traced line, ``train.py(11): forward``."""
     within: str = ""
-    """The user's own line around it, where that is another one."""
+    """The enclosing line of the user, if it is another one."""
     functions: tuple[str, ...] = ()
-    """Those that were being compiled, several where one was called by another: `Graph.function`, without its line."""
+    """The functions in compilation, callers and callees: `Graph.function` without its line."""
     is_own: bool = False
     """Whether it was met in anything that is not torch's, as the step of an optimizer is."""
     count: int = 1
@@ -101,11 +100,11 @@ class Compilation:
 
     @classmethod
     def current(cls, installation: Installation, began: float) -> Compilation:
-        """Of this process; where nothing was compiled, torch's compiler is not imported either.
+        """Return the compilations of this process. torch's compiler is not imported for this.
 
         Args:
-            installation: Of the same process.
-            began: When recording began, in seconds since 1970; 0 where that is not known.
+            installation: Folders of the same process.
+            began: Begin of the recording, in seconds since 1970; 0 if unknown.
         """
         dynamo: Any = sys.modules.get("torch._dynamo.utils")
         with contextlib.suppress(Exception):  # of another version of torch anything may be otherwise
@@ -149,7 +148,7 @@ def _graph(metric: Any, installation: Installation, began: float) -> Graph:
 
 
 def _together(first: Graph, later: Graph) -> Graph:
-    """A graph, and what was compiled of it later."""
+    """Add a later compilation to its graph."""
     return replace(
         first,
         seconds=first.seconds + later.seconds,
@@ -202,13 +201,13 @@ def _name(function: str) -> str:
 
 
 def _guard(reason: str) -> str:
-    """What torch says of a guard, without the number of the graph that has it and the line that it is from."""
+    """Return torch's text for a guard, without graph number and line."""
     first = reason.strip().partition("\n")[0]
     return re.sub(r"^\d+/\d+: ", "", re.split(r"\s{2,}# ", first)[0]).strip()[:_LONGEST]
 
 
 def _said(reason: str) -> str:
-    """What torch says of a break or a failure: its name and, if newer, the first sentence that explains it."""
+    """Return torch's text for a break or failure: its name and the first sentence of the explanation."""
     first, _, rest = reason.strip("'\"\n ").partition("\n")
     explanation = re.search(r"Explanation: (.+?(?:\.(?= )|$))", rest, re.MULTILINE)
     return (f"{first.rstrip('.')}: {explanation[1]}" if explanation else first)[:_LONGEST]

@@ -1,7 +1,7 @@
-"""A run as it stands in its folder: what its page, `compare`, `merge`, `show` and markdown ask.
+"""Read a run folder for the report, `compare`, `merge`, `show` and markdown.
 
-What two of them must agree on is answered here: which window is the last one, which rank speaks for the run, which
-steps there are. Which of these count says `perfhooks.run.steps`.
+This module decides which window is the last one, which rank represents the run, and which steps exist.
+`perfhooks.run.steps` decides which steps count.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class FinishedWindow:
 
     @property
     def name(self) -> str:
-        """That of its folder."""
+        """Name of its folder."""
         return self.folder.name
 
     @property
     def place(self) -> Place:
-        """Where the files of the lowest rank are."""
+        """Files of the lowest rank."""
         return next(iter(self.captures))
 
     @property
     def capture(self) -> Capture:
-        """What the lowest rank says of it; of that which all ranks have in common it is the one that counts."""
+        """Facts of the lowest rank, which count for all ranks."""
         return self.captures[self.place]
 
     @property
@@ -62,15 +62,15 @@ class FinishedWindow:
 
 
 def in_order(windows: Iterable[FinishedWindow]) -> list[FinishedWindow]:
-    """Windows in the order of their end, by the clock of the lowest rank of each: those of machines differ.
+    """Sort windows by their end, on the clock of the lowest rank, because clocks of machines differ.
 
-    Those of equal times, as of traces of others, which have none, stay in the order in which they are given.
+    The sort is stable: windows without times keep their order.
     """
     return sorted(windows, key=lambda window: window.capture.time)
 
 
 class FinishedRun:
-    """Reads a run folder, each thing when it is asked for and once.
+    """A run folder, which is read on demand and once.
 
         run = FinishedRun(Path("perf/latest"))
         run.last()                         # the window that ended last; run.last("validate"), that of a loop
@@ -78,10 +78,10 @@ class FinishedRun:
 
     Args:
         folder: A run folder.
-        brief: Read the latest windows and a sample of the steps, for what must cost the same however long a run is.
+        brief: Read only the latest windows and a sample of the steps, at a constant cost.
 
     Raises:
-        PerfhooksError: It is none, or of a newer perfhooks.
+        PerfhooksError: The folder is no run folder, or of a newer perfhooks.
     """
 
     def __init__(self, folder: Path, *, brief: bool = False) -> None:
@@ -97,7 +97,7 @@ class FinishedRun:
 
     @cached_property
     def places(self) -> dict[Path, list[Place]]:
-        """What ranks left of windows, finished or not, by folder, in the order of the folders' names."""
+        """Windows of all ranks, finished or not, by folder name."""
         folders, left = self.run.window_folders(), None
         if self._is_brief:
             folders, left = self.run.latest_windows(_WINDOWS, self.listing, self.manifest.windows), _RANK_WINDOWS
@@ -118,7 +118,7 @@ class FinishedRun:
 
     @cached_property
     def _done(self) -> list[FinishedWindow]:
-        """The same of those windows and ranks of which the files were made."""
+        """Windows and ranks with finished files."""
         done = (
             FinishedWindow(window.folder, {p: each for p, each in window.captures.items() if each.state == "done"})
             for window in self.recorded
@@ -127,17 +127,17 @@ class FinishedRun:
 
     @cached_property
     def windows(self) -> list[FinishedWindow]:
-        """Those that are finished, less those that explain others: what is said of steps is said of these."""
+        """Finished windows, without those that only supply stacks and shapes."""
         return [window for window in self._done if not window.capture.explains]
 
     @property
     def folders(self) -> list[Path]:
-        """Where windows are that are finished or not, less those that explain others."""
+        """Folders of windows, finished or not, without those that only supply stacks and shapes."""
         explaining = {window.folder for window in self.recorded if window.capture.explains}
         return [folder for folder in self.places if folder not in explaining]
 
     def explanation(self, stage: str) -> FinishedWindow | None:
-        """The window that explains those of a loop, where they have no stacks themselves."""
+        """Return the window that supplies stacks and shapes for a loop."""
         found = (window for window in reversed(self._done) if window.capture.explains)
         return next((window for window in found if window.capture.stage == stage), None)
 
@@ -147,7 +147,7 @@ class FinishedRun:
 
     @cached_property
     def ranks(self) -> list[int]:
-        """The ranks that finished a window; where none did, those that timed steps."""
+        """Ranks with a finished window, else ranks with timed steps."""
         found = {place.rank for window in self.windows for place in window.captures}
         return sorted(found or layout.timeline.ranks(self.listing.files))
 
@@ -171,7 +171,7 @@ class FinishedRun:
             raise PerfhooksError(f"{path}: no timeline ({error})") from error
 
     def steps_of(self, stage: str) -> Steps:
-        """Those of one loop."""
+        """Return the steps of one loop."""
         return self.steps.get(in_timeline(stage), steps.NONE)
 
     @property

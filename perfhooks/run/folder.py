@@ -39,7 +39,7 @@ class Run:
     is_new: bool = field(default=False, compare=False)
     """Whether this process has begun it, and no other rank."""
     remote: str | None = field(default=None, compare=False)
-    """The URL to copy it to, if this process itself was told one."""
+    """URL of the copy, if this process has one."""
 
     @classmethod
     def open(
@@ -86,10 +86,10 @@ class Run:
 
     @classmethod
     def existing(cls, folder: Path) -> Run:
-        """A run folder that is there.
+        """Open an existing run folder.
 
         Raises:
-            PerfhooksError: There is none, or it was written by a newer perfhooks.
+            PerfhooksError: The folder is missing, or of a newer perfhooks.
         """
         run = cls(folder)
         try:
@@ -112,7 +112,7 @@ class Run:
         return cls(place.folder.parent, place.rank)
 
     def discard(self) -> None:
-        """Delete a run that this process began, if nothing was recorded into it and nobody gave it a name."""
+        """Delete an empty run of this process, unless the user has named it."""
         if (
             self.is_new
             and self.folder.name.endswith(f"-{os.getpid()}")
@@ -136,11 +136,11 @@ class Run:
         return Manifest.read(self.folder)
 
     def place(self, stage: str, first: int, last: int | None) -> Place:
-        """Where a window goes."""
+        """Return the files of a window."""
         return Place(self.folder / layout.window(file_name(stage), first, last), self.rank)
 
     def spool(self, place: Place) -> OwnFolder:
-        """Where to save a window's trace: a disk of this node, as others may not be there when they are needed."""
+        """Return the path for a trace: on a disk of this node, because network disks may be unavailable."""
         if remote.is_network_disk(self.folder):
             try:
                 return place.of_node
@@ -153,7 +153,7 @@ class Run:
         return self.folder / layout.raw_steps(rank, first)
 
     def left_steps(self) -> list[tuple[Path, int]]:
-        """Such files that nobody has taken care of, and the rank that they belong to."""
+        """Return unprocessed files of this kind with their ranks."""
         found = ((name, layout.rank_of_raw_steps(name)) for name in Listing.of(self.folder).files)
         return sorted((self.folder / name, rank) for name, rank in found if rank is not None)
 
@@ -172,12 +172,12 @@ class Run:
         return {rank: process for rank, process in found.items() if process is not None}
 
     def latest_windows(self, most: int, seen: Listing, finished: Sequence[str]) -> list[Path]:
-        """Those of the folders that changed last, the latest first; of a long run only these are asked when that was.
+        """Return the folders that changed last, the latest first.
 
         Args:
-            most: How many at most.
-            seen: What is in the folder of the run.
-            finished: The windows in the order in which they were finished, as ``run.json`` has them.
+            most: Maximum number.
+            seen: Names in the run folder.
+            finished: Windows in the order of completion, from ``run.json``.
         """
         there, known = set(seen.windows), set(finished)
         latest = [name for name in finished[-most:] if name in there]
@@ -194,9 +194,9 @@ class Run:
         return [place for folder in self.window_folders() for place in places_of(folder)]
 
     def adopt(self) -> None:
-        """Write facts for traces whose process ended between saving them and saying so.
+        """Write facts for traces whose process ended before it wrote them.
 
-        The order matters where a training goes on: traces, then who is recording, then what was said of them.
+        The order matters beside a running training: read traces, then recording marks, then facts.
         """
         left = []
         for folder in self.window_folders():
@@ -276,7 +276,7 @@ class Run:
                 msgspec.structs.replace(manifest, windows=(*others, name)).write(self.folder)
 
     def say_steps_by(self, said: StepsBy) -> None:
-        """Put into ``run.json`` how steps were told."""
+        """Write the step detector into ``run.json``."""
         with locked(self.folder / layout.MANIFEST_LOCK, timeout=60):
             msgspec.structs.replace(self.manifest(), steps_by=said).write(self.folder)
 
@@ -352,7 +352,7 @@ none of them has left these when the last one does."""
 
 
 class _Mark(msgspec.Struct):
-    """That a process is recording a window."""
+    """Marks that a process records a window."""
 
     window: str
     process: Process

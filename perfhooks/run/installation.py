@@ -1,4 +1,4 @@
-"""What the training's Python had where: what is needed to tell the user's code from everybody else's, elsewhere."""
+"""Folders of the training's Python, to recognize the user's code on other machines."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Installation:
     """Folders of one Python; kept in the capture, because the trace names files without them."""
 
     path: tuple[str, ...] = ()
-    """Where it looked for modules (``sys.path``), what is installed in editable mode included."""
+    """Module search path (``sys.path``), including editable installations."""
     sites: tuple[str, ...] = ()
-    """Where its packages are installed."""
+    """Folders of installed packages."""
     standard: tuple[str, ...] = ()
-    """Where its standard library is."""
+    """Folders of the standard library."""
     prefix: str = ""
     """The environment that it ran in."""
     folder: str = ""
@@ -44,7 +44,7 @@ class Installation:
 
     @classmethod
     def current(cls) -> Installation:
-        """Of this process; it asks Python, and not the disk."""
+        """Return the folders of this process, without disk access."""
         folder = working_directory()
         paths = sysconfig.get_paths()
         sites = [*site.getsitepackages(), site.getusersitepackages(), paths["purelib"], paths["platlib"]]
@@ -57,14 +57,14 @@ class Installation:
         )
 
     def owners(self, trace: Trace) -> dict[str, str]:
-        """Look up, on the machine that recorded, whose the files in a trace are.
+        """Find the owners of the files in a trace, on the recording machine.
 
         Args:
-            trace: What was recorded.
+            trace: The trace.
 
         Returns:
-            For the first part of each file's name (``lightning``, ``train.py``) the value of its `Origin`; what is not
-            found, as on another machine, is left out. One file is looked up for each.
+            The value of `Origin` for the first part of each file name (``lightning``, ``train.py``). Unknown names
+                are omitted.
         """
         frames = {trace.names[name] for name in set(trace.name[trace.rows(Kind.PYTHON)].tolist())}
         files = {first_part(name) or file: file for name in frames if (file := file_of(name))}
@@ -78,7 +78,7 @@ class Installation:
         }
 
     def origin_of(self, file: str) -> Origin:
-        """Whose a file of this process is, by its whole path; a name in brackets is generated code."""
+        """Return the owner of a file by its path; a name in brackets is generated code."""
         if file.startswith("<"):
             return Origin.NO_SOURCE
         if is_torch(file):
@@ -88,7 +88,7 @@ class Installation:
         return _origin(self, file)
 
     def named(self, file: str) -> str:
-        """What the recorder calls a file of this process: without the longest folder that it can cut off."""
+        """Return the recorder's name of a file: its path without the longest matching folder."""
         return file.removeprefix(os.path.join(self.top_of(file), ""))
 
     def top_of(self, file: str) -> str:
@@ -144,7 +144,7 @@ def _below(path: str, tops: tuple[str, ...]) -> bool:
 
 
 def line_of_user() -> str:
-    """The innermost line of the program itself that called ours: ``evaluate (train.py:20)``; empty if there is none."""
+    """Return the innermost line of the program on the stack, ``evaluate (train.py:20)``, or an empty text."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_of_user(frame.f_code.co_filename):
         frame = frame.f_back

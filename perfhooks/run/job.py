@@ -1,4 +1,4 @@
-"""Who this process is: its rank among how many, on which node, in which run."""
+"""Identity of this process: rank, world size, node and run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def current_job() -> Job:
-    """Ask torch.distributed where it is initialised, else the environment of torchrun or SLURM; no other rank is.
+    """Return the job from torch.distributed, else from the environment of torchrun or SLURM. It does not communicate.
 
-    ``identity`` is the same on all ranks, after an elastic restart too, and another one for the next job: it is made of
-    torchrun's run id, SLURM's job and step, and on one node of what tells two launches apart. A job on several nodes
-    that was given neither id is known by its meeting point only, which the next job may have again: give it a name with
-    ``--rdzv-id`` or ``run=``. One that shrinks to a single node is another one: only ``run=`` keeps it together.
+    ``identity`` is equal on all ranks and after an elastic restart, and different for the next job. It consists of
+    torchrun's run id, SLURM's job and step, and on one node of the launch. A job on several nodes without these ids has
+    only its rendezvous endpoint, which the next job may reuse: name it with ``--rdzv-id`` or ``run=``. A job that
+    shrinks to one node needs ``run=``.
     """
     own = _from_process_group() or _from_torchrun() or _from_slurm() or _Place(0, 1)
     return Job(
@@ -96,7 +96,7 @@ def _on_one_node(world_size: int) -> bool:
 
 
 def _run_id(*, unique: bool) -> str | None:
-    """The name that torchrun was given; one that it drew itself is of use only where nothing else is ``unique``."""
+    """Return torchrun's run id; a random one only if no other value is ``unique``."""
     name = os.environ.get("TORCHELASTIC_RUN_ID", "")
     drawn = _UUID.fullmatch(name) is not None
     return None if name in ("", "none") or (drawn and not unique) else name
@@ -109,7 +109,7 @@ def _job_step() -> str | None:
 
 
 def _launch() -> str | None:
-    """What all ranks of this launch have in common, and no other launch on this node."""
+    """Return a text that is unique to this launch on this node and common to its ranks."""
     return _of_torchrun() or (None if "SLURM_STEP_ID" in os.environ else _of_parent())
 
 
@@ -126,7 +126,7 @@ def _of_torchrun() -> str | None:
 
 
 def _of_parent() -> str:
-    """The process that started this one, by number and time; one that lives on may start more, at other ports."""
+    """Return the parent process by number and start time."""
     parent = os.getppid()
     port = os.environ.get("MASTER_PORT", "")
     return "-".join(filter(None, ("job", str(parent), began(parent), port)))

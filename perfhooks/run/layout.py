@@ -1,4 +1,4 @@
-"""What the files of a run folder are called, and the one place that turns a name into a path."""
+"""File names of a run folder, and the only conversion of names into paths."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ LATEST: Final = "latest"
 # --- of a run ---
 
 MANIFEST: Final = "run.json"
-"""Who, when, where: see `perfhooks.run.manifest.Manifest`."""
+"""Facts of the run, see `perfhooks.run.manifest.Manifest`."""
 PAGE: Final = "report.html"
 """The page of the run."""
 PAGE_DATA: Final = "report.json"
 """The data that the page was made from."""
 TRIED: Final = "tried.json"
-"""What `perfhooks try` measured of the findings' advice."""
+"""Gains that `perfhooks try` measured."""
 PAGE_LOCK: Final = ".page.lock"
 """Held by whoever makes the page."""
 PAGE_CACHE: Final = ".page.cache.json"
-"""What was read of earlier windows for the page, so that the next page need not read it again."""
+"""Summaries of earlier windows for the next report."""
 MANIFEST_LOCK: Final = ".run.lock"
 """Held by whoever adds to the manifest."""
 
 REQUESTS: Final = "requests"
-"""The folder of what a running job is asked for, and of what it answers; see `perfhooks.run.live.requests`."""
+"""Folder of requests and answers, see `perfhooks.run.live.requests`."""
 
 REQUESTS_LOCK: Final = ".requests.lock"
-"""Held while somebody chooses the steps of a request."""
+"""Lock for choosing the steps of a request."""
 
 # --- of a window, after its rank ---
 
@@ -84,10 +84,10 @@ def below(folder: Path, name: str) -> Path:
 
 
 class OfRank:
-    """What a file of a rank is called, and back.
+    """The name of a file of a rank, and the rank of a name.
 
     Args:
-        name: Its name, with ``*`` in the place of the number.
+        name: The name, with ``*`` for the rank.
     """
 
     def __init__(self, name: str) -> None:
@@ -106,21 +106,21 @@ class OfRank:
 timeline: Final = OfRank("rank*.timeline.csv")
 """The wall times of all steps of a rank."""
 startup: Final = OfRank("rank*.startup.csv")
-"""What a rank's process did before its first step, where `perfhooks run` looked."""
+"""Time before the first step of a rank, sampled by `perfhooks run`."""
 status: Final = OfRank("rank*.status.json")
-"""Where a rank is, as it says itself every few seconds."""
+"""State of a rank, written every few seconds."""
 processor: Final = OfRank("rank*.processor.csv")
-"""What the steps of a rank had of the processors, and waited for them."""
+"""CPU time and run-queue wait of the steps of a rank."""
 rare: Final = OfRank("rank*.rare.csv")
 """The validations and checkpoints of a rank, each with its time."""
 slow_steps: Final = OfRank("rank*.slow.csv")
 """The slow steps of a rank, each with its cause."""
 slow_stacks: Final = OfRank("rank*.slow.folded")
-"""Where the training thread was during slow steps, as folded stacks in milliseconds."""
+"""Folded stacks of the training thread during slow steps, in milliseconds."""
 OF_RUN: Final = (timeline, startup, status, processor, rare, slow_steps, slow_stacks)
-"""What a rank leaves of the whole run, and is worth keeping with it."""
+"""Files of a rank about the whole run."""
 worker_log: Final = OfRank("rank*.worker.log")
-"""What the worker of a rank prints."""
+"""Output of the worker of a rank."""
 lock: Final = OfRank(".rank*.lock")
 """Held by whoever finishes windows of a rank."""
 mark: Final = OfRank(".rank*.recording")
@@ -164,7 +164,7 @@ def saved_trace(rank: int, token: str) -> str:
 
 
 class WindowSteps(NamedTuple):
-    """What the name of a window's folder says."""
+    """Loop and steps in the name of a window folder."""
 
     stage: str
     first: int
@@ -172,13 +172,13 @@ class WindowSteps(NamedTuple):
 
 
 def steps_of(folder: str) -> WindowSteps | None:
-    """What the name of a window's folder says; None if it is that of no window."""
+    """Parse the name of a window folder; None for other names."""
     found = _WINDOW.fullmatch(folder)
     return found and WindowSteps(found["stage"], int(found["first"]), int(found["last"]) if found["last"] else None)
 
 
 def ranks_of_run(names: Iterable[str]) -> set[int]:
-    """The ranks that left a sign of having been asked to record among the files of a run."""
+    """Return the ranks that have left files in a run."""
     known = list(names)
     return {rank for kind in (timeline, worker_log, mark) for rank in kind.ranks(known)}
 
@@ -211,7 +211,7 @@ class Listing(NamedTuple):
 
     @classmethod
     def of(cls, run: Path) -> Listing:
-        """That of a run folder."""
+        """Return the layout of a run folder."""
         windows: list[str] = []
         files: list[str] = []
         with os.scandir(run) as entries:

@@ -16,7 +16,7 @@ _IMPORTED: Final = time.time()
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of some machine. Where a system does not tell, a field is empty."""
+    """A process of any machine. Unknown fields are empty."""
 
     pid: int
     host: str
@@ -33,7 +33,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_alive(self) -> bool | None:
-        """Whether it is still there; None where nobody here can tell, as of another machine or container."""
+        """Whether it is alive; None for processes of other machines or containers."""
         if (self.host, self.boot, self.space) != (platform.node(), boot(), _space()):
             return None
         now = began(self.pid)
@@ -48,7 +48,7 @@ def _of(pid: int) -> Process:
 
 @cache
 def boot() -> str:
-    """What Linux draws when a machine starts, for containers too; empty elsewhere."""
+    """Return the boot id of Linux, also in containers; empty on other systems."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -62,7 +62,7 @@ def began(pid: int) -> str:
 
 
 def born_s(pid: int) -> float | None:
-    """When a process began, in seconds of `clock_s`; None if it has ended, or nobody may know."""
+    """Return the start of a process, in seconds of `clock_s`; None if unknown."""
     if _IS_LINUX:  # psutil takes 10 ms to import
         try:
             state, *columns = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

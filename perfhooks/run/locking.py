@@ -22,22 +22,21 @@ if TYPE_CHECKING:
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of a file system without locks, such as NFS without its lock service."""
 _LONGEST_S: Final = 3600
-"""Nothing that is done under a lock takes an hour: a file that has stood for one so long was left by a machine that
-died. Of a process of this machine filelock itself sees that it is gone."""
+"""Maximum age of a lock file, in seconds. Older files were left by a machine that died."""
 _POLL_S: Final = 0.05
 
 
 @contextmanager
 def locked(path: Path, timeout: float) -> Iterator[None]:
-    """Hold a lock. Where the file system has none, a file that is there only while it is held takes its place.
+    """Hold a lock. On file systems without locks, the existence of a file is the lock.
 
     Args:
         path: The lock's file.
-        timeout: How long to wait for another process, in seconds.
+        timeout: Maximum wait for another process, in seconds.
 
     Raises:
-        TimeoutError: Another process held it for so long.
-        OSError: The file cannot be made, or is a link, a hard one included: that may lead to a file of somebody else.
+        TimeoutError: Another process held the lock.
+        OSError: The file cannot be created, or is a link or hard link, which may lead to a foreign file.
     """
     with suppress(FileNotFoundError):
         check_plain(path, writes=True)

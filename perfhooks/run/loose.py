@@ -20,11 +20,11 @@ SHARE: Final = ".share"
 """How the name of a file ends that a trace was reduced to."""
 _NAMES: Final = (".json", ".json.gz")
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[\s*\{[^\]]{0,4096}?"ph"\s*:')
-"""Where the events begin: under their key, or in a file that is one list, with the first of them."""
+"""Begin of the events: after their key, or with the first one in a file that is a list."""
 _HEAD_BYTES: Final = 4 << 20
-"""Maximum length of what stands before the events of a trace; what Kineto writes there is some kilobytes."""
+"""Maximum bytes before the events of a trace. Kineto writes some kilobytes there."""
 _RANKS: Final = 1_000_000
-"""No job has so many; a larger number is none of a rank, and no file of a run could be called so."""
+"""Upper bound for the number of a rank."""
 # rank-0, inference_rank_3, rank34; TP-0 as SGLang calls its ranks
 _RANK: Final = re.compile(r"(?<![a-z])(?:rank|tp)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
@@ -33,9 +33,9 @@ class Loose(NamedTuple):
     """One trace."""
 
     path: str
-    """Where it is, or its URL."""
+    """Path or URL."""
     rank: int | None
-    """Of the process that recorded it; None where neither the trace nor its name says it."""
+    """Rank of the recording process; None if neither the trace nor its name has it."""
 
     @property
     def name(self) -> str:
@@ -44,10 +44,10 @@ class Loose(NamedTuple):
 
 
 def candidates(folder: str | Path) -> list[str]:
-    """Return the files of a folder that may be traces, or shares of them, sorted by name.
+    """Return the files of a folder that may be traces or summaries, sorted by name.
 
     Args:
-        folder: A folder, or its URL. Of folders below it, only those of torch_npu are searched. Of a file, the file.
+        folder: A folder, its URL, or a file. Subfolders are searched only if torch_npu wrote them.
     """
     if not remote.is_url(folder) and Path(folder).is_file():
         return [str(folder)]
@@ -82,16 +82,16 @@ def traces(folder: Path) -> list[Loose]:
 
 
 def lacking(folder: Path | str) -> str:
-    """What a folder without traces has none of, and what it has instead."""
+    """Describe a folder without traces."""
     other = None if remote.is_url(folder) else next(Path(folder).glob("*.pftrace*"), None)
     instead = f"; as for {other.name}, {OF_PERFETTO}" if other else ""
     return f"no *.json or *.json.gz with a list of traceEvents{instead}"
 
 
 def windows(found: Sequence[Loose]) -> list[list[Loose]]:
-    """The traces that belong together: the first one of each rank, the second ones and so on, by rank.
+    """Group traces into windows: the first trace of each rank, the second ones, and so on.
 
-    A trace of which no rank is known stays alone.
+    A trace without a rank is a group.
     """
     of_rank: dict[int, list[Loose]] = {}
     for each in found:
@@ -103,7 +103,7 @@ def windows(found: Sequence[Loose]) -> list[list[Loose]]:
 
 
 def _head(path: str) -> bytes | None:
-    """What stands before the events; None if it is no trace."""
+    """Return the text before the events; None if the file is no trace."""
     head = bytearray()
     with contextlib.suppress(OSError, TornArchiveError), opened(path) as file:
         for block in blocks(file):

@@ -1,4 +1,4 @@
-"""What ``run.json`` says of a run: who, when, where, and what was asked for."""
+"""The facts of a run in ``run.json``: command, time, machine and options."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _DECISIVE: Final = (
     *("CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32", "HIP_", "HSA_", "ROCR_", "MIOPEN_", "ZE_", "ASCEND_"),
     *("NCCL_", "RCCL_", "GLOO_", "UCX_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_"),
 )
-"""How the names of such variables begin; others may hold secrets, and are nobody's business."""
+"""Prefixes of stored environment variables. Others may hold secrets."""
 _MODEL: Final = "model name"
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=_MOST_RANKS)]
 
 
 class StepsBy(msgspec.Struct, frozen=True, kw_only=True):
-    """What ended a step, in a training that did not say so itself."""
+    """The step detector of a training without an integration."""
 
     what: str = ""
     """``loader``, ``optimizer``, ``batches``, ``backward``, ``call`` or ``process``; see
     `perfhooks.record.launch.step_detectors`."""
     fetches: float | None = None
-    """Batches that loaders were asked for in a step, the mean; known when the process has ended."""
+    """Mean number of batches per step; known at the end of the process."""
     updates: float | None = None
     """Steps of optimizers in a step, the mean."""
 
@@ -67,9 +67,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     revision: str = ""
     """The commit that was checked out where the program is; empty where that is no repository."""
     versions: dict[str, str] = {}
-    """Of what a reader of the files may need to know."""
+    """Versions of Python, torch and related packages."""
     machine: str = ""
-    """What computes: the model and number of its processors."""
+    """Model and number of CPUs."""
     environment: dict[str, str] = {}
     """The variables that decide how fast a training is."""
     remote: str | None = None
@@ -79,9 +79,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     schedule: dict[str, Any] | None = None
     """Which steps were to be recorded."""
     handlers: tuple[dict[str, Any], ...] = ()
-    """What was to be made of each window."""
+    """Handlers of each window."""
     options: dict[str, Any] = {}
-    """What was to be recorded."""
+    """Options of the recorder."""
     ranks: str | tuple[_Count, ...] | None = None
     """Which ranks were to record, as `perfhooks.core.options.said` says it."""
     steps_by: StepsBy | None = None
@@ -91,7 +91,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, job: Job, *, remote: str | None = None, **facts: Any) -> Manifest:
-        """That of a run which begins now."""
+        """Return the manifest of a run that begins now."""
         return cls(
             started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             host=job.node,
@@ -108,7 +108,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, run: Path) -> Manifest:
-        """That of a run folder; an empty one if the folder has none.
+        """Read the manifest of a run folder; an empty one if it is missing.
 
         Raises:
             PerfhooksError: It is broken, or of another format.
@@ -142,7 +142,7 @@ def environment() -> dict[str, str]:
 
 
 def machine() -> str:
-    """The model and number of the processors: ``16 x Intel(R) Xeon(R) Platinum 8480+``."""
+    """Return the model and number of CPUs: ``16 x Intel(R) Xeon(R) Platinum 8480+``."""
     model = ""
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
         lines = (line.partition(":") for line in file)

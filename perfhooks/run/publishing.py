@@ -1,12 +1,11 @@
-"""Writing into a run folder: a file has its name only when it is whole, and no link is followed on the way to it.
+"""Write into a run folder: a file gets its name when it is complete, and no link is followed.
 
-A run folder is data. Whoever made it, or can write into it while we do, may put a link wherever a name of ours is to
-be, or make one of a folder that was none a moment ago. So the folder of the run is opened, and everything below it is
-named from there, one name at a time:
+A run folder is data. Other users with write access may place links in it at any time. So the run folder is opened, and
+everything below it is opened from there, one name at a time:
 
     perf/latest          may be a link: the user has named it
       train-000012-14    opened from it, and no link
-        rank0.steps.csv  made, replaced and deleted in what was opened
+        rank0.steps.csv  created, replaced and deleted in the open folder
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CAN_NAME: Final = {os.open, os.mkdir, os.rmdir, os.unlink, os.rename, os.stat} <= os.supports_dir_fd
-"""Whether the system takes a name from an open folder; Windows does not: there each folder is looked at before."""
+"""Whether the system opens names relative to a folder. Windows does not: there each folder is checked before."""
 _FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
 _DESCRIPTORS: Final = Path("/proc/self/fd")
-"""Paths of what is open, on Linux."""
+"""Paths of open files, on Linux."""
 
 
 class _Opened:
@@ -50,14 +49,14 @@ class _Opened:
         self._given: set[str] = set()
 
     def __call__(self, name: str) -> str:
-        """A name in it, for a call that is told the descriptor as well."""
+        """Call a function with a name and the descriptor of its folder."""
         if self.descriptor is None:
             return str(self.path / name)
         self._given.add(name)
         return name
 
     def name_whole(self, error: OSError) -> None:
-        """Have an error name the path of what failed, and not the name alone."""
+        """Put the full path into an error."""
         if error.filename in self._given:
             error.filename = str(self.path / error.filename)
 
@@ -129,7 +128,7 @@ class OwnFolder:
 
     @contextmanager
     def lent(self) -> Iterator[Path]:
-        """A path of it for what opens files by theirs, as Kineto does: on Linux one that leads nowhere else."""
+        """Return a path for libraries that need one, such as Kineto; on Linux through the open folder."""
         with self.opened() as here:
             path = _DESCRIPTORS / str(here.descriptor)
             yield path if path.is_dir() else self.path
@@ -159,7 +158,7 @@ class OwnFolder:
 
 
 def _opened_below(here: _Opened, name: str) -> int | None:
-    """A folder in one that is open, unless something else has its name."""
+    """Open or create a folder in an open folder."""
     found = os.stat(here(name), dir_fd=here.descriptor, follow_symlinks=False)
     # Windows has junctions besides, which are folders by their mode
     is_junction = getattr(found, "st_file_attributes", 0) & getattr(stat, "FILE_ATTRIBUTE_REPARSE_POINT", 0)
@@ -169,9 +168,9 @@ def _opened_below(here: _Opened, name: str) -> int | None:
 
 
 def _give(here: _Opened, owner: os.stat_result) -> None:
-    """Give a folder of root's in which there is nothing to somebody.
+    """Change the owner of an empty folder of root.
 
-    One that has something in it may be another one of root's, put into the place of ours by who may write there.
+    A folder with content may be another folder of root that a user has moved there.
     """
     if here.descriptor is None or os.geteuid() != 0 or owner.st_uid == 0:
         return
@@ -200,12 +199,12 @@ def publish_json(path: Path, data: object) -> None:
 
 
 def draft_of(path: Path) -> Path:
-    """A name nobody else takes: nodes that share a folder may have equal host names and process numbers."""
+    """Return a unique name: nodes that share a folder may have equal host names and process numbers."""
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 
 def drafts(folder: Path) -> Iterator[Path]:
-    """Drafts in a folder, and in those below it, whose writers were killed: nobody has written there for a while."""
+    """Return the abandoned drafts in a folder and its subfolders."""
     for draft in folder.rglob(".*.tmp"):
         if _DRAFT.fullmatch(draft.name) and draft.lstat().st_mtime < time.time() - _DEAD_S:
             yield draft
@@ -213,11 +212,11 @@ def drafts(folder: Path) -> Iterator[Path]:
 
 _DRAFT: Final = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 _DEAD_S: Final = 600.0
-"""Whoever writes a file writes on within seconds, or, to a disk far away that does not answer, within minutes."""
+"""Minimum age of an abandoned draft, in seconds. A slow network disk may pause a writer for minutes."""
 
 
 def encoded(data: object) -> bytes:
-    """Data as JSON. Half a character, as Python makes of a path that is not UTF-8, is written as what it stands for."""
+    """Return data as JSON. Surrogates of paths that are not UTF-8 are written as their bytes."""
     try:
         return msgspec.json.encode(data, order="sorted")
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Reading what a run folder holds, which somebody else may have written: bounded, typed, and never through a link."""
+"""Read the files of a run folder, which other users may have written: bounded, typed, and never through a link."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ def is_plain(path: Path) -> bool:
 
 
 def check_plain(path: Path, *, writes: bool = False) -> None:
-    """Refuse to read or to write what is no file of its own.
+    """Refuse links, folders and FIFOs.
 
     Args:
         path: Where it is.
-        writes: Whether it is to be changed: then it may have no other name, as that may be one of somebody else.
+        writes: Whether the file will be changed. Then it may have no second name, which may be a foreign file.
 
     Raises:
-        FileNotFoundError: There is nothing.
+        FileNotFoundError: The file is missing.
         NotPlainError: It is a link, a folder or a FIFO.
     """
     _check(path, path.lstat(), writes=writes)
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY, folder: int | None = None) -> int:
-    """Open a file of its own; a FIFO does not block.
+    """Open a regular file; a FIFO does not block.
 
     Args:
         path: Where it is.
         flags: As for ``os.open``.
-        folder: The descriptor of the folder that it is in, where that is open.
+        folder: Descriptor of its folder, if it is open.
 
     Returns:
         Its descriptor.
@@ -81,7 +81,7 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
 
     Args:
         path: A file of its own.
-        most: How many bytes it may have.
+        most: Maximum size in bytes.
 
     Raises:
         OSError: It cannot be read, is no file of its own, or too large.
@@ -94,17 +94,17 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
 
 
 def read_json(path: Path, kind: type[T], what: str, most: int = LARGEST) -> T:
-    """What a file says.
+    """Read a JSON file.
 
     Args:
         path: A file of JSON.
-        kind: The type of what it holds.
-        what: What it should be, for the error: ``"the facts of a window"``.
+        kind: Type of the content.
+        what: Description for the error: ``"the facts of a window"``.
         most: How many bytes it may have.
 
     Raises:
         FileNotFoundError: There is none.
-        PerfhooksError: It cannot be read, is too large, or says something else.
+        PerfhooksError: It cannot be read, is too large, or has another type.
     """
     try:
         return msgspec.json.decode(read_bytes(path, most), type=kind)
@@ -115,19 +115,19 @@ def read_json(path: Path, kind: type[T], what: str, most: int = LARGEST) -> T:
 
 
 class _Format(msgspec.Struct):
-    """What says in which way the rest is written."""
+    """The number of a file format."""
 
     format: int
 
 
 def read_format(path: Path, kind: type[T], known: int, what: str) -> T:
-    """What a file says that begins with the number of its format, which is looked at first; else as `read_json`.
+    """Read a JSON file after a check of its format number, see `read_json`.
 
     Args:
         path: A file of JSON.
-        kind: The type of what it holds.
-        known: The number of the one format that is read.
-        what: What it should be, for the error.
+        kind: Type of the content.
+        known: The supported format.
+        what: Description for the error.
     """
     check_format(path, read_json(path, _Format, what).format, known)
     return read_json(path, kind, what)
@@ -153,7 +153,7 @@ def said(error: BaseException) -> str:
 
 
 def kind_of(found: os.stat_result) -> str:
-    """What something is that is no file."""
+    """Return a description of a path that is no regular file."""
     return next((name for test, name in _KINDS if test(found.st_mode)), "no file")
 
 

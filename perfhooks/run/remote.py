@@ -33,10 +33,10 @@ def local_folder(url: str | os.PathLike[str]) -> Path:
 
 
 def temporary_folder() -> Path:
-    """This user's folder for what waits to be finished or copied.
+    """Return the folder of this user for unfinished windows and copies.
 
     Raises:
-        PerfhooksError: Somebody else has made it, and could change what is in it.
+        PerfhooksError: Another user owns it and could change its content.
     """
     folder = Path(tempfile.gettempdir()) / f"perfhooks-{_user()}"
     with contextlib.suppress(FileExistsError):

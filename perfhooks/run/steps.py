@@ -1,15 +1,14 @@
-"""The steps of a run as its timelines tell them, and which of them count: the one rule of the house.
+"""Steps of a run from its timelines, and the only rule which of them count.
 
     step     0 1 2 3 4 ... 87 | 88 89 90 | 91 92 93 ... 99 | 60 61 62 63 ...      resumed from the checkpoint of step 60
     phase    w w w w w     w  | w  a  a  | w  w  w      w  | w  w  w  w
              first            |          |  one validates  | first
     counts         w w     w  | w  a  a  | w     w      w  |          w
 
-* A stretch is what one process ran in a row: it begins with the file, and where the numbers jump or go back. Of each
-  stretch the first steps do not count, as they start what is started once: a twentieth of it, from 3 to 10 steps.
-* Steps that were recorded are not compared with those that were not; warm-up counts as neither.
-* Of those that are left, one that takes more than three times the median had something else in it: validation, a
-  checkpoint, a pause. It is counted apart.
+* A stretch is a sequence of steps of one process. It begins with the file, and when the numbers jump or go back. The
+first steps of a stretch do not count, because they contain one-time work: a twentieth of it, from 3 to 10 steps. *
+Profiled and unprofiled steps are not compared with each other; warm-up steps count as neither. * A remaining step of
+more than three times the median contains a validation, a checkpoint or a pause. It is counted apart.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ if TYPE_CHECKING:
 FEWEST_FIRST: Final = 3
 MOST_FIRST: Final = 10
 OF_FIRST: Final = 20
-"""One in so many steps is a first one, between those bounds."""
+"""One of 20 steps is a first step, within the bounds above."""
 _LEAST_MEASURED: Final = 5
-"""Of fewer steps, nothing is said of what they wait for."""
+"""Minimum steps before their wait for data is reported."""
 _ROW_BYTES: Final = 68
 LAST: Final = CAPACITY * _ROW_BYTES
 """Bytes at the end of a file in which its last `CAPACITY` steps are."""
@@ -88,20 +87,20 @@ class Steps(NamedTuple):
 
     numbers: Ints
     is_idle: Flags
-    """Nobody recorded them."""
+    """Unprofiled steps."""
     is_recorded: Flags
     wall_ms: Values
     data_ms: Values
-    """What they waited for data; NaN where nobody measured."""
+    """Wait for data; NaN if unknown."""
     backward_ms: Values
-    """From their begin until their last backward pass began; NaN where nobody tells."""
+    """Time until the last backward pass began; NaN if unknown."""
     update_ms: Values
     """And until that pass ended."""
     is_first: Flags
     """One of the first steps of a stretch."""
 
     def unrecorded(self) -> Counted:
-        """Those that count, of the steps that nobody recorded."""
+        """Unprofiled steps that count."""
         return self._counted(self.is_idle)
 
     def typical(self) -> Counted:
@@ -113,7 +112,7 @@ class Steps(NamedTuple):
         return self._replace(is_first=begins).unrecorded()
 
     def recorded(self) -> Counted:
-        """Those that count, of the steps that were recorded."""
+        """Profiled steps that count."""
         return self._counted(self.is_recorded)
 
     def _counted(self, wanted: Flags) -> Counted:
@@ -133,7 +132,7 @@ class Counted(NamedTuple):
 
     @property
     def wall_ms(self) -> Values:
-        """What those took that had nothing else in them."""
+        """Wall times of steps without rare work."""
         return self.all_ms[~self.is_far]
 
     @property
@@ -146,7 +145,7 @@ class Counted(NamedTuple):
 
     @property
     def data_ms(self) -> Values:
-        """And what they waited for data."""
+        """Their waits for data."""
         return self.all_data_ms[~self.is_far]
 
     @property
@@ -170,30 +169,30 @@ class Counted(NamedTuple):
 
 _NO: Final = np.zeros(0)
 NONE: Final = Steps(_NO.astype(np.int64), _NO > 0, _NO > 0, _NO, _NO, _NO, _NO, _NO > 0)
-"""Of a loop that ran none."""
+"""Steps of an empty loop."""
 
 
 def read(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
-    """All steps of a timeline, by loop in the order of their first ones.
+    """Read all steps of a timeline, by loop.
 
     Args:
-        path: The file; one that is not there has no steps.
-        raw: Steps that are not in it yet, in their order.
+        path: The file; a missing file has no steps.
+        raw: Further steps that are not in the file yet.
 
     Raises:
-        OSError: It cannot be read, or is no file of its own.
+        OSError: The file cannot be read, or is no regular file.
         ValueError: Raw steps are broken.
     """
     return _steps(_text(path, None), [Rows.load(each) for each in raw])
 
 
 def read_last(path: Path) -> dict[str, Steps]:
-    """The same of the last steps, `CAPACITY` or more: in the same time however long the file is."""
+    """Read the last steps, `CAPACITY` or more, in constant time."""
     return _steps(_text(path, LAST))
 
 
 def read_in_training(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
-    """The same of about 5,000 last steps, without polars: for the training, which does not import it."""
+    """Read about 5,000 last steps without polars, which a training does not import."""
     rows = [row[:7] for row in parsed(_SEAM + b"\n" + _text(path, _LAST_BYTES))]
     for stage, numbers, phases, *times in (_plain(Rows.load(each)) for each in raw):
         rows += [(stage, *row) for row in zip(numbers, phases, *times, strict=True)]
@@ -213,11 +212,11 @@ def _plain(rows: Rows) -> tuple[Any, ...]:
 
 
 def read_last_of(paths: Iterable[Path], most: int) -> list[dict[str, Steps]]:
-    """The same of several files at once: of small ones, to begin with each takes longer than to read it.
+    """Read the last steps of several files at once, which is faster for small files.
 
     Args:
         paths: The files.
-        most: Bytes that are read at the end of each.
+        most: Bytes that are read at the end of each file.
     """
     texts = [_text(path, most) for path in paths]
     if any(b",-2," in text for text in texts):  # which might be taken for the begin of another file
@@ -230,7 +229,7 @@ def read_last_of(paths: Iterable[Path], most: int) -> list[dict[str, Steps]]:
 
 
 def read_sample(path: Path) -> dict[str, Steps]:
-    """The same of all steps while they are few, later of stretches all over the file: to draw them."""
+    """Read a sample of all steps for a chart."""
     try:
         size = path.lstat().st_size
     except FileNotFoundError:
@@ -259,13 +258,13 @@ def _text(path: Path, most: int | None) -> bytes:
 
 
 def _steps(text: bytes, raw: Iterable[Rows] = ()) -> dict[str, Steps]:
-    """The steps of a timeline's text, which anybody may have written: a row that is none, or torn, is left out."""
+    """Parse the text of a timeline. Invalid and torn rows are dropped."""
     known = _rows(text, raw)
     return {str(stage): _of_loop(rows) for (stage,), rows in known.group_by("stage", maintain_order=True)}
 
 
 def _rows(text: bytes, raw: Iterable[Rows] = ()) -> DataFrame:
-    """The same as a table, in which ``file`` says behind how many `_FILE` a step stands, and ``part`` of `_SEAM`."""
+    """Parse several timelines into one table with the columns ``file`` and ``part``."""
     import polars as pl
 
     schema = {"stage": pl.String, "step": pl.Int64, "phase": pl.String, **dict.fromkeys(_TIMES, pl.Float64)}
@@ -294,10 +293,9 @@ def _of_loop(rows: DataFrame) -> Steps:
 
 
 WAITS_HEADER: Final = "stage,first,last,wall_ms,thread_ms,process_ms,waited_ms,others_ms\n"
-"""Of ``rank0.processor.csv``, which has a line for about each second of a run: of the steps from ``first`` on, before
-``last``, what they took, what of it the thread that steps computed, and all threads of the process together, for how
-long that thread could have run and waited for a processor, and for how long a processor of this machine, the mean of
-all, was used by other programs than this and those that it started; empty where that is not known."""
+"""Columns of ``rank0.processor.csv``, which has a line for each second of a run: the steps from ``first`` to before
+``last``, their wall time, CPU time of the stepping thread, CPU time of all threads, run-queue wait of the stepping
+thread, and mean CPU time per CPU of programs outside the job; empty if unknown."""
 _MOST_WAITS: Final = 16 << 20
 """Bytes that are read: three days of them."""
 _LONGEST_MS: Final = 1e12
@@ -335,23 +333,23 @@ def _written(value: float) -> str:
 
 
 class Waits(NamedTuple):
-    """How much of a loop's time was a wait for a processor."""
+    """Run-queue wait of a loop."""
 
     stretches: tuple[Stretch, ...]
 
     @classmethod
     def of_share(cls, share: float) -> Waits:
-        """Where only the share of a whole run is known, as a status says it."""
+        """Make it from the share of a whole run in a status file."""
         return cls((Stretch(0, _LAST, 1.0, 1.0, 1.0, share),))
 
     @property
     def computed(self) -> float:
-        """What share of its time the thread that steps computed."""
+        """CPU time of the stepping thread as a share of its time."""
         return min(sum(row.thread_ms for row in self.stretches) / sum(row.wall_ms for row in self.stretches), 1.0)
 
     @property
     def others(self) -> float | None:
-        """What share of the machine's processors other programs used meanwhile; None where that is not known."""
+        """Share of the machine's CPUs that other programs used; None if unknown."""
         used = sum(row.others_ms for row in self.stretches) / sum(row.wall_ms for row in self.stretches)
         return None if math.isnan(used) else min(used, 1.0)
 
@@ -372,10 +370,10 @@ _MOST: Final = 0.999
 
 
 def read_waits(path: Path, stage: str) -> Waits | None:
-    """What the file of a rank says of a loop, which anybody may have written: a row that is none, or torn, is left out.
+    """Read the run-queue wait of a loop. Invalid and torn rows are dropped.
 
     Returns:
-        None where it says nothing.
+        None if the file has no rows of the loop.
     """
     try:
         with os.fdopen(open_plain(path), "rb") as file:

@@ -1,4 +1,4 @@
-"""The clock of every step, profiled or not: what a step costs when nobody looks."""
+"""The clock of every step, profiled or unprofiled."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Row(NamedTuple):
     wall_ms: float
     data_ms: float | None
     backward_ms: float | None = None
-    """From the step's begin until its last backward pass began; None where nobody tells."""
+    """Time until the last backward pass of the step began; None if unknown."""
     update_ms: float | None = None
     """And until that pass ended, and an update could begin."""
 
@@ -79,7 +79,7 @@ def parsed(text: bytes) -> Iterator[Row]:
 
 
 class Aside(NamedTuple):
-    """A validation or a checkpoint, which is no part of what every step does."""
+    """A validation or a checkpoint, which only a few steps have."""
 
     step: int
     """The step in which it began."""
@@ -96,9 +96,9 @@ class Ended(NamedTuple):
     begins: np.ndarray
     ends: np.ndarray
     waits: np.ndarray
-    """For data; -1 where nobody measured."""
+    """Wait for data; -1 if unknown."""
     backwards: np.ndarray
-    """From their begin until their last backward pass began; -1 where nobody tells."""
+    """Time until the last backward pass began; -1 if unknown."""
     updates: np.ndarray
     """And until that pass ended."""
 
@@ -126,7 +126,7 @@ class Timeline:
         self._rare_until: dict[str, int] = {}
         self._begins: dict[int, int] = {}
         self.is_kept = False
-        """Whether we keep the loop waiting, between two steps, until the next one is said to begin."""
+        """Whether perfhooks keeps the loop waiting until the next step begins."""
         self._tail = Ended(*(np.empty(0, np.int64) for _ in Ended._fields))
         """The last steps that were taken."""
         self.taking = threading.Lock()
@@ -150,12 +150,12 @@ class Timeline:
 
     @property
     def data_asked(self) -> Callable[[int], None]:
-        """Takes the clock when a batch, or a pass over a loader, is asked for: what came before is no wait for data."""
+        """Record the time of a request for a batch. Earlier time is no wait for data."""
         return self._asked.append
 
     @property
     def passed_back(self) -> Callable[[Iterable[int]], None]:
-        """Takes when a backward pass began and when it ended, both at once: one that fails has neither."""
+        """Record the begin and end of a backward pass that succeeded."""
         return self._passes.extend
 
     def set_aside(self, begin: int, end: int, part: str = labels.VALIDATION, line: str = "") -> None:
@@ -187,7 +187,7 @@ class Timeline:
         return taken
 
     def aside_within(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """What of a stretch of time was set aside."""
+        """Return the excluded part of an interval."""
         return [
             (max(first, begin), min(last, end)) for first, last in list(self._aside) if first < end and last > begin
         ]
@@ -221,7 +221,7 @@ class Timeline:
 
     @property
     def reached(self) -> int:
-        """The number of the step that goes on; to be asked under ``taking``."""
+        """Return the number of the current step. Call it under ``taking``."""
         return self._first + len(self._ends)
 
     def begin_of(self, step: int) -> int | None:
@@ -235,9 +235,9 @@ class Timeline:
         return self._ends[place] if 0 <= place < len(self._ends) else None
 
     def walls_since(self, step: int) -> tuple[int, np.ndarray]:
-        """The first step from ``step`` on that has ended, and the wall times from it on; to be asked under ``taking``.
+        """Return the first ended step from ``step`` on and the wall times from it on. Call it under ``taking``.
 
-        For a watcher, which asks every second: what :meth:`since` tells of waits besides costs three times as much.
+        The watcher calls it every second; :meth:`since`, which adds waits, takes three times as long.
         """
         place = step - self._first
         if place <= 0:  # steps were taken meanwhile
@@ -251,7 +251,7 @@ class Timeline:
         return step, walls
 
     def since(self, step: int) -> Ended:
-        """The steps from ``step`` on that have ended, as far as they are still known; to be asked under ``taking``."""
+        """Return the ended steps from ``step`` on that are still stored. Call it under ``taking``."""
         columns = [np.concatenate(both) for both in zip(self._tail, self._read()[0], strict=True)]
         return Ended(*(column[columns[0] >= step] for column in columns))
 
@@ -287,7 +287,7 @@ class Timeline:
         return Ended(first + np.arange(len(ends)), begins, ends, waits, *last_passes), int(inside.sum()), over, passed
 
     def _forget(self, count: int, arrived: int, asked: int, last_end: int) -> None:
-        """Remove what was taken; where the next step begins is known first, so that nobody takes it for the first."""
+        """Remove stored steps. The begin of the next step is set first, so that it is not taken for the first step."""
         following = self._first + count
         self._begins.setdefault(following, last_end)
         for step in list(self._begins):
@@ -322,9 +322,9 @@ def _is_aside(times: np.ndarray, aside: list[tuple[int, int]]) -> np.ndarray:
 
 
 def _waits(begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray, known: array[int]) -> np.ndarray:
-    """The wait for data in each step: that for its first batch, and for each later one that was asked for.
+    """Return the wait for data in each step: for its first batch, and for each later requested batch.
 
-    Of a later batch that nobody asked for it is not known how much of the time since the last one was work.
+    The wait for a later batch without a request is unknown.
     """
     asked = _last_asked(known, arrivals)
     is_first = np.diff(owner, prepend=-1) != 0
@@ -347,7 +347,7 @@ def _last_passes(begins: np.ndarray, ends: np.ndarray, passes: np.ndarray) -> np
 
 
 def _last_asked(asked: array[int], arrivals: np.ndarray) -> np.ndarray:
-    """When each batch was asked for, or the pass that it is of; long ago where nobody said."""
+    """Return the time of the request of each batch, or of its pass."""
     known = np.array([np.iinfo(np.int64).min, *asked])
     found: np.ndarray = known[np.searchsorted(known, arrivals, side="right") - 1]
     return found
@@ -363,7 +363,7 @@ class Rows(NamedTuple):
     walls: np.ndarray
     """Nanoseconds."""
     waits: np.ndarray
-    """Nanoseconds; -1 where nobody measured, as for those below."""
+    """Nanoseconds; -1 if unknown, also in the fields below."""
     backwards: np.ndarray
     updates: np.ndarray
 
@@ -386,7 +386,7 @@ class Rows(NamedTuple):
                 file.write((_before(file) + "".join(lines)).encode("utf-8", "replace"))
 
     def save(self, file: IO[bytes]) -> None:
-        """Write as they are: fifty times as fast as text, for somebody else on this machine to :meth:`load`."""
+        """Write the steps in binary form, fifty times as fast as text. :meth:`load` reads them on this machine."""
         file.write(f"{in_timeline(self.stage)}\n".encode("utf-8", "replace") + np.array(self[1:], np.int64).tobytes())
 
     @classmethod
@@ -415,7 +415,7 @@ def in_timeline(stage: str) -> str:
 
 
 def _before(file: IO[bytes]) -> str:
-    """What new rows need before them: a header, or the end of a row that was torn when the disk was full."""
+    """Return the header, or a line end after a torn row."""
     if not file.seek(0, os.SEEK_END):
         return HEADER
     file.seek(-1, os.SEEK_END)

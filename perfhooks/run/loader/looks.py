@@ -1,4 +1,4 @@
-"""Where the workers of a loader were in a window, of the looks at their stacks."""
+"""Stack samples of loader workers in a window."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTS: Final[dict[Part, str]] = {
     "hand_over": "passes batches to the training",
     "idle": "is idle: its prefetch queue is full",
 }
-"""What a worker does, each nanosecond in one of them."""
+"""Parts of a worker's time; each nanosecond belongs to one of them."""
 
 _ALONE: Final = ("hand_over", "idle")
 """Parts that are not the dataset's."""
@@ -32,7 +32,7 @@ _FRAME: Final = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)")
 
 
 class WorkerSamples(msgspec.Struct, frozen=True):
-    """Where one worker was in a window."""
+    """Stack samples of one worker in a window."""
 
     worker: int
     looks: int
@@ -62,10 +62,10 @@ class WorkerPlace(msgspec.Struct):
 
 
 def places(looked: Iterable[WorkerSamples]) -> list[WorkerPlace]:
-    """The user's own functions in which workers spent their time, with all that these called; most time first.
+    """Return the user's functions by worker time, including callees, largest first.
 
-    Where no code of the user's is on a stack, its innermost function stands for itself; what a worker does outside of
-    its datasets is one place each. Together they are the workers' time, to the nanosecond.
+    A stack without user code counts for its innermost function. Work outside of datasets is one row per part. The rows
+    sum to the time of the workers, to the nanosecond.
     """
     lines: dict[tuple[str, str], dict[int, int]] = {}
     found: dict[tuple[str, str], dict[Part, int]] = {}
@@ -91,7 +91,7 @@ def _place(stack: str) -> tuple[str, str, int]:
 
 
 def folded(looked: Iterable[WorkerSamples]) -> dict[str, int]:
-    """The stacks of all workers, with what they did there as leaf, and nanoseconds; most first."""
+    """Return the folded stacks of all workers in nanoseconds, with the part as leaf, largest first."""
     found: dict[str, int] = {}
     for each in looked:
         for stack, parts in each.stacks.items():

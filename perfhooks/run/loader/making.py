@@ -1,4 +1,4 @@
-"""What the workers of a loader did, as they tell it themselves."""
+"""Work of the workers of a loader."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import msgspec
 
 
 class WorkerCounts(msgspec.Struct, frozen=True):
-    """What one worker did between two moments."""
+    """Work of one worker between two times."""
 
     worker: int
     """Its number, from 0 on."""
     pid: int
     batches: int
-    """That it made."""
+    """Finished batches."""
     wall_s: float
     """Between the two moments."""
     making_s: float
     """Spent on making batches: reading, decoding, collating."""
     processor_s: float
-    """What its processors computed meanwhile."""
+    """CPU time, in seconds."""
     squares: float
     """The sum of the squares of the seconds that each batch took."""
     longest_s: float
     """The batch that took longest."""
     waited_s: float
-    """In which nothing was asked of it: it had made all that may be made ahead."""
+    """Idle time in seconds, with a full prefetch queue."""
     handed_over_s: float
     """Spent on handing batches over to the training."""
     memory_bytes: int | None
     """Its own, not shared with the training; None where the system does not tell."""
     queued_s: float | None = None
-    """Of the making, in which it could have run and waited for a processor; None where the system does not tell."""
+    """Run-queue wait in seconds, within the work; None if unknown."""
