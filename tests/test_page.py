@@ -214,7 +214,7 @@ def test_the_page_says_of_each_window_what_ending_it_cost(chromium, recorded, tm
     path = tmp_path / "report.html"
     path.write_text(page.render(given), encoding="utf-8")
     chromium.open(path)
-    said = "Ending this window held the training for"
+    said = "The end of this window stopped the training for"
     assert f"{said} 42 ms, for a trace of 6.68 MiB." in texts(chromium, "#checks")[0]
     choose = "(each => { each.value = each.options[0].value; each.dispatchEvent(new Event('change')); })"
     chromium.run(f"{choose}(document.querySelector('select')); 0")
@@ -641,7 +641,7 @@ def test_the_first_screen_says_how_long_a_rank_only_waits(chromium, tmp_path):
     slow_steps.append(folder / "rank1.slow.csv", rows)
     chromium.open(report.write(folder))
     assert texts(chromium, ".stat")[-1] == "38%waiting for other ranks"
-    said = "301 of 12,000 steps took much longer than the others, 6.5 s in all. Causes: garbage collection 300, data 1."
+    said = "301 of 12,000 steps were slow, 6.5 s in all. Causes: garbage collection 300, data 1."
     assert texts(chromium, ".slow-line") == [f"{said} See each."]
     assert texts(chromium, "#slow .lead") == [f"{said} These are the longest 200 of 301."]
     assert texts(chromium, "#slow tbody tr:first-child td")[:5] == ["90", "500", "50", "data", HOSTILE]

@@ -105,7 +105,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "Estimated batches per second of this many workers. They share the CPUs with the training and other "
             "processes, and their waits overlap. The estimate is from the measured cost of a batch."
         ),
-        "of the demand": "Supplied batches, as a percentage of the batches that a step without waits consumes.",
+        "demand": "Supplied batches, as a percentage of the batches that a step without waits consumes.",
         "waits": "The percentage of the step in which it would wait for data.",
         "step": "The estimated step time, with the wait for data.",
     },

@@ -1,7 +1,7 @@
-// The address of what is shown, to be sent to others: what stands after # names a section or table, the window, the
-// rank, and what is searched in the table (find), how it is grouped (by) and sorted (sort), and its open row (at).
+// Addresses of views, for links. The part after # has a section or table, the window, the rank, and the state of the
+// table: its search (find), grouping (by), order (sort) and open row (at).
 
-const places = new Map(); // of what answers to addresses: a table, the flame graph
+const places = new Map(); // views that react to addresses: tables and the flame graph
 
 function readAddress() {
   const [id, query] = location.hash.slice(1).split("?");
@@ -9,18 +9,18 @@ function readAddress() {
   try {
     name = decodeURIComponent(id);
   } catch (error) {
-    // no address of ours: it names nothing here
+    // the address is of another kind
   }
   return { id: name, given: Object.fromEntries(new URLSearchParams(query || "")) };
 }
 
-// what is named of one table; nothing where the address is about another
+// the state of one table in the address; empty if the address is about another one
 function addressOf(id) {
   const { id: named, given } = readAddress();
   return named === id ? given : {};
 }
 
-// the window and rank as far as there are several
+// the window and rank, if there are several
 function whereabouts() {
   return typeof currentPlace === "function" ? currentPlace() : {};
 }
@@ -30,16 +30,16 @@ function address(id, given) {
   return `#${encodeURIComponent(id)}${every.length ? `?${new URLSearchParams(every)}` : ""}`;
 }
 
-// a change by hand is no step to go back to
+// changes by the user add no entry to the history of the browser
 function noteAddress(id, given) {
   try {
     history.replaceState(null, "", address(id, given));
   } catch (error) {
-    // some browsers allow no such thing in a file; the page works without
+    // some browsers forbid this for local files; the report works without it
   }
 }
 
-// the element that an address names
+// the element of an address
 function target(id) {
   const tables = [...document.querySelectorAll("[data-table]")];
   return document.getElementById(id) || tables.find((each) => each.dataset.table === id);

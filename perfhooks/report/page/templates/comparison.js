@@ -1,4 +1,4 @@
-// Two runs: the verdict, what differs besides, the way from A's step to B's, and tables with both columns.
+// Two runs: the verdict, other differences, the change from A's step to B's, and tables with both columns.
 
 const SECTIONS = {
   overview: "Overview",
@@ -92,7 +92,7 @@ function overview() {
   );
 }
 
-// bars that begin where the one before has ended
+// each bar starts at the end of the previous one
 function waterfall() {
   if (!DATA.reasons.length || !isTime) return null;
   const rows = DATA.reasons.filter((row) => row.difference !== 0);
@@ -110,7 +110,7 @@ function waterfall() {
     low = Math.min(low, level);
     high = Math.max(high, level);
   }
-  // from zero, unless the difference is then too narrow to see
+  // the axis starts at zero, unless the difference is then invisible
   const from = high - low < high / 4 ? Math.max(low - (high - low) / 4, 0) : 0;
   const place = (value) => ((value - from) / (high - from || 1)) * 100;
   const line = (what, first, last, kind, text) => [

@@ -1,8 +1,8 @@
-// Taking things along: rows as CSV or for a spreadsheet, lines of code.
+// Copies of rows, as CSV or for a spreadsheet, and of lines of code.
 
-// as RFC 4180 has it
+// by RFC 4180
 const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text);
-// cells of a spreadsheet end at tabs and lines
+// tabs and line breaks separate cells of a spreadsheet
 const flat = (text) => text.replace(/[\t\r\n]+/g, " ");
 
 function written(columns, rows, between, escape) {
@@ -16,7 +16,7 @@ async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch (error) {
-    // a browser that keeps the clipboard from files still copies what is selected
+    // some browsers deny the clipboard to local files, but copy a selection
     const area = el("textarea", { class: "hidden", "aria-hidden": "true" });
     area.value = text;
     document.body.append(area);

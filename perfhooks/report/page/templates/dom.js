@@ -1,4 +1,4 @@
-// Elements and numbers. Whatever comes from a trace becomes a text node, never markup.
+// Elements and numbers. Strings from a trace become text nodes, never markup.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const DEFINITIONS = JSON.parse(document.getElementById("definitions").textContent);
@@ -37,7 +37,7 @@ function grouped(number, decimals) {
   return number.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
 }
 
-/* How numbers are written: the rules of perfhooks/core/words.py, which a test holds together with these. */
+/* Formats of numbers, as in perfhooks/core/words.py. A test compares both. */
 
 const threeDigits = (value) => Number(value.toPrecision(3));
 
@@ -115,9 +115,9 @@ function windowName(window_) {
     : `${stageName(window_.stage)} without steps`;
 }
 
-const moduleNames = new Map(); // what the model of the window that is shown calls the frames of its modules
+const moduleNames = new Map(); // names in the model by frame, for the modules of the shown window
 
-// a Python frame, file.py(12): function, or a module, with what one looks for first
+// a Python frame, file.py(12): function, or a module, with the function or name first
 function frameName(name) {
   if (moduleNames.has(name)) return `${moduleNames.get(name)}  ${name.replace("nn.Module: ", "")}`;
   const match = /^(.+)\((\d+)\): (.+)$/.exec(name) || /^(.+\.py)(): (.+)$/.exec(name);
@@ -126,12 +126,12 @@ function frameName(name) {
   return `${match[3]}  ${parts[parts.length - 1]}${match[2] && `:${match[2]}`}`;
 }
 
-// C++ names say much that every kernel has
+// C++ names have parts that all kernels share
 function kernelName(name) {
   return name.replace(/^void /, "").replace(/\b(?:at::native::|\(anonymous namespace\)::)/g, "");
 }
 
-/* Definitions. Columns have theirs as tooltips; a section has those that no column of it has. */
+/* Definitions. Columns show theirs as tooltips. A section shows the definitions that no column shows. */
 
 const definedByColumns = new Set();
 
@@ -164,14 +164,14 @@ function showTooltip(event) {
 for (const kind of ["mouseover", "focusin"]) document.addEventListener(kind, showTooltip);
 document.addEventListener("keydown", (event) => (tooltip.hidden = tooltip.hidden || event.key === "Escape"));
 
-// entries: [label, name of a colour]; what the colours of a chart mean, written in one way
+// legend of a chart; entries: [label, name of a colour]
 function legend(entries) {
   const entry = ([label, name]) =>
     el("span", null, el("i", { class: "chip", style: { background: `var(--${name})` } }), label);
   return el("p", { class: "legend" }, entries.map(entry));
 }
 
-// a path without its middle; the first folder and the file stay
+// a path without its middle: the first folder and the file remain
 function shortPath(path) {
   const parts = path.split("/");
   let left = path;

@@ -1,8 +1,8 @@
-// Lines of evidence with links to what they name: rows of tables, frames of the flame graph, steps.
+// Links in lines of evidence: to rows of tables, frames of the flame graph, and steps.
 
-const SHORTENED = 80; // letters of a name in evidence
+const SHORTENED = 80; // maximum characters of a name in evidence
 
-// where each name of a window is shown; the first table that has it
+// the first table with each name of a window
 function namesOf(details) {
   const found = new Map();
   const add = (table, names) => {
@@ -20,10 +20,10 @@ function namesOf(details) {
   return found;
 }
 
-// names that could be words of a sentence count only where a line is about them
+// names that are also common words count only if the line is about them
 const isPlain = (name) => /::|\.py\(\d+\): /.test(name);
 
-// whether a name stands by itself at a place of a line
+// whether the name at this position is a whole word
 function stands(line, from, name) {
   const after = line.slice(from + name.length);
   if (!isPlain(name)) return from === 0 && /^(: |, self)/.test(after);
@@ -50,7 +50,7 @@ function stepsIn(line, steps) {
     }));
 }
 
-// a text and its links, the longest first where two claim the same letters
+// a text with links; the longest name wins if two overlap
 function linked(line, links) {
   const chosen = [];
   for (const each of links.sort((a, b) => b.to - b.from - (a.to - a.from)))
@@ -64,7 +64,7 @@ function linked(line, links) {
   return [...pieces, line.slice(done)];
 }
 
-// a function that makes the links of a line; without details, as for findings about a whole run, there are none
+// a function that adds links to a line; without details (findings about a whole run), it adds none
 function evidenceLinks(details) {
   const names = namesOf(details);
   const steps = new Set(column((details.steps || {}).rows, "step") || []);

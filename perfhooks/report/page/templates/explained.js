@@ -1,4 +1,4 @@
-// A second window has the lines, modules and shapes of one that was recorded without them: never its times.
+// A second window supplies lines, modules and shapes for a window without them. Its times are not used.
 
 function withExplanation(window_, details) {
   const found = (DATA.explanations || {})[window_.stage];
@@ -9,7 +9,7 @@ function withExplanation(window_, details) {
   return { ...details, ...parts, limits, operators, explanation: found };
 }
 
-/* Above what a second window tells. */
+/* The lead of a section whose data is from the second window. */
 function explanationLead(details, text) {
   const found = details.explanation;
   if (!found) return text;

@@ -1,4 +1,4 @@
-// Figures: plotly, unpacked when the first one comes into sight, in the colours of the page.
+// Charts by plotly, in the colours of the report. plotly is decompressed when the first chart becomes visible.
 
 const PARTS = [
   ["data_ms", "waiting for data"],
@@ -26,14 +26,14 @@ const OF_RANKS = [
   ["wait_ms", "wait for other ranks"],
 ];
 const LEGEND = { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom" };
-const HORIZONTAL = 14; // as many bars as can lie one below the other
+const HORIZONTAL = 14; // maximum number of horizontal bars
 
 let loading = null;
 const figures = new Map();
 const probe = el("i", { class: "hidden" });
 document.body.append(probe);
 
-// the colours are those of page.css; plotly needs them as numbers
+// the colours of page.css, as the numbers that plotly needs
 function colour(name) {
   probe.style.color = `var(--${name})`;
   return getComputedStyle(probe).color;
@@ -57,7 +57,7 @@ async function unpack(text) {
   document.head.append(script);
 }
 
-// make() gives {traces, layout}; called again when colours change
+// make() returns {traces, layout}; it is called again when colours change
 function figure(label, heightPx, make) {
   const box = el("div", { class: "figure", role: "img", "aria-label": label, style: { height: `${heightPx}px` } });
   figures.set(box, make);
@@ -160,7 +160,7 @@ function stacked(rows, parts, across, cut) {
   });
 }
 
-// where bars are cut so that the usual ones can be read; null if none is much longer than the others
+// the length at which bars are cut, so that usual bars stay readable; null if there are no outliers
 function cutOf(values) {
   const sorted = values.filter(known).sort((a, b) => a - b);
   const most = 3 * sorted[Math.floor((sorted.length - 1) / 2)];
@@ -168,8 +168,7 @@ function cutOf(values) {
   return usual.length < sorted.length && usual.length && most > 0 ? 1.15 * usual[usual.length - 1] : null;
 }
 
-/* One bar for each step or rank, of its parts; with a baseline that of an unprofiled step, cut at the end if there is
-   one. */
+/* One bar of parts for each step or rank. baseline adds a bar for the unprofiled step; end is where bars are cut. */
 function barsFigure(label, rows, parts, { baseline = null, end = null } = {}) {
   const across = rows.length <= HORIZONTAL;
   const unprofiled = across && known(baseline) ? ["unprofiled"] : [];
@@ -182,7 +181,7 @@ function barsFigure(label, rows, parts, { baseline = null, end = null } = {}) {
       : axis({ showgrid: false, tickformat: "d", title: { text: unit, standoff: 4 } });
     const [length, place, other] = across ? ["x", "y", "y"] : ["y", "x", "x"];
     const line = { [`${length}0`]: baseline, [`${length}1`]: baseline, [`${other}0`]: 0, [`${other}1`]: 1 };
-    // a break mark and the value at the end of each bar that is cut
+    // a break mark and the value at the end of each cut bar
     const breaks = rows
       .map((row) => [row, parts.reduce((sum, [key]) => sum + (row[key] || 0), 0)])
       .filter(([, whole]) => end !== null && whole > end)
@@ -266,7 +265,7 @@ function timelineFigure(rows) {
     return {
       traces,
       layout: {
-        // a few steps would get ticks between two of them
+        // with few steps, plotly would put ticks between them
         xaxis: axis({
           showgrid: false,
           tickformat: "d",
@@ -340,7 +339,7 @@ function memoryFigure(device, levels, peak) {
   return figure(`Memory of ${device} over time`, 280, make);
 }
 
-/* Operators by what they compute for each byte, and how fast, under the most that the device can do. */
+/* Operators by operations per byte and speed, with the limits of the device. */
 function rooflineFigure({ points, roofs, gb_per_s: speed }) {
   const rows = rowsOf(points);
   const slope = speed / 1000; // TFLOP/s for each FLOP/byte
@@ -400,10 +399,10 @@ function rooflineFigure({ points, roofs, gb_per_s: speed }) {
       margin: { l: 8, r: 16, t: 16, b: 40 },
     },
   });
-  return figure("How fast each operator was, beside what the device can do at most; the table below has it", 320, make);
+  return figure("Speed of each operator and limit of the device; the table below has the numbers", 320, make);
 }
 
-/* One lane for each counter, over the time of the steps; a line between two steps. */
+/* One lane for each counter over the time of the steps, with lines between steps. */
 function countersFigure({ parts, lanes, count }) {
   const place = (i) => 1 - (i + 1) / lanes.length;
   const times = parts.begin_ms.flatMap((begin, i) => [begin, parts.end_ms[i]]);
@@ -457,7 +456,7 @@ function countersFigure({ parts, lanes, count }) {
     "div",
     { class: "counters" },
     el("h3", null, "Counters during the steps"),
-    figure("What each counter was during the steps, in lanes", 34 + 62 * lanes.length, make),
+    figure("Counters over the steps, one lane for each", 34 + 62 * lanes.length, make),
     count > lanes.length
       ? el("p", { class: "muted" }, `${lanes.length} of ${count}: perfhooks show --table counters has all.`)
       : null,

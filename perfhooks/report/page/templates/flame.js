@@ -1,4 +1,4 @@
-// Flame graphs: columns of nodes, drawn from the frame one looks at downwards.
+// Flame graphs: columns of nodes, drawn from the zoomed frame downwards.
 
 const FRAME_KINDS = ["code", "library", "module", "operator", "runtime", "label", "kernel", "other"];
 const KIND_NAMES = {
@@ -33,7 +33,7 @@ function flameTree(flame) {
   return nodes;
 }
 
-// the thread of the steps, if it is one of several: others mostly wait
+// the thread of the steps, if there are several threads: others mostly wait
 function stepThread(nodes) {
   const holds = nodes.map((node) => node.kind === "label" && node.name === "step");
   const marks = [...holds];
@@ -42,7 +42,7 @@ function stepThread(nodes) {
   return threads.length === 1 && !marks[threads[0]] ? threads[0] : 0;
 }
 
-// where all stacks are one the graph begins at its innermost frame of the user, else where it branches
+// the first zoomed frame: the innermost frame of the user before the stacks branch, else the branch
 function firstBranch(nodes) {
   let place = stepThread(nodes);
   let own = nodes[place].kind === "code" ? place : null;
@@ -54,7 +54,7 @@ function firstBranch(nodes) {
   return nodes[place].children.length ? place : nodes[place].parent;
 }
 
-// of two runs: red where this one takes longer, blue where the other does, the stronger the more of the whole it is
+// comparison of two runs: red if this run takes longer, blue if the other one does; stronger for larger differences
 function changed(node) {
   if (!known(node.before)) return null;
   const most = Math.max(node.value, node.before);
@@ -63,7 +63,7 @@ function changed(node) {
   return strength === 0 ? "d-same" : `d-${share > 0 ? "more" : "less"}-${strength}`;
 }
 
-// id names the graph in addresses: what is searched (find), which time (by), and the frame that is looked at (at)
+// id is the graph in addresses: its search (find), measure (by), and zoomed frame (at)
 function flameGraph(flames, id) {
   let which = Object.keys(flames)[0];
   let nodes,
@@ -102,7 +102,7 @@ function flameGraph(flames, id) {
     const at = root === firstBranch(nodes) ? null : nodes[root].name;
     noteAddress(id, { find: search.value.trim(), by, at });
   }
-  // what the address says: of the frames of this name the widest is looked at, in the time where it is
+  // the address: zoom into the widest frame with this name, in the measure that has it
   function take({ find, by, at }) {
     words = (find || "").toLowerCase();
     search.value = find || "";
@@ -159,7 +159,7 @@ function flameGraph(flames, id) {
       width > 2 ? frameName(node.name) : "",
     );
   }
-  // time in frames that match, each moment once
+  // total time of matching frames, without double counting of nested ones
   function share(place) {
     return hits(nodes[place])
       ? nodes[place].value

@@ -1,4 +1,4 @@
-// What a step took in all runs of a command: one bar for each run, from zero, in the order of time.
+// Step times in all runs of a command: one bar for each run, from zero, in the order of time.
 
 function drawn(each, number) {
   const longest = Math.max(...each.points.map((point) => point.step_ms));

@@ -1,4 +1,4 @@
-// The table of operators; a click on one shows the shapes, lines and modules behind it.
+// The table of operators. A click on a row shows its shapes, lines and modules.
 
 function operatorColumns(extra) {
   const of = (term) => meaning("operators", term);
@@ -18,7 +18,7 @@ function operatorColumns(extra) {
   ];
 }
 
-// what of the flame graph a line of source or a module is; there the functions in which recording began have a number
+// a link from a line of source or a module to its frame. Functions that ran at the start have a line number there
 function frameLink(by, what, frames) {
   const said = by === "module" ? `nn.Module: ${what.split("/").pop()}` : what.split(", in ")[0];
   const name = frames.has(said) ? said : [...frames].find((each) => each.replace(/\(\d+\): /, ": ") === said);
@@ -45,7 +45,7 @@ function behindTable(title, by, rows, frames, explanation) {
   return el("table", { class: "behind" }, el("caption", null, head), el("tbody", null, lines));
 }
 
-// a function that says what is behind an operator; null where the trace does not tell
+// a function that returns the details of an operator; null if the trace has none
 function behindOperators(details) {
   const rows = rowsOf(details.behind_operators);
   const frames = new Set(Object.values(details.flames || {}).flatMap((flame) => flame.names));

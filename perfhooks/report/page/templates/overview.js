@@ -1,6 +1,6 @@
-// The first screen: what was profiled, what a step takes, where it goes, and what to do about it.
+// The first screen: the subject, the step time, its parts, and the findings.
 
-// rows: [label, colour, milliseconds]; terms: the definitions of the parts
+// rows: [label, colour, milliseconds]; terms: definitions of the parts
 function sharesTable(title, rows, whole, group, terms) {
   const tip = terms.map((term) => `${term}: ${meaning(group, term)}`).join("\n\n");
   const line = ([label, name, value]) =>
@@ -21,19 +21,19 @@ function sharesTable(title, rows, whole, group, terms) {
 
 const DEVICE_TERMS = ["compute", "exposed communication", "exposed copies", "other steps' work", "idle in the span"];
 
-// the means of the steps, as such rows
+// means of the steps as rows of sharesTable
 function meanParts(rows, parts) {
   const mean = (key) => rows.reduce((sum, row) => sum + (row[key] || 0), 0) / rows.length;
   return presentParts(rows, parts).map(([key, label]) => [label, colourOf(key), mean(key)]);
 }
 
-// the parts of the summary, as such rows
+// parts of the summary as rows of sharesTable
 function summaryParts(summary) {
   const key = (label) => (PARTS.find(([, name]) => name === label) || ["other_ms"])[0];
   return summary.parts.map(({ name, share }) => [name, colourOf(key(name)), share * summary.step_ms]);
 }
 
-// the summary of the run, if the window and rank are those that it is about
+// the summary of the run, if it is about this window and rank
 function summaryOf(window_, rank) {
   const found = DATA.summary;
   const shown = Object.keys(window_.details).map(Number);
@@ -45,27 +45,27 @@ function stat(value, label, tip) {
   return el("div", { class: "stat", tip }, el("strong", null, value), el("span", null, label));
 }
 
-// the share of its steps in which a rank only waited for others, whatever part of a step that fell into
+// the fraction of its steps in which a rank only waited for others, in any part of the step
 function waited(window_, rank) {
   const told = ((DATA.ranks_together || {}).windows || {})[window_.name] || {};
   const row = rowsOf(told.ranks).find((each) => each.rank === rank.rank);
   return row ? row.wait_ms / row.wall_ms : 0;
 }
 
-// the steps that neither validate nor save a checkpoint: what is said of a step is said of these
+// steps without validation and checkpoint; all texts about a step are about these
 function usualSteps(steps) {
   const rows = rowsOf(steps.rows);
   const found = rows.filter((_, place) => !(steps.kinds || [])[place]);
   return found.length ? found : rows;
 }
 
-// the time of an unprofiled step, if it is known
+// the time of an unprofiled step, if known
 function unprofiled(summary, rank) {
   if (!summary) return (rank.cost || {}).idle_step_ms;
   return summary.is_profiled ? null : summary.step_ms;
 }
 
-/* The step time, large; below it which steps it is from, and what the profiled ones took. */
+/* The step time, large; below it the source of the number and the profiled step time. */
 function stepTime(window_, details, rank) {
   const steps = details.steps || {};
   const summary = summaryOf(window_, rank);
@@ -89,7 +89,7 @@ function stepTime(window_, details, rank) {
   );
 }
 
-/* What else there is to know of a step. */
+/* Further facts about a step. */
 function stats(window_, details, rank) {
   const steps = details.steps || {};
   const mean = steps.usual || steps.mean || {};
@@ -118,7 +118,7 @@ const STEPS_BY = {
   process: "the recorded part of the script",
 };
 
-/* How `perfhooks run` told steps, in a script that did not say so itself. */
+/* How `perfhooks run` detected steps in a script that does not report them. */
 function stepsBy(said) {
   if (!said) return null;
   const count = (value, word, many) =>
@@ -226,7 +226,7 @@ function weight(finding) {
 }
 
 function findings(details) {
-  // what gains most first, whoever found it
+  // by falling gain, for findings about the window and the run
   const found = [...(DATA.findings || []), ...((details.findings || {}).rows || [])]
     .filter((finding) => !finding.doubts_others)
     .sort((a, b) => weight(b) - weight(a));
@@ -262,7 +262,7 @@ function findings(details) {
   );
 }
 
-/* The most important reason to doubt the numbers, and where the others are. */
+/* The most important reason to doubt the numbers, with a link to the others. */
 function warning(window_, details, rank) {
   const summary = summaryOf(window_, rank);
   const first = ((details.findings || {}).rows || []).find((finding) => finding.doubts_others);
@@ -271,7 +271,7 @@ function warning(window_, details, rank) {
     (details.problems || []).length;
   const text = (summary || {}).warning || (first || {}).title || (count ? "Some of these numbers may be wrong." : null);
   if (!text) return null;
-  return el("p", { class: "doubt" }, `${text} `, el("a", { href: address("checks", {}) }, "How far to trust this"));
+  return el("p", { class: "doubt" }, `${text} `, el("a", { href: address("checks", {}) }, "See all doubts"));
 }
 
 function overview(window_, details, rank) {

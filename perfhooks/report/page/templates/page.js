@@ -1,8 +1,8 @@
-// Which window and rank is shown, and drawing it.
+// The choice of window and rank, and the drawing of the report.
 
 const chosen = { window: DATA.windows.length - 1, rank: null };
 
-// what an address must name so that others see the same
+// the parts of an address that select the shown window and rank
 function currentPlace() {
   const window_ = DATA.windows[chosen.window];
   return {
@@ -11,7 +11,7 @@ function currentPlace() {
   };
 }
 
-// the window and rank that the address names, as far as they are here
+// the window and rank of the address, if the report has them
 function choose() {
   const { given } = readAddress();
   const place = DATA.windows.findIndex((each) => each.name === given.window);
@@ -75,7 +75,7 @@ function absent(window_, _, rank) {
   );
 }
 
-// one section that cannot be drawn must not cost the others
+// the other sections must be drawn if one fails
 function attempt(make, ...given) {
   try {
     return make(...given);

@@ -1,6 +1,6 @@
-// Everything below the first screen, one function a section; null where there is nothing to show.
+// Everything below the first screen, one function for each section; it returns null if there is no data.
 
-// the classes of the table of kernels, in the words of the field
+// displayed names of kernel classes
 const className = (name) => (name === "set" ? "memset" : name);
 
 function kernelsSection(details) {
@@ -281,7 +281,7 @@ function meansColumns(first) {
   ];
 }
 
-// every column of the table of steps besides its number, kind, wall time and host parts; term: the word in DEFINITIONS
+// all columns of the table of steps except number, kind, wall time and host parts; term: the key in DEFINITIONS
 const STEP_COLUMNS = [
   { key: "device_busy_ms", label: "Device busy, ms", kind: "ms", term: "device busy, idle" },
   { key: "device_idle_ms", label: "Device idle, ms", kind: "ms", term: "device busy, idle" },
@@ -387,7 +387,7 @@ function kindsColumns(clocks) {
   ];
 }
 
-// of the parts of a rank's own work, that which exceeds the others' by most
+// the part of a rank's own work with the largest excess
 function slowestPart(row) {
   const excess = (part) => row[`${part}_excess_ms`] || 0;
   const most = ["data", "compute", "communication", "other"].reduce((top, part) =>
@@ -397,9 +397,9 @@ function slowestPart(row) {
 }
 
 function clocksText(clocks) {
-  if (!known(clocks.error_ms)) return "The ranks shared no collective by which their clocks could be compared.";
+  if (!known(clocks.error_ms)) return "The ranks have no common collective, so their clocks could not be aligned.";
   return (
-    `The clocks of ${plural(clocks.ranks, "rank")} were brought together at the ends of collectives: half of ` +
+    `The clocks of ${plural(clocks.ranks, "rank")} were aligned at the ends of collectives: half of ` +
     `all ends are within ${ms(clocks.error_ms)} of the others, 95 of 100 within ${ms(clocks.error_95_ms)}.`
   );
 }
@@ -419,7 +419,7 @@ function missingList(together) {
   ];
 }
 
-// over all steps of the run, whichever window is shown
+// about all steps of the run, for any shown window
 function frontierPart(together) {
   const groups = together.frontier || [];
   if (!groups.length) return null;
@@ -427,14 +427,14 @@ function frontierPart(together) {
   const longest = groups.reduce((top, group) => (group.step_ms > top.step_ms ? group : top));
   const leads = groups.flatMap((group) => group.leads);
   return [
-    el("h3", null, "Who is last, over the whole run"),
+    el("h3", null, "Stragglers over the whole run"),
     el(
       "p",
       { class: "lead" },
       `${plural(longest.steps, "unprofiled step")} of ${longest.stage}, ${longest.first} to ` +
-        `${longest.last}: ${ms(longest.step_ms)} from one meeting of the ranks to the next. `,
+        `${longest.last}: ${ms(longest.step_ms)} from one synchronisation of the ranks to the next. `,
       groups.length > 1 ? `Ranks are compared with those that do the same work, in ${groups.length} groups. ` : null,
-      leads.length ? null : "No rank leads by more than chance makes of equal ones.",
+      leads.length ? null : "No rank is a straggler beyond chance.",
     ),
     leads.length
       ? el(
@@ -445,7 +445,7 @@ function frontierPart(together) {
       : null,
     dataTable({
       id: "frontier",
-      caption: "Who is last, over the whole run",
+      caption: "Stragglers over the whole run",
       columns: [
         ...(groups.length > 1 ? [{ key: "ranks", label: "Ranks", kind: "text" }] : []),
         { key: "name", label: "Stage", kind: "text", title: of("stage") },
@@ -453,7 +453,7 @@ function frontierPart(together) {
         { key: "rank", label: "Rank mostly last", kind: "text", title: of("mostly last") },
         { key: "percent", label: "Of the steps, %", kind: "percent", title: of("mostly last") },
       ],
-      // names, not amounts: columns of nothing but 0 are left out
+      // ranks as strings: the table omits numeric columns that contain only 0
       rows: groups.flatMap((group) =>
         rowsOf(group.stages).map((row) => ({ ...row, rank: String(row.rank), ranks: someOf(group.ranks) })),
       ),
@@ -466,7 +466,7 @@ function someOf(ranks) {
   return ranks.length > 8 ? `${ranks.slice(0, 8).join(", ")} and ${ranks.length - 8} more` : ranks.join(", ");
 }
 
-// the ranks that have something in common, where several groups of them have: of thousands nobody reads each
+// ranks grouped by a key, if there are several groups; a table of thousands of ranks is too long to read
 function ranksBy(key, label, ranks) {
   const found = new Map();
   for (const row of ranks) found.set(row[key], [...(found.get(row[key]) || []), row]);
@@ -507,7 +507,7 @@ function ranksSection(window_, rank) {
     slowest: slowestPart(row),
   }));
   if (!rows.length) {
-    const why = together.problem ? `What the ranks say together could not be found out: ${together.problem}` : null;
+    const why = together.problem ? `The ranks could not be compared: ${together.problem}` : null;
     const more = [why ? el("p", { class: "doubt" }, why) : null, frontierPart(together), missingList(together)];
     return meansSection(window_, rank, more);
   }
@@ -541,7 +541,7 @@ function ranksSection(window_, rank) {
     ...ranksBy("node", "By node", rows),
     ...ranksBy("role", "By role", rows),
   };
-  // a name, not an amount: columns of nothing but 0 are left out
+  // the rank as a string: the table omits numeric columns that contain only 0
   const kinds = rowsOf(told.collectives).map((row) => ({
     ...row,
     last_rank: known(row.last_rank) ? String(row.last_rank) : null,
@@ -577,7 +577,7 @@ function ranksSection(window_, rank) {
       { class: "lead" },
       clocksText(told.clocks || {}),
       told.unmatched
-        ? ` ${plural(told.unmatched, "call")} had no certain partner on other ranks and ` +
+        ? ` ${plural(told.unmatched, "call")} could not be matched to calls on other ranks and ` +
             `${told.unmatched === 1 ? "is" : "are"} left out.`
         : null,
     ),
@@ -597,7 +597,7 @@ function ranksSection(window_, rank) {
 const meansRows = (window_, rank) =>
   window_.ranks.map((each) => ({ $current: each.rank === rank.rank, rank: each.rank, ...each.mean }));
 
-// each rank by itself, where they could not be compared
+// means of each rank, if ranks could not be compared
 function meansSection(window_, rank, more) {
   if (window_.ranks.length < 2) return more && more.some(Boolean) ? section("ranks", "Ranks", null, ...more) : null;
   const rows = meansRows(window_, rank);
@@ -684,7 +684,7 @@ function checksSection(details, rank) {
   );
   const cost = rank.cost || {};
   const spent = cost.trace_bytes
-    ? ` Ending this window held the training for ` +
+    ? ` The end of this window stopped the training for ` +
       `${ms((cost.stop_s + (cost.save_s || 0) + (cost.free_s || 0)) * 1000)}, for a trace of ` +
       `${bytes(cost.trace_bytes)}.`
     : "";
@@ -693,12 +693,12 @@ function checksSection(details, rank) {
     : lines.length
       ? "What to keep in mind when reading these numbers."
       : details.checks
-        ? "Nothing makes this trace doubtful."
+        ? "The checks of this trace found no problem."
         : "The trace was not checked.";
   const lead = `${verdict} It has ${plural(details.events || 0, "event")}.${spent}`;
   return section(
     "checks",
-    "How far this can be trusted",
+    "Reliability of the numbers",
     lead,
     lines.length ? el("ul", { class: "checks" }, lines) : null,
   );

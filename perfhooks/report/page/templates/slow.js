@@ -1,4 +1,4 @@
-// Steps that took much longer than others: a line on the first screen, and a section.
+// Slow steps: a line on the first screen, and a section.
 
 function slowSteps() {
   const slow = DATA.slow;
@@ -8,7 +8,7 @@ function slowSteps() {
     .filter(([cause]) => cause !== "unknown")
     .map(([cause, count]) => `${cause} ${grouped(count, 0)}`)
     .join(", ");
-  return `${of} took much longer than the others, ${ms(slow.wall_ms)} in all. Causes: ${causes || "unknown"}`;
+  return `${of} were slow, ${ms(slow.wall_ms)} in all. Causes: ${causes || "unknown"}`;
 }
 
 function slowLine() {
@@ -49,7 +49,7 @@ function slowSection() {
   const notes = [
     slow.ranks > 1 ? `On ${slow.ranks} ranks; a step that was slow on several counts once.` : null,
     shown < slow.rows_count ? `These are the longest ${shown} of ${grouped(slow.rows_count, 0)}.` : null,
-    slow.is_cut ? "There are earlier ones, which are in the files alone." : null,
+    slow.is_cut ? "Earlier slow steps are only in the files." : null,
   ];
   return section(
     "slow",

@@ -1,4 +1,4 @@
-// Tables that can be searched, sorted and grouped, with numbers that line up.
+// Tables with search, sorting, grouping and aligned numbers.
 
 const FORMATS = {
   ms: digits,
@@ -27,7 +27,7 @@ const fileName = (caption) =>
     .toLowerCase()}.csv`;
 
 function cell(spec, value, row, top) {
-  const label = spec.label; // shown beside the value where rows are not as wide as their columns
+  const label = spec.label; // shown before the value on narrow screens, where a row is a list of cells
   if (spec.node) return el("td", { class: spec.kind === "name" ? "name" : null }, spec.node(value, row));
   if (!known(value)) return el("td", { class: NUMERIC.has(spec.kind) ? "num none" : "none" }, "–");
   const text = FORMATS[spec.kind](value);
@@ -50,7 +50,7 @@ function cell(spec, value, row, top) {
   return el("td", { class: value === 0 ? "num zero" : "num", "data-label": label }, bar, number);
 }
 
-// the rows in whose texts all words occur
+// the rows whose texts contain all words
 function matching({ columns, rows }, text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const keys = columns.filter((spec) => !NUMERIC.has(spec.kind)).map((spec) => spec.key);
@@ -63,17 +63,17 @@ function matching({ columns, rows }, text) {
   });
 }
 
-// a name that can be clicked, to see what is behind it
+// a name that opens the details of its row
 function opener(value, isOpen, click) {
   const given = { type: "button", class: "opener", "aria-expanded": String(isOpen), on: { click } };
   return el("button", given, el("span", { class: "clamp" }, value));
 }
 
-// "-count" is the column count, largest first
+// "-count" means: by the column count, largest first
 const sortName = (sort) => (sort && sort.key ? `${sort.descending ? "-" : ""}${sort.key}` : null);
 const sortOf = (name) => ({ key: name.replace(/^-/, ""), descending: name.startsWith("-") });
 
-// how fast something was and how far from its limit; nothing of it where no shapes were recorded
+// columns for speed and limit; they are empty if no shapes were recorded
 function rateColumns() {
   const of = (term) => meaning("limits", term);
   return [
@@ -84,9 +84,9 @@ function rateColumns() {
   ];
 }
 
-// columns: [{key, label, kind, title, bar, word, show, node, extra}]; those without any value or
-// with 0 only are left out, and extra ones until all columns are asked for;
-// id names the table in addresses, key the column by which they name a row, open(row) makes what a click on it shows
+// columns: [{key, label, kind, title, bar, word, show, node, extra}]. Columns without values or with only 0 are
+// omitted. Extra columns appear only after a click on "All columns". id is the table in addresses, key is the column
+// that identifies a row there, and open(row) returns the details of a row.
 function dataTable({ id, key = "name", open, ...given }) {
   const { caption, columns, rows, sort, limit = 12, search, total, groups, group } = given;
   const current = { sort: { ...sort }, text: "", all: false, group, at: null, wide: false };
@@ -120,7 +120,7 @@ function dataTable({ id, key = "name", open, ...given }) {
 
   const source = () => (groups ? groups[current.group] : { columns, rows });
   const isNamed = (row) => current.at !== null && String(row[key]) === current.at;
-  // what the address says of this table
+  // the state of this table in the address
   function take({ find, by, sort: order, at }) {
     current.text = find || "";
     current.group = groups && Object.hasOwn(groups, by) ? by : group;

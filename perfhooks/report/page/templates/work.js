@@ -1,6 +1,6 @@
-// What kind of work was done, and when the devices had none.
+// Kinds of work, compiled code, and idle time of devices.
 
-// one bar whose parts sum to the whole
+// one bar with its parts
 function shareBar(label, rows, key) {
   const whole = rows.reduce((sum, row) => sum + (row[key] || 0), 0);
   if (!(whole > 0)) return null;
@@ -56,7 +56,7 @@ function compiledSection(details) {
   ];
   return section(
     "compiled",
-    "What was compiled",
+    "Compiled code",
     `${inStep}${onDevice}${rows.length ? ` ${spent}${when}.` : ""}`,
     rows.length
       ? dataTable({ id: "compiled", key: "function", caption: "Compiled functions", columns, rows, limit: 12 })
@@ -97,7 +97,7 @@ function categoriesSection(details) {
 
 const kindColour = (kind) => `part-${kind === "other" ? "other-work" : kind}`;
 
-/* The device's time in a usual step: one bar, and its parts in words. */
+/* Device time of a usual step: one bar, its parts, and causes of idle time. */
 function deviceSection(details) {
   const device = details.device;
   if (!device) return null;
@@ -123,7 +123,7 @@ function deviceSection(details) {
   );
   const queue = device.queue || {};
   const line =
-    `Launched and not begun: nothing for ${percent(queue.empty)} of the time, up to 10 launches for ` +
+    `Launch queue: empty for ${percent(queue.empty)} of the time, up to 10 launches for ` +
     `${percent(queue["up to 10"])}, more for ${percent(queue.more)}, a full queue for ${percent(queue.full)}.`;
   const idle = rowsOf(device.idle);
   const columns = [
@@ -142,7 +142,7 @@ function deviceSection(details) {
   return section(
     "device",
     "Device time",
-    "What the devices did in a usual step, and why they idled; the parts sum to the step.",
+    "The work of the devices in a usual step, and causes of idle time. The parts sum to the step.",
     bar,
     legend([...new Map(parts.map((row) => [row.kind === "idle" ? "idle" : row.part, kindColour(row.kind)]))]),
     el("p", { class: "muted", tip: of("queue") }, line),
@@ -167,7 +167,7 @@ function gapsSection(details) {
   return section(
     "gaps",
     "Longest gaps",
-    `When no device worked for longest, ${ms(rows[0].gap_ms)} at once, and why.`,
+    `The longest idle intervals of all devices, up to ${ms(rows[0].gap_ms)}, and their causes.`,
     dataTable({ id: "gaps", caption: "Longest gaps", columns, rows, sort: { key: "gap_ms", descending: true } }),
   );
 }

@@ -1,4 +1,4 @@
-// The workers of the loader: how many would keep up, and where those that there are spend their time.
+// The workers of the loader: the required number, and their time by function.
 
 function planSection(details) {
   if (!details.plan) return null;
@@ -16,7 +16,7 @@ function planSection(details) {
           columns: [
             { key: "workers", label: "Workers", kind: "count" },
             { key: "batches_per_s", label: "Supply, batches/s", kind: "number", title: of("supply") },
-            { key: "of_step_percent", label: "Of the demand, %", kind: "percent", bar: true, title: of("of the demand") },
+            { key: "of_step_percent", label: "Of the demand, %", kind: "percent", bar: true, title: of("demand") },
             { key: "waits_percent", label: "Step waits, %", kind: "percent", title: of("waits") },
             { key: "step_ms", label: "Step, ms", kind: "ms", title: of("step") },
             { key: "said", word: true, label: "", kind: "text" },
