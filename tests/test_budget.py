@@ -131,15 +131,15 @@ def test_python_calls_are_bounded_while_a_step_is_longer_than_the_counted_one(mo
     seen.step_calls = StepCalls(1_000, 0.01)
     seen.begin()
     own_s = now = 0.01
-    assert seen._calls(0.0) == pytest.approx(1_000)
+    assert seen._estimate_calls(0.0) == pytest.approx(1_000)
     own_s = now = 0.11
-    assert seen._calls(0.0) == pytest.approx(1_000 + 0.1 * 3_000_000)
+    assert seen._estimate_calls(0.0) == pytest.approx(1_000 + 0.1 * 3_000_000)
     now = 0.15
     seen.end_step()
     own_s, now = 0.12, 0.19
-    assert seen._calls(0.0) == pytest.approx(1_500), "half of the time, and of the CPU time, since the last look"
+    assert seen._estimate_calls(0.0) == pytest.approx(1_500), "half of the time and of the CPU time since the last one"
     now = 10.0
-    assert seen._calls(0.0) == pytest.approx(1_500), "a wait makes no calls"
+    assert seen._estimate_calls(0.0) == pytest.approx(1_500), "a wait makes no calls"
 
 
 EXPLAINING = Limits(size=330 * 300_000, training_s=1e9)
@@ -151,7 +151,7 @@ def test_other_threads_call_as_fast_as_python_can_in_an_explaining_window(monkey
         seen = WindowBudget(limits, {"with_stack": True})
         seen.step_calls = StepCalls(1_000, 0.01)
         seen.begin()
-        assert seen._calls(0.0) == pytest.approx(1_000 + 0.1 * rate)
+        assert seen._estimate_calls(0.0) == pytest.approx(1_000 + 0.1 * rate)
 
 
 @pytest.mark.parametrize(("step_s", "wait_s", "calls"), [(0.05, 0, 301_000), (0.4, 0, 1_201_000), (0.0, 1e-3, 601_000)])
