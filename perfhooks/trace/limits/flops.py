@@ -104,7 +104,7 @@ def _gemm(name: str, first: int, second: int) -> Formula:
 
 
 BY_TORCH: Final[Mapping[str, Formula]] = {
-    **{name: _gemm(name, *places) for name, places in operators.FACTORS.items()},
+    **{name: _gemm(name, *indices) for name, indices in operators.FACTORS.items()},
     operators.CONV2D: _conv2d,
     **dict.fromkeys(operators.COUNTED_ELEMENTWISE, _elementwise),
 }

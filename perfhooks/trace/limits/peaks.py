@@ -31,10 +31,15 @@ def of_trace(trace: Trace) -> Peaks | None:
     name, units = device(trace)
     datasheet = DATASHEETS.get(name)
     peaks = datasheet if datasheet is not None and units in (None, datasheet.units) else None
-    measured = read(file()).get(measured_as(name, units))
-    if measured is None or peaks is None:
-        return measured or peaks
-    return replace(peaks, tflops=peaks.tflops | measured.tflops, gb_per_s=measured.gb_per_s, source=measured.source)
+    measured_peaks = read(file()).get(measured_as(name, units))
+    if measured_peaks is None or peaks is None:
+        return measured_peaks or peaks
+    return replace(
+        peaks,
+        tflops=peaks.tflops | measured_peaks.tflops,
+        gb_per_s=measured_peaks.gb_per_s,
+        source=measured_peaks.source,
+    )
 
 
 def ceiling(trace: Trace) -> Peaks | None:

@@ -42,7 +42,7 @@ FILLED: Final = 0.5
 _WRAPPERS: Final = frozenset((operators.CONV2D, *operators.GENERAL_CONVOLUTIONS, *operators.FUSED_ATTENTION))
 """Operators that call the computing operator. Their tensors may have another type, because autocast converts them."""
 _MULTIPLIES: Final = ("gemms", "convolution", "attention")
-_TYPES: Final = {name: place for place, name in enumerate(TYPES)}
+_TYPES: Final = {name: index for index, name in enumerate(TYPES)}
 _FLOAT32, _TF32, _FLOAT8 = _TYPES["float32"], _TYPES["tf32"], _TYPES["float8"]
 
 
@@ -71,15 +71,15 @@ class CallCosts(NamedTuple):
 def calls(trace: Trace) -> CallCosts:
     """Return the costs of all operator calls of a trace. They are empty without recorded shapes."""
     rows = trace.rows(Kind.OP) if "dims" in trace.arguments else np.empty(0, np.int64)
-    computed, _ = redispatch.resolved(trace, rows, per_call(trace, rows, flops.COUNTED))
-    moved, _ = redispatch.resolved(trace, rows, traffic.per_call(trace, rows))
-    has_costs = np.flatnonzero((computed > 0) | (moved > 0))
-    rows, computed, moved = rows[has_costs], np.where(computed > 0, computed, -1)[has_costs], moved[has_costs]
+    flops_, _ = redispatch.resolved(trace, rows, per_call(trace, rows, flops.COUNTED))
+    bytes_, _ = redispatch.resolved(trace, rows, traffic.per_call(trace, rows))
+    has_costs = np.flatnonzero((flops_ > 0) | (bytes_ > 0))
+    rows, flops_, bytes_ = rows[has_costs], np.where(flops_ > 0, flops_, -1)[has_costs], bytes_[has_costs]
     tree = host.tree(trace)
     entry, parent = tree.entry[rows], tree.nesting.parent
-    place = np.full(len(tree.row) + 1, -1, np.int64)
-    place[entry] = np.arange(len(rows))
-    holder = np.append(inherited(parent, place[:-1]), -1)
+    index = np.full(len(tree.row) + 1, -1, np.int64)
+    index[entry] = np.arange(len(rows))
+    holder = np.append(inherited(parent, index[:-1]), -1)
     outer = holder[parent[entry]]
     launched_by = tree.entry[device.owners(trace)]
     of_work = holder[launched_by]
@@ -88,20 +88,20 @@ def calls(trace: Trace) -> CallCosts:
         kernels = _add_nested_calls(outer, np.bincount(of_work[of_work >= 0], minlength=len(rows)))
     else:
         time, kernels = tree.nesting.end[entry] - trace.start[rows], np.ones(len(rows), np.int64)
-    kind = _computing_types(trace, rows, computed, of_work)
+    kind = _computing_types(trace, rows, flops_, of_work)
     for _ in range(4):  # maximum depth: conv2d, convolution, _convolution, cudnn_convolution
-        inner = np.flatnonzero((outer >= 0) & (computed > 0) & (computed == np.append(computed, -1)[outer]))
-        inner = inner[_is_wrapper(trace)[trace.name[rows[outer[inner]]]]]
-        kind[outer[inner]], moved[outer[inner]] = kind[inner], moved[inner]
-    moved[np.isin(np.arange(len(rows)), _calls_across_links(trace, of_work, outer))] = -1
-    return CallCosts(rows, computed, moved, kind, outer, time, kernels, of_work)
+        nested = np.flatnonzero((outer >= 0) & (flops_ > 0) & (flops_ == np.append(flops_, -1)[outer]))
+        nested = nested[_is_wrapper(trace)[trace.name[rows[outer[nested]]]]]
+        kind[outer[nested]], bytes_[outer[nested]] = kind[nested], bytes_[nested]
+    bytes_[np.isin(np.arange(len(rows)), _calls_across_links(trace, of_work, outer))] = -1
+    return CallCosts(rows, flops_, bytes_, kind, outer, time, kernels, of_work)
 
 
 def _add_nested_calls(outer: Ints, values: Ints) -> Ints:
     # a loop is fast enough: few calls contain another call, and nested calls follow the outer call
     total: Ints = values.copy()
-    inner = np.flatnonzero(outer >= 0)[::-1]
-    for call, holder in zip(inner.tolist(), outer[inner].tolist(), strict=True):
+    nested = np.flatnonzero(outer >= 0)[::-1]
+    for call, holder in zip(nested.tolist(), outer[nested].tolist(), strict=True):
         total[holder] += total[call]
     return total
 
@@ -125,8 +125,8 @@ def _calls_across_links(trace: Trace, of_work: Ints, outer: Ints) -> Ints:
 def _computing_types(trace: Trace, rows: Ints, computed: Ints, of_work: Ints) -> Ints:
     """Return the type of the first tensor of each call. Kernel names decide between float32 and TF32."""
     text = trace.argument("types")[rows]
-    used, position = distinct(text + 1)  # -1 stands for no text
-    kind = np.array([_first_type(trace.text(number)) for number in (used - 1).tolist()], np.int64)[position]
+    numbers, position = distinct(text + 1)  # -1 stands for no text
+    kind = np.array([_first_type(trace.text(number)) for number in (numbers - 1).tolist()], np.int64)[position]
     kind[computed <= 0] = -1
     if not trace.is_device_traced:
         return kind
@@ -135,11 +135,11 @@ def _computing_types(trace: Trace, rows: Ints, computed: Ints, of_work: Ints) ->
     has_tf32 = limits is None or "tf32" in limits.tflops
     # on AMD devices only an environment variable enables TF32
     is_float32_default = not has_tf32 or name.startswith("AMD")
-    single = kind == _FLOAT32
-    if single.any():
+    is_float32 = kind == _FLOAT32
+    if is_float32.any():
         uses_tf32 = np.isin(np.arange(len(rows)), _calls_of_kernels(trace, of_work, device_work.TF32))
-        plain = np.isin(np.arange(len(rows)), _calls_of_kernels(trace, of_work, device_work.FLOAT32_GEMM))
-        kind[single] = np.select([uses_tf32, plain | is_float32_default], [_TF32, _FLOAT32], -1)[single]
+        uses_plain = np.isin(np.arange(len(rows)), _calls_of_kernels(trace, of_work, device_work.FLOAT32_GEMM))
+        kind[is_float32] = np.select([uses_tf32, uses_plain | is_float32_default], [_TF32, _FLOAT32], -1)[is_float32]
     return kind
 
 
@@ -159,8 +159,8 @@ def _first_type(types: object) -> int:
 def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
     """Return the rates and the limit of each row, from the sums of `of_calls` or `of_work`.
 
-    Durations are those of the device work that the calls launched. If no device was traced, they are those of the
-    calls. Unknown values are null. The peaks of most devices are unknown (`peaks`).
+    Rates use the duration of the device work that the calls launched. Without a traced device they use the duration of
+    the calls. Unknown values are null. The peaks of most devices are unknown (`peaks`).
 
     - ``tflops_per_s``: 10^12 floating point operations per second, of calls with known operations. These are matrix
       products, convolutions and attention (`flops.COUNTED`). Causal attention counts in full. A rate above the peak of
@@ -206,7 +206,7 @@ def _ratio(above: Ints, below: Ints) -> pl.Series:
 
 @cached_per_trace
 def of_calls(trace: Trace) -> dict[str, Ints]:
-    """Return the terms of `SUMS` for each of `calls`. They may be added for calls that are not nested in each other."""
+    """Return the terms of `SUMS` for each of `calls`. Nested calls must not be added to their outer calls."""
     costs = calls(trace)
     is_lost = not trace.is_device_traced and len(missing_work.lost_launches(trace)) > 0
     # if device work was lost, only the time of launches remains
@@ -248,8 +248,8 @@ def _outermost(outer: Ints) -> Ints:
 
 def _terms(trace: Trace, costs: CallCosts, call: Ints, time: Ints, kernels: Ints) -> dict[str, Ints]:
     limits = peaks.of_trace(trace)
-    computed, moved = costs.flops[call], costs.bytes[call]
-    has_flops, has_bytes = (computed > 0) & (time > 0), (moved > 0) & (time > 0)
+    flops_, bytes_ = costs.flops[call], costs.bytes[call]
+    has_flops, has_bytes = (flops_ > 0) & (time > 0), (bytes_ > 0) & (time > 0)
     has_both = has_flops & has_bytes
     compute, memory = _minimum_ps(trace, limits, costs, call)
     ceiling, _ = _minimum_ps(trace, peaks.ceiling(trace), costs, call)
@@ -259,8 +259,8 @@ def _terms(trace: Trace, costs: CallCosts, call: Ints, time: Ints, kernels: Ints
     is_compute = has_least & ~is_short & (compute >= memory) & has_bytes
     is_memory = has_least & ~is_short & (memory > compute)
     values_by_sum = (
-        *((has_flops, computed), (has_flops, time), (has_bytes, moved), (has_bytes, time)),
-        *((has_both, computed), (has_both, moved), (has_least, least), (has_least, time)),
+        *((has_flops, flops_), (has_flops, time), (has_bytes, bytes_), (has_bytes, time)),
+        *((has_both, flops_), (has_both, bytes_), (has_least, least), (has_least, time)),
         *((is_compute, time), (is_memory, time), (has_least & is_short, time)),
         *((has_flops & (ceiling > 0), ceiling), (has_flops & (ceiling > 0), time)),
     )

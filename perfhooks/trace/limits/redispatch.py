@@ -23,8 +23,8 @@ def _dispatcher(trace: Trace) -> Ints:
     tree = host.tree(trace)
     is_dispatcher = np.zeros(len(tree.row), np.bool_)
     is_dispatcher[tree.entry[trace.named(Kind.OP, names=DISPATCHERS)]] = True
-    inside = np.append(inherited(tree.nesting.parent, np.where(is_dispatcher, np.arange(len(tree.row)), -1)), -1)
-    outer: Ints = inside[tree.nesting.parent]
+    innermost = np.append(inherited(tree.nesting.parent, np.where(is_dispatcher, np.arange(len(tree.row)), -1)), -1)
+    outer: Ints = innermost[tree.nesting.parent]
     return outer
 
 
@@ -80,9 +80,9 @@ def _inner_calls(trace: Trace, rows: Ints, values: Ints) -> tuple[dict[int, list
     index = np.full(len(tree.row), -1, np.int64)
     index[entry[values > 0]] = np.flatnonzero(values > 0)
     nearest = np.append(inherited(tree.nesting.parent, index), -1)
-    around = nearest[parent[entry]]
-    is_same = dispatcher[entry[around]] == dispatcher[entry]
-    holder = np.where((around >= 0) & is_same, around, -1)
+    outer_call = nearest[parent[entry]]
+    is_same = dispatcher[entry[outer_call]] == dispatcher[entry]
+    holder = np.where((outer_call >= 0) & is_same, outer_call, -1)
     outer = np.where(dispatcher[entry] >= 0, nearest[parent[dispatcher[entry]]], -1)
     calls = defaultdict(list)
     for call in np.flatnonzero((outer >= 0) & (values > 0)).tolist():

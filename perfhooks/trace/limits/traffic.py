@@ -76,15 +76,15 @@ def is_memory_only(name: str) -> bool:
 def _rule(name: str) -> Formula | None:
     if name in _RULES:
         return _RULES[name]
-    own, stem = name.removeprefix(operators.NAMESPACE), work_kinds.stem(name)
-    in_place = own.endswith("_")
-    if own == name or own in _BY_OWN_NAME:
-        return None if own == name else _BY_OWN_NAME[own]
+    own_name, stem = name.removeprefix(operators.NAMESPACE), work_kinds.stem(name)
+    in_place = own_name.endswith("_")
+    if own_name == name or own_name in _BY_OWN_NAME:
+        return None if own_name == name else _BY_OWN_NAME[own_name]
     if in_place and stem in _WRITTEN:
         return _filled
-    if own.startswith("_") or stem not in _READ:
+    if own_name.startswith("_") or stem not in _READ:
         return None
-    return _pointwise(stem, is_gradient="_backward" in own, in_place=in_place)
+    return _pointwise(stem, is_gradient="_backward" in own_name, in_place=in_place)
 
 
 def _size(call: Call, index: int) -> int:
@@ -299,7 +299,7 @@ def _pooled(call: Call) -> int | None:
 
 
 _RULES: Final[dict[str, Formula]] = {
-    **{name: _gemm(*places) for name, places in operators.FACTORS.items()},
+    **{name: _gemm(*indices) for name, indices in operators.FACTORS.items()},
     operators.ACTIVATED_GEMM: _gemm(1, 2),
     operators.SCALED_GEMM: _scaled_gemm,
     **{name: _convolution(name) for name in operators.PADDING_OF_CONVOLUTIONS},

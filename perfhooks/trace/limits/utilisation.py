@@ -61,13 +61,13 @@ def _is_recomputed(trace: Trace, rows: Ints) -> Flags:
     node = nodes.inside[entry]
     of_checkpoint = np.zeros(len(tree.row) + 1, np.bool_)
     of_checkpoint[tree.entry[trace.chosen(lambda name: ranges.CHECKPOINT in name, Kind.OP)]] = True
-    called = np.full(len(tree.row), -1, np.int64)
-    callers = tree.entry[trace.named(Kind.OP, names=operators.CALLED_BY_MODELS)]
-    callers = callers[trace.argument("sequence")[tree.row[callers]] >= 0]
-    called[callers] = callers
-    caller = inherited(tree.nesting.parent, called)[entry]
-    again: Flags = (node >= 0) & (of_checkpoint[node] | (caller > node))
-    return again
+    model_calls = np.full(len(tree.row), -1, np.int64)
+    entries = tree.entry[trace.named(Kind.OP, names=operators.CALLED_BY_MODELS)]
+    entries = entries[trace.argument("sequence")[tree.row[entries]] >= 0]
+    model_calls[entries] = entries
+    model_call = inherited(tree.nesting.parent, model_calls)[entry]
+    is_recomputed: Flags = (node >= 0) & (of_checkpoint[node] | (model_call > node))
+    return is_recomputed
 
 
 def of_steps(trace: Trace, step: Ints, work_step: Ints, wall: Ints) -> dict[str, Column]:
@@ -116,5 +116,6 @@ def _covered_percent(trace: Trace, step: Ints, count: int) -> Column:
     outermost = np.append(inherited(calls.outer, np.where(calls.outer < 0, np.arange(len(calls.row)), -1)), -1)
     is_known = has_flops[outermost[calls.of_work]]
     time = device.own_times(trace)
-    total, covered = summed(computing_step, time, count), summed(np.where(is_known, computing_step, -1), time, count)
-    return np.where(total > 0, 100 * covered / np.maximum(total, 1), np.nan)
+    total_ns = summed(computing_step, time, count)
+    covered_ns = summed(np.where(is_known, computing_step, -1), time, count)
+    return np.where(total_ns > 0, 100 * covered_ns / np.maximum(total_ns, 1), np.nan)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.names.origins import PLACE, PREFERENCE, Origin, Owners, origin
+from perfhooks.trace.names.origins import LOCATION, PREFERENCE, Origin, Owners, origin
 from perfhooks.trace.nesting import device, host
 from perfhooks.trace.nesting.slices import nearest
 from perfhooks.trace.once import cached_per_trace
@@ -37,13 +37,14 @@ def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = Fa
         owners: Origins from the recording host.
         otherwise: Use any other line except ours if neither user nor package has one.
     """
-    around = [_around(trace, rows, origins, owners).tolist() for origins in PREFERENCE[: 3 if otherwise else 2]]
-    return [describe_frames(trace, *frames) for frames in zip(*around, strict=True)]
+    preference = PREFERENCE[: 3 if otherwise else 2]
+    frames_by_origin = [_innermost_frame(trace, rows, origins, owners).tolist() for origins in preference]
+    return [describe_frames(trace, *frames) for frames in zip(*frames_by_origin, strict=True)]
 
 
 def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
     """Return the distinct texts of `lines`, and the index of the text of each slice, or -1."""
-    return _distinct_lines(trace, *(_around(trace, rows, origins, owners) for origins in PREFERENCE[:2]))
+    return _distinct_lines(trace, *(_innermost_frame(trace, rows, origins, owners) for origins in PREFERENCE[:2]))
 
 
 def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
@@ -92,8 +93,8 @@ def describe_frames(trace: Trace, user: int, library: int, other: int = -1) -> s
 
 def _frame_name(trace: Trace, frame: int) -> str | None:
     name = trace.name_of(frame)
-    place = PLACE.match(name) if name is not None and frame in open_at_start(trace) else None
-    return name if place is None else f"{place['file']}: {place.string[place.end() :]}"
+    location = LOCATION.match(name) if name is not None and frame in open_at_start(trace) else None
+    return name if location is None else f"{location['file']}: {location.string[location.end() :]}"
 
 
 @cached_per_trace
@@ -120,7 +121,7 @@ def open_at_start(trace: Trace) -> frozenset[int]:
     return frozenset(open_frames)
 
 
-def _around(trace: Trace, rows: Ints, origins: tuple[Origin, ...], owners: Owners) -> Ints:
+def _innermost_frame(trace: Trace, rows: Ints, origins: tuple[Origin, ...], owners: Owners) -> Ints:
     """Return the innermost frame of these origins around each slice, or -1."""
     frames = trace.rows(Kind.PYTHON)
     frames = frames[names_of(trace, origins, owners)[trace.name[frames]]]

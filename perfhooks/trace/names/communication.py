@@ -146,9 +146,9 @@ def texts(communication: str | None) -> list[str]:
 @cached_per_trace
 def named(trace: Trace) -> Flags:
     """Return which names of a trace belong to communication kernels."""
-    own = texts(trace.communication)
+    user_texts = texts(trace.communication)
     communicates = np.zeros(len(trace.names) + 1, np.bool_)
     for number in trace.names_of(Kind.KERNEL):
         name = trace.names[number]
-        communicates[number] = library(name) is not None or any(text in name for text in own)
+        communicates[number] = library(name) is not None or any(text in name for text in user_texts)
     return communicates

@@ -56,7 +56,8 @@ KNOWN: Final = frozenset(
 """Well-known packages. They decide for traces without looked-up origins."""
 
 _TORCH: Final = frozenset(("torch", "functorch", "torchgen", "triton"))
-PLACE: Final = re.compile(r"(?P<file><[^>]*>[.\d]*|.+\.py\w?)\(\d+\): ")
+LOCATION: Final = re.compile(r"(?P<file><[^>]*>[.\d]*|.+\.py\w?)\(\d+\): ")
+"""File and line number at the beginning of the name of a Python frame."""
 _INSTALLED: Final = re.compile(r"/(?:site-packages|dist-packages)/(?P<rest>.+)")
 _STANDARD: Final = re.compile(r"/(?:lib/)?python3(?:\.\d+)?/(?!(?:site|dist)-packages/)|\.zip/")
 # files of torch.compile may be below a folder of sys.path, which the recorder removes, or in a cache of any name
@@ -86,8 +87,8 @@ def _first_part(file: str) -> str | None:
 
 def file_of(name: str) -> str | None:
     """Return the file of a frame in the spelling of the recorder, with slashes; None if the frame is no Python line."""
-    place = PLACE.match(name)
-    return place["file"].replace("\\", "/") if place else None
+    location = LOCATION.match(name)
+    return location["file"].replace("\\", "/") if location else None
 
 
 def origin(name: str, owners: Mapping[str, str] | None = None) -> Origin:

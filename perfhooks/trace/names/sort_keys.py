@@ -73,14 +73,14 @@ def check(name: str, key: str, columns: Iterable[str] = ()) -> str:
     """
     own_columns = tuple(columns) or COLUMNS[name]
     by_key = {**_TORCH_KEYS.get(name, {}), **dict(zip(own_columns, own_columns, strict=True))}
-    plain = str(key)
+    torch_key = str(key)
     for device in _DEVICES:
-        plain = plain.replace(device, "device")
-    if plain not in by_key:
-        matches = difflib.get_close_matches(plain, by_key, n=1)
+        torch_key = torch_key.replace(device, "device")
+    if torch_key not in by_key:
+        matches = difflib.get_close_matches(torch_key, by_key, n=1)
         hint = f"; did you mean {matches[0]!r}?" if matches else ""
         raise OptionError(f"the table {name!r} can be sorted by {', '.join(by_key)}, got {key!r}{hint}")
-    return by_key[plain]
+    return by_key[torch_key]
 
 
 def ordered(name: str, table: pl.DataFrame, key: str) -> pl.DataFrame:

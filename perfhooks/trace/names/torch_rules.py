@@ -66,8 +66,8 @@ def _by_external_id(trace: Trace) -> Numbered:
 def merged_into(parent: Ints, name: Column) -> Ints:
     """Return the slice that each slice counts for. An only child with the name of its parent is no call of its own."""
     children = np.bincount(parent[parent >= 0], minlength=len(parent))
-    only = (parent >= 0) & (name[parent] == name) & (children[parent] == 1)
-    return outermost(np.where(only, parent, -1))
+    is_merged = (parent >= 0) & (name[parent] == name) & (children[parent] == 1)
+    return outermost(np.where(is_merged, parent, -1))
 
 
 def memory_within(events: Instants, start: Ints, end: Ints) -> tuple[Ints, Ints]:
@@ -89,9 +89,9 @@ def memory_sizes(events: Instants) -> tuple[Ints, Ints]:
 
 def memory_outside(events: Instants, start: Ints, end: Ints) -> Flags:
     """Return which memory events are outside of all slices, both ends included. They form the row ``[memory]``."""
-    covered = intervals.union(start, end + 1)
-    started = np.searchsorted(covered[:, 0], events.time, "right")
-    is_outside: Flags = started == np.searchsorted(covered[:, 1], events.time, "right")
+    union = intervals.union(start, end + 1)
+    started = np.searchsorted(union[:, 0], events.time, "right")
+    is_outside: Flags = started == np.searchsorted(union[:, 1], events.time, "right")
     return is_outside
 
 

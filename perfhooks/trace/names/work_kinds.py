@@ -237,5 +237,5 @@ def _searches(rules: tuple[Clue, ...]) -> list[tuple[Clue, Callable[[str], objec
 
 def stem(name: str) -> str:
     """Return the stem of an operator name: ``add`` for ``aten::_foreach_add_``, ``add.out`` and ``add_backward``."""
-    own = name.rpartition("::")[2].rpartition(": ")[2].partition(".")[0].lstrip("_").removeprefix(_FOREACH)
-    return _ENDS.sub("", own)
+    own_name = name.rpartition("::")[2].rpartition(": ")[2].partition(".")[0].lstrip("_").removeprefix(_FOREACH)
+    return _ENDS.sub("", own_name)

@@ -200,9 +200,9 @@ class Field(NamedTuple):
 
 
 @functools.cache
-def fields(of: type[Arguments]) -> tuple[Field, ...]:
+def fields(struct: type[Arguments]) -> tuple[Field, ...]:
     """Return the arguments of a struct in its order."""
-    return tuple(Field(field.name, field.default, attrgetter(field.name)) for field in _fields(of))
+    return tuple(Field(field.name, field.default, attrgetter(field.name)) for field in _fields(struct))
 
 
 def parsed(texts: Sequence[msgspec.Raw], variants: Sequence[MarkedStruct]) -> Sequence[Arguments]:
@@ -212,24 +212,24 @@ def parsed(texts: Sequence[msgspec.Raw], variants: Sequence[MarkedStruct]) -> Se
         texts: JSON object of each event.
         variants: Structs, the largest first. The last has an empty mark.
     """
-    joined = b"".join((b"[", b",".join(texts), b"]"))
-    of = next(fields for mark, fields in variants if mark in joined)
+    array = b"".join((b"[", b",".join(texts), b"]"))
+    struct = next(fields for mark, fields in variants if mark in array)
     try:
-        return _decoder(of).decode(joined)
+        return _decoder(struct).decode(array)
     except MALFORMED:
-        return [_parsed_alone(text, of) for text in texts]
+        return [_parsed_alone(text, struct) for text in texts]
 
 
 @functools.cache
-def _decoder(of: type[Arguments]) -> msgspec.json.Decoder[list[Arguments]]:
-    return msgspec.json.Decoder(list[of])  # type: ignore[valid-type]  # the type is a runtime value
+def _decoder(struct: type[Arguments]) -> msgspec.json.Decoder[list[Arguments]]:
+    return msgspec.json.Decoder(list[struct])  # type: ignore[valid-type]  # the type is a runtime value
 
 
-def _parsed_alone(text: msgspec.Raw, of: type[Arguments]) -> Arguments:
+def _parsed_alone(text: msgspec.Raw, struct: type[Arguments]) -> Arguments:
     try:
-        return msgspec.json.decode(text, type=of)
+        return msgspec.json.decode(text, type=struct)
     except MALFORMED:
-        return _lenient(bytes(text), of)
+        return _lenient(bytes(text), struct)
 
 
 _fields: Final = functools.cache(msgspec.structs.fields)

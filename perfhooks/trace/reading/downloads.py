@@ -30,12 +30,12 @@ class _Limits(Callback):  # type: ignore[misc]  # fsspec ships no types
 
     Args:
         name: Name of the file for messages.
-        most: Free bytes of the disk.
+        free_bytes: Bytes that the download may use on the disk.
     """
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str, free_bytes: int) -> None:
         super().__init__()
-        self._name, self._room, self._most = name, most, min(most, _OF_UNKNOWN_SIZE)
+        self._name, self._room, self._most = name, free_bytes, min(free_bytes, _OF_UNKNOWN_SIZE)
         self._received = self._before = 0
         self._since = time.monotonic()
 
@@ -76,25 +76,25 @@ class _Limits(Callback):  # type: ignore[misc]  # fsspec ships no types
             self._since, self._before = now, self._received
 
 
-def download(system: Any, wanted: Mapping[str, Path]) -> None:
+def download(system: Any, targets: Mapping[str, Path]) -> None:
     """Copy remote files to local paths.
 
     On Linux a file has no name until it is complete, so a killed download leaves no file.
 
     Args:
         system: The file system of fsspec.
-        wanted: Local path of each file, by its remote path.
+        targets: Local path of each file, by its remote path.
 
     Raises:
         PerfhooksError: A file is too large, or arrives too slowly.
     """
-    folders = {path.parent for path in wanted.values()}
+    folders = {path.parent for path in targets.values()}
     limits: Any = _Limits("", min((shutil.disk_usage(folder).free // 2 for folder in folders), default=0))
-    unnamed = {path: _unnamed(path.parent) for path in wanted.values()}
+    unnamed = {path: _unnamed(path.parent) for path in targets.values()}
     try:
-        targets = [path if (file := unnamed[path]) is None else _path_of(file) for path in wanted.values()]
-        if wanted:
-            system.get(list(wanted), [str(target) for target in targets], callback=limits)
+        paths = [path if (file := unnamed[path]) is None else _path_of(file) for path in targets.values()]
+        if targets:
+            system.get(list(targets), [str(target) for target in paths], callback=limits)
         for path, file in unnamed.items():
             if file is not None:
                 path.unlink(missing_ok=True)

@@ -87,8 +87,8 @@ def salvage(text: bytes) -> tuple[list[Event], int, bytes]:
 
 
 def _loads(text: bytes) -> tuple[Any, str] | None:
-    plain = text.decode("utf-8", "replace").lstrip()
-    for attempt in (plain, _BAD_LITERAL.sub("null", _BAD_ESCAPE.sub(r"\\\\", plain))):
+    decoded = text.decode("utf-8", "replace").lstrip()
+    for attempt in (decoded, _BAD_LITERAL.sub("null", _BAD_ESCAPE.sub(r"\\\\", decoded))):
         try:
             value, end = _DECODER.raw_decode(attempt)
             value = _portable(value) if _LARGE.search(text) else value

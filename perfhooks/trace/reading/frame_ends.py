@@ -40,9 +40,9 @@ def close(trace: Trace) -> None:
         for thread in _threads(trace, rows, frame, caller):
             on_thread = trace.thread[rows] == thread
             _close_thread(trace, rows[on_thread], frame[on_thread].tolist(), caller[on_thread].tolist())
-        cut = before - trace.end[rows]
-        if count := int(np.count_nonzero(cut)):
-            trace.sparse_columns[CLOSED] = rows[cut > 0], cut[cut > 0]
+        distance = before - trace.end[rows]
+        if count := int(np.count_nonzero(distance)):
+            trace.sparse_columns[CLOSED] = rows[distance > 0], distance[distance > 0]
             text = f"{count} Python frames have no end; their ends were derived from their callers"
             trace.doubts.append(Doubt("frames-without-end", count, text))
     for name in (FRAME, CALLER):

@@ -126,10 +126,10 @@ def number_launches(columns: Mapping[str, Column], arguments: dict[str, tuple[In
     number[rows] = numbers
     slices = np.sort(np.concatenate([calls, operators]))
     parent = nest(columns["thread"][slices], columns["start"][slices], columns["end"][slices]).parent
-    own = np.where(kind[slices] == Kind.OP, number[slices], -1)
-    around = np.append(inherited(parent, own), -1)[parent]
+    operator_number = np.where(kind[slices] == Kind.OP, number[slices], -1)
+    outer_number = np.append(inherited(parent, operator_number), -1)[parent]
     is_call = kind[slices] == Kind.RUNTIME
-    number[slices[is_call]] = around[is_call]
+    number[slices[is_call]] = outer_number[is_call]
     correlation = np.full(len(kind), -1, np.int64)
     numbered, values = arguments.get("correlation", _NONE)
     correlation[numbered] = values

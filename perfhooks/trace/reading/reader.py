@@ -159,10 +159,10 @@ class _Reader:
 
         It is either the last event with long keys after the list, or an event that is too long.
         """
-        saved, _, behind = salvage(bytes(buffer))
-        self._columns.add(saved, *exact_nanoseconds([event.ts for event in saved]))
-        if behind:
-            self._tail = bytearray(behind[1:])
+        events, _, list_end = salvage(bytes(buffer))
+        self._columns.add(events, *exact_nanoseconds([event.ts for event in events]))
+        if list_end:
+            self._tail = bytearray(list_end[1:])
             buffer.clear()
         else:
             self._is_inside_endless = True
@@ -178,9 +178,9 @@ class _Reader:
     def _read_head(self, source: Iterator[bytes]) -> bytearray:
         head = bytearray()
         for block in source:
-            searched = max(len(head) - 64, 0)
+            position = max(len(head) - 64, 0)
             head += block
-            match = _EVENTS_BEGIN.search(head, searched)
+            match = _EVENTS_BEGIN.search(head, position)
             if match:
                 self._sample = bytes(head[: formats.SAMPLE])
                 self._metadata = self._object(bytes(head[: match.end()]) + b"]}")
@@ -321,19 +321,19 @@ class _Reader:
         begin = 0
         ends = [match.end() - 1 for match in self._boundary.finditer(text)]
         last = max((match.start() for match in _EVENT_AHEAD.finditer(text)), default=-1)
-        followed = _EVENT_AHEAD.match(following) is not None
+        is_event_ahead = _EVENT_AHEAD.match(following) is not None
         for end in (*ends, len(text)):
             piece = text[begin:end]
             try:
                 events += self._timed(_decode_any, b"[" + piece + b"]")[0]
             except MALFORMED:
-                saved, lost, behind = salvage(piece)
-                self._lost += lost
-                events += saved
-                if behind and (last >= end - 1 or followed):
+                piece_events, lost_events, list_end = salvage(piece)
+                self._lost += lost_events
+                events += piece_events
+                if list_end and (last >= end - 1 or is_event_ahead):
                     self._lost += 1  # the list that ended is within an event
-                elif behind:
-                    self._tail = bytearray(behind[1:] + text[end:])
+                elif list_end:
+                    self._tail = bytearray(list_end[1:] + text[end:])
                     break
             begin = end + 1
         return events

@@ -74,7 +74,7 @@ def _repair(trace: Trace, rows: Ints, ends: Ints, repairs: Repairs) -> None:
     if _crosses(start, end) or (start[is_work][1:] < latest_end[:-1]).any():
         repairs.lane[slices] = _lanes(start, end, is_work, np.zeros_like(is_work))
         slices = slices[repairs.lane[slices] == 0]
-    used = int(repairs.lane[rows].max(initial=0))
+    last_lane = int(repairs.lane[rows].max(initial=0))
     if not len(labels):
         return
     start, end = trace.start[slices], ends[slices]
@@ -86,10 +86,10 @@ def _repair(trace: Trace, rows: Ints, ends: Ints, repairs: Repairs) -> None:
     repairs.later[labels], repairs.earlier[labels] = begin - trace.start[labels], ends[labels] - finish
     order = np.lexsort((-finish, begin))
     if not fits.all() or _crosses(begin[order], finish[order]):
-        lanes = _lanes(begin[order], finish[order], np.zeros_like(fits), ~fits[order], used)
+        lanes = _lanes(begin[order], finish[order], np.zeros_like(fits), ~fits[order], last_lane)
         repairs.lane[labels[order]] = lanes
-        moved = labels[repairs.lane[labels] > 0]
-        repairs.later[moved] = repairs.earlier[moved] = 0
+        separate = labels[repairs.lane[labels] > 0]
+        repairs.later[separate] = repairs.earlier[separate] = 0
 
 
 def _nested(start: Ints, end: Ints) -> Nesting:
@@ -156,7 +156,7 @@ class _Lane:
         return True
 
 
-def _lanes(start: Ints, end: Ints, is_work: Flags, is_out: Flags, used: int = 0) -> list[int]:
+def _lanes(start: Ints, end: Ints, is_work: Flags, is_out: Flags, last_lane: int = 0) -> list[int]:
     """Return the first lane of each slice on which it crosses no slice and overlaps no work, if it is work.
 
     Args:
@@ -164,13 +164,13 @@ def _lanes(start: Ints, end: Ints, is_work: Flags, is_out: Flags, used: int = 0)
         end: Ends of the slices.
         is_work: Whether each slice is device work.
         is_out: Whether each slice must not be on lane 0.
-        used: Last lane in use.
+        last_lane: Last lane in use.
     """
     lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
     numbers = []
     for begin, finish, works, out in zip(*(column.tolist() for column in (start, end, is_work, is_out)), strict=True):
-        lane = used + 1 if out else 0
+        lane = last_lane + 1 if out else 0
         while not lanes[lane].add(begin, finish, is_work=works):
-            lane = lane + 1 if lane else used + 1
+            lane = lane + 1 if lane else last_lane + 1
         numbers.append(lane)
     return numbers

@@ -95,10 +95,10 @@ class _Repair:
         self.is_needed = bool(is_named.any())
         self._changes: dict[int, _Change] = {}
         repairs = crossings.find(trace)
-        moved = repairs.rows
-        renamed = np.flatnonzero(is_named[trace.name] & (trace.kind == Kind.PYTHON))
-        closed = dict(zip(*(column.tolist() for column in trace.sparse(CLOSED)), strict=True))
-        for row in np.union1d(np.union1d(moved, renamed), list(closed)).astype(np.int64).tolist():
+        moved_rows = repairs.rows
+        renamed_rows = np.flatnonzero(is_named[trace.name] & (trace.kind == Kind.PYTHON))
+        closing_ns = dict(zip(*(column.tolist() for column in trace.sparse(CLOSED)), strict=True))
+        for row in np.union1d(np.union1d(moved_rows, renamed_rows), list(closing_ns)).astype(np.int64).tolist():
             lane = int(repairs.lane[row])
             self._changes[int(trace.order[row])] = _Change(
                 int(trace.start[row]),
@@ -106,10 +106,10 @@ class _Repair:
                 int(repairs.earlier[row]),
                 self._number(int(trace.thread[row]), lane) if lane else None,
                 trace.name_of(row) if trace.kind[row] == Kind.PYTHON and is_named[trace.name[row]] else None,
-                closed.get(row, 0),
+                closing_ns.get(row, 0),
             )
         self.is_needed |= bool(self._changes)
-        self._flows = self._ends_of_flows(moved[repairs.lane[moved] > 0].tolist())
+        self._flows = self._ends_of_flows(moved_rows[repairs.lane[moved_rows] > 0].tolist())
 
     def _number(self, thread: int, lane: int) -> int:
         """Return the unique number of a lane."""

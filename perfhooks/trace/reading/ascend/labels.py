@@ -39,8 +39,8 @@ def relabel(columns: Mapping[str, Column], names: Sequence[str]) -> None:
         np.array([_OPERATOR.search(text) is not None for text in names], np.bool_)[name[rows]] & ~has_label_name
     )
     parent = nest(columns["thread"][rows], columns["start"][rows], columns["end"][rows]).parent
-    inside = inherited(parent, np.where(is_operator, np.arange(len(rows)), -1)) >= 0
-    kind[rows[has_label_name | (~inside & _contains(parent, is_operator))]] = Kind.ANNOTATION
+    is_in_operator = inherited(parent, np.where(is_operator, np.arange(len(rows)), -1)) >= 0
+    kind[rows[has_label_name | (~is_in_operator & _contains(parent, is_operator))]] = Kind.ANNOTATION
 
 
 def _is_label(name: str) -> bool:
@@ -50,9 +50,9 @@ def _is_label(name: str) -> bool:
 def _contains(parent: Ints, inner: Column) -> Column:
     """Return which entries contain at least one inner entry."""
     contains = np.zeros(len(parent), np.bool_)
-    around = parent[inner]
-    while len(around := np.unique(around[around >= 0])):
-        around = around[~contains[around]]
-        contains[around] = True
-        around = parent[around]
+    outer = parent[inner]
+    while len(outer := np.unique(outer[outer >= 0])):
+        outer = outer[~contains[outer]]
+        contains[outer] = True
+        outer = parent[outer]
     return contains

@@ -214,9 +214,11 @@ class _Linker:
     def _slice_at(self, rows: Ints, moments: _Moments) -> Ints:
         """Return the index of the innermost slice that begins at each time, or -1."""
         thread, start = self._thread[rows], np.append(self._start[rows], 0)
-        exact, near = (last_begun(thread, start[:-1], moments.thread, moments.time + slack) for slack in (0, _SLACK_NS))
-        is_exact, is_near = start[exact] == moments.time, start[near] >= moments.time - _SLACK_NS
-        return np.where(is_exact, exact, np.where(is_near, near, -1))
+        exact_index, near_index = (
+            last_begun(thread, start[:-1], moments.thread, moments.time + slack) for slack in (0, _SLACK_NS)
+        )
+        is_exact, is_near = start[exact_index] == moments.time, start[near_index] >= moments.time - _SLACK_NS
+        return np.where(is_exact, exact_index, np.where(is_near, near_index, -1))
 
     def _slice_around(self, rows: Ints, moments: _Moments) -> Ints:
         """Return the innermost of these slices that is open at each time, or -1."""
