@@ -1,1 +1,1 @@
-"""What the workers of a loader do, and how many of them would keep up."""
+"""The process that samples loader workers, and readers of their Python stacks."""

@@ -6,8 +6,8 @@ Linux gives the memory of a process as the file ``/proc/PID/mem``. No code runs 
                                      └──► frame ──► frame ──► ...        innermost first
                                             └──► code ──► file name, function, table of lines
 
-Both processes run the same file, so they have the same layout. The process goes on while it is read, so a stack may be
-torn: an invalid one is read again.
+Both processes run the same executable, so they have the same layout. The process keeps running, so a stack may be torn.
+An invalid stack is read again.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from perfhooks.record.workers.layout import OBJECT, WORD, Layout, runtime, threa
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LONGEST_TEXT: Final = 4096
+_MAX_TEXT: Final = 4096
 """Maximum length of a path on Linux."""
-_MOST_TABLE: Final = 1 << 20
-"""Maximum size of a table of lines, in bytes. A larger one is not read."""
+_MAX_TABLE: Final = 1 << 20
+"""Maximum size of a line table, in bytes."""
 _TRIES: Final = 3
-MOST_FRAMES: Final = 100
-"""Frames of a stack that are read, the innermost first."""
+MAX_FRAMES: Final = 100
+"""Maximum frames of a stack, innermost first."""
 
 
 class ProcessMemory:
@@ -50,10 +50,10 @@ class ProcessMemory:
         self._file = file
 
     def read(self, address: int, size: int) -> bytes:
-        """Return so many bytes.
+        """Return some bytes.
 
         Raises:
-            OSError: The process has ended, or has no memory there.
+            OSError: The process has ended, or the address is not mapped.
         """
         try:
             content = os.pread(self._file, size, address)
@@ -72,19 +72,19 @@ class Code(NamedTuple):
     """A code object of the other process."""
 
     number: int
-    """Number of code objects that were read before it."""
+    """Number of code objects read before it."""
     fields: bytes
-    """Its pointers as they were read. An object that takes its place in memory has others."""
+    """Its raw pointers. Another object at the same address has different ones."""
     file: str
     function: str
     starts: list[int]
     lines: list[int]
-    """The line of each part of its instructions, and where the part starts, in bytes."""
+    """Line of each instruction range; `starts` has the start of each range, in bytes."""
 
     def line(self, instruction: int) -> int:
         """Return the line of an instruction; 0 if it has none."""
-        place = bisect.bisect_right(self.starts, instruction) - 1
-        return self.lines[place] if place >= 0 else 0
+        index = bisect.bisect_right(self.starts, instruction) - 1
+        return self.lines[index] if index >= 0 else 0
 
 
 class WorkerFrame(NamedTuple):
@@ -99,17 +99,17 @@ class WorkerFrame(NamedTuple):
 
 
 class _Text:
-    """How Python keeps text: the header of each kind, and the bits that tell kinds apart."""
+    """Layout of Python strings: the header of each kind, and the bits that distinguish the kinds."""
 
     SAMPLES: Final = (("ab", 1, "ascii"), ("aé", 1, "latin-1"), ("aΩ", 2, "utf-16"), ("a😀", 4, "utf-32"))
 
     def __init__(self) -> None:
         order = "le" if sys.byteorder == "little" else "be"
         self._kinds: dict[int, tuple[int, int, str]] = {}
-        for self._mask in (0xFF, 0xFFFF):  # the rest of the word may be anything; without a GIL, the kind is in byte 1
+        for self._mask in (0xFF, 0xFFFF):  # other bits of the word vary; without a GIL, the kind is in byte 1
             for text, width, encoding in self.SAMPLES:
-                fresh = "".join(list(text))  # a constant is interned, which is another bit
-                content = ctypes.string_at(id(fresh), sys.getsizeof(fresh))
+                sample = "".join(list(text))  # not a constant: interned strings have another bit
+                content = ctypes.string_at(id(sample), sys.getsizeof(sample))
                 name = encoding if width == 1 else f"{encoding}-{order}"
                 self._kinds[self._state(content)] = (content.rindex(text.encode(name)), width, name)
             if len(self._kinds) == len(self.SAMPLES):
@@ -121,20 +121,20 @@ class _Text:
         return int.from_bytes(content[OBJECT + 16 : OBJECT + 20], sys.byteorder) & self._mask
 
     def read(self, memory: ProcessMemory, address: int) -> str:
-        """Return a text of another process."""
+        """Return a string of another process."""
         content = memory.read(address, OBJECT + 20)
         length = word(content, OBJECT)
         data, width, encoding = self._kinds[self._state(content) & self._bits]
-        if length > _LONGEST_TEXT:
+        if length > _MAX_TEXT:
             raise ValueError("no text")
         return memory.read(address + data, length * width).decode(encoding)
 
 
 class Interpreter:
-    """The Python of another process.
+    """The Python interpreter of another process.
 
     Args:
-        layout: Of the Python that both run.
+        layout: Layout of the Python that both processes run.
         pid: The process.
         memory: Its memory.
 
@@ -146,8 +146,8 @@ class Interpreter:
     def __init__(self, layout: Layout, pid: int, memory: ProcessMemory) -> None:
         self._layout, self._memory, self._text = layout, memory, _Text()
         self._codes: dict[int, Code] = {}
-        # types are in the interpreter's file, which is mapped at another address in a process that was not forked
-        moved = _start_of(pid, *_mapping(id(types.CodeType)))
+        # types are part of the executable, which a process that was not forked maps at another address
+        moved = _shift_of(pid, *_mapping(id(types.CodeType)))
         self._code_type, self._int_type = id(types.CodeType) + moved, id(int) + moved
         self._interpreter = memory.word(runtime() + moved + layout.interpreter)
         names = (layout.file, layout.function, layout.table)
@@ -157,26 +157,26 @@ class Interpreter:
         self._frame_size = max(layout.code, layout.caller, layout.instruction) + WORD
 
     def threads(self) -> Iterator[int]:
-        """Yield the addresses of the states of its threads, the newest first."""
+        """Yield the addresses of the thread states, newest first."""
         state = self._memory.word(self._interpreter + self._layout.threads)
         while state:
             yield state
             state = self._memory.word(state + self._layout.next_thread)
 
     def native_id(self, thread: int) -> int | None:
-        """Return the kernel's number of a thread; None if Python does not keep it."""
+        """Return the native id of a thread; None if Python does not store it."""
         return None if self._layout.native is None else self._memory.word(thread + self._layout.native)
 
-    def stack(self, thread: int, outermost: str = "", most: int = MOST_FRAMES) -> list[WorkerFrame]:
+    def stack(self, thread: int, outermost: str = "", most: int = MAX_FRAMES) -> list[WorkerFrame]:
         """Return the frames of a thread, innermost first.
 
         Args:
             thread: The address of its state.
-            outermost: The name of the function with which the stack is to end, of several the innermost.
+            outermost: Name of the function that ends the stack; the innermost call counts.
             most: Maximum number of frames.
 
         Raises:
-            OSError: The process has ended, or the stack changed too fast to be read.
+            OSError: The process has ended, or the stack changes too fast.
         """
         for _ in range(_TRIES):
             with suppress(OSError, ValueError, KeyError):
@@ -190,54 +190,54 @@ class Interpreter:
             address = memory.word(address + layout.running_in)
         while address:
             content = memory.read(address, self._frame_size)
-            where = untagged(word(content, layout.code))
-            code = self._code(where)
+            code_address = untagged(word(content, layout.code))
+            code = self._code(code_address)
             if code is not None:
                 if sys.version_info < (3, 11):
                     instruction = 2 * int.from_bytes(
                         content[layout.instruction : layout.instruction + 4], sys.byteorder
                     )
                 else:
-                    instruction = word(content, layout.instruction) - where - types.CodeType.__basicsize__
+                    instruction = word(content, layout.instruction) - code_address - types.CodeType.__basicsize__
                 yield WorkerFrame(code, code.line(instruction), address)
                 if code.function == outermost:
                     return
             address = word(content, layout.caller)
 
     def _code(self, address: int) -> Code | None:
-        """Return a code object; None for a frame of the interpreter itself, which has none."""
+        """Return a code object; None for an internal frame of the interpreter."""
         layout, memory = self._layout, self._memory
         content = memory.read(address, self._code_size)
         if word(content, OBJECT - WORD) != self._code_type:
             return None
         fields = content[self._fields]
-        known = self._codes.get(address)
-        if known is None or known.fields != fields:
-            file, function, table = (word(content, place) for place in (layout.file, layout.function, layout.table))
+        code = self._codes.get(address)
+        if code is None or code.fields != fields:
+            file, function, table = (word(content, offset) for offset in (layout.file, layout.function, layout.table))
             first = int.from_bytes(content[layout.first_line : layout.first_line + 4], sys.byteorder)
             name = self._text.read(memory, function)
             starts, lines = _lines(self._bytes(table), first)
             self._read += 1
-            known = Code(self._read, fields, self._text.read(memory, file), name, starts, lines)
-            self._codes[address] = known
-        return None if known.function == "<interpreter trampoline>" else known
+            code = Code(self._read, fields, self._text.read(memory, file), name, starts, lines)
+            self._codes[address] = code
+        return None if code.function == "<interpreter trampoline>" else code
 
     def _bytes(self, address: int) -> bytes:
         size = self._memory.word(address + OBJECT)
-        if size > _MOST_TABLE:
+        if size > _MAX_TABLE:
             raise ValueError("no table of lines")
         return self._memory.read(address + bytes.__basicsize__ - 1, size)
 
     def integer(self, frame: WorkerFrame, variable: int) -> int | None:
-        """Return a local variable that is an integer below 2**30; None if it is none.
+        """Return an integer local variable below 2**30; None for other values.
 
         Args:
             frame: The call.
-            variable: Its place among the variables of the function.
+            variable: Index among the variables of the function.
         """
-        place = frame.address + self._layout.variables + WORD * variable
+        slot = frame.address + self._layout.variables + WORD * variable
         with suppress(OSError):
-            address = untagged(self._memory.word(place))
+            address = untagged(self._memory.word(slot))
             content = self._memory.read(address, int.__basicsize__ + 4) if address else b""
             if content and word(content, OBJECT - WORD) == self._int_type:
                 return int.from_bytes(content[int.__basicsize__ :], sys.byteorder)
@@ -245,7 +245,7 @@ class Interpreter:
 
 
 def _lines(table: bytes, first: int) -> tuple[list[int], list[int]]:
-    """Return where the instructions of each line start, and the lines: Python itself reads its table."""
+    """Return the start of each instruction range and its line. Python itself parses its table."""
     code = _lines.__code__.replace(co_linetable=table, co_firstlineno=first, co_code=_lines.__code__.co_code)
     parts = [(start, line or 0) for start, _, line in code.co_lines()]
     return [start for start, _ in parts], [line for _, line in parts]
@@ -262,16 +262,16 @@ def _maps(pid: int) -> Iterator[tuple[int, int, str, str]]:
 
 
 def _mapping(address: int) -> tuple[int, str, str]:
-    """Return the start, offset and file of the mapping of this process that holds an address."""
-    found = (each for each in _maps(os.getpid()) if each[0] <= address < each[1])
-    start, _, offset, file = next(found, (0, 0, "", ""))
+    """Return start, offset and file of the mapping that contains an address."""
+    mappings = (mapping for mapping in _maps(os.getpid()) if mapping[0] <= address < mapping[1])
+    start, _, offset, file = next(mappings, (0, 0, "", ""))
     if not file:
         raise LookupError("the interpreter's file is not mapped")
     return start, offset, file
 
 
-def _start_of(pid: int, start: int, offset: str, file: str) -> int:
-    """Return how far a mapping of this process is moved in another one."""
+def _shift_of(pid: int, start: int, offset: str, file: str) -> int:
+    """Return the distance between a mapping of this process and the same one in another process."""
     for other, _, its_offset, its_file in _maps(pid):
         if (its_offset, its_file) == (offset, file):
             return other - start
@@ -279,10 +279,10 @@ def _start_of(pid: int, start: int, offset: str, file: str) -> int:
 
 
 def measured_layout() -> Layout:
-    """Return the layout of this Python, checked with the stack of a thread that waits.
+    """Return the layout of this Python, verified with the stack of a waiting thread.
 
     Raises:
-        LookupError: A field was not found, or the known stack is not read as it is.
+        LookupError: A field was not found, or the stack was read incorrectly.
     """
     gate, began, states = threading.Lock(), threading.Lock(), []
     began.acquire()
@@ -290,7 +290,7 @@ def measured_layout() -> Layout:
     def wait(number: int) -> int:
         states.append(thread_state())
         for lock in (began.release, gate.acquire):
-            lock()  # in one line, which is compared
+            lock()  # on one line, because the line number is compared
         return number
 
     layout, number = Layout.measure(), 1_000_003
@@ -308,7 +308,7 @@ def measured_layout() -> Layout:
             frame = frame.f_back
         try:
             stack = process.stack(states[0])
-            is_right = [str(each) for each in stack] == expected and states[0] in process.threads()
+            is_right = [str(call) for call in stack] == expected and states[0] in process.threads()
             is_right = is_right and process.integer(stack[0], wait.__code__.co_varnames.index("number")) == number
         except OSError:
             is_right = False

@@ -1,6 +1,6 @@
-"""Where CPython keeps what a stack is made of: the offsets of fields, which differ between its versions.
+"""Memory layout of CPython's stacks: offsets of fields, which differ between versions.
 
-They are measured in this process, by searching for objects whose addresses are known.
+The offsets are measured in this process, by a search for objects with known addresses.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ if TYPE_CHECKING:
 WORD: Final = 8
 OBJECT: Final = object.__basicsize__
 _TAGS: Final = 7
-"""Bits of a pointer to an object in which Python 3.14 keeps tags."""
+"""Tag bits of Python 3.14 in a pointer to an object."""
 
 
 def word(content: bytes, offset: int) -> int:
-    """Return a pointer."""
+    """Return a pointer from a buffer."""
     return int.from_bytes(content[offset : offset + WORD], sys.byteorder)
 
 
 def untagged(pointer: int) -> int:
-    """Return the address of the object to which a pointer of a frame points."""
+    """Return a pointer without its tag bits."""
     return pointer & ~_TAGS
 
 
 def _offsets(content: bytes, value: int) -> list[int]:
-    """Return where a pointer to an object occurs, lowest first."""
-    found = range(0, len(content) - WORD + 1, WORD)
-    return [offset for offset in found if untagged(word(content, offset)) == untagged(value)]
+    offsets = range(0, len(content) - WORD + 1, WORD)
+    return [offset for offset in offsets if untagged(word(content, offset)) == untagged(value)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,24 +42,24 @@ class Layout:
     """Offsets of fields in CPython's structures, in bytes."""
 
     interpreter: int
-    """Of the first interpreter, in ``_PyRuntime``."""
+    """First interpreter, in ``_PyRuntime``."""
     threads: int
-    """Of the first thread, in an interpreter."""
+    """First thread, in an interpreter."""
     next_thread: int
     native: int | None
-    """Of the kernel's number, in a thread; None before Python 3.11."""
+    """Native thread id, in a thread; None before Python 3.11."""
     running: int
-    """Of the innermost frame, in a thread."""
+    """Innermost frame, in a thread."""
     running_in: int | None
-    """Of the same in the structure to which `running` points; None if it points to the frame."""
+    """Innermost frame, in the structure at `running`; None if `running` is the frame itself."""
     caller: int
-    """Of the calling frame, in a frame."""
+    """Calling frame, in a frame."""
     code: int
     instruction: int
     variables: int
-    """Of the first local variable, in a frame."""
+    """First local variable, in a frame."""
     file: int
-    """Of the file's name, in a code object."""
+    """File name, in a code object."""
     function: int
     table: int
     first_line: int
@@ -93,17 +92,16 @@ def _main_interpreter() -> int:
 
 
 def runtime() -> int:
-    """Return the address of ``_PyRuntime``, from which all interpreters are reached."""
+    """Return the address of ``_PyRuntime``, the root of all interpreters."""
     return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
 
 
-def _up_to(file: int, address: int, size: int) -> bytes:
-    """Return what there is of so many bytes."""
+def _read(file: int, address: int, size: int) -> bytes:
     return os.pread(file, size, address)
 
 
 def _thread_fields(file: int) -> dict[str, Any]:
-    """Find where an interpreter and its threads are: a thread that begins becomes the first one."""
+    """Find the fields of interpreter and threads: a new thread becomes the first in the list."""
     gate, began = threading.Lock(), threading.Semaphore(0)
     gate.acquire()
     states: list[tuple[int, int]] = []
@@ -115,13 +113,13 @@ def _thread_fields(file: int) -> dict[str, Any]:
             pass
 
     interpreter = _main_interpreter()
-    places: list[set[int]] = []
+    offsets: list[set[int]] = []
     for _ in range(2):
         threading.Thread(target=wait, daemon=True).start()
         began.acquire()
-        places.append(set(_offsets(_up_to(file, interpreter, 1 << 16), states[-1][0])))
+        offsets.append(set(_offsets(_read(file, interpreter, 1 << 16), states[-1][0])))
     (older, older_native), (newer, newer_native) = states
-    contents = [_up_to(file, state, 1 << 9) for state in (older, newer)]
+    contents = [_read(file, state, 1 << 9) for state in (older, newer)]
     gate.release()
     natives = [
         offset
@@ -129,52 +127,52 @@ def _thread_fields(file: int) -> dict[str, Any]:
         if [word(content, offset) for content in contents] == [older_native, newer_native]
     ]
     return {
-        "interpreter": _offsets(_up_to(file, runtime(), 1 << 16), interpreter)[0],
-        "threads": min(places[0] & places[1]),
+        "interpreter": _offsets(_read(file, runtime(), 1 << 16), interpreter)[0],
+        "threads": min(offsets[0] & offsets[1]),
         "next_thread": _offsets(contents[1], older)[0],
         "native": natives[0] if natives else None,
     }
 
 
 def _address(file: int, frame: types.FrameType) -> int:
-    """Return where the interpreter keeps a frame: from Python 3.11 on, the object points to it."""
+    """Return the address of the interpreter frame. From Python 3.11 on, the frame object points to it."""
     if sys.version_info < (3, 11):
         return id(frame)
     return word(os.pread(file, WORD, id(frame) + OBJECT + WORD), 0)
 
 
 def _running(file: int, depth: int) -> set[tuple[int, int]]:
-    """Return where the state of this thread holds the running frame; the second offset is -1 if it does so itself.
+    """Return the offsets of the running frame in the thread state; the second offset is -1 for a direct pointer.
 
-    No other Python function is called while the memory is read: it would be the one that runs.
+    No other Python function may be called while the memory is read, because it would become the running frame.
     """
     address, state = _address(file, sys._getframe()), thread_state()
-    found = set()
+    offsets = set()
     content = os.pread(file, 512, state)
     for offset in range(0, len(content), WORD):
         pointer = int.from_bytes(content[offset : offset + WORD], sys.byteorder)
         if pointer == address:
-            found.add((offset, -1))
+            offsets.add((offset, -1))
         elif 0 < pointer < 1 << 62:
             try:
                 inner = os.pread(file, 64, pointer)
             except OSError:
                 continue
-            for place in range(0, len(inner), WORD):
-                if int.from_bytes(inner[place : place + WORD], sys.byteorder) == address:
-                    found.add((offset, place))
-    return found & _running(file, depth - 1) if depth else found
+            for inner_offset in range(0, len(inner), WORD):
+                if int.from_bytes(inner[inner_offset : inner_offset + WORD], sys.byteorder) == address:
+                    offsets.add((offset, inner_offset))
+    return offsets & _running(file, depth - 1) if depth else offsets
 
 
 def _frame_fields(file: int) -> dict[str, Any]:
-    """Find the fields of a frame in the one that runs."""
+    """Find the fields of a frame in the running frame."""
     marker = object()
     frame = sys._getframe()
     content = os.pread(file, 512, _address(file, frame))
     code = frame.f_code
-    running, running_in = min(_running(file, 3), key=lambda found: (found[1] >= 0, found))
+    running, running_in = min(_running(file, 3), key=lambda offsets: (offsets[1] >= 0, offsets))
     if sys.version_info < (3, 11):
-        instruction = 96  # f_lasti, which counts instructions; no pointer, so it cannot be searched for
+        instruction = 96  # f_lasti, an instruction index: not a pointer, so it cannot be searched
     else:
         start = id(code) + type(code).__basicsize__
         instruction = next(

@@ -1,15 +1,15 @@
-"""The process that samples the workers of a training's loaders, from outside: no worker takes part in it.
+"""The process that samples the loader workers of a training from outside, without code in the workers.
 
-The training opens the memory of each worker (``/proc/PID/mem``), which Linux allows to an ancestor, and passes the open
-file. This process reads each worker every 10 ms or more and sums up. It answers when the window ends, and then sleeps::
+The training opens the memory of each worker (``/proc/PID/mem``), which Linux allows to an ancestor. It passes the open
+file to this process, which samples each worker every 10 ms or more. It returns the sums at the end of the window::
 
     training ── socket: a worker to sample, and its memory ─────────► this process ── reads ──► worker 0
              ── socket: the window ends ────────────────────────────►                 ── reads ──► worker 1
              ◄─ pipe: a line of JSON ────────────────────────────────
 
-The kernel knows of each thread whether it runs, and how long it has computed and waited for a CPU. Python's frames
-name the function, and the loop of the worker holds the number of its batch. The time between two samples belongs to the
-second one. It is random, because samples at a fixed interval would miss parts of periodic work.
+The kernel has the state, the CPU time and the run-queue wait of each thread. Python's frames contain the function and
+the number of the batch. The time between two samples counts for the second sample. The interval is random, because
+samples at a fixed interval would miss parts of periodic work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from perfhooks.core.frames import COLLATES, FETCHES_BATCH, HANDS_OVER, WORKER_LOOP
-from perfhooks.record.workers.interpreter import MOST_FRAMES, Interpreter, ProcessMemory, measured_layout
+from perfhooks.record.workers.interpreter import MAX_FRAMES, Interpreter, ProcessMemory, measured_layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from perfhooks.record.workers.layout import Layout
 
 _PERIOD: Final = 10_000_000
-"""Shortest mean time between two samples of a worker, in nanoseconds."""
+"""Minimum mean sampling interval of a worker, in ns."""
 _CPU: Final = 0.01
-"""Maximum CPU time of sampling, as a ratio of the time of one worker."""
-_MOST_STACKS: Final = 300
-"""Stacks of a worker that are kept, those with most time."""
+"""Maximum CPU time of sampling, relative to the time of one worker."""
+_MAX_STACKS: Final = 300
+"""Maximum stored stacks of a worker, those with most time."""
 OTHER: Final = "(other)"
 _LOOP: Final = "_worker_loop"
-_DEEPEST: Final = 100_000
-"""Frames in which the loop is searched for: Python's own limit is far below, if no program raises it."""
+_MAX_DEPTH: Final = 100_000
+"""Maximum frames in the search for the loop. Python's own limit is far lower, unless a program raises it."""
 _FEED: Final = "_feed"
-"""The function of the thread that hands batches over, in ``multiprocessing/queues.py``."""
+"""Function of the thread that transfers batches, in ``multiprocessing/queues.py``."""
 _MEMORY_AT: Final = 16
-"""The sample at which the memory of a worker is summed up, which takes the kernel a millisecond."""
+"""Sample at which the memory of a worker is measured. This takes the kernel a millisecond."""
 
 
 class Order(TypedDict):
@@ -54,16 +54,16 @@ class Order(TypedDict):
 
     pid: int
     iterator: int
-    """Number of the iterator that started it."""
+    """Number of the iterator that started the worker."""
     worker: int
     workers: int
-    """Number of workers of that iterator: they take the batches in turn."""
+    """Number of workers of that iterator. They process the batches in rotation."""
     batch: int
-    """Place of the batch's number among the variables of the worker's loop; -1 if there is none."""
+    """Index of the batch number among the variables of the worker's loop; -1 without one."""
 
 
 class _Counters:
-    """What the kernel counts for one thread.
+    """The kernel's counters of one thread.
 
     Raises:
         OSError: The thread has ended.
@@ -73,7 +73,7 @@ class _Counters:
         folder = Path(f"/proc/{pid}/task/{thread}")
         self._state = (folder / "stat").open("rb", buffering=0)
         self._times = None
-        with contextlib.suppress(OSError):  # a kernel without statistics of its scheduler
+        with contextlib.suppress(OSError):  # a kernel without scheduler statistics
             self._times = (folder / "schedstat").open("rb", buffering=0)
 
     def close(self) -> None:
@@ -81,28 +81,28 @@ class _Counters:
             file.close()
 
     def state(self) -> str:
-        """Return the letter of its state: R runs or waits for a CPU, S sleeps, D waits for a disk."""
+        """Return the letter of the state: R runs or waits for a CPU, S sleeps, D waits for a disk."""
         return os.pread(self._state.fileno(), 512, 0).rpartition(b")")[2].split()[0].decode()
 
     def times(self) -> tuple[int, int] | None:
-        """Return how long it computed and how long it waited for a CPU, in nanoseconds; None if they are unknown."""
+        """Return CPU time and run-queue wait, in ns; None if unknown."""
         if self._times is None:
             return None
         computed, queued, _ = os.pread(self._times.fileno(), 64, 0).split()
         return int(computed), int(queued)
 
     def computed(self) -> int:
-        """Return how long it computed, in nanoseconds; 0 if that is unknown."""
+        """Return the CPU time, in ns; 0 if unknown."""
         return (self.times() or (0, 0))[0]
 
 
 class SampledWorker:
-    """One worker, as it is sampled.
+    """One sampled worker.
 
     Args:
-        layout: Of Python's structures.
-        order: Which worker.
-        memory: Its ``/proc/PID/mem``, open; closed with this object.
+        layout: Layout of CPython's structures.
+        order: The worker.
+        memory: Open file of its ``/proc/PID/mem``; closed with this object.
 
     Raises:
         OSError: It has ended.
@@ -113,15 +113,15 @@ class SampledWorker:
         self._order, self._pid, self._file = order, order["pid"], memory
         self._counters = _Counters(self._pid, self._pid)
         self._interpreter = Interpreter(layout, self._pid, ProcessMemory(memory))
-        self._clock = (~self._pid << 3) | 2  # the CPU clock of another process, as clock_getcpuclockid(3) makes it
+        self._clock = (~self._pid << 3) | 2  # the CPU clock of another process, as in clock_getcpuclockid(3)
         self._thread = 0
         self._feeder: _Counters | None = None
-        self._known: dict[tuple[Any, ...], tuple[str, str]] = {}
+        self._texts: dict[tuple[Any, ...], tuple[str, str]] = {}
         self._stacks: dict[str, dict[str, int]] = {}
         self._batch: int | None = None
         self._batch_ns = 0
-        self._fed = self._fed_before = self._cpu_began = self._cpu = 0
-        self.samples = self._batches = self._making = self._longest = self._idle = self._queued = 0
+        self._transfer = self._transfer_before = self._cpu_began = self._cpu = 0
+        self.samples = self._batches = self._busy = self._longest = self._idle = self._queued = 0
         self._squares = 0.0
         self._memory: int | None = None
         self._began = self._last = time.monotonic_ns()
@@ -130,10 +130,10 @@ class SampledWorker:
 
     def _begin(self) -> None:
         self._cpu_began = self._cpu = time.clock_gettime_ns(self._clock)
-        self._look_for_feeder(is_first=True)
+        self._find_feeder(is_first=True)
 
     def close(self) -> None:
-        """Close its files."""
+        """Close the files."""
         os.close(self._file)
         self._counters.close()
         if self._feeder is not None:
@@ -146,7 +146,7 @@ class SampledWorker:
             OSError: The worker has ended.
         """
         now, state, times = time.monotonic_ns(), self._counters.state(), self._counters.times()
-        if not self._thread and not self._look_for_loop():  # it has not reached its loop
+        if not self._thread and not self._find_loop():  # the worker has not reached its loop
             self._last, self._times = now, times
             return
         elapsed = now - self._last
@@ -170,103 +170,102 @@ class SampledWorker:
         if self.samples == _MEMORY_AT:
             self._memory = _own_memory(self._pid)
         if self._feeder is not None:
-            self._fed = self._feeder.computed()
+            self._transfer = self._feeder.computed()
         elif self.samples & (self.samples - 1) == 0:
-            self._look_for_feeder()
+            self._find_feeder()
         self._cpu = time.clock_gettime_ns(self._clock)
 
     def _count(self, part: str, elapsed: int, queued: int, stack: Sequence[WorkerFrame]) -> None:
-        """Count the batches that ended since the sample before, and the time that they took."""
+        """Count the batches that ended since the last sample, and their time."""
         if part == "idle":
             self._idle += elapsed
         elif part != "hand_over":
-            self._making += elapsed
+            self._busy += elapsed
             self._batch_ns += elapsed
             self._queued += queued
-        place = self._order["batch"]
-        number = self._interpreter.integer(stack[-1], place) if stack and place >= 0 else None
+        index = self._order["batch"]
+        number = self._interpreter.integer(stack[-1], index) if stack and index >= 0 else None
         if number is None or number == self._batch:
             return
         if self._batch is not None:
-            ahead = number - self._batch if number > self._batch else number + 1  # another pass begins at 0
+            ahead = number - self._batch if number > self._batch else number + 1  # another pass starts at 0
             ended = max(round(ahead / self._order["workers"]), 1)
-            took = self._batch_ns // ended
+            batch_ns = self._batch_ns // ended
             self._batches += ended
-            self._squares += ended * (took * 1e-9) ** 2
-            self._longest = max(self._longest, took)
+            self._squares += ended * (batch_ns * 1e-9) ** 2
+            self._longest = max(self._longest, batch_ns)
         self._batch, self._batch_ns = number, 0
 
-    def _look_for_loop(self) -> bool:
-        """Find the thread that makes batches."""
+    def _find_loop(self) -> bool:
         for thread in self._interpreter.threads():
             with contextlib.suppress(OSError):
-                stack = self._interpreter.stack(thread, _LOOP, _DEEPEST)
+                stack = self._interpreter.stack(thread, _LOOP, _MAX_DEPTH)
                 if stack and WORKER_LOOP.search(str(stack[-1])):
                     self._thread = thread
                     return True
         return False
 
-    def _look_for_feeder(self, *, is_first: bool = False) -> None:
-        """Find the thread that hands batches over; one that was not there at first has begun since."""
+    def _find_feeder(self, *, is_first: bool = False) -> None:
+        """Find the thread that transfers batches. If it is missing at first, it starts later."""
         with contextlib.suppress(OSError):
             for thread in self._interpreter.threads():
                 stack = self._interpreter.stack(thread, _FEED)
                 native = self._interpreter.native_id(thread)
                 if native and stack and stack[-1].code.function == _FEED:
                     self._feeder = _Counters(self._pid, native)
-                    self._fed = self._feeder.computed()
-                    self._fed_before = self._fed if is_first else 0
+                    self._transfer = self._feeder.computed()
+                    self._transfer_before = self._transfer if is_first else 0
                     return
 
     def _text(self, stack: Sequence[WorkerFrame]) -> tuple[str, str]:
-        """Return a stack as text, outermost first, and the part of the loop if the dataset takes no part in it."""
-        if not stack or (stack[-1].code.function != _LOOP and len(stack) < MOST_FRAMES):
-            return OTHER, ""  # it changed while it was read
+        """Return a stack as text, outermost first, and the part of the loop if the dataset is not running."""
+        if not stack or (stack[-1].code.function != _LOOP and len(stack) < MAX_FRAMES):
+            return OTHER, ""  # the stack changed during the read
         key = tuple((frame.code.number, frame.line) for frame in stack)
-        known = self._known.get(key)
-        if known is None:
+        entry = self._texts.get(key)
+        if entry is None:
             frames = [" ".join(str(frame).replace(";", ":").split()) for frame in reversed(stack)]
-            known = self._known[key] = ";".join(frames), _part_of(frames)
-        return known
+            entry = self._texts[key] = ";".join(frames), _part_of(frames)
+        return entry
 
     def answer(self) -> dict[str, Any]:
-        """Return the sums, in the form of `WorkerCounts` and `WorkerSamples`."""
-        handed_over = max(self._fed - self._fed_before, 0)
-        kept = sorted(self._stacks, key=lambda stack: -sum(self._stacks[stack].values()))
-        for small in kept[_MOST_STACKS:]:
+        """Return the sums with the fields of `WorkerCounts` and `WorkerSamples`."""
+        transfer_ns = max(self._transfer - self._transfer_before, 0)
+        stacks = sorted(self._stacks, key=lambda text: -sum(self._stacks[text].values()))
+        for small in stacks[_MAX_STACKS:]:
             other = self._stacks.setdefault(OTHER, {})
             for part, value in self._stacks.pop(small).items():
                 other[part] = other.get(part, 0) + value
-        making = {
+        counts = {
             "worker": self._order["worker"],
             "pid": self._pid,
             "batches": self._batches,
             "wall_s": (self._last - self._began) * 1e-9,
-            "making_s": self._making * 1e-9,
-            "processor_s": max(self._cpu - self._cpu_began - handed_over, 0) * 1e-9,
+            "making_s": self._busy * 1e-9,
+            "processor_s": max(self._cpu - self._cpu_began - transfer_ns, 0) * 1e-9,
             "squares": self._squares,
             "longest_s": self._longest * 1e-9,
             "waited_s": self._idle * 1e-9,
-            "handed_over_s": handed_over * 1e-9,
+            "handed_over_s": transfer_ns * 1e-9,
             "memory_bytes": self._memory,
             "queued_s": None if self._times is None else self._queued * 1e-9,
         }
-        looked = {"worker": self._order["worker"], "looks": self.samples, "stacks": self._stacks}
-        return {"iterator": self._order["iterator"], "making": making, "looked": looked}
+        samples = {"worker": self._order["worker"], "looks": self.samples, "stacks": self._stacks}
+        return {"iterator": self._order["iterator"], "making": counts, "looked": samples}
 
 
 def _part_of(frames: Sequence[str]) -> str:
-    """Return which part of a worker's loop a stack is in, outermost frame first; empty if a dataset works."""
-    inside = next((place for place, frame in enumerate(frames) if FETCHES_BATCH.search(frame)), None)
-    if inside is None:
+    """Return the part of the worker's loop of a stack, outermost frame first; empty if the dataset is running."""
+    fetch_index = next((index for index, frame in enumerate(frames) if FETCHES_BATCH.search(frame)), None)
+    if fetch_index is None:
         if not WORKER_LOOP.search(frames[0]):
             return ""  # only the innermost frames were read
         return "hand_over" if any(HANDS_OVER.search(frame) for frame in frames) else "idle"
-    return "collate" if any(COLLATES.search(frame) for frame in frames[inside + 1 : inside + 2]) else ""
+    return "collate" if any(COLLATES.search(frame) for frame in frames[fetch_index + 1 : fetch_index + 2]) else ""
 
 
 def _parts(state: str, elapsed: int, computed: int, queued: int) -> list[tuple[str, int]]:
-    """Divide the time that a sample stands for, in nanoseconds."""
+    """Split the time of a sample into parts, in ns."""
     if state == "D":
         return [("disk", elapsed)]
     if state != "R":
@@ -276,26 +275,26 @@ def _parts(state: str, elapsed: int, computed: int, queued: int) -> list[tuple[s
 
 
 def _own_memory(pid: int) -> int | None:
-    """Return the bytes that a process shares with no other; None if they are unknown."""
+    """Return the private memory of a process, in bytes; None if unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError), Path(f"/proc/{pid}/smaps_rollup").open("rb") as file:
         return sum(1024 * int(line.split()[1]) for line in file if line.startswith(b"Private_"))
     return None
 
 
 class Sampler:
-    """All workers that are sampled."""
+    """Samples all workers."""
 
     def __init__(self) -> None:
         self._layout: Layout | None = None
         with contextlib.suppress(LookupError):
             self._layout = measured_layout()
-        self._sampled: list[SampledWorker] = []
+        self._workers: list[SampledWorker] = []
         self._ended: list[dict[str, Any]] = []
         self._cost = 0.0
         self._due = 0
 
     def add(self, order: Order, memory: int) -> None:
-        """Sample a worker from now on, unless that is impossible."""
+        """Start to sample a worker, if possible."""
         worker = None
         if self._layout is not None:
             with contextlib.suppress(OSError, LookupError, ValueError):
@@ -303,25 +302,25 @@ class Sampler:
         if worker is None:
             os.close(memory)
         else:
-            self._sampled.append(worker)
+            self._workers.append(worker)
         self._due = time.monotonic_ns()
 
     def wait_s(self) -> float | None:
-        """Return the time until the next sample, in seconds; None if there is no worker."""
-        return max(self._due - time.monotonic_ns(), 0) * 1e-9 if self._sampled else None
+        """Return the seconds until the next sample; None without workers."""
+        return max(self._due - time.monotonic_ns(), 0) * 1e-9 if self._workers else None
 
     def sample(self) -> None:
-        """Sample each worker once, if that is due."""
-        if not self._sampled or time.monotonic_ns() < self._due:
+        """Sample each worker once, if a sample is due."""
+        if not self._workers or time.monotonic_ns() < self._due:
             return
         began = time.thread_time_ns()
-        for worker in list(self._sampled):
+        for worker in list(self._workers):
             try:
                 worker.sample()
-            except (OSError, ValueError, IndexError):  # it has ended
-                self._sampled.remove(worker)
+            except (OSError, ValueError, IndexError):  # the worker has ended
+                self._workers.remove(worker)
                 self._end(worker)
-        count = len(self._sampled) or 1
+        count = len(self._workers) or 1
         self._cost += ((time.thread_time_ns() - began) / count - self._cost) / 8
         period = max(_PERIOD, self._cost / _CPU)
         self._due = time.monotonic_ns() + int(period * random.uniform(0.5, 1.5))  # noqa: S311 -- no secret
@@ -332,9 +331,9 @@ class Sampler:
         worker.close()
 
     def end(self) -> list[dict[str, Any]]:
-        """Sample no more, and return the sums of all workers."""
-        while self._sampled:
-            self._end(self._sampled.pop())
+        """Stop sampling, and return the sums of all workers."""
+        while self._workers:
+            self._end(self._workers.pop())
         ended, self._ended = self._ended, []
         return ended
 
@@ -343,9 +342,10 @@ def serve(channel: int, answers: int) -> None:
     """Sample until the training closes the channel.
 
     Args:
-        channel: A socket that keeps the bounds of messages. A message with a file is an `Order`. One without a file is
-            the end of the window.
-        answers: Where the sums of a window go, as a line of JSON.
+        channel: A socket that preserves message boundaries. A message with a file is an `Order`. A message without
+            a file
+            ends the window.
+        answers: Receives the sums of a window, as a line of JSON.
     """
     sampler = Sampler()
     with socket.socket(fileno=channel) as orders:
