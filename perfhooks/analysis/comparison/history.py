@@ -192,7 +192,7 @@ def change_sentence(series: Series, change: Change) -> str:
     )
     word = "Slower" if ratio > 1 else "Faster"
     levels = f"{words.ms(change.before_ms)} before, {words.ms(change.after_ms)} after"
-    return f"{word}, {sentences.changed(ratio)}: {levels}; between {around}."
+    return f"{word}, {sentences.format_change(ratio)}: {levels}; between {around}."
 
 
 def data(histories: Iterable[Series], skipped: Iterable[str]) -> dict[str, Any]:

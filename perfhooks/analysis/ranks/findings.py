@@ -130,7 +130,7 @@ def _join(rows: list[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
             key=float,
         )
         span = f": {' to '.join(dict.fromkeys((gains[0], gains[-1])))} ms of a step" if gains else ""
-        evidence += (f"the numbers are those of rank {rank}; {missing.named(ranks)} have this finding{span}",)
+        evidence += (f"the numbers are those of rank {rank}; {missing.name_ranks(ranks)} have this finding{span}",)
     return {**row, "rank": rank, "ranks": ranks, "evidence": evidence}
 
 
