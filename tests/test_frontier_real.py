@@ -50,4 +50,4 @@ def test_the_rank_and_the_part_of_the_step_that_make_others_wait_are_named(tmp_p
     assert first["gain_ms"] == pytest.approx(lead["cost_ms"], abs=1e-6)
     assert first["gain_percent"] == pytest.approx(100 * lead["cost_ms"] / group["step_ms"], abs=0.01)
     assert (lead["since"] is not None) == (kind == "sudden")
-    assert [each.rank for each in View(run).look().ranks if each.slow] == [rank]
+    assert [each.rank for each in View(run).refresh().ranks if each.slow] == [rank]

@@ -99,12 +99,12 @@ def test_within_a_stage_the_slow_rank_is_named(tmp_path):
 
 def test_top_compares_the_ranks_of_the_roles_that_the_page_says(tmp_path):
     run = pipeline(tmp_path / "run", slow_data={0: 20.0, 1: 20.0})
-    slow = {rank.rank for rank in View(run).look().ranks if rank.slow}
+    slow = {rank.rank for rank in View(run).refresh().ranks if rank.slow}
     assert slow == {0, 1}
     told = ranks.gather(run)
     windows = {window["name"]: window for window in told["windows"]}
     (run / layout.PAGE_DATA).write_text(json.dumps({"ranks_together": {"windows": windows}}))
-    assert not any(rank.slow for rank in View(run).look().ranks)
+    assert not any(rank.slow for rank in View(run).refresh().ranks)
     assert told["frontier"][0]["leads"] == []
 
 

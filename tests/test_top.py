@@ -33,7 +33,7 @@ from perfhooks.cli.actions.written import ASCII, line, screen
 from perfhooks.cli.app import app
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.report import live as view
-from perfhooks.report.live import RankSeen, View, bars, judged, last_minute, times
+from perfhooks.report.live import RankState, View, bars, last_minute, mark_stragglers, times
 from perfhooks.run import layout
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.live import slow_steps
@@ -101,7 +101,7 @@ def test_what_is_elsewhere_is_brought_every_ten_seconds_and_looked_at_more_often
     brought, looked, now = [], [], [100.0]
     monkeypatch.setattr(top.mirror, "mirror", brought.append)
     monkeypatch.setattr(top, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    look = top._elsewhere(SimpleNamespace(look=lambda: looked.append(now[0])), "memory://runs")
+    look = top._elsewhere(SimpleNamespace(refresh=lambda: looked.append(now[0])), "memory://runs")
     for now[0] in (101.0, 109.0, 111.0, 112.0, 120.0, 122.0):
         look()
     assert (len(looked), brought) == (6, ["memory://runs"] * 2)
@@ -152,12 +152,12 @@ def test_bars_are_as_many_as_fit_and_none_hides_a_long_step(walls, most):
 
 def judged_by(*facts, steps=30):
     """What is said of ranks of which every step took the same: wall time and wait for data of each rank."""
-    seen = [RankSeen(rank, 10, wall, data, True) for rank, (wall, data) in enumerate(facts)]
+    seen = [RankState(rank, 10, wall, data, True) for rank, (wall, data) in enumerate(facts)]
     lines = [
         [] if wall is None else [Row("train", step, "wait", wall, data) for step in range(steps)]
         for wall, data in facts
     ]
-    return judged(seen, lines)
+    return mark_stragglers(seen, lines)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def on_the_page(path):
 
 
 def in_top(path):
-    return [rank.rank for rank in View(path).look().ranks if rank.slow]
+    return [rank.rank for rank in View(path).refresh().ranks if rank.slow]
 
 
 @pytest.mark.parametrize("more", [{}, {2: 0.5}, {2: 10.0}, {1: 10.0, 2: 14.0}, {0: 10.0, 1: 10.0, 2: 10.0}])
@@ -343,7 +343,7 @@ def test_a_finished_run_is_seen_as_it_ended(run):
     run.slow(0, 99)
     run.window(12)
     (run.path / layout.PAGE).write_text("page")
-    seen = View(run.path).look()
+    seen = View(run.path).refresh()
     assert (seen.stage, seen.rank, seen.step, seen.is_alive) == ("train", 0, 100, False)
     assert seen.times == (100, pytest.approx(100 / 1.51), 10.0, 10.0, pytest.approx(250 / 1510))
     assert seen.walls == (10.0,) * 99 + (520.0,)
@@ -358,39 +358,39 @@ def test_a_finished_run_is_seen_as_it_ended(run):
 def test_a_run_that_goes_on_is_followed(run):
     run.owner(0, ALIVE)
     view = View(run.path)
-    assert line(view.look()) == "no step yet, 0 windows"
+    assert line(view.refresh()) == "no step yet, 0 windows"
     run.steps(0, [10.0] * 5)
-    assert view.look().step == 5
+    assert view.refresh().step == 5
     run.status(0, 9)
     run.steps(0, [30.0], first=5)
     run.slow(0, 5)
-    seen = view.look()
+    seen = view.refresh()
     assert (seen.step, seen.walls, len(seen.slow), seen.is_alive) == (9, (10.0,) * 5 + (30.0,), 1, True)
     run.slow(0, 7)
-    assert [step.step for _, step in view.look().slow] == [7, 5]
+    assert [step.step for _, step in view.refresh().slow] == [7, 5]
 
 
 def test_windows_are_followed_until_they_are_finished(run):
     run.owner(0, ALIVE)
     view = View(run.path)
     run.window(10, ranks=(0, 1), state="spooled")
-    assert (view.look().windows, view.look().unfinished) == (1, {"train-000010-000012": 2})
+    assert (view.refresh().windows, view.refresh().unfinished) == (1, {"train-000010-000012": 2})
     run.window(10, ranks=(0,))
     run.window(20)
-    assert (view.look().windows, view.look().unfinished) == (2, {"train-000010-000012": 1})
+    assert (view.refresh().windows, view.refresh().unfinished) == (2, {"train-000010-000012": 1})
     run.window(10, ranks=(1,))
-    assert view.look().unfinished == {}
+    assert view.refresh().unfinished == {}
     run.window(20, ranks=(1,), state="spooled")
-    assert view.look().unfinished == {"train-000020-000022": 1}
+    assert view.refresh().unfinished == {"train-000020-000022": 1}
     (run.path / "other").mkdir()
-    assert view.look().windows == 2
+    assert view.refresh().windows == 2
 
 
 def test_an_open_window_is_being_recorded(run):
     run.owner(0, ALIVE)
     mark = {"window": "train-000010-000012", "process": ALIVE}
     publish_json(run.path / layout.mark(0), mark)
-    seen = View(run.path).look()
+    seen = View(run.path).refresh()
     assert seen.is_recording
     assert "recording" in line(seen)
 
@@ -402,12 +402,12 @@ def test_of_many_ranks_the_slow_one_is_named_and_all_are_read_in_turn(run):
         run.steps(rank, [20.0 if rank == 140 else 10.0] * 30)
     run.slow(140, 29)
     view = View(run.path)
-    seen = view.look()
+    seen = view.refresh()
     assert [rank.rank for rank in seen.ranks if rank.slow] == [140]
     assert "1 of 150 ranks slow (140), last slow: step 29 of rank 140 (data)" in line(seen)
     for rank in range(150):
         run.steps(rank, [10.0], first=30)
-    known = [[rank.rank for rank in view.look().ranks if rank.step == 31] for _ in range(3)]
+    known = [[rank.rank for rank in view.refresh().ranks if rank.step == 31] for _ in range(3)]
     assert all(0 in ranks for ranks in known)
     assert [len(ranks) < 150 for ranks in known] == [True, True, False]
 
@@ -418,22 +418,22 @@ def test_the_loop_that_most_ranks_are_in_is_shown(run):
         run.steps(rank, [10.0] * 4)
         run.steps(rank, [1.0] * 2, stage="val")
         run.status(rank, 3, stage="val" if rank else "train")
-    seen = View(run.path).look()
+    seen = View(run.path).refresh()
     assert (seen.stage, seen.step, seen.walls) == ("val", 2, (1.0, 1.0))
     for rank in range(3):
         run.status(rank, 8, is_running=True)
-    assert View(run.path).look().stage == "train"
+    assert View(run.path).refresh().stage == "train"
 
 
 def test_in_a_pipe_a_run_is_told_until_its_processes_end_or_nothing_is_heard_of_those_elsewhere(
     run, monkeypatch, capsys
 ):
     """For ten minutes; here it is known that they live."""
-    seen = View(run.path).look()
+    seen = View(run.path).refresh()
     looks = [(True, 900.0), (None, 599.0), (None, 601.0)]
     for expected in (looks, [(True, 0.0), (False, 0.0)]):
         left = [dataclasses.replace(seen, is_alive=is_alive, silent_s=silent_s) for is_alive, silent_s in expected]
-        monkeypatch.setattr(View, "look", lambda _, left=left: left.pop(0))
+        monkeypatch.setattr(View, "refresh", lambda _, left=left: left.pop(0))
         monkeypatch.setattr("time.sleep", lambda _: None)
         top.top(run.path)
         assert left == []
@@ -443,14 +443,14 @@ def test_in_a_pipe_a_run_is_told_until_its_processes_end_or_nothing_is_heard_of_
 def test_processes_elsewhere_are_neither_alive_nor_gone(run):
     run.owner(0, ELSEWHERE)
     run.owner(1, GONE)
-    assert View(run.path).look().is_alive is None
+    assert View(run.path).refresh().is_alive is None
     run.owner(2, ALIVE)
-    assert View(run.path).look().is_alive is True
+    assert View(run.path).refresh().is_alive is True
 
 
 def test_a_run_that_has_written_no_step_yet_says_so(run):
     run.owner(0, ALIVE)
-    assert "no step has been written yet" in screen(View(run.path).look(), "", 80, 24).plain
+    assert "no step has been written yet" in screen(View(run.path).refresh(), "", 80, 24).plain
 
 
 # --- what strangers may have put there ---
@@ -473,7 +473,7 @@ def test_a_hostile_folder_moves_no_cursor_and_no_link_is_followed(run, tmp_path)
     os.mkfifo(run.path / layout.timeline(2))
     (run.path / layout.owner(3)).write_text(f'{{"pid": {1 << 40}, "host": "{ALIVE.host}", "boot": "{ALIVE.boot}", '
                                             f'"space": "{ALIVE.space}"}}')  # fmt: skip
-    seen = View(run.path).look()
+    seen = View(run.path).refresh()
     assert seen.step == 4
     assert [rank.step for rank in seen.ranks] == [4, None, None, None]
     assert [rank.is_alive for rank in seen.ranks] == [False, None, None, False]
@@ -502,7 +502,7 @@ def test_a_folder_that_goes_away_is_an_error_of_one_line(run):
     view = View(run.path)
     run.path.rename(run.path.with_name("gone"))
     with pytest.raises(PerfhooksError, match="cannot be read any more"):
-        view.look()
+        view.refresh()
 
 
 # --- drawing ---
@@ -521,7 +521,7 @@ def test_a_screen_fits_its_terminal(run, width, height):
         run.owner(rank, ALIVE)
         run.steps(rank, [20.0 if rank in (7, 70) else 10.0] * 300)
     run.slow(0, *range(20))
-    text = drawn(View(run.path).look(), width=width, height=height, note="asking")
+    text = drawn(View(run.path).refresh(), width=width, height=height, note="asking")
     assert max(map(len, text)) <= width
     assert len(text) <= height
     assert text[-1].startswith("q quit")
@@ -537,7 +537,7 @@ def test_a_screen_says_all_there_is(run):
     run.steps(0, [10.0] * 99 + [520.0])
     run.slow(0, 99)
     run.window(12, state="spooled")
-    text = "\n".join(drawn(View(run.path).look(), width=150, note="asking"))
+    text = "\n".join(drawn(View(run.path).refresh(), width=150, note="asking"))
     for part in (
         "running", "train step 100", "66.2 steps/s, median 10 ms, p95 10 ms, data unknown", ":::", "#",
         "0: step 100, median 10 ms", "rank 0: step 99 took 520 ms, 149 times the median: data",
@@ -551,7 +551,7 @@ def test_of_many_slow_ranks_three_are_named_and_of_many_slow_steps_five(run):
         run.owner(rank, ALIVE)
         run.steps(rank, [20.0 if rank >= 12 else 10.0] * 30)
     run.slow(0, *range(20, 28))
-    seen = View(run.path).look()
+    seen = View(run.path).refresh()
     assert "8 of 20 ranks slow (12, 13, 14 and 5 more)" in line(seen)
     steps = [each.split("step ")[1].split()[0] for each in drawn(seen, width=200, height=60) if " took 520 ms" in each]
     assert steps == ["27", "26", "25", "24", "23"]
@@ -685,7 +685,7 @@ def test_an_unchanged_run_is_printed_once(run, monkeypatch, capsys):
 
     def look():
         run.owner(0, ALIVE if len(looks) < 5 else GONE)
-        looks.append(View(run.path).look())
+        looks.append(View(run.path).refresh())
         return looks[-1]
 
     monkeypatch.setattr(top, "_EACH_S", 0)

@@ -112,7 +112,7 @@ def bars(walls: Sequence[float], most: int) -> list[float]:
     return [min(1.0, max(walls[at : at + width]) / full) for at in range(0, len(walls), width)]
 
 
-class RankSeen(NamedTuple):
+class RankState(NamedTuple):
     """The state of one rank."""
 
     rank: int
@@ -130,7 +130,7 @@ class RankSeen(NamedTuple):
     """Role of the rank in the last report; None if there is no report."""
 
 
-def judged(ranks: Sequence[RankSeen], rows: Sequence[Sequence[Row]]) -> list[RankSeen]:
+def mark_stragglers(ranks: Sequence[RankState], rows: Sequence[Sequence[Row]]) -> list[RankState]:
     """Return the ranks with messages about stragglers, by the rule of the report: see `perfhooks.analysis.ranks.leads`.
 
     Args:
@@ -160,7 +160,7 @@ _IDLE: Final = Phase.WAIT.name.lower()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class RunState:
     """The state of a run at one moment."""
 
     run: Path
@@ -173,7 +173,7 @@ class Seen:
     """Times of its last minute."""
     walls: tuple[float, ...]
     """Its step times in that minute, in milliseconds."""
-    ranks: tuple[RankSeen, ...]
+    ranks: tuple[RankState, ...]
     slow: tuple[tuple[int, SlowStep], ...]
     """The latest slow steps with their ranks, the latest first."""
     windows: int
@@ -227,7 +227,7 @@ class View:
         self._finished: dict[Path, int] = {}
         """Finished windows, with their modification times."""
 
-    def look(self) -> Seen:
+    def refresh(self) -> RunState:
         """Return the current state.
 
         Raises:
@@ -240,24 +240,25 @@ class View:
             is_recording = self._run.is_any_recording()
         except OSError as error:
             raise PerfhooksError(f"{self._run.folder} cannot be read any more: {error.strerror}") from error
-        return self._seen(windows, unfinished, is_recording=is_recording)
+        return self._state(windows, unfinished, is_recording=is_recording)
 
-    def _seen(self, windows: int, unfinished: dict[str, int], *, is_recording: bool) -> Seen:
+    def _state(self, windows: int, unfinished: dict[str, int], *, is_recording: bool) -> RunState:
         ranks = list(self._ranks.values())
         stage = _stage(ranks)
         first = next((rank for rank in ranks if rank.rows), ranks[0] if ranks else None)
         minute = [] if first is None else last_minute(first.rows, stage)
+        states = [rank.state(stage, self._roles) for rank in ranks]
         alive = {rank.is_alive for rank in ranks}
         page = self._run.folder / layout.PAGE
         changed = max((rank.changed for rank in ranks), default=0.0)
-        return Seen(
+        return RunState(
             run=self._run.folder,
             stage=stage,
             rank=None if first is None else first.rank,
             step=None if first is None else first.step(stage),
             times=times(minute),
             walls=tuple(row.wall_ms for row in minute),
-            ranks=tuple(judged([rank.seen(stage, self._roles) for rank in ranks], [rank.of(stage) for rank in ranks])),
+            ranks=tuple(mark_stragglers(states, [rank.rows_of(stage) for rank in ranks])),
             slow=_last_slow(ranks),
             windows=windows,
             unfinished=unfinished,
@@ -354,13 +355,13 @@ class _Rank:
             steps.append(self.status.loop.step)
         return max(steps, default=None)
 
-    def of(self, stage: str) -> list[Row]:
+    def rows_of(self, stage: str) -> list[Row]:
         return [row for row in list(self.rows)[-_RANK_ROWS:] if row.stage == stage]
 
-    def seen(self, stage: str, roles: Mapping[int, int]) -> RankSeen:
-        rows = self.of(stage)[-RANK_STEPS:]
+    def state(self, stage: str, roles: Mapping[int, int]) -> RankState:
+        rows = self.rows_of(stage)[-RANK_STEPS:]
         waits = [row.data_ms for row in rows if row.data_ms is not None]
-        return RankSeen(
+        return RankState(
             rank=self.rank,
             step=self.step(stage),
             median_ms=median(row.wall_ms for row in rows) if rows else None,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perfhooks.cli.actions.asking import RankOutcome
-    from perfhooks.report.live import Seen
+    from perfhooks.report.live import RunState
 
 _EACH_S: Final = 1.0
 """Seconds between two looks."""
@@ -42,28 +42,28 @@ _FAREWELL_S: Final = 5.0
 def top(target: str | None) -> None:
     """Show a run until the user quits; in a pipe until it has ended."""
     view, url = View(mirror.here(target)), target if target is not None and is_url(target) else None
-    look = view.look if url is None else _elsewhere(view, url)
+    look = view.refresh if url is None else _elsewhere(view, url)
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         _show(look, None if url is None else _NO_REQUEST)
     else:
         _print(look)
 
 
-def _elsewhere(view: View, url: str) -> Callable[[], Seen]:
+def _elsewhere(view: View, url: str) -> Callable[[], RunState]:
     """Looks at a mirror, which is brought up to date now and then."""
     brought = time.monotonic()
 
-    def look() -> Seen:
+    def look() -> RunState:
         nonlocal brought
         if time.monotonic() - brought > _BRING_S:
             mirror.mirror(url)
             brought = time.monotonic()
-        return view.look()
+        return view.refresh()
 
     return look
 
 
-def _print(look: Callable[[], Seen]) -> None:
+def _print(look: Callable[[], RunState]) -> None:
     """Print a line for each change, until the run has ended."""
     last = ""
     while True:
@@ -78,7 +78,7 @@ def _print(look: Callable[[], Seen]) -> None:
         time.sleep(_EACH_S)
 
 
-def _show(look: Callable[[], Seen], unheard: str | None) -> None:
+def _show(look: Callable[[], RunState], unheard: str | None) -> None:
     """Draw until somebody quits; the last look stays on the terminal as one line.
 
     Args:
@@ -92,7 +92,7 @@ def _show(look: Callable[[], Seen], unheard: str | None) -> None:
     try:
         with pressed() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
 
-            def draw(seen: Seen) -> None:
+            def draw(seen: RunState) -> None:
                 live.update(screen(seen, request.note, *console.size, blocks), refresh=True)
 
             draw(seen)

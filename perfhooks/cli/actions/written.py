@@ -12,7 +12,7 @@ from perfhooks.report.live import bars
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from perfhooks.report.live import RankSeen, Seen
+    from perfhooks.report.live import RankState, RunState
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 ASCII: Final = "_.:-=+*#"
@@ -25,7 +25,7 @@ _NAMED: Final = 3
 """Windows, or slow ranks, that are named in one line."""
 
 
-def line(seen: Seen) -> str:
+def line(seen: RunState) -> str:
     """All in one line, for a log."""
     parts = [_where(seen), *_pace(seen)]
     slow = [rank.rank for rank in seen.ranks if rank.slow]
@@ -38,7 +38,7 @@ def line(seen: Seen) -> str:
     return _one_line(", ".join(part for part in parts if part))
 
 
-def screen(seen: Seen, note: str, width: int, height: int, blocks: str = BLOCKS) -> Text:
+def screen(seen: RunState, note: str, width: int, height: int, blocks: str = BLOCKS) -> Text:
     """All that fits on a terminal; text of others is never markup.
 
     Args:
@@ -64,7 +64,7 @@ _Line = tuple[str, str, str]
 """What it is about, what it says, and in which style."""
 
 
-def _above(seen: Seen, width: int, blocks: str) -> Iterator[_Line]:
+def _above(seen: RunState, width: int, blocks: str) -> Iterator[_Line]:
     yield "run", f"{seen.run}, {_state(seen)}", ""
     yield "now", _where(seen), "bold"
     yield "minute", ", ".join(_pace(seen)) or "no step has been written yet", ""
@@ -72,7 +72,7 @@ def _above(seen: Seen, width: int, blocks: str) -> Iterator[_Line]:
     yield "steps", "".join(blocks[round(each * (len(blocks) - 1))] for each in heights), "cyan"
 
 
-def _below(seen: Seen, note: str) -> Iterator[_Line]:
+def _below(seen: RunState, note: str) -> Iterator[_Line]:
     for number, (rank, step) in enumerate(seen.slow[:_SLOW]):
         yield "" if number else "slow", f"rank {rank}: {step}", "yellow"
     if not seen.slow:
@@ -83,7 +83,7 @@ def _below(seen: Seen, note: str) -> Iterator[_Line]:
         yield "capture", note, "green"
 
 
-def _ranks(ranks: Sequence[RankSeen], room: int) -> Iterator[_Line]:
+def _ranks(ranks: Sequence[RankState], room: int) -> Iterator[_Line]:
     """The slow ones first, as far as there is room."""
     ordered = sorted(ranks, key=lambda rank: (not rank.slow, rank.rank))
     shown = ordered if len(ordered) <= room else ordered[: max(0, room - 1)]
@@ -95,7 +95,7 @@ def _ranks(ranks: Sequence[RankSeen], room: int) -> Iterator[_Line]:
         yield "" if shown else "ranks", f"and {len(ordered) - len(shown)} more{more}", ""
 
 
-def _rank(rank: RankSeen) -> str:
+def _rank(rank: RankState) -> str:
     parts = ["no step yet" if rank.step is None else f"step {rank.step}"]
     if rank.median_ms is not None:
         parts.append(f"median {words.ms(rank.median_ms)}")
@@ -108,19 +108,19 @@ def _rank(rank: RankSeen) -> str:
     return f"{rank.rank}: {', '.join(parts)}"
 
 
-def _state(seen: Seen) -> str:
+def _state(seen: RunState) -> str:
     if seen.is_alive is None:
         return f"last change {words.ms(seen.silent_s * 1e3)} ago"
     return "running" if seen.is_alive else "ended"
 
 
-def _where(seen: Seen) -> str:
+def _where(seen: RunState) -> str:
     if seen.step is None:
         return "no step yet"
     return f"{seen.stage} step {seen.step}"
 
 
-def _pace(seen: Seen) -> list[str]:
+def _pace(seen: RunState) -> list[str]:
     took = seen.times
     if took is None:
         return []
@@ -132,7 +132,7 @@ def _pace(seen: Seen) -> list[str]:
     ]
 
 
-def _windows(seen: Seen) -> str:
+def _windows(seen: RunState) -> str:
     parts = [f"{words.count(seen.windows, 'window')}"]
     if seen.is_recording:
         parts.append("recording")
