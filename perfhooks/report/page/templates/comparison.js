@@ -5,7 +5,7 @@ const SECTIONS = {
   waterfall: "From A to B",
   rows: "All rows",
   flame: "Flame graph",
-  besides: "Besides",
+  besides: "More differences",
 };
 const VIEWS = {
   reasons: "Reasons",
@@ -60,12 +60,12 @@ function overview() {
       ? el(
           "details",
           { id: "notes" },
-          el("summary", null, "Notes, and all that differs"),
+          el("summary", null, "Notes and other facts"),
           list("doubts", opening.notes),
           differs.length
             ? dataTable({
                 id: "differs",
-                caption: "Other differences",
+                caption: "Differing facts",
                 rows: differs,
                 limit: 20,
                 search: "Search facts",
@@ -99,7 +99,7 @@ function waterfall() {
   const shown = rows.slice(0, IN_WATERFALL);
   const rest = rows.slice(IN_WATERFALL).reduce((sum, row) => sum + row.difference, 0);
   const steps = shown.map((row) => [row.title, row.difference]);
-  if (rest !== 0) steps.push([`${rows.length - shown.length} smaller ones`, rest]);
+  if (rest !== 0) steps.push([`${rows.length - shown.length} smaller differences`, rest]);
   const begin = DATA.a.recorded_ns,
     end = DATA.b.recorded_ns;
   let level = begin,
@@ -143,7 +143,7 @@ function waterfall() {
       bars,
       line(`B: ${DATA.b.label}`, from, end, whole, amount(end)),
     ),
-    from ? el("p", { class: "muted" }, `The bars of A and B are cut: the picture begins at ${amount(from)}.`) : null,
+    from ? el("p", { class: "muted" }, `The bars of A and B are cut: the chart starts at ${amount(from)}.`) : null,
   );
 }
 
@@ -166,10 +166,10 @@ function allRows() {
     { key: "title", label: "What", kind: "name" },
     { key: "a", label: `A, ${unit}`, kind },
     { key: "b", label: `B, ${unit}`, kind },
-    { key: "difference", label: "Difference", kind, title: "B less A, of one step" },
+    { key: "difference", label: "Difference", kind, title: "B minus A, per step" },
     { key: "count_a", label: "Calls of A", kind: "number" },
     { key: "count_b", label: "Calls of B", kind: "number" },
-    { key: "by_count", label: "By calls", kind, title: "(calls of B - calls of A) times the price of A's" },
+    { key: "by_count", label: "By calls", kind, title: "(calls of B - calls of A) times the duration of A's calls" },
     { key: "by_price", label: "By price", kind },
   ];
   const every = { reasons: DATA.reasons, ...DATA.tables };
@@ -191,8 +191,8 @@ function flame() {
   return section(
     "flame",
     "Flame graph of the difference",
-    "Of one step, on all threads. Red takes longer than in the other run, blue less. As wide as A's time one also " +
-      "sees what B no longer does.",
+    "Per step, on all threads. Red frames take longer than in the other run, blue frames less. Frames that B no " +
+      "longer has are visible with the widths of A.",
     flameGraph(DATA.flames, "flame"),
   );
 }
@@ -214,8 +214,8 @@ function besides() {
       }),
     );
   for (const [key, title] of [
-    ["came", "Findings that B has and A had not"],
-    ["went", "Findings that A had and B has not"],
+    ["came", "New findings in B"],
+    ["went", "Findings of A that B does not have"],
   ]) {
     if (DATA.findings[key].length)
       parts.push(
@@ -246,15 +246,15 @@ function besides() {
     );
   if (DATA.counts.length)
     parts.push(
-      el("h3", null, "How often"),
+      el("h3", null, "Number of calls"),
       el(
         "p",
         { class: "lead" },
-        "Operators, labels, calls into the runtime and kernels of one step, on any thread, where the number differs.",
+        "Operators, labels, runtime calls and kernels whose number per step differs, on all threads.",
       ),
       dataTable({
         id: "counts",
-        caption: "How often",
+        caption: "Number of calls",
         rows: DATA.counts,
         search: "Search names",
         columns: [
@@ -264,7 +264,7 @@ function besides() {
         ],
       }),
     );
-  return parts.length ? section("besides", "Besides", null, ...parts) : null;
+  return parts.length ? section("besides", "More differences", null, ...parts) : null;
 }
 
 const sections = [overview(), waterfall(), allRows(), flame(), besides()].filter(Boolean);

@@ -21,7 +21,7 @@ function drawn(each, number) {
   return section(
     `series-${number}`,
     each.heading,
-    each.changes.length ? null : each.points.length < 4 ? "Too few runs to tell a change." : "No change that lasts.",
+    each.changes.length ? null : each.points.length < 4 ? "Too few runs to detect a change." : "No lasting change.",
     el("div", { class: "waterfall" }, rows.filter(Boolean)),
   );
 }
@@ -31,7 +31,7 @@ if (DATA.left.length)
   sections.push(
     section(
       "left",
-      "Left out",
+      "Skipped runs",
       null,
       el(
         "ul",

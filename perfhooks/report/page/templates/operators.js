@@ -75,9 +75,8 @@ function rooflinePart(details) {
     el(
       "p",
       { class: "muted" },
-      "Each circle is an operator with one shape, as large as its time. Lines are the most that " +
-        `${found.device} can do (${found.source}): to the left memory limits, under a level line the arithmetic of ` +
-        "that type.",
+      "Each circle is an operator with one shape; its size is its time. The lines are the limits of " +
+        `${found.device} (${found.source}): memory on the left, compute of each data type on the right.`,
     ),
     rooflineFigure(found),
   );
@@ -102,7 +101,7 @@ function operatorsSection(details) {
     "operators",
     "Operators",
     "Operators of torch in all profiled steps: their time on the host and the device work that they launched. Click " +
-      "one for its shapes, lines and modules.",
+      "an operator for its shapes, lines and modules.",
     (details.limits || []).map((sentence) => el("p", { class: "lead" }, sentence)),
     rooflinePart(details),
     dataTable({

@@ -68,7 +68,7 @@ function absent(window_, _, rank) {
     el(
       "p",
       { class: "muted" },
-      `The details of this rank are not in this report, to keep it small. They are in the files ` +
+      `This report omits the details of this rank, to stay small. They are in the files ` +
         `${window_.name}/rank${rank.rank}.*`,
     ),
     (DATA.findings || []).length ? findings({}) : null,
@@ -86,7 +86,7 @@ function attempt(make, ...given) {
 }
 
 function missingLines() {
-  const lost = (DATA.lost || []).map((each) => `The process ended while it recorded ${each}; that window is lost.`);
+  const lost = (DATA.lost || []).map((each) => `The process ended during the recording of ${each}, so it is lost.`);
   const unread = (DATA.unread || []).map((each) => `Not in this report: ${each}`);
   return [...lost, ...unread].map((text) => el("p", { class: "doubt" }, text));
 }
@@ -110,7 +110,7 @@ function show() {
         "section",
         { id: "overview", class: "overview" },
         el("h1", null, DATA.title),
-        el("p", { class: "good" }, "No window of this run has been finished yet."),
+        el("p", { class: "good" }, "This run has no finished window yet."),
         slowLine(),
         missingLines(),
       ),

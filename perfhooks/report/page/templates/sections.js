@@ -21,7 +21,7 @@ function kernelsSection(details) {
   const classes = rowsOf(details.kernels.classes);
   const whole = classes.reduce((sum, each) => sum + each.total_ms, 0);
   const shares = classes.map((each) => `${className(each.class)} ${percent(each.total_ms / whole)}`);
-  const lead = `What the device ran: ${shares.join(", ")} of ${ms(whole)}.`;
+  const lead = `Device work: ${shares.join(", ")} of ${ms(whole)}.`;
   return section(
     "kernels",
     "Kernels",
@@ -248,7 +248,7 @@ function communicationSection(details) {
   );
   add(
     "synchronisations",
-    "Where the host waited for the device",
+    "Host waits for the device",
     details.synchronisations,
     [
       { key: "call", label: "Call", kind: "name" },
@@ -319,7 +319,7 @@ function stepsSection(details) {
     ...STEP_COLUMNS.map(({ term, ...column }) => ({ ...column, title: of(term) })),
   ];
   const table = { id: "steps", key: "step", caption: "Steps", columns, rows, limit: 8, total: steps.count };
-  return section("steps", "Steps", "Where the time of each profiled step went.", dataTable(table));
+  return section("steps", "Steps", "The parts of each profiled step.", dataTable(table));
 }
 
 function windowsSection(current) {
@@ -524,10 +524,10 @@ function ranksSection(window_, rank) {
   const worst = rows.reduce((top, row) => ((row.excess_ms || 0) > (top.excess_ms || 0) ? row : top), rows[0]);
   const lead =
     own.length > 1
-      ? `A step takes ${ms(whole)}, of which a rank works ${ms(own[0])} to ${ms(own[own.length - 1])} itself.${
+      ? `A step takes ${ms(whole)}. The own work of ranks is ${ms(own[0])} to ${ms(own[own.length - 1])}.${
           worst.excess_ms > 0
-            ? ` Rank ${worst.rank} works longest, ${ms(worst.excess_ms)} more than the ` +
-              `others${worst.slowest ? `, most of it in ${worst.slowest}` : ""}.`
+            ? ` Rank ${worst.rank} has the longest own work, ${ms(worst.excess_ms)} more than the ` +
+              `others${worst.slowest ? `, mostly in ${worst.slowest}` : ""}.`
             : ""
         }`
       : null;
@@ -691,11 +691,11 @@ function checksSection(details, rank) {
   const verdict = found.some((each) => each.severity === "error")
     ? "Some of these numbers are wrong or missing."
     : lines.length
-      ? "What to keep in mind when reading these numbers."
+      ? "Read these notes before you use the numbers."
       : details.checks
         ? "The checks of this trace found no problem."
         : "The trace was not checked.";
-  const lead = `${verdict} It has ${plural(details.events || 0, "event")}.${spent}`;
+  const lead = `${verdict} The trace has ${plural(details.events || 0, "event")}.${spent}`;
   return section(
     "checks",
     "Reliability of the numbers",

@@ -47,7 +47,7 @@ function slowSection() {
   const share = (row) => (known(row.cpu_share) ? 100 * row.cpu_share : null);
   const rows = rowsOf(slow.rows).map((row) => ({ ...row, cpu_percent: share(row) }));
   const notes = [
-    slow.ranks > 1 ? `On ${slow.ranks} ranks; a step that was slow on several counts once.` : null,
+    slow.ranks > 1 ? `On ${slow.ranks} ranks. A step that was slow on several ranks counts once.` : null,
     shown < slow.rows_count ? `These are the longest ${shown} of ${grouped(slow.rows_count, 0)}.` : null,
     slow.is_cut ? "Earlier slow steps are only in the files." : null,
   ];

@@ -30,7 +30,7 @@ function compiledSection(details) {
   const rows = rowsOf(made.functions);
   const sum = (key) => rows.reduce((total, row) => total + (row[key] || 0), 0);
   const [graphs, recorded] = [sum("graphs"), sum("recorded")];
-  const inStep = `In a step compiled code runs for ${ms(made.inside_ms)} (${percent(made.inside_ms / made.step_ms)})`;
+  const inStep = `Per step, compiled code runs for ${ms(made.inside_ms)} (${percent(made.inside_ms / made.step_ms)})`;
   const onDevice = made.busy_ms
     ? `, and launches ${percent(made.device_ms / made.busy_ms)} of the device’s work.`
     : ".";

@@ -6,13 +6,13 @@ function planSection(details) {
   const rows = rowsOf(details.plan.rows);
   return section(
     "plan",
-    "How many workers",
+    "Number of workers",
     details.plan.said,
     rows.length
       ? dataTable({
           id: "plan",
           key: "workers",
-          caption: "How many workers",
+          caption: "Number of workers",
           columns: [
             { key: "workers", label: "Workers", kind: "count" },
             { key: "batches_per_s", label: "Supply, batches/s", kind: "number", title: of("supply") },
@@ -40,7 +40,7 @@ function workersSection(details) {
   return section(
     "workers",
     "Workers of the loader",
-    "Where the workers spent their time in this window, by samples of their stacks.",
+    "Time of the workers in this window, by samples of their stacks.",
     dataTable({
       id: "workers",
       key: "function",
