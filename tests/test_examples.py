@@ -23,7 +23,7 @@ COMMANDS = {
 }
 WINDOWS = {"train-000005-000007": [5, 6, 7], "train-000011-000013": [11, 12, 13]}
 """What ``skip_first=2 wait=2 warmup=1 active=3 repeat=2`` records of 16 steps."""
-_LOST = "has lost it; the next ones are recorded without stacks"
+_LOST = "has lost the window; later windows are recorded without stacks"
 KINDS = {
     "rank0.capture.json",
     "rank0.operators.csv",

@@ -574,7 +574,7 @@ class Tallies:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.compile asks for it
 def test_a_break_in_an_inner_module_leaves_the_same_graphs_in_the_first_window_of_a_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(labelling, "_state", labelling._State())
+    monkeypatch.setattr(labelling, "_state", labelling._LabelState())
     plain = Tallies()
     plain.train()
     expected = plain.tallied()

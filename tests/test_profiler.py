@@ -76,7 +76,7 @@ def test_after_a_window_that_torch_lost_for_its_stacks_the_others_have_none(monk
     (window,) = Path("perf/r").glob("train-*")
     assert window.name == "train-000006-000007"
     assert read_json(window / "rank0.capture.json")["options"]["with_stack"] is False
-    assert "has lost it; the next ones are recorded without stacks" in caplog.text
+    assert "has lost the window; later windows are recorded without stacks" in caplog.text
 
 
 @pytest.mark.recorder

@@ -54,7 +54,7 @@ _call_module: Callable[..., Any] = Module.__call__
 
 
 @dataclass
-class _State:
+class _LabelState:
     """Labelling state of the recorded thread. A process has one recorder."""
 
     thread: int = 0
@@ -86,7 +86,7 @@ class _State:
     """Listener for each loader iterator that is read."""
 
 
-_state: Final = _State()
+_state: Final = _LabelState()
 _Label: TypeAlias = "AbstractContextManager[Any] | None"
 
 
