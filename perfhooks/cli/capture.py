@@ -32,11 +32,11 @@ def command(
     steps: Annotated[int, typer.Option("--steps", help="How many steps to record.")] = 3,
     ranks: Annotated[
         str | None,
-        typer.Option("--ranks", help="Which ranks, as 0,4-7; all that record if not given.", show_default=False),
+        typer.Option("--ranks", help="Ranks, such as 0,4-7; all recording ranks by default.", show_default=False),
     ] = None,
     stage: Annotated[
         str | None,
-        typer.Option("--stage", help="Which loop; the one that runs if not given.", show_default=False),
+        typer.Option("--stage", help="Loop; the current loop by default.", show_default=False),
     ] = None,
     with_stack: Annotated[bool, typer.Option("--with-stack", help="Record Python stacks as well.")] = False,
     memory: Annotated[bool, typer.Option("--memory", help="Record allocations as well.")] = False,

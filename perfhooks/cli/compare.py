@@ -24,12 +24,12 @@ EXAMPLES: Final = """Examples:
 - `perfhooks compare a.pt.trace.json.gz b.pt.trace.json.gz -o difference.html`
 - `perfhooks compare --save base.json perf/base`, then `perfhooks compare base.json perf/new`
 """
-"""What ``--help`` ends with."""
+"""End of ``--help``."""
 
 SLOWER: Final = 3
-"""The exit code where the verdict is what ``--fail-if-slower`` asks about."""
+"""Exit code of ``--fail-if-slower``."""
 UNDECIDED: Final = 4
-"""That of ``--fail-if-undecided``."""
+"""Exit code of ``--fail-if-undecided``."""
 
 
 _BETWEEN: Final = "\0"
@@ -90,15 +90,17 @@ def command(
     ] = None,
     _run_at: Annotated[
         tuple[str, str] | None,
-        typer.Option(_AT, help="The same at a revision of git.", metavar="REV 'COMMAND'", rich_help_panel=_RUNNING),
+        typer.Option(
+            _AT, help="Run the command at a revision of git.", metavar="REV 'COMMAND'", rich_help_panel=_RUNNING
+        ),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", help="End each command after so many steps.", rich_help_panel=_RUNNING),
+        typer.Option("--steps", help="Number of steps after which each command is ended.", rich_help_panel=_RUNNING),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", help="End each command after so many seconds of steps.", rich_help_panel=_RUNNING),
+        typer.Option("--seconds", help="Seconds of steps after which each command is ended.", rich_help_panel=_RUNNING),
     ] = None,
     in_turns: Annotated[
         bool,
@@ -114,10 +116,11 @@ def command(
     ] = None,
     fail_if_undecided: Annotated[
         bool,
-        typer.Option("--fail-if-undecided", help="Exit with 4 if nobody can say whether one is slower."),
+        typer.Option("--fail-if-undecided", help="Exit with 4 if the comparison is undecided."),
     ] = False,
     tolerance: Annotated[
-        str | None, typer.Option("--tolerance", help="What difference is none; 2% if not given.", metavar="SHARE")
+        str | None,
+        typer.Option("--tolerance", help="Largest difference that counts as equal; 2% by default.", metavar="SHARE"),
     ] = None,
     stage: Annotated[
         str | None, typer.Option("--stage", help="Which loop to compare; train if both have it.", show_default=False)
@@ -126,7 +129,7 @@ def command(
         bool, typer.Option("--shares", help="Compare shares of the step: for runs on different machines.")
     ] = False,
     form: Annotated[
-        ComparisonForm, typer.Option("--format", "-f", help="What goes to standard output.")
+        ComparisonForm, typer.Option("--format", "-f", help="Form of the standard output.")
     ] = ComparisonForm.text,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write a page with everything side by side.", show_default=False)
@@ -138,17 +141,19 @@ def command(
     ] = None,
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
 ) -> None:
-    """Say whether a training became slower, by how much, and through what.
+    """Decide whether a training became slower, by how much, and why.
 
-    With --run both commands are run, in turns: the surest way where others use the machine. Of two runs that were
-    recorded: The verdict is about the steps that nobody recorded; the reasons come from the recorded windows.
+    With --run, both commands run in interleaved blocks, which is the safest way on a shared machine. For two recorded
+    runs, the verdict compares unprofiled steps, and the reasons come from the windows.
     """
     from perfhooks.cli.actions import compare, turns
 
     limit = compare.share(fail_if_slower or tolerance, "fail-if-slower" if fail_if_slower else "tolerance")
     if run:
         if save or shares or stage or out or show_it:
-            raise OptionError("choose one of --run and what recorded runs have: --save, --shares, --stage, -o, --open")
+            raise OptionError(
+                "choose either --run or the options of recorded runs: --save, --shares, --stage, -o, --open"
+            )
         sides = _commands(targets or (), run)
         outcome = turns.outcome(sides, limit, form.value, in_turns=in_turns, steps=steps, seconds=seconds)
     elif in_turns or steps is not None or seconds is not None:
@@ -170,7 +175,7 @@ def command(
 
 
 def _commands(targets: Sequence[str], runs: Sequence[str]) -> list[tuple[str | None, str]]:
-    """Of both sides the revision, or None, and the command; A's comes first, with ``--run`` or without."""
+    """Return the revision, or None, and the command of both sides, A first."""
     bare = [each for each in targets if each != _BETWEEN]
     given = [*bare, *runs] if targets[:1] == bare[:1] and bare else [*runs, *bare]
     if len(given) != _SIDES or list(targets).count(_BETWEEN) != 1:

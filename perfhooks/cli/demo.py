@@ -10,7 +10,7 @@ import typer
 from perfhooks.run.layout import LATEST, PAGE
 
 EXAMPLES: Final = "Example: perfhooks demo --open"
-"""What ``--help`` ends with."""
+"""End of ``--help``."""
 
 
 STEPS: Final = 16

@@ -22,7 +22,7 @@ EXAMPLES: Final = """Examples:
 - `perfhooks doctor --out /shared/perf`
 - `perfhooks doctor --peaks`
 """
-"""What ``--help`` ends with."""
+"""End of ``--help``."""
 
 FRAMEWORKS: Final = ("lightning", "pytorch_lightning", "mmengine", "transformers", "accelerate", "tensorboard")
 _ALSO: Final = ("pytorch_lightning",)
@@ -35,7 +35,7 @@ State = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found about one thing."""
+    """Result of one check."""
 
     state: State
     """``problem`` keeps perfhooks from recording; ``note`` is worth knowing."""
@@ -131,7 +131,7 @@ def _torch() -> tuple[State, str]:
 
 
 def _recorder() -> tuple[State, str]:
-    """Record a window for real, with all that this torch can record, and finish it."""
+    """Record and finish a real window with all options of this torch."""
     torch, (profiler, stack_support) = _imported(), _recording()
     stacks = stack_support.danger() is None
     with tempfile.TemporaryDirectory() as folder:

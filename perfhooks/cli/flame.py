@@ -11,11 +11,11 @@ import typer
 from perfhooks.cli.trace_options import MAX_UNPACKED
 
 EXAMPLES: Final = "Examples: `perfhooks flame trace.json.gz`, `perfhooks flame trace.json -f folded -o - | sort`"
-"""What ``--help`` ends with."""
+"""End of ``--help``."""
 
 
 class Measure(str, Enum):
-    """What the widths of a flame graph are."""
+    """Quantities for the widths of a flame graph."""
 
     host = "host"
     device = "device"
@@ -23,7 +23,7 @@ class Measure(str, Enum):
 
 
 class Form(str, Enum):
-    """What a flame graph is written as."""
+    """Output formats of a flame graph."""
 
     svg = "svg"
     folded = "folded"

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 EXAMPLES: Final = "Examples: `perfhooks history perf`; `perfhooks history perf -o history.html`"
-"""What ``--help`` ends with."""
+"""End of ``--help``."""
 
 
 class HistoryForm(str, Enum):
@@ -23,7 +23,7 @@ def command(
     folder: Annotated[Path, typer.Argument(help="A folder that holds runs.")] = Path("perf"),
     *,
     form: Annotated[
-        HistoryForm, typer.Option("--format", "-f", help="What goes to standard output.")
+        HistoryForm, typer.Option("--format", "-f", help="Form of the standard output.")
     ] = HistoryForm.text,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write a page that draws it.", show_default=False)

@@ -12,7 +12,7 @@ from perfhooks.cli.trace_options import MAX_UNPACKED
 EXAMPLES: Final = (
     "Examples: `perfhooks merge perf/latest`; `perfhooks merge perf/latest/train-000012-000014 --ranks 0,4-7`"
 )
-"""What ``--help`` ends with."""
+"""End of ``--help``."""
 
 
 def command(

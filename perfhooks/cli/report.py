@@ -17,7 +17,7 @@ EXAMPLES: Final = """Examples:
 - `perfhooks report s3://bucket/runs/r -o page.html`
 - `perfhooks report traces --on local`
 """
-"""What ``--help`` ends with."""
+"""End of ``--help``."""
 
 
 def command(
@@ -32,7 +32,7 @@ def command(
     *,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Where the page of traces goes; - is standard output."),
+        typer.Option("--out", "-o", help="Path of the report of traces; - for standard output."),
     ] = None,
     communication: Annotated[str | None, COMMUNICATION] = None,
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
@@ -61,10 +61,10 @@ def command(
         typer.Option("--upload", help="A URL to copy the finished run to; else nothing is sent.", show_default=False),
     ] = None,
 ) -> None:
-    """Finish whatever a dead worker or training left behind in a run, and bring its page up to date.
+    """Finish windows that a dead worker or training has left in a run, and update its report.
 
-    What is finished already stays as it is. Of a bare trace it makes a page beside it. Of a folder of traces it makes
-    one of all ranks, which are those of distributedInfo in the traces, else of their names.
+    Finished files stay unchanged. The report of a trace is written beside it. A folder of traces gives one report of
+    all ranks. Ranks come from distributedInfo in the traces, else from their names.
     """
     from perfhooks.cli.actions import report
 

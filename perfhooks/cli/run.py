@@ -25,22 +25,22 @@ Options of perfhooks come first; everything from the first other word on is the 
 _SCHEDULE: Final = (
     "Which steps to record, in the words of `perfhooks schedule`; one window, once the pace has settled or after 20 s."
 )
-_HANDLER: Final = "What to make of each window, by its name, once for each; everything that was recorded for."
+_HANDLER: Final = "Handler of each window, by name; repeat it for several. All handlers by default."
 _PATIENCE: Final = (
     "Seconds from the first call of a model or backward pass on in which a fetch or an update is expected: the page of "
     "a program that makes neither, with what it did first, is then made while it goes on, not at its end. Default: 60."
 )
 _USUAL: Final = {"with_stack", "record_shapes", "profile_memory", "with_flops", "out", "run", "ranks", "max_trace_mb"}
-"""What ``--help`` shows of the options that faces have too; ``--help-all`` shows them all."""
+"""Common options in ``--help``; ``--help-all`` shows all."""
 
 
 def command(
     words: list[str], schedule: str | None, handler: list[str] | None, patience: float | None, **options: Any
 ) -> None:
-    """Profile a training without a change to it: the command runs as if it stood alone, and leaves a run folder.
+    """Profile an unmodified training: the command runs as if it stood alone, and leaves a run folder.
 
-    A step ends when a DataLoader is asked for a batch and an optimizer has stepped. Inside Lightning, mmengine and
-    transformers their own face is used. Exit code, output and signals are those of the command.
+    A step ends when the loop requests a batch after an optimizer step. Inside Lightning, mmengine and transformers
+    their integration records. Exit code, output and signals are those of the command.
     """
     given = {**options, "schedule": schedule, "handler": handler, "patience": patience}
     run.start(run.Parsed(words, {name: value for name, value in given.items() if value is not None}))
@@ -55,7 +55,7 @@ def _say_all(context: typer.Context, wanted: bool | None) -> None:
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
-    """The options of `perfhooks.Options` that can be said in words, and our own, as typer takes them."""
+    """Return the options of `perfhooks.Options` with textual values, and the options of ``run``, for typer."""
     words, recorded = typer.Argument(metavar="COMMAND...", show_default=False), get_type_hints(RecordingOptions)
     yield _parameter("words", list[str], words, inspect.Parameter.empty)
     yield _parameter("schedule", str | None, typer.Option("--schedule", help=_SCHEDULE, show_default=False), None)

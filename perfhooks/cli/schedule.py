@@ -9,7 +9,7 @@ import typer
 from perfhooks.core.schedule import Schedule
 
 EXAMPLES: Final = 'Example: `perfhooks schedule "wait=10 warmup=2 active=3 repeat=2"`'
-"""What ``--help`` ends with."""
+"""End of ``--help``."""
 
 
 def command(

@@ -19,18 +19,18 @@ EXAMPLES: Final = """Examples:
 - `perfhooks show trace.json.gz -t kernels --csv > kernels.csv`
 - `perfhooks show trace.json.gz --json | jq '.steps[].wall_ms'`
 """
-"""What ``--help`` ends with."""
+"""End of ``--help``."""
 
 
 def _tables() -> list[str]:
-    """What a shell completes."""
+    """Return completions for the shell."""
     from perfhooks.cli.actions.show import TABLES
 
     return list(TABLES)
 
 
 class Written(str, Enum):
-    """How to write, where that is said in one word."""
+    """Output forms."""
 
     table = "table"
     csv = "csv"
@@ -87,7 +87,7 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="JSON: a list of rows, or an object of such lists.")] = False,
     written: Annotated[
         Written | None,
-        typer.Option("--format", "-f", help="The same in a word; markdown is a summary of it all.", show_default=False),
+        typer.Option("--format", "-f", help="Output form; markdown is a summary of everything.", show_default=False),
     ] = None,
     communication: Annotated[str | None, COMMUNICATION] = None,
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,

@@ -1,4 +1,4 @@
-"""Which run a user means, by what was said or by what lies around."""
+"""Find the run of a target."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DEPTH: Final = 5
-"""Folders below the working directory that are looked at: ``lightning_logs/version_3/perf/RUN`` is four deep."""
+"""Maximum depth of the search below the working directory: ``lightning_logs/version_3/perf/RUN`` is four deep."""
 _MOST: Final = 20_000
-"""Folders that are looked at in all: a home directory has more, and a person waits."""
+"""Maximum folders of the search, because a user waits."""
 
 
 def last_run() -> Path:
-    """The run that was begun last: ``perf/latest``, else the newest folder below here that is one.
+    """Return the latest run: ``perf/latest``, else the newest run folder below the working directory.
 
     Raises:
-        PerfhooksError: There is none.
+        PerfhooksError: No run was found.
     """
     latest = Path("perf", LATEST)
     if (latest / MANIFEST).exists():

@@ -16,7 +16,7 @@ EXAMPLES: Final = """Examples:
 - `perfhooks try perf/latest --finding optimizer-loop`
 - `perfhooks try --loader -- python train.py --lr 0.1`
 """
-"""What ``--help`` ends with."""
+"""End of ``--help``."""
 
 INTERRUPTED: Final = 130
 """The exit code after Ctrl-C."""
@@ -47,16 +47,16 @@ Variants = Annotated[
     typer.Option("--variant", help="Only this variant; several times for several.", show_default=False),
 ]
 FindingName = Annotated[
-    str | None, typer.Option("--finding", help="What a finding is about, and what it advises.", show_default=False)
+    str | None, typer.Option("--finding", help="Rule of a finding, to measure its advice.", show_default=False)
 ]
-Device = Annotated[str | None, typer.Option("--device", help="Where to run; where it was recorded if not given.")]
+Device = Annotated[str | None, typer.Option("--device", help="Device; the recorded device by default.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", help="How many of the operators that cost most.")]
 Memory = Annotated[
-    float | None, typer.Option("--memory", help="GiB that may be taken; half of what is free if not given.")
+    float | None, typer.Option("--memory", help="Maximum memory in GiB; half of the free memory by default.")
 ]
 Seconds = Annotated[float, typer.Option("--seconds", help="Maximum time in all; more decides more.")]
 Csv = Annotated[bool, typer.Option("--csv", help="CSV on standard output; the result goes to standard error.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON, with what cannot be run again.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON, including operators that cannot be run again.")]
 
 
 def command(

@@ -45,7 +45,7 @@ def perfhooks(
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and exit.")
     ] = False,
 ) -> None:
-    """Profile PyTorch trainings, look at what was recorded, and finish what a killed process left behind."""
+    """Profile PyTorch trainings, show recordings, and finish windows of killed processes."""
 
 
 app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.command)

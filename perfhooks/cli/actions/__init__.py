@@ -1,4 +1,4 @@
-"""What the verbs do, imported when it is asked for.
+"""The work of the verbs, imported on use.
 
-A verb itself is only words: so ``perfhooks --help`` waits for neither numpy nor polars, and needs no torch.
+A verb module has options and help only, so ``perfhooks --help`` imports no numpy, polars or torch.
 """

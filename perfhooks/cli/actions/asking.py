@@ -1,4 +1,4 @@
-"""Asking a running job for a window: from the call for everybody's place to what became of each rank."""
+"""Request a window of a running job: from the call to all ranks to the outcome of each rank."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ _NAP_S: Final = 0.1
 
 
 class CaptureOptions(NamedTuple):
-    """What is to be recorded."""
+    """Options of the requested window."""
 
     steps: int = 3
     ranks: tuple[int, ...] | None = None
-    """None is all that record."""
+    """Ranks; None for all that record."""
     stage: str | None = None
-    """None is the one that most ranks are in."""
+    """Loop; None for the loop of most ranks."""
     options: Mapping[str, bool] = {}
 
 
 @dataclass
 class RankOutcome:
-    """What became of the request on one rank."""
+    """Outcome of the request on one rank."""
 
     rank: int
     place: Place | None = None
-    """Where its window is."""
+    """Files of its window."""
     capture: Capture | None = None
     """The facts of the window, once it is finished."""
     problem: str = ""
-    """Why there is none."""
+    """Reason for a missing window."""
     note: str = ""
-    """What is not as it was asked for."""
+    """Difference from the request."""
 
 
 @dataclass
@@ -85,13 +85,13 @@ class CaptureRequest:
         self._owners = Run.existing(self.run).owners()
 
     def outcomes(self, timeout: float) -> list[RankOutcome]:
-        """Ask, and wait until every rank has recorded and finished its window, or has said why not.
+        """Send the request, and wait until every rank has finished its window or refused.
 
         Args:
-            timeout: How long at most, in seconds, from now on.
+            timeout: Maximum wait in seconds.
 
         Raises:
-            PerfhooksError: Nobody can be asked, or the folder cannot be written to.
+            PerfhooksError: No rank listens, or the folder is not writable.
         """
         until = time.monotonic() + timeout
         ranks = self._ranks()
@@ -109,7 +109,7 @@ class CaptureRequest:
                 requests.withdraw(self.run, self.name)
 
     def _ranks(self) -> list[int]:
-        """Those that are asked: they have recorded into this folder, and nobody knows of their end."""
+        """Return the ranks that have recorded into this folder and are not known to have ended."""
         if not self._owners:
             raise PerfhooksError(f"{self.run}: no process has recorded into it")
         if self.wish.ranks is not None:
@@ -124,7 +124,7 @@ class CaptureRequest:
         return living
 
     def _call(self, ranks: Sequence[int], until: float) -> dict[int, Here]:
-        """Where everybody is; whoever has not answered a while after the first is left out."""
+        """Return the current step of each rank. Ranks that answer much later than the first are skipped."""
         self._called = time.monotonic()
         requests.call(self.run, self.name)
         here: dict[int, Here] = {}
@@ -150,7 +150,7 @@ class CaptureRequest:
         return "it did not answer: its profiler has stopped, was started with watch=False, or cannot write here"
 
     def _stage(self, here: Mapping[int, Here]) -> str:
-        """The loop that is meant: the one that most ranks are in."""
+        """Return the loop of the request: that of most ranks."""
         loops = [loop for said in here.values() for loop in said.loops]
         if self.wish.stage is not None:
             if self.wish.stage not in {loop.stage for loop in loops}:
@@ -163,7 +163,7 @@ class CaptureRequest:
         return max((loop.stage for loop in loops), key=lambda stage: (running[stage], stage == "train"))
 
     def _ask(self, stage: str, here: Mapping[int, Here]) -> None:
-        """Name steps that lie ahead of every rank when it hears of them, and of those that others asked for."""
+        """Choose steps ahead of every rank and after the steps of other requests."""
         with self._alone():
             first = self._first(stage, here)
             for other in requests.open_windows(self.run, stage):
@@ -176,7 +176,7 @@ class CaptureRequest:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else asks meanwhile; without locks, ranks move requests that meet."""
+        """Hold the lock of requests. Without locks, ranks move requests that overlap."""
         with contextlib.ExitStack() as held:
             with contextlib.suppress(OSError, TimeoutError):
                 held.enter_context(locked(self.run / layout.REQUESTS_LOCK, timeout=5))
@@ -190,7 +190,7 @@ class CaptureRequest:
         return max(loop.step for loop in loops) + ahead + _WARMUP + 1
 
     def _wait(self, ranks: Sequence[int], until: float) -> list[RankOutcome]:
-        """What becomes of each rank that answered the call."""
+        """Wait for the outcome of each rank."""
         done: dict[int, RankOutcome] = {}
         while len(done) < len(ranks):
             answers = requests.answers(self.run, self.name)

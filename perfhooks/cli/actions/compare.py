@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 def share(text: str | None, name: str) -> float:
-    """A tolerance as people write it.
+    """Parse a tolerance, ``2%``.
 
     Raises:
-        OptionError: It is none.
+        OptionError: The text is no tolerance.
     """
     if text is None:
         return TOLERANCE
@@ -94,7 +94,7 @@ def tell(made: Comparison, form: Literal["text", "markdown", "json"]) -> None:
 
 
 def page(made: Comparison, out: Path | None, *, show_it: bool) -> None:
-    """Write the page, if it is asked for."""
+    """Write the report if the user wants it."""
     if out is None and not show_it:
         return
     path = out or Path("comparison.html")

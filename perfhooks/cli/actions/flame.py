@@ -24,7 +24,7 @@ Form = Literal["svg", "folded", "speedscope"]
 
 _ENDINGS: Final[dict[Form, str]] = {"svg": "flame.svg", "folded": "stacks.folded", "speedscope": "speedscope.json"}
 _NAMED: Final[dict[Form, str]] = {"folded": ".folded", "speedscope": ".speedscope.json"}
-"""What the name of a file ends in that is no picture."""
+"""Endings of file names by form, without pictures."""
 
 
 def flame(target: str | None, out: Path | None, *, by: Measure, form: Form | None) -> None:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def pressed() -> Iterator[Callable[[float], str]]:
-    """Have the terminal give each key at once and show none; Ctrl-C remains what it is.
+    """Read single keys from the terminal without echo; Ctrl-C still interrupts.
 
-    Where the input is no terminal, or the system has none of this kind, no key comes.
+    Without such a terminal, it yields no keys.
 
     Yields:
-        Waits so many seconds at most for keys, and returns them.
+        A function that waits up to the given seconds and returns the keys.
     """
     try:
         import termios

@@ -109,7 +109,7 @@ def tell(trial: LoaderTrial, chosen: Form) -> None:
 
 
 def _step() -> tuple[float | None, float]:
-    """What a step of the last run below here takes without its wait for data, and that wait, in milliseconds."""
+    """Return the step time without the wait for data, and the wait, of the last run, in milliseconds."""
     try:
         capture = sources.last_window(sources.find(None))[0].capture
     except PerfhooksError:

@@ -1,9 +1,9 @@
-"""What a run has elsewhere, at any URL that fsspec opens, brought here as far as a verb needs it.
+"""Copy a run from any URL that fsspec opens, as far as a verb needs it.
 
-A mirror is a run folder like any other, less its traces, in the user's own folder for temporary files:
+A mirror is a run folder without traces, in the user's folder for temporary files:
 
     elsewhere/4c1f2a90b7d3/     of the URLs s3://here/run,s3://there/run
-      have.json                 what there is there, and what of it is here
+      have.json                 the files at the URL, and the copied ones
       run/run.json ...          the run
 """
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 _MIRRORS: Final = "elsewhere"
 _HAVE: Final = "have.json"
 _KEPT_S: Final = 7 * 86_400
-"""Seconds that a mirror stays which nobody looks at."""
+"""Maximum age of an unused mirror, in seconds."""
 _BATCH: Final = 256
-"""Files that are asked for at once: a store that is far away takes as long for one."""
+"""Files per request: a distant store takes as long for one file."""
 _MOST: Final = 1_000_000
 """Files of a run; ten windows of 10,000 ranks have as many."""
 _STAMPS: Final = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime")
@@ -57,14 +57,14 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def here(target: str | None, *, traces: bool = False) -> Path:
-    """The path of what a user means: the last run below here where nothing was said, and a mirror of what is elsewhere.
+    """Return the local path of a target: the last run without a target, and a mirror for a URL.
 
     Args:
-        target: A path, or what `mirror` takes.
+        target: A path, or a target of `mirror`.
         traces: Bring traces as well.
 
     Raises:
-        PerfhooksError: There is no run, or it cannot be reached.
+        PerfhooksError: The run is missing or not reachable.
     """
     if target is None:
         return last_run()
@@ -75,7 +75,7 @@ def here(target: str | None, *, traces: bool = False) -> Path:
 
 
 def named(target: str | None) -> str | None:
-    """The same for what reads traces where they are: the URL of one stays."""
+    """Return the local path of a target; the URL of a single trace stays a URL."""
     if target is None or (remote.is_url(target) and is_file(target)):
         return target
     return str(here(target, traces=remote.is_url(target) and holds_traces(target)))
@@ -92,21 +92,21 @@ def holds_traces(url: str) -> bool:
 
 
 def mirror(target: str, tell: Callable[[int, int], object] | None = None, *, traces: bool = False) -> Path:
-    """What lies elsewhere, brought here as far as it changed since the last time; of a run all but its traces.
+    """Copy changed files of a URL; of a run all files but traces.
 
-    It is kept in the user's folder for temporary files, until nobody has asked for it for a week or `forget` is called.
+    The copy is deleted after a week without use, or by `forget`.
 
     Args:
         target: The URL of a run, of a window of one, of a folder of traces, or of one file; or several URLs with commas
             between them: the places that the ranks of one run wrote to.
-        tell: Is told how many files are here, and of how many.
+        tell: Receives the number of copied files and of all files.
         traces: Bring traces as well.
 
     Returns:
         The folder, or the file.
 
     Raises:
-        PerfhooksError: It cannot be reached, or several places hold several runs.
+        PerfhooksError: The URL is not reachable, or the URLs hold different runs.
     """
     root = remote.temporary_folder() / _MIRRORS / hashlib.sha256(os.fsencode(target)).hexdigest()[:12]
     for old in root.parent.glob("*"):
@@ -153,7 +153,7 @@ def bring(window: Path) -> None:
 
 
 def url_of(path: Path) -> str | None:
-    """Where a file of a mirror is that was not brought; None where it is no such file."""
+    """Return the URL of an uncopied file of a mirror; None for other files."""
     root = Path(*path.parts[:-3])
     if root.parent != remote.temporary_folder() / _MIRRORS:
         return None
@@ -176,7 +176,7 @@ def _parts(target: str) -> list[str]:
 
 @functools.cache
 def _base(url: str) -> tuple[str | None, str]:
-    """The URL of the run that another one is of, or None, and what follows it: the name of a window, or nothing."""
+    """Split a URL into the URL of the run, or None, and the name of a window, or nothing."""
     above, _, name = url.rstrip("/").rpartition("/")
     with remote.reaching(url) as (system, path):
         if system.exists(f"{path}/{layout.MANIFEST}"):
@@ -216,13 +216,13 @@ def _stamp(info: dict[str, Any]) -> str:
 
 
 def _is_same(known: _File | None, file: _File) -> bool:
-    """Whether what is here is what is there; where nobody says when it was changed, nobody knows."""
+    """Return whether the copy is current; False if the time of the last change is unknown."""
     is_known = known is not None and known.is_here and file.stamp != ""
     return is_known and known == msgspec.structs.replace(file, is_here=True)
 
 
 def _is_large(name: str, file: _File) -> bool:
-    """Whether it is a trace, or larger than what is read as a whole."""
+    """Return whether a file is a trace, or too large to copy."""
     own = name.rpartition("/")[2]
     return file.size > LARGEST or own == layout.MERGED or any(kind.ranks([own]) for kind in layout.traces)
 
@@ -259,7 +259,7 @@ def _get(wanted: dict[str, Path]) -> None:
 
 
 def _have(root: Path) -> dict[str, _File]:
-    """What is known of a mirror."""
+    """Contents of a mirror."""
     try:
         return read_json(root / _HAVE, dict[str, _File], "what a mirror has", most=_MOST * 400)
     except (FileNotFoundError, PerfhooksError):

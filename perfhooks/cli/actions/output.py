@@ -1,4 +1,4 @@
-"""Files that a verb was asked to write."""
+"""Output files of a verb."""
 
 from __future__ import annotations
 

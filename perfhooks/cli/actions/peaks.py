@@ -1,4 +1,4 @@
-"""What this device can do at most, measured."""
+"""Measure the peaks of this device."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 _BEST_OF: Final = 5
 _LONG_S: Final = 0.05
-"""A product is large enough if it takes so long: launches and clocks that wake up are less than 1% of it then."""
+"""Minimum time of a product in seconds. Launches and clock changes are less than 1% of it then."""
 _SMALLEST, _LARGEST = 256, 16384
 """Rows of the matrices: from a third of the largest on, GEMMs of most devices are as fast as they become."""
 _COPIED: Final = {"cpu": 1 << 28, "cuda": 1 << 30}
 """Bytes; several times any cache."""
 _TYPES: Final = ("float64", "float32", "tf32", "float16", "bfloat16")
-"""Those that one call multiplies; float8 and int8 have the figures of the datasheet."""
+"""Types with a single multiplying call; float8 and int8 have the figures of the datasheet."""
 
 
 def measure() -> Iterator[str]:
-    """Measure the first device, or the processor where there is none, and keep what was found.
+    """Measure the first device, else the CPU, and store the result.
 
-    Products of square matrices, twice as large each time until one takes 50 ms, and copies within the device: the best
+    It multiplies square matrices, doubled until a product takes 50 ms, and copies within the device, and takes the best
     of five.
 
     Yields:
-        A line for each thing that was measured, and where it is kept.
+        A line for each measurement, and the path of the result.
 
     Raises:
-        PerfhooksError: torch is not there, or the file cannot be written.
+        PerfhooksError: torch is missing, or the file cannot be written.
     """
     try:
         import torch
@@ -117,7 +117,7 @@ def _copy(torch: Any, device: str) -> float:
 
 
 def _best(torch: Any, device: str, act: Callable[[], object], of: int = _BEST_OF) -> float:
-    """The seconds that something takes: the shortest of some times, after one that does not count."""
+    """Return the shortest of several times in seconds, after a first call."""
 
     def once() -> float:
         begun = time.perf_counter()

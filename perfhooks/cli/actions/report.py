@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from perfhooks.report.finishing.leftovers import WindowOutcome
 
 _EACH: Final = 8
-"""Maximum number of ranks of a window that have a line each, because nobody reads a thousand."""
+"""Maximum number of ranks of a window with a line each."""
 
 
 def of(
@@ -44,10 +44,10 @@ def of(
     upload: str | None,
     on: str | None,
 ) -> tuple[Path | None, bool]:
-    """The page of what a user means, None where it went to standard output; and whether all of it is whole.
+    """Write the report of a target. Return its path, None for standard output, and whether it is complete.
 
     Raises:
-        OptionError: An option is given that is not for it.
+        OptionError: An option does not apply to the target.
     """
     is_elsewhere = target is not None and remote.is_url(target)
     if is_elsewhere and target is not None and mirror.holds_traces(target):
@@ -119,7 +119,7 @@ def of_trace(trace: Path, out: Path, communication: str | None) -> tuple[Path | 
 
 
 def _put(content: bytes, out: Path, lines: Sequence[str] = ()) -> Path | None:
-    """Write a page where it is to go, after what is said of it; where that is, None for standard output."""
+    """Write a report after its messages. Return its path, None for standard output."""
     if str(out) == "-":
         sys.stdout.buffer.write(content)
         return None
@@ -130,7 +130,7 @@ def _put(content: bytes, out: Path, lines: Sequence[str] = ()) -> Path | None:
 
 
 def _lines(window: Sequence[WindowOutcome]) -> Iterator[tuple[str, bool]]:
-    """What became of the ranks of a window, those of many that fared alike in one line; and whether it is a problem."""
+    """Return lines about the ranks of a window, with equal outcomes in one line, and whether there is a problem."""
     few = len(window) <= _EACH
     alike: dict[tuple[str, int | None], list[WindowOutcome]] = {}
     for outcome in window:

@@ -1,7 +1,7 @@
-"""What ``perfhooks run`` does: read its words, check them, and become the command.
+"""Read and check the options of ``perfhooks run``, and become the command.
 
-Its words are read here without typer, because each training waits for this start. `perfhooks.cli.run` describes the
-same options to typer, which reads ``--help`` and words that are wrong.
+This module parses the options without typer, because each training waits for this start. `perfhooks.cli.run` describes
+the same options to typer, which handles ``--help`` and wrong options.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def parsed(arguments: Sequence[str]) -> Parsed | None:
 
 
 def _flags() -> dict[str, dict[str, bool]]:
-    """Return the options that take no value, as they are written, and what each sets."""
+    """Return the options without a value, as they are written, with their effect."""
     switches = [option for option in described() if kind_of(option) is bool]
     return {_written(option.name): {option.name: True} for option in switches} | {
         f"--no-{_written(option.name)[2:]}": {option.name: False} for option in switches if option.default is True
@@ -177,7 +177,7 @@ def written_out(value: str) -> list[Any]:
 
 
 def numbers(parts: Sequence[str], value: str) -> list[int]:
-    """Ranks as people write them, such as ``4-7``, in order; ``value`` is what they wrote in all."""
+    """Parse ranks, such as ``4-7``, in order; ``value`` is the whole text."""
     try:
         return sorted({number for part in parts for number in _span(part)})
     except ValueError:

@@ -47,12 +47,12 @@ TABLES: Final = (
     *("counters", "idle", "gaps", "functions", "modules", "memory", "stacks"),
     *("workers", "plan", "compiled", "findings", "checks", "startup", "slow"),
 )
-"""What can be shown."""
+"""Names of all tables."""
 
 OVERVIEW: Final = ("labels", "steps", "operators", "kernels", "checks", "findings")
-"""What is shown if nothing is asked for; on a terminal labels where somebody wrote some."""
+"""Tables without ``-t``; labels only on a terminal, if the user has written labels."""
 _SORTED: Final = ("operators",)
-"""What is shown if nothing but an order is asked for."""
+"""Tables for ``--sort`` without ``-t``."""
 
 GROUPS: Final = {
     "operators": ("shapes", "stack", "line", "module", "step"),
@@ -61,7 +61,7 @@ GROUPS: Final = {
     "counters": ("kernel",),
     "stacks": ("host", "device", "bytes"),
 }
-"""What a table can be split by; a table of stacks has just one measure."""
+"""Columns to split a table by; a table of stacks has one measure."""
 
 _FINDINGS: Final = {
     "rule": str,
@@ -74,12 +74,12 @@ _FINDINGS: Final = {
 _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 """Tables that `perfhooks.trace.window.Tables` calls otherwise."""
 _SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
-"""What it calls these where they are split."""
+"""Names of tables after a split."""
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
 _OF_STACKS: Final = ("functions", "modules", "stacks")
-"""Tables of what a window has that explains others, where the last one was recorded without stacks."""
+"""Tables that come from the second window if the last one has no stacks."""
 _BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
-"""What the table of operators takes from there."""
+"""Columns of the operator table that come from the second window."""
 _OF_RUN: Final = ("startup", "slow")
 """Tables of a run, and of no window of it."""
 
@@ -146,7 +146,7 @@ class _FindingsTable:
         self._collectives: dict[int, pl.DataFrame] = {}
 
     def window(self, last: str) -> str:
-        """Return the name of the window: the one that the summary of the run describes, else the last one."""
+        """Return the name of the window in the summary of the run, else of the last window."""
         shown = "" if self._stored is None else self._stored.window
         return shown if shown in {source.window for source in self._sources} else last
 
@@ -233,7 +233,7 @@ def tables(
         communication: kernels that communicate, see `perfhooks.trace.read`; None takes what the training said.
 
     Raises:
-        TraceError: there is no trace, or one cannot be read.
+        TraceError: a trace is missing or cannot be read.
         OptionError: there is no such table, or it cannot be split so.
     """
     for name in names:
@@ -269,7 +269,7 @@ def tables(
 
 
 def _need(name: str, by: Sequence[str]) -> str | None:
-    """What has to be recorded for a table, that a second window may have."""
+    """Return the recorder option that a table needs."""
     if name in _OF_STACKS and "device" not in by:
         return "with_stack"
     return next((_BEHIND[each] for each in by if each in _BEHIND), None)
@@ -289,11 +289,11 @@ def _told_apart(table: pl.DataFrame, source: Source, others: Sequence[Source]) -
 
 
 def markdown(target: str | None, names: Sequence[str] = ()) -> str:
-    """A summary of a run or a trace in at most 2,000 tokens.
+    """Return a summary of a run or a trace in at most 2,000 tokens.
 
     Raises:
-        OptionError: Tables were asked for as well.
-        TraceError: It is neither.
+        OptionError: Tables were given as well.
+        TraceError: The target is neither.
     """
     if names:
         raise OptionError("--format markdown is a summary of the whole; choose --csv or --json for a table")
@@ -309,10 +309,10 @@ def markdown(target: str | None, names: Sequence[str] = ()) -> str:
 
 
 def form(*, csv: bool, json: bool) -> Form:
-    """How to write, by what was asked for, else a table on a terminal and CSV in a pipe.
+    """Return the output form: the option, else a table on a terminal and CSV in a pipe.
 
     Raises:
-        OptionError: both were asked for.
+        OptionError: both were given.
     """
     if csv and json:
         raise OptionError("choose one of --csv and --json")
@@ -337,14 +337,14 @@ def show(
         names: of `TABLES`; none are an overview (as CSV, the table of steps).
         by: what to split them by.
         form: how to write them.
-        limit: how many rows of each; None is what fits a screen, and all in CSV and JSON; 0 is all.
+        limit: maximum rows of each; None for a screen, or for all rows in CSV and JSON; 0 for all rows.
         communication: see `tables`.
-        sort: what to sort them by, see `perfhooks.trace.names.sort_keys`; None is the order of each.
+        sort: sort key, see `perfhooks.trace.names.sort_keys`; None for the default order.
         all_columns: Whether CSV has the columns that are empty in all rows.
 
     Raises:
         TraceError: there is no trace, or one cannot be read.
-        OptionError: what is asked for cannot be.
+        OptionError: the options contradict each other.
     """
     chosen = tuple(dict.fromkeys(names)) or (_SORTED if sort else ("steps",) if form == "csv" else OVERVIEW)
     if form == "csv" and len(chosen) > 1:
@@ -386,7 +386,7 @@ def _without_empty_columns(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unrecorded(target: str | None, found: Mapping[str, pl.DataFrame]) -> dict[str, str]:
-    """What it means that tables of stacks and of workers are empty: how whoever recorded would have seen them."""
+    """Return the reason and remedy for empty tables of stacks and workers."""
     empty = [name for name in (*_OF_STACKS, "workers", "plan") if name in found and not found[name].height]
     if not empty:
         return {}
@@ -397,7 +397,7 @@ def _unrecorded(target: str | None, found: Mapping[str, pl.DataFrame]) -> dict[s
 
 
 def _by_device(table: pl.DataFrame) -> pl.DataFrame:
-    """Operators and labels by the work that they gave a device, where there was one; its kernels have a table."""
+    """Sort operators and labels by their device work, if there is a device."""
     if not (table["self_device_ms"].fill_null(0) > 0).any():
         return table
     shown = table.filter(~pl.col("kind").is_in([kind.name.lower() for kind in (*DEVICE_WORK, Kind.DEVICE_ANNOTATION)]))
@@ -411,7 +411,7 @@ def _sorted(name: str, table: pl.DataFrame, sort: str) -> pl.DataFrame:
 
 
 def _written(found: dict[str, pl.DataFrame], form: Form, *, alone: bool) -> Iterator[str]:
-    """CSV, or a list of rows for the one table that was asked for, else an object of such lists."""
+    """Return CSV, or JSON: a list of rows for one table, else an object of lists."""
     if form == "csv":
         (table,) = found.values()
         yield from table_text.csv(table)

@@ -1,4 +1,4 @@
-"""Which traces a user means, by what was said or by what lies around."""
+"""Find the traces of a target."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Source:
 
 
 def find(target: str | None) -> list[Source]:
-    """Find the traces that a user means, windows and ranks in order.
+    """Find the traces of a target, sorted by window and rank.
 
     Args:
         target: a trace or a URL of one, the folder of a run or of a window, a folder that holds runs (the latest is
             taken), or any folder with traces, see `perfhooks.run.loose.traces`.
 
     Raises:
-        TraceError: there is none.
+        TraceError: no trace was found.
         PerfhooksError: the run folder was written by a newer perfhooks.
     """
     path = last_run() if target is None else Path(target)
@@ -81,13 +81,13 @@ def find(target: str | None) -> list[Source]:
 
 
 def run_of(target: str | None) -> Path | None:
-    """The folder of the run that a user means; None where it is none, as where it is a trace.
+    """Return the run folder of a target; None if the target is a trace.
 
     Args:
         target: the folder of a run, of a window, or one that holds runs (the latest is taken).
 
     Raises:
-        PerfhooksError: it was written by a newer perfhooks, or there is none at all.
+        PerfhooksError: it was written by a newer perfhooks, or is missing.
     """
     path = last_run() if target is None else Path(target)
     if not path.is_dir():
@@ -97,12 +97,12 @@ def run_of(target: str | None) -> Path | None:
 
 
 def last_window(sources: Sequence[Source], *, need: str | None = None) -> list[Source]:
-    """Those of some traces that are of the window that ended last, the lowest rank first.
+    """Return the traces of the window that ended last, the lowest rank first.
 
     Args:
         sources: The traces.
-        need: What has to be recorded, ``"with_stack"`` or ``"record_shapes"``: a window that explains others is taken
-            only for that, where the last one was recorded without.
+        need: A required option, ``"with_stack"`` or ``"record_shapes"``. Only then the second window replaces a
+            last window without it.
     """
     explaining = [source for source in sources if source.explains]
     last = _ended_last([source for source in sources if not source.explains] or sources)

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 _EACH_S: Final = 1.0
 """Seconds between two looks."""
 _FORGOTTEN_S: Final = 600.0
-"""A run of another machine has ended when nothing changes for so long: nobody here can ask for its processes."""
+"""A run of another machine counts as ended after this time without a change, in seconds."""
 _BRING_S: Final = 10.0
-"""Seconds between two looks at what is elsewhere."""
+"""Seconds between two reads of a URL."""
 _NO_REQUEST: Final = "a run is asked for a window where it runs: nobody looks for requests at a URL"
 _CAPTURE_S: Final = 600.0
 _FAREWELL_S: Final = 5.0
@@ -79,11 +79,11 @@ def _print(look: Callable[[], RunState]) -> None:
 
 
 def _show(look: Callable[[], RunState], unheard: str | None) -> None:
-    """Draw until somebody quits; the last look stays on the terminal as one line.
+    """Draw until the user quits. The last state stays on the terminal as one line.
 
     Args:
         look: Looks.
-        unheard: Why nobody would hear a request; None where somebody does.
+        unheard: Reason why no rank would read a request; None otherwise.
     """
     console = Console()
     blocks = ASCII if console.options.ascii_only else BLOCKS
@@ -107,7 +107,7 @@ def _show(look: Callable[[], RunState], unheard: str | None) -> None:
 
 
 def _is_quit(keys: Callable[[float], str], capture: Callable[[], None], draw: Callable[[], None]) -> bool:
-    """Do what is asked for until it is time to look again; whether that is to quit."""
+    """Handle keys until the next update. Return whether the user quits."""
     until = time.monotonic() + _EACH_S
     while (left := until - time.monotonic()) > 0:
         for key in keys(left).lower():
@@ -120,11 +120,11 @@ def _is_quit(keys: Callable[[float], str], capture: Callable[[], None], draw: Ca
 
 
 class _Request:
-    """Asks for a window, one at a time, while the view goes on.
+    """Requests for windows, one at a time, beside the view.
 
     Args:
         run: The run folder.
-        unheard: Why nobody would hear it; None where somebody does.
+        unheard: Reason why no rank would read it; None otherwise.
     """
 
     def __init__(self, run: Path, unheard: str | None = None) -> None:
@@ -143,7 +143,7 @@ class _Request:
             self._thread.start()
 
     def end(self) -> None:
-        """Take back what is not done, so that no file stays for nobody."""
+        """Withdraw an unfinished request and its file."""
         self._is_over = True
         if self._thread is not None:
             self._thread.join(_FAREWELL_S)

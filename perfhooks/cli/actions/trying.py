@@ -45,23 +45,23 @@ def tried(
     seconds: float,
     ends: float,
 ) -> Trial:
-    """Try what was asked for with the operators of a window; see the options of ``perfhooks try``.
+    """Measure variants of the operators of a window; see the options of ``perfhooks try``.
 
     Args:
         source: The window that has the shapes.
-        timed: The one that has the times.
+        timed: The window with the times.
         op: Names of operators.
         variant: Names of variants.
-        finding: The rule of one.
+        finding: The rule of a finding.
         device: Where to run.
-        limit: How many operators.
-        memory: GiB that may be taken.
+        limit: Maximum number of operators.
+        memory: Maximum memory in GiB.
         seconds: Maximum time in all.
         ends: The end of that time, by the monotonic clock.
 
     Raises:
-        OptionError: There is no such variant, or finding.
-        PerfhooksError: Nothing of it can be run again.
+        OptionError: The variant or finding is unknown.
+        PerfhooksError: No operator can be run again.
     """
     advice = None if finding is None else variants.advised(finding)
     variants.chosen(variant)
@@ -84,11 +84,11 @@ def tried(
 
 
 def _read(source: Source, timed: Source) -> tuple[Any, float | None, Any]:
-    """The tables of a window, what its steps take that nobody records where its run knows, and the tables of its times.
+    """Return the tables of a window, the unprofiled step time if available, and the tables with the times.
 
     Args:
         source: Has the shapes.
-        timed: Has the times; the same window, unless that explains another one.
+        timed: The window with the times.
     """
     read = trace.read(source.path, strides=True)
     if source.capture is None or timed.capture is None:
@@ -98,7 +98,7 @@ def _read(source: Source, timed: Source) -> tuple[Any, float | None, Any]:
 
 
 def wanted(op: Sequence[str] | None, pattern: str | None) -> Callable[[str], object] | None:
-    """Says of a name whether its calls were asked for; None where nothing was."""
+    """Return a filter for operator names; None without a filter."""
     if op and pattern:
         raise OptionError("choose one of --op and --finding")
     if op:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 BY_SIGNAL: Final = 128
 """The exit code of a shell after a signal, less the number of the signal."""
 FAILED: Final = 1
-"""That of a comparison which a command has ended with another exit code than 0."""
+"""Exit code after a command that failed."""
 
 
 def outcome(
@@ -43,19 +43,19 @@ def outcome(
     steps: int | None,
     seconds: float | None,
 ) -> str:
-    """Run both sides until the verdict is decided, and write what came of it.
+    """Run both sides until the verdict is decided, and write the result.
 
     Args:
-        sides: Of each the revision of git, or None for the working tree, and the command.
-        tolerance: What share of difference is none.
-        form: How it is written.
+        sides: The git revision, or None for the working tree, and the command of each side.
+        tolerance: Largest difference that counts as equal, as a ratio.
+        form: Output form.
         in_turns: See `Plan`.
         steps: See `Plan`.
         seconds: See `Plan`.
 
     Raises:
         typer.Exit: A signal ended the comparison, or a command has failed.
-        PerfhooksError: There is no such command or revision, or a command has no steps to be seen.
+        PerfhooksError: A command or revision is missing, or a command has no detectable steps.
     """
     for name, most in (("steps", steps), ("seconds", seconds)):
         if most is not None and not 0 < most < float("inf"):

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 ASCII: Final = "_.:-=+*#"
-"""The same where a terminal has no such characters."""
+"""The same in ASCII."""
 _WIDTH: Final = 10
-"""Columns of what a line is about."""
+"""Width of the first column."""
 _SLOW: Final = 5
 """Slow steps that are shown."""
 _NAMED: Final = 3
@@ -61,7 +61,7 @@ def screen(seen: RunState, note: str, width: int, height: int, blocks: str = BLO
 
 
 _Line = tuple[str, str, str]
-"""What it is about, what it says, and in which style."""
+"""Subject, text and style."""
 
 
 def _above(seen: RunState, width: int, blocks: str) -> Iterator[_Line]:
@@ -148,5 +148,5 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """What a terminal may have, without an end of line or a tab."""
+    """Return a printable text without line ends and tabs."""
     return " ".join(words.printable(text).split())

@@ -24,32 +24,32 @@ if TYPE_CHECKING:
     from perfhooks.cli.turns.supervisor import Owner
 
 SHORT_S: Final = 0.03
-"""Of a turn, where nothing but the programs' own threads computes: what others do on a machine comes and goes in tenths
-of a second. Of ten pairs of equal small trainings that stepped for three seconds each on a shared machine, the ratios
-varied by 7.1% with turns of 0.2 s on whichever processor each program had, and by 1.4% with these on the same one."""
+"""Length of a block in seconds, if only threads of the programs compute. Load of other programs changes within tenths
+of a second. With ten pairs of equal small trainings on a shared machine, ratios varied by 7.1% with blocks of 0.2 s on
+any CPU, and by 1.4% with these blocks on one CPU."""
 LONG_S: Final = 0.2
-"""Where a device or other processes work for them: what is under way there ends with each turn."""
+"""The same if a device or other processes work for a program, because their work ends with each block."""
 FEWEST_STEPS: Final = 4
-"""Of a turn, where that makes it no longer than `LONG_S`."""
+"""Minimum steps of a block, up to `LONG_S`."""
 LEAD: Final = 4
 """One step that is not timed comes first for every four that are, as caches are cold: of steps of 1 ms the first took
 1.8 times as long, and the eighth 1.06 times."""
 _PATIENCE_S: Final = 60.0
-"""After so long without a step of any program it is said, once: those whose steps cannot be seen may never end."""
+"""Seconds without any step before a message. Programs without detectable steps may never end."""
 _TELL_S: Final = 0.5
-"""How often it is said how far it has come."""
+"""Seconds between two progress messages."""
 _GROWTH: Final = 4
-"""A turn has at most so many times the steps of the one before: the first steps say little about those that follow."""
+"""Maximum growth of a block, because the first steps are not typical."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is compared, and how."""
+    """Options of a comparison."""
 
     a: Command
     b: Command
     tolerance: float
-    """What share of difference is none."""
+    """Largest difference that counts as equal, as a ratio."""
     in_turns: bool = False
     """Whether the programs of a pair run one after the other."""
     steps: int | None = None
@@ -59,7 +59,7 @@ class Plan:
 
 
 class ComparisonResult(NamedTuple):
-    """What is to be said of a comparison."""
+    """Result of a comparison."""
 
     plan: Plan
     judgement: Judgement | None
@@ -71,19 +71,19 @@ class ComparisonResult(NamedTuple):
     interrupted: int = 0
     """The signal that ended the comparison; 0 for none."""
     folder: Path | None = None
-    """Where the output of the programs is; None after a signal."""
+    """Folder with the output of the programs; None after a signal."""
 
 
 @dataclass(kw_only=True)
 class Alternation:
-    """What was done so far, and what came of it."""
+    """State of a comparison."""
 
     plan: Plan
     folder: Path
-    """Where the output of the programs is."""
+    """Folder with the output of the programs."""
     owner: Owner
     pairs: list[ProcessPair] = field(default_factory=list)
-    """Those that count."""
+    """Complete pairs."""
     programs: list[Program] = field(default_factory=list)
     """All that were started, in their order."""
     failed: Program | None = None
@@ -92,7 +92,7 @@ class Alternation:
     """The signal that ended the comparison; 0 for none."""
 
     judgement: Judgement | None = None
-    """What can be said; None before there is a pair that counts."""
+    """The judgement so far; None without a complete pair."""
 
     @property
     def _is_over(self) -> bool:
@@ -102,7 +102,7 @@ class Alternation:
 
     @property
     def shortage(self) -> str:
-        """What to do if the programs have too few steps to decide; empty if they have enough."""
+        """The remedy if the programs have too few steps; empty otherwise."""
         seen = self.judgement
         if seen is None or seen.verdict.outcome != "undecided" or not seen.is_short:
             return ""
@@ -128,7 +128,7 @@ class Alternation:
             self._end(self.programs[-2:])
 
     def result(self) -> ComparisonResult:
-        """Return what is to be said, as plain data."""
+        """Return the result as plain data."""
         results = {program: program.result() for program in self.programs}
         failed = None if self.failed is None else results[self.failed]
         programs = list(results.values())
@@ -242,9 +242,9 @@ class Alternation:
 
 
 def _turn(program: Program, length_s: float) -> Turn:
-    """As many steps as take so long, as far as the turn before says.
+    """Return the number of steps of the next block, from the block before.
 
-    Every other turn has one more: what a training does every fifth step would otherwise come at the same place of each.
+    Every other block has one more step, so that periodic work does not fall on the same place of each block.
     """
     if not program.blocks:
         return Turn(1)

@@ -35,7 +35,7 @@ _PEER: Final = struct.Struct("3i")
 _LAST_LINES: Final = 10
 _PATIENCE_S: Final = 60.0
 _PATIENCE: Final = 5.0
-"""A program may take so many times as long to its first step as the other one took, and a minute at least."""
+"""Maximum start time, as a multiple of the other program's; at least a minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +49,11 @@ class Command:
     words: Sequence[str]
     folder: Path
     paths: Sequence[Path] = ()
-    """Folders of modules that come before those that are installed."""
+    """Module folders before the installed ones."""
 
 
 class ProgramResult(NamedTuple):
-    """What a program has done."""
+    """Result of one program."""
 
     command: Command
     log: str
@@ -102,7 +102,7 @@ class Program:
         self.log = folder / f"{number}-{command.name}.txt"
         self.blocks: list[Block] = []
         self.is_ended = False
-        """Whether it was told to end, and did not by itself."""
+        """Whether perfhooks ended it."""
         self.notes: list[str] = []
         self._said = folder / f"{number}-{command.name}"
         self._said.mkdir()
@@ -113,7 +113,7 @@ class Program:
         self._held: dict[int, TurnEnd] = {}
         self._turn = Turn(0)
         self.steps = 0
-        """That it has made in all its turns."""
+        """Steps in all blocks."""
         self.seconds = 0.0
         """How long those took, as far as the timed ones tell."""
         self._block_began: float | None = None
@@ -211,7 +211,7 @@ class Program:
             self.notes = list(dict.fromkeys([*self.notes, f"{note}: {self._freezer.refusal}"]))
 
     def let_go(self, turn: Turn, beside: Program | None = None) -> None:
-        """It is its turn, where that of another program has ended."""
+        """Continue the program on the CPU of the other one."""
         processors = {} if beside is None else beside.processors
         self._held.clear()
         self._turn = turn
@@ -241,7 +241,7 @@ class Program:
         rank.connection.close()
 
     def _take(self) -> None:
-        """The block that has ended; what came before the first turn is none."""
+        """Return the ended block; None before the first one."""
         ranks = list(self._held.values())
         if self._has_begun:
             waited = [held.waited_ns for held in ranks if held.waited_ns is not None]
@@ -274,7 +274,7 @@ class Program:
             self.notes.append(f"another process of {self.command.name} made steps as well, and was not held")
 
     def _give_up(self) -> None:
-        """Do not wait for ever for a rank that does not come."""
+        """Stop waiting for a missing rank."""
         if self.is_over or self.is_held:
             self._block_began = None
             return
@@ -327,12 +327,12 @@ class Program:
         return "; ".join(exit_summary.reasons(notes.read(str(self._said)), self.command.words, self.code))
 
     def last_lines(self) -> list[str]:
-        """What it wrote last."""
+        """Return the last lines of its output."""
         with contextlib.suppress(OSError):
             return read_bytes(self.log).decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
         return []
 
     def result(self) -> ProgramResult:
-        """Return what is to be said of it."""
+        """Return its result."""
         facts = (self.command, self.log.name, self.code, self.is_ended, len(self.blocks), self.notes)
         return ProgramResult(*facts, self.last_lines())

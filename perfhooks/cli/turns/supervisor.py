@@ -230,7 +230,7 @@ def _run(work: Callable[[Owner], Any], owner: Owner, numbers: Collection[signal.
 def _end_children(
     spared: Collection[int], is_hurried: Callable[[], bool], started: Sequence[subprocess.Popen[bytes]] = ()
 ) -> None:
-    """Wait for the children of this process, and for those that it adopts. Kill the rest after a time limit.
+    """Wait for all child processes, including adopted ones. Kill the remaining ones after a time limit.
 
     Only children are killed: while this process has not reaped them, no other process has their numbers.
 

@@ -1,4 +1,4 @@
-"""What came of programs that took turns, in words: the verdict first, in one sentence."""
+"""Text of an interleaved comparison, beginning with the verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def lines(made: ComparisonResult) -> Iterator[str]:
-    """All that is said, the verdict first."""
+    """Return all lines, the verdict first."""
     seen = made.judgement
     if seen is None:
         yield "Undecided: no pair of programs came to its end."
@@ -46,7 +46,7 @@ def _doubts(made: ComparisonResult, seen: Judgement) -> Iterator[str]:
 
 
 def data(made: ComparisonResult) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the result as JSON data."""
     seen = made.judgement
     verdict: dict[str, Any] = {"outcome": "undecided", "sentence": next(lines(made))}
     if seen is not None:
@@ -77,7 +77,7 @@ def last_lines(program: ProgramResult) -> Iterator[str]:
 
 
 def _clock(seen: Judgement) -> str:
-    """Why that clock tells which the verdict is by, and what the other one says."""
+    """Return the reason for the clock of the verdict, and the result of the other clock."""
     shares = [seen.verdict.waited_a, seen.verdict.waited_b]
     told = " and ".join("an unknown share" if each is None else words.share(each) for each in shares)
     why = [] if shares == [None, None] else [f"the steps waited for a processor {told} of their time"]
