@@ -57,7 +57,7 @@ _MOST_FAILURES: Final = 3
 """Consecutive failed turns before profiling ends. More log lines would hide the training's own output."""
 
 
-class State(Enum):
+class LoopState(Enum):
     """The state of a profiler."""
 
     NEW = auto()
@@ -114,7 +114,7 @@ class LoopController:
             handover=handover,
         )
         self.windows.end_in_step = self._end_in_step
-        self.state = State.NEW
+        self.state = LoopState.NEW
         self._turn_at = 0
         """Next step with more work than a mark in an open window."""
         self._failures = 0
@@ -122,22 +122,22 @@ class LoopController:
 
     def start(self, step: int | None, out: str | os.PathLike[str] | None, run: str | None) -> None:
         """Start the loop, see `Profiler.start`."""
-        if self.state is State.RUNNING:
+        if self.state is LoopState.RUNNING:
             return
         if step is not None:
             check_step(step)
             self.pulse.step = step
-        if self.state is State.NEW:
+        if self.state is LoopState.NEW:
             self.windows.handover.first_step = self.pulse.step
             self.windows.started_at = _caller()
             self._end_other_loops()
-        self.state = State.RUNNING
+        self.state = LoopState.RUNNING
         self.pulse.due = NEVER
         self.requests.begin(self.pulse.step)
         with lifetime.busy(), guard("starting to profile", self.options["on_error"]):
             self.loop.begin(None)
             if not self.windows.membership.join(out, run, self._on_opened):
-                self.state, self.loop.is_running = State.LEFT_OUT, False
+                self.state, self.loop.is_running = LoopState.LEFT_OUT, False
                 return
             writes = self.windows.membership.writes
             if writes and self.options["watch"] and self.options["signal"] is not None:
@@ -150,7 +150,7 @@ class LoopController:
     def _end_other_loops(self) -> None:
         """End the profilers that the program has left open, because torch records one at a time."""
         for course in lifetime.find_left_open():
-            if isinstance(course, LoopController) and course is not self and course.state is State.RUNNING:
+            if isinstance(course, LoopController) and course is not self and course.state is LoopState.RUNNING:
                 line = course.windows.started_at
                 logger.info("the profiler that %s started was left open and is ended: another one starts", line)
                 course.stop("left open when another profiler started")
@@ -164,12 +164,12 @@ class LoopController:
     def pause(self, cause: str | None) -> None:
         """Pause the loop, see `Profiler.pause`."""
         window = self.windows.current
-        if self.state is not State.RUNNING:
+        if self.state is not LoopState.RUNNING:
             return
         if window is not None and window.is_elsewhere:
             logger.warning("the window cannot end here: %s", window.thread_hint)
             return
-        self.state = State.PAUSED
+        self.state = LoopState.PAUSED
         self.loop.is_running = False
         self.pulse.stop()
         with lifetime.busy(), guard("ending the profile", self.options["on_error"]):
@@ -181,17 +181,17 @@ class LoopController:
     def end(self) -> None:
         """End a paused loop for good."""
         if (
-            self.state is State.PAUSED
+            self.state is LoopState.PAUSED
             and not self.requests.is_until_stop
             and not self.windows.begun
             and not spare_windows()
         ):
             level = logging.DEBUG if self.windows.handover.is_summed_up else logging.WARNING
             logger.log(level, self.why_nothing())
-        if self.state is State.RUNNING:
+        if self.state is LoopState.RUNNING:
             return  # another thread has to end it
-        if self.state is not State.LEFT_OUT:
-            self.state = State.ENDED
+        if self.state is not LoopState.LEFT_OUT:
+            self.state = LoopState.ENDED
         with lifetime.busy(), guard("ending the run", self.options["on_error"]):
             self.windows.workers.close()
             self.requests.end(f"the loop ended at step {self.pulse.step}")
@@ -213,7 +213,7 @@ class LoopController:
 
     def leave(self, waited_s: float = 0.0) -> Path | None:
         """End at the end of the process, see `Profiler.leave`."""
-        if self.state is State.RUNNING:
+        if self.state is LoopState.RUNNING:
             self.stop(lifetime.why_it_ends())
         timeout = max(self.options["exit_timeout"] - waited_s, 0.0)
         run = self.windows.handover.run
@@ -231,7 +231,7 @@ class LoopController:
         self.windows.is_dropping = True
         handover.drop_steps(self.loop)
         self.pause(STOPPED)
-        self.state = State.ENDED
+        self.state = LoopState.ENDED
         with lifetime.busy(), guard("restarting the run", self.options["on_error"]):
             self.windows.workers.close()
             self.requests.end("the step detector has changed")
@@ -243,13 +243,13 @@ class LoopController:
     @property
     def is_over(self) -> bool:
         """Whether the end of the process needs neither an end nor a wait here."""
-        return self.state not in (State.RUNNING, State.PAUSED) and not self.windows.handover.tasks.pending
+        return self.state not in (LoopState.RUNNING, LoopState.PAUSED) and not self.windows.handover.tasks.pending
 
     def abandon(self) -> None:
         """Disable the loop in a forked child, and leave all recorded data to the parent."""
         self.pulse.stop()
         self.pulse.is_recording = False
-        self.state = State.ENDED
+        self.state = LoopState.ENDED
         self.windows.abandon()
 
     def advance(self, step: int) -> None:
@@ -260,7 +260,7 @@ class LoopController:
             logger.warning("the window of step %d cannot go on: %s", step, window.thread_hint)
         elif window is not None and step < self._turn_at and not self.windows.is_over(window, step):
             self._mark(window, step)
-        elif self.state is not State.RUNNING:
+        elif self.state is not LoopState.RUNNING:
             self.pulse.due = NEVER
         else:
             self._turn(step)
@@ -325,7 +325,7 @@ class LoopController:
 
     def _next_due(self, step: int) -> int:
         """Return the next step with a change."""
-        if self.state is State.LEFT_OUT:
+        if self.state is LoopState.LEFT_OUT:
             return NEVER
         change = self.requests.next_change(step)
         poll_at = step + _POLL_STEPS if self.windows.handover.tasks.windows_left else NEVER
@@ -333,7 +333,7 @@ class LoopController:
 
     def _open(self, step: int) -> None:
         if not self.windows.membership.update_rank():
-            self.state = State.LEFT_OUT
+            self.state = LoopState.LEFT_OUT
             self.pulse.stop()
             return
         self.loop.run = self.windows.handover.run
@@ -374,7 +374,7 @@ class LoopController:
         windows = self.windows
         if windows.current is not None:
             return f"nothing to show yet: the window of step {self.pulse.step} is still recording"
-        if self.state is State.LEFT_OUT:
+        if self.state is LoopState.LEFT_OUT:
             return "no window is recorded here: ranks= excludes this rank, or enabled=False is set"
         if windows.last is not None:
             why = "no files were requested"

@@ -12,7 +12,7 @@ from perfhooks.core.errors import OptionError
 from perfhooks.core.guard import cause_of, guard, logger, speak_up
 from perfhooks.core.options import Options, check_request, checked, recording, with_options
 from perfhooks.core.schedule import Schedule
-from perfhooks.record.loop.controller import LoopController, State
+from perfhooks.record.loop.controller import LoopController, LoopState
 from perfhooks.record.loop.ending import lifetime
 from perfhooks.record.loop.like_torch.accepted import check_recording, legacy_activities
 from perfhooks.record.loop.like_torch.interface import TorchInterface
@@ -160,7 +160,7 @@ class Profiler(TorchInterface):
         Returns:
             The run folder if its files are incomplete, else None.
         """
-        if self._course.state is State.RUNNING:
+        if self._course.state is LoopState.RUNNING:
             self.stop(lifetime.why_it_ends())
         return self._course.leave(waited_s)
 
@@ -176,7 +176,7 @@ class Profiler(TorchInterface):
 
     def ensure_started(self) -> None:
         """Start the loop if it was never started. A stopped loop stays stopped."""
-        if self._course.state is State.NEW:
+        if self._course.state is LoopState.NEW:
             self.start()
 
     def request(self, steps: int = 3, **recording: bool) -> None:
@@ -194,7 +194,7 @@ class Profiler(TorchInterface):
             TypeError: The option is not available for requests.
         """
         check_request(steps, recording)
-        if self._course.state is State.ENDED:
+        if self._course.state is LoopState.ENDED:
             logger.warning("no window is recorded on request: the profiler has been stopped")
             return
         self._course.loop.ask(Asked("code", steps, options=recording))
@@ -217,7 +217,7 @@ class Profiler(TorchInterface):
         pulse.end_step(clock())
         pulse.step = step = pulse.step + 1
         if step >= pulse.due:
-            if self._course.state is State.NEW:
+            if self._course.state is LoopState.NEW:
                 self._start_late(step)
             else:
                 self._course.advance(step)
@@ -246,7 +246,7 @@ class Profiler(TorchInterface):
     @property
     def is_running(self) -> bool:
         """Whether the loop runs: started, and neither paused nor stopped."""
-        return self._course.state is State.RUNNING
+        return self._course.state is LoopState.RUNNING
 
     @property
     def in_window(self) -> bool:

@@ -136,7 +136,7 @@ class StepCalls(NamedTuple):
     """Maximum number of calls by other threads."""
 
 
-class _Reading(NamedTuple):
+class _ThreadReading(NamedTuple):
     """A reading of the recorded thread's clocks."""
 
     steps: int
@@ -185,7 +185,7 @@ class WindowBudget:
         """Python threads, each with its CPU time at the first reading."""
         self._totals: tuple[float, float] | None = (0.0, 0.0)
         """Operators and Python calls of an ended recording; None while it runs."""
-        self._reading = _Reading(0, 0.0, 0.0, 0.0)
+        self._reading = _ThreadReading(0, 0.0, 0.0, 0.0)
         """Last reading of the recorded thread's clocks."""
         self._step_share = 0.0
         """Share of the limits per step, by the last measurement."""
@@ -211,7 +211,7 @@ class WindowBudget:
         """Start the recording in the calling thread."""
         self._owner = threading.get_ident()
         self._began = self._step_began = now = time.perf_counter()
-        self._steps, self._threads, self._reading = 0, {}, _Reading(0, now, 0.0, 0.0)
+        self._steps, self._threads, self._reading = 0, {}, _ThreadReading(0, now, 0.0, 0.0)
         self._step_share = 0.0
         counter = _counter()
         self._blocks_before = 0 if counter is None else counter.blocks.value
@@ -358,7 +358,7 @@ class WindowBudget:
             in_step_s += last.in_step_s
         else:  # the step began between two readings
             in_step_s *= min((now - began) / max(now - last.at, 1e-9), 1.0)
-        self._reading = _Reading(steps, now, own_s, in_step_s)  # one assignment, because two threads may measure
+        self._reading = _ThreadReading(steps, now, own_s, in_step_s)  # one assignment, because two threads may measure
         return in_step_s
 
     def _cpu_s(self) -> tuple[float, float]:
