@@ -263,8 +263,7 @@ def _dropout(call: Call) -> int:
     return 2 * _size(call, 0) + math.prod(call.shapes[0])  # the mask has one byte per element
 
 
-def _looked_up(table: int, index: int) -> Formula:
-    """Return a formula that counts the selected rows of a table, and not the whole table."""
+def _selected_rows(table: int, index: int) -> Formula:
 
     def formula(call: Call) -> int:
         rows = math.prod(call.shapes[index])
@@ -327,7 +326,7 @@ _BY_OWN_NAME: Final[dict[str, Formula]] = {
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_gradient),
     "native_dropout": _dropout,
     "native_dropout_backward": lambda call: _sum(call, 0, 1) + _size(call, 0),
-    "embedding": _looked_up(0, 1),
+    "embedding": _selected_rows(0, 1),
     "index_select": _index_selected,
     "gather": _gathered,
     "embedding_dense_backward": _embedding_gradient,

@@ -83,8 +83,9 @@ def of_steps(trace: Trace, step: Ints, work_step: Ints, wall: Ints) -> dict[str,
         Columns; none without recorded shapes. Unknown values are NaN.
 
         - ``tflop``: 10^12 operations of matrix products, convolutions and attention.
-        - ``mfu_percent``: the time that these need at the peaks of their types, in percent of the duration times the
-          number of active devices. Recomputed calls do not count (Chowdhery et al., PaLM, 2022, appendix B).
+        - ``mfu_percent``: the time of these operations at the peaks of their types, in percent of the device time of
+          the step (duration times active devices). Recomputed calls do not count (Chowdhery et al., PaLM, 2022,
+          appendix B).
         - ``hfu_percent``: the same with recomputed calls (Korthikanti et al., 2022).
         - ``known_percent``: percentage of the time of computing kernels whose operations are known. Below `ENOUGH`,
           MFU and HFU are NaN.

@@ -2,9 +2,9 @@
 
 The recorder removes the folders of ``sys.path`` from file names. So the names alone do not separate
 ``lightning/pytorch/x.py`` in an installed package from ``models/net.py`` beside the user's script. The worker looks up
-the first part of each name on the recording host and stores the result in the capture (`perfhooks.run.installation`).
-Without such a result, for example in traces of other tools, names of the standard library and of well-known packages
-decide. Everything else is user code.
+the first part of each name on the recording host, and the capture stores the results (`perfhooks.run.installation`).
+Traces of other tools have no such results. For them, names of the standard library and of well-known packages decide.
+Everything else is user code.
 """
 
 from __future__ import annotations

@@ -43,8 +43,7 @@ def most_common(names: list[str]) -> str:
 def usual(table: pl.DataFrame) -> Flags:
     """Return which steps are of the most common kind, without outliers.
 
-    The first step of a program is an outlier if it is far above the median of the other steps, because it imports and
-    compiles.
+    The first step of a program imports and compiles. It is an outlier if it is far above the median of the other steps.
     """
     names = kinds(table)
     common = most_common(names)

@@ -69,7 +69,7 @@ def salvage(text: bytes) -> tuple[list[Event], int, bytes]:
     """Read the valid events of a text that is not a single event.
 
     Returns:
-        The events, the number of lost events, and the text from the end of the list on, if the list ends in the text.
+        The events, the number of lost events, and the rest of the text from the end of the list on.
     """
     events: list[Event] = []
     lost = 0

@@ -37,7 +37,7 @@ def close(trace: Trace) -> None:
     if 0 <= numbers.max(initial=-1) <= _MOST_NUMBERS * len(rows):
         frame, caller = (trace.argument(name)[rows] for name in (FRAME, CALLER))
         before = trace.end[rows]
-        for thread in _threads(trace, rows, frame, caller):
+        for thread in _odd_threads(trace, rows, frame, caller):
             on_thread = trace.thread[rows] == thread
             _close_thread(trace, rows[on_thread], frame[on_thread].tolist(), caller[on_thread].tolist())
         distance = before - trace.end[rows]
@@ -49,7 +49,7 @@ def close(trace: Trace) -> None:
         trace.sparse_columns.pop(name, None)
 
 
-def _threads(trace: Trace, rows: Ints, frame: Ints, caller: Ints) -> list[int]:
+def _odd_threads(trace: Trace, rows: Ints, frame: Ints, caller: Ints) -> list[int]:
     """Return the threads with a frame that is not one level below its caller, or ends after it."""
     thread, start, end = trace.thread[rows], trace.start[rows], trace.end[rows]
     depth = np.arange(len(rows))
@@ -63,7 +63,6 @@ def _threads(trace: Trace, rows: Ints, frame: Ints, caller: Ints) -> list[int]:
 
 
 def _index_by_number(frame: Ints) -> Ints:
-    """Return the index of the frame with each number, or -1."""
     indices = np.full(int(frame.max()) + 2, -1, np.int64)
     indices[frame] = np.arange(len(frame))
     indices[-1] = -1

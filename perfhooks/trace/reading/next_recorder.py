@@ -108,9 +108,11 @@ def to_streams(
 def number_launches(columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]) -> None:
     """Add external ids: to launches that of the operator around them, and to device work that of its launch.
 
-    This applies only if no launch and no work has one. Kineto writes them during the recording. In seven traces with
-    external ids, 25,597 of the 25,598 calls within operators have the id of the innermost operator on their thread, and
-    all device work has the id of its launch. Launches of torch before 2.1 get new ids, because theirs were wrong.
+    This applies only if no launch and no work has one. Kineto writes them during the recording. Launches of torch
+    before 2.1 get new ids, because theirs were wrong.
+
+    The rule was checked on seven traces with external ids. There 25,597 of 25,598 calls within operators have the id of
+    the innermost operator on their thread. All device work has the id of its launch.
 
     Args:
         columns: Columns of all slices, sorted as in a `Trace`.

@@ -43,7 +43,7 @@ def check_single(trace: Trace) -> None:
 
     Raises:
         TraceError: Operators belong to several processes, steps with one number overlap on a thread, or most
-            correlations of calls and device work occur more than once.
+            correlations are not unique.
     """
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     threads = np.unique(trace.thread[rows if len(rows) else trace.rows(Kind.RUNTIME)])

@@ -203,7 +203,6 @@ class _Reader:
         return "it is JSON, but has no list of traceEvents"
 
     def _choose_boundary(self, head: bytearray, source: Iterator[bytes]) -> None:
-        """Choose the pattern of event boundaries from the first event."""
         while not head.strip():
             block = next(source, None)
             if block is None:
@@ -222,7 +221,7 @@ class _Reader:
             self._boundary = re.compile(rb"\}\s*,(?=\s*\{\s*" + key[1] + rb"\s*:)")
 
     def _last_boundary(self, buffer: bytearray, searched: int) -> int:
-        """Return the end of the last complete event of the buffer, after its comma; 0 without a complete event."""
+        """Return the position after the last complete event of the buffer and its comma, or 0."""
         window = 1 << 13
         while True:
             start = max(searched, len(buffer) - window)

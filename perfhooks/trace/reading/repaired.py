@@ -45,13 +45,12 @@ def restore(
             columns[column][rows] += sign * np.clip(distance, 0, _FARTHEST)
     lanes, frames = metadata.get(labels.LANES), metadata.get(labels.FRAME_NAMES)
     if lanes is not None:
-        _restore_threads(columns, threads, _lanes(lanes))
+        _restore_threads(columns, threads, _thread_by_lane(lanes))
     if isinstance(frames, dict) and _UNKNOWN in names:
         _name_frames(columns, names, frames.get("names"), frames.get("frames"))
 
 
-def _lanes(lanes: object) -> dict[tuple[int | str, int | str], int | str]:
-    """Return the thread of each lane, by process and lane."""
+def _thread_by_lane(lanes: object) -> dict[tuple[int | str, int | str], int | str]:
     try:
         return {(pid, lane): tid for pid, lane, tid in msgspec.convert(lanes, list[_Lane])}
     except msgspec.ValidationError:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Flags, Ints
 
 _APART_NS: Final = 60 * 10**9
-"""Minimum distance of a record at time 0 from all other records before it counts as a record without a time, in ns.
-Clocks of recorders count from 1970, from the start of the host or from the first record."""
+"""Minimum distance of a record at time 0 from all other records before its time counts as missing, in ns. Clocks of
+recorders count from 1970, from the start of the host or from the first record."""
 
 _ROUNDING_NS: Final = 1000
 """Error of a time written as a double in microseconds since 1970, in ns."""

@@ -60,33 +60,32 @@ def find(trace: Trace) -> Repairs:
         rows = np.concatenate([np.arange(edges[number], edges[number + 1]) for number in numbers])
         if len(numbers) > 1:
             rows = rows[np.lexsort((-ends[rows], trace.start[rows]))]
-        _repair(trace, rows, ends, repairs)
+        _repair_thread(trace, rows, ends, repairs)
     return repairs
 
 
-def _repair(trace: Trace, rows: Ints, ends: Ints, repairs: Repairs) -> None:
-    """Find the repairs of one thread or stream."""
+def _repair_thread(trace: Trace, rows: Ints, ends: Ints, repairs: Repairs) -> None:
     is_label = np.isin(trace.kind[rows], _LABELS)
     slices, labels = rows[~is_label], rows[is_label]
     is_work = np.isin(trace.kind[slices], DEVICE_WORK)
     start, end = trace.start[slices], ends[slices]
     latest_end = np.maximum.accumulate(end[is_work])
-    if _crosses(start, end) or (start[is_work][1:] < latest_end[:-1]).any():
-        repairs.lane[slices] = _lanes(start, end, is_work, np.zeros_like(is_work))
+    if _has_crossings(start, end) or (start[is_work][1:] < latest_end[:-1]).any():
+        repairs.lane[slices] = _assign_lanes(start, end, is_work, np.zeros_like(is_work))
         slices = slices[repairs.lane[slices] == 0]
     last_lane = int(repairs.lane[rows].max(initial=0))
     if not len(labels):
         return
     start, end = trace.start[slices], ends[slices]
-    begin, finish = _moved(_nested(start, end), start, trace.start[labels], ends[labels])
+    begin, finish = _move_labels(_nested(start, end), start, trace.start[labels], ends[labels])
     length = ends[labels] - trace.start[labels]
     length[np.isin(labels, trace.named(Kind.ANNOTATION, prefix=STEP_MARK))] = 0
     fits = (begin == trace.start[labels]) & (finish == ends[labels]) | (2 * (finish - begin) > length)
     begin, finish = np.where(fits, begin, trace.start[labels]), np.where(fits, finish, ends[labels])
     repairs.later[labels], repairs.earlier[labels] = begin - trace.start[labels], ends[labels] - finish
     order = np.lexsort((-finish, begin))
-    if not fits.all() or _crosses(begin[order], finish[order]):
-        lanes = _lanes(begin[order], finish[order], np.zeros_like(fits), ~fits[order], last_lane)
+    if not fits.all() or _has_crossings(begin[order], finish[order]):
+        lanes = _assign_lanes(begin[order], finish[order], np.zeros_like(fits), ~fits[order], last_lane)
         repairs.lane[labels[order]] = lanes
         separate = labels[repairs.lane[labels] > 0]
         repairs.later[separate] = repairs.earlier[separate] = 0
@@ -96,13 +95,12 @@ def _nested(start: Ints, end: Ints) -> Nesting:
     return nest(np.zeros(len(start), np.int64), start, end)
 
 
-def _crosses(start: Ints, end: Ints) -> bool:
-    """Return whether sorted slices of one lane cross each other."""
+def _has_crossings(start: Ints, end: Ints) -> bool:
     return bool((_nested(start, end).end < end).any())
 
 
-def _moved(around: Nesting, start: Ints, begin: Ints, finish: Ints) -> tuple[Ints, Ints]:
-    """Return starts and ends of labels that cross no slice.
+def _move_labels(around: Nesting, start: Ints, begin: Ints, finish: Ints) -> tuple[Ints, Ints]:
+    """Return new starts and ends of labels, with which they cross no slice.
 
     Args:
         around: Nesting of the other slices of the lane.
@@ -156,8 +154,8 @@ class _Lane:
         return True
 
 
-def _lanes(start: Ints, end: Ints, is_work: Flags, is_out: Flags, last_lane: int = 0) -> list[int]:
-    """Return the first lane of each slice on which it crosses no slice and overlaps no work, if it is work.
+def _assign_lanes(start: Ints, end: Ints, is_work: Flags, is_out: Flags, last_lane: int = 0) -> list[int]:
+    """Return the first free lane of each slice. It crosses no slice there, and device work overlaps no other work.
 
     Args:
         start: Starts of the slices, sorted, the longest first.

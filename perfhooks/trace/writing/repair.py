@@ -32,8 +32,6 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 
 
 class _Head(msgspec.Struct, gc=False):
-    """Phase, process, thread and time of an event."""
-
     ph: str = ""
     pid: int | str = -1
     tid: int | str = -1
@@ -83,8 +81,6 @@ def write(trace: Trace, source: Path, target: IO[bytes], *, compress: bool) -> N
 
 
 class _Repair:
-    """Changes of one trace."""
-
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._lanes: dict[tuple[int, int], int] = {}
@@ -104,15 +100,14 @@ class _Repair:
                 int(trace.start[row]),
                 int(repairs.later[row]),
                 int(repairs.earlier[row]),
-                self._number(int(trace.thread[row]), lane) if lane else None,
+                self._lane_number(int(trace.thread[row]), lane) if lane else None,
                 trace.name_of(row) if trace.kind[row] == Kind.PYTHON and is_named[trace.name[row]] else None,
                 closing_ns.get(row, 0),
             )
         self.is_needed |= bool(self._changes)
         self._flows = self._ends_of_flows(moved_rows[repairs.lane[moved_rows] > 0].tolist())
 
-    def _number(self, thread: int, lane: int) -> int:
-        """Return the unique number of a lane."""
+    def _lane_number(self, thread: int, lane: int) -> int:
         number = self._lanes.get((thread, lane))
         if number is None:
             number = self._lanes[thread, lane] = self._next
@@ -140,7 +135,7 @@ class _Repair:
             pieces: list[bytes | msgspec.Raw] = list(events)
             while position < len(orders) and orders[position] < first + len(events):
                 index = orders[position] - first
-                pieces[index] = _changed(events[index], self._changes[orders[position]])
+                pieces[index] = _apply_change(events[index], self._changes[orders[position]])
                 position += 1
             if self._flows and events:
                 self._move_flows(events, pieces)
@@ -176,8 +171,8 @@ class _Repair:
         return {labels.LANES: lanes} if lanes else {}
 
 
-def _changed(raw: msgspec.Raw, change: _Change) -> bytes | msgspec.Raw:
-    """Return a changed event. If it is not the event of the change, return it unchanged."""
+def _apply_change(raw: msgspec.Raw, change: _Change) -> bytes | msgspec.Raw:
+    """Return the event after its change. If the change belongs to another event, return the event itself."""
     event = _EVENT.decode(raw)
     start, length = _nanoseconds(event.get("ts")), _nanoseconds(event.get("dur"))
     if start != change.start or length is None:

@@ -60,8 +60,8 @@ def link(
 ) -> None:
     """Link device work to the host, and add the direction to the names of copies.
 
-    The launch of work is the operator that requested it, else the call. The launch begins when the operator puts the
-    work into the queue, and ends when the call on the other thread returns::
+    The launch of work is the operator that requested it, else the call. It begins when the operator puts the work into
+    the queue. It ends when the call on the other thread returns::
 
         training   |------ aten::mm ------|
                        |Enqueue|
@@ -89,8 +89,6 @@ def link(
 
 
 class _Linker:
-    """Links the slices of one file."""
-
     def __init__(
         self,
         processes: Processes,
@@ -115,7 +113,10 @@ class _Linker:
         """Return the time of the launch of each piece of work, on the thread of the call."""
         moments = _Moments(*(np.full(len(self._work), -1, np.int64) for _ in _Moments._fields))
         starts, ends = flows.links(CALL)
-        index, start = self._slice_at(self._work, self._on(ends, self._device)), self._on(starts, self._host)
+        index, start = (
+            self._slice_at(self._work, self._moments_of(ends, self._device)),
+            self._moments_of(starts, self._host),
+        )
         is_work = index >= 0
         moments.thread[index[is_work]], moments.time[index[is_work]] = start.thread[is_work], start.time[is_work]
         return moments
@@ -150,12 +151,12 @@ class _Linker:
     def operators(self, flows: FlowEnds, enqueue: Ints) -> Ints:
         """Return the operator that requested each piece of work, or -1.
 
-        It is the operator of the flow. If that operator began after the work, or if there is no flow, it is the
-        operator around the slice that put the work into the queue.
+        It is the operator of the flow. Without a flow, or if that operator began after the work, it is the operator
+        around the enqueue slice.
         """
         starts, ends = flows.links(OPERATOR)
-        work = self._slice_at(self._work, self._on(ends, self._device))
-        source = self._slice_at(self._operators, self._on(starts, self._host))
+        work = self._slice_at(self._work, self._moments_of(ends, self._device))
+        source = self._slice_at(self._operators, self._moments_of(starts, self._host))
         operator = np.full(len(self._work), -1, np.int64)
         is_linked = (work >= 0) & (source >= 0)
         operator[work[is_linked]] = self._operators[source[is_linked]]
@@ -205,7 +206,7 @@ class _Linker:
         lane_threads = [threads.get((lane, pid, tid), -1) for _, pid, tid in threads]
         return _Moments(np.array([*lane_threads, -1], np.int64)[thread], time)
 
-    def _on(self, ends: Sequence[FlowEnd], thread_of: Callable[[int | str, int | str], int]) -> _Moments:
+    def _moments_of(self, ends: Sequence[FlowEnd], thread_of: Callable[[int | str, int | str], int]) -> _Moments:
         """Return the ends of flows as times on threads of the trace."""
         threads = {(pid, tid): thread_of(pid, tid) for pid, tid in {(end.pid, end.tid) for end in ends}}
         pairs = [(threads[pid, tid], time) for pid, tid, time in ends]

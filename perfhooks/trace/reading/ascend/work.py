@@ -102,7 +102,6 @@ def _classify_tasks(
 
 
 def _kind(name: str, task_type: str) -> Kind | None:
-    """Return the kind of a task; None if it is unknown."""
     upper_name, upper_type = name.upper(), task_type.upper()
     if _COPY.match(upper_name):
         return Kind.COPY
