@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.analysis.findings import faces, finding
+from perfhooks.analysis.findings import finding, frameworks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -204,7 +204,7 @@ def _text(node: ast.expr, module: ModuleType) -> str:
     if isinstance(node, ast.IfExp):
         one, other = _text(node.body, module), _text(node.orelse, module)
         return other if one in other else f"{one}\n\n{other}"
-    said = faces.code_for(ast.literal_eval(node.args[0]), **_FILLED_IN) if _is_said(node) else None
+    said = frameworks.code_for(ast.literal_eval(node.args[0]), **_FILLED_IN) if _is_said(node) else None
     return said or str(getattr(module, ast.unparse(node), ""))
 
 
@@ -216,9 +216,9 @@ def _is_said(node: ast.AST) -> TypeGuard[ast.Call]:
 def _of_frameworks(node: ast.Call) -> Iterator[str]:
     """Rows of a table: what these lines are in the words of each framework that has its own."""
     advised = ast.literal_eval(node.args[0])
-    for framework in faces.CODE[advised]:
+    for framework in frameworks.CODE[advised]:
         if framework:
-            lines = faces.code_for(advised, framework, **_FILLED_IN).splitlines()
+            lines = frameworks.code_for(advised, framework, **_FILLED_IN).splitlines()
             yield f"| {framework} | {'<br>'.join(f'`{line}`' for line in lines)} |"
 
 

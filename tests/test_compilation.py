@@ -111,7 +111,7 @@ def test_a_function_that_was_compiled_too_often_is_told(tmp_path):
     assert list(found) == ["left-uncompiled"]
     (first, *why) = found["left-uncompiled"].evidence
     assert first == f"test_compilation.py({line_of(shorter)}): shorter: compiled 2 times, which is the limit"
-    assert found["left-uncompiled"].title.startswith("torch.compile compiles test_compilation.py")
+    assert found["left-uncompiled"].title.startswith("torch.compile stopped compiling test_compilation.py")
     assert any("step == 0" in line for line in why)
     assert "recompile_limit" in found["left-uncompiled"].advice
 

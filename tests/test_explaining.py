@@ -135,16 +135,18 @@ def test_findings_take_lines_from_the_second_and_times_from_the_first():
     row = {"rule": "host", "evidence": evidence, "advice": "a. Record with x: y.", "code": "b\n# and: x"}
     other = {"rule": "host", "evidence": ["9 ms of 12", "a.py(3): f: 8.1 ms"], "advice": "new", "code": ""}
     alone = {"rule": "other", "evidence": ["b.py(1): g: 1 ms"], "advice": "", "code": ""}
-    told = findings.explained([row, alone], [other, alone | {"evidence": ["c.py(1): h: 1 ms"]}], "step 17")
+    told = findings.add_source_lines([row, alone], [other, alone | {"evidence": ["c.py(1): h: 1 ms"]}], "step 17")
     assert told[0] == row | {"evidence": ["3 ms of 4", "a.py(3): f (seen in step 17)"], "advice": "a.", "code": "b"}
     assert told[1] == alone
-    assert findings.explained([row], [], "step 17") == [row | {"evidence": ["3 ms of 4"], "advice": "a.", "code": "b"}]
+    assert findings.add_source_lines([row], [], "step 17") == [
+        row | {"evidence": ["3 ms of 4"], "advice": "a.", "code": "b"}
+    ]
 
 
 def test_what_only_shapes_tell_is_told_by_the_second_alone():
     row = {"rule": "kernels-below-limit", "evidence": ["2 kernels"], "advice": "", "code": ""}
-    assert findings.explained([], [row], "step 17") == [row | {"evidence": ["2 kernels", "seen in step 17"]}]
-    assert findings.explained([row], [row], "step 17") == [row]
+    assert findings.add_source_lines([], [row], "step 17") == [row | {"evidence": ["2 kernels", "seen in step 17"]}]
+    assert findings.add_source_lines([row], [row], "step 17") == [row]
 
 
 @pytest.mark.parametrize("count", [1, 3])

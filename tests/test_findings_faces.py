@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_findings_truth import WHOLE, found, half_named, loading, trace_of
 
-from perfhooks.analysis.findings import faces
+from perfhooks.analysis.findings import frameworks
 from perfhooks.run.circumstances import Circumstances, Loader, _quota
 
 ROOT = Path(__file__).parents[1]
@@ -32,19 +32,19 @@ def told(rule, trace, **circumstances):
 def test_every_face_is_called_as_its_messages_call_it():
     sources = [path.read_text(encoding="utf-8") for path in ROOT.glob("integrations/*/*.py")]
     named = {name for text in sources for name in re.findall(r'(?:framework=|speak_as\()"([^"]+)"', text)}
-    known = {faces.LIGHTNING, faces.MMENGINE, faces.TRAINER, faces.FABRIC, faces.ACCELERATE}
-    assert named == known == faces._OPTIONS.keys() - {faces.TORCH}
-    assert {framework for words in faces.CODE.values() for framework in words} == known | {faces.TORCH}
+    known = {frameworks.LIGHTNING, frameworks.MMENGINE, frameworks.TRAINER, frameworks.FABRIC, frameworks.ACCELERATE}
+    assert named == known == frameworks._OPTIONS.keys() - {frameworks.TORCH}
+    assert {framework for words in frameworks.CODE.values() for framework in words} == known | {frameworks.TORCH}
 
 
 def test_every_entry_is_said_by_a_rule_and_every_rule_says_one_that_there_is():
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "perfhooks/analysis/findings").glob("*.py"))
-    assert set(re.findall(r'\.code_for\("([^"]+)"', sources)) == faces.CODE.keys()
+    assert set(re.findall(r'\.code_for\("([^"]+)"', sources)) == frameworks.CODE.keys()
 
 
 def arguments(framework, head):
     """The names that lines of a framework give to a call of it."""
-    trees = [ast.parse(faces.code_for(advised, framework, optimizer="Adam")) for advised in faces.CODE]
+    trees = [ast.parse(frameworks.code_for(advised, framework, optimizer="Adam")) for advised in frameworks.CODE]
     nodes = (node for tree in trees for node in ast.walk(tree))
     calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == head]
     return {given.arg for call in calls for given in call.keywords}
@@ -54,13 +54,13 @@ def test_transformers_takes_the_arguments_that_are_advised():
     transformers = pytest.importorskip("transformers")
     taken = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
     loader = {f"dataloader_{field}" for field in ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")}
-    advised = arguments(faces.TRAINER, "TrainingArguments") | loader
+    advised = arguments(frameworks.TRAINER, "TrainingArguments") | loader
     assert {"optim", "torch_compile", "tf32"} <= advised <= taken
 
 
 def test_lightning_takes_the_arguments_that_are_advised():
     lightning = pytest.importorskip("lightning")
-    advised = arguments(faces.LIGHTNING, "Trainer")
+    advised = arguments(frameworks.LIGHTNING, "Trainer")
     assert {"precision"} < advised <= inspect.signature(lightning.Trainer).parameters.keys()
 
 

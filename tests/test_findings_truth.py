@@ -6,7 +6,7 @@ import pytest
 
 from perfhooks import testing
 from perfhooks.analysis import findings
-from perfhooks.analysis.findings.finding import of_unprofiled
+from perfhooks.analysis.findings.finding import scale_to_unprofiled
 from perfhooks.report.page import window_data
 from perfhooks.run.capture import Capture, Cost
 from perfhooks.run.circumstances import Circumstances, Loader
@@ -494,20 +494,20 @@ def test_only_what_was_recorded_is_advised_to_be_left_out(options, code, tmp_pat
 def test_findings_are_about_the_unprofiled_step_that_is_known_later(tmp_path):
     """A profiled step of 100 ms waits 40 ms; an unprofiled one of 60 ms waits 50 ms."""
     (row,) = [vars(each) for each in findings.find(WHOLE, trace_of(tmp_path, loading(40)))]
-    (found,) = of_unprofiled([row], 100.0, 60.0, 50.0)
+    (found,) = scale_to_unprofiled([row], 100.0, 60.0, 50.0)
     assert found["title"] == "The step waits 50 ms for data, 83% of its time."
     assert found["evidence"][0] == "unprofiled steps wait 50 ms of 60 ms for data, by the run's own clock"
     assert found["gain_ms"] <= 50
-    assert of_unprofiled([row], 100.0, 60.0, 0.1) == []
-    again = of_unprofiled([found], 100.0, 30.0, 20.0)[0]
+    assert scale_to_unprofiled([row], 100.0, 60.0, 0.1) == []
+    again = scale_to_unprofiled([found], 100.0, 30.0, 20.0)[0]
     assert sum("own clock" in line for line in again["evidence"]) == 1
 
 
 def test_a_gain_loses_what_recording_added():
     row = {"gain_ms": 40.0, "gain_percent": 40.0, "profiled_ms": 40.0, "overhead_share": 0.5, "evidence": ()}
-    assert of_unprofiled([row], 100.0, 60.0, None)[0]["gain_ms"] == pytest.approx(40 - 0.5 * 40)
-    assert of_unprofiled([row | {"overhead_share": 0.0}], 100.0, 30.0, None)[0]["gain_ms"] == 30.0
-    assert of_unprofiled([row | {"overhead_share": 1.0}], 100.0, 60.0, None) == []
+    assert scale_to_unprofiled([row], 100.0, 60.0, None)[0]["gain_ms"] == pytest.approx(40 - 0.5 * 40)
+    assert scale_to_unprofiled([row | {"overhead_share": 0.0}], 100.0, 30.0, None)[0]["gain_ms"] == 30.0
+    assert scale_to_unprofiled([row | {"overhead_share": 1.0}], 100.0, 60.0, None) == []
 
 
 @pytest.mark.parametrize(("starting", "rules"), [(2, {"recorded-start"}), (1, {"waiting-for-data"})])

@@ -71,8 +71,8 @@ def test_what_a_batch_costs_agrees_with_what_a_step_takes(workers, batch_s):
     """A window may be of a moment in which workers took longer than usual, or less long: a step takes 40 ms."""
     needs = Demand(rest_s=0.005, waited_s=0.035, processors=8, own_s=0.005)
     plan = LoaderPlan.of(made(workers, batch_s, 0.6 * batch_s), needs)
-    assert plan.outlook(workers).step_s == pytest.approx(0.04, rel=0.02)
-    assert plan.outlook(2 * workers).step_s == pytest.approx(0.02, rel=0.05)
+    assert plan.predict(workers).step_s == pytest.approx(0.04, rel=0.02)
+    assert plan.predict(2 * workers).step_s == pytest.approx(0.02, rel=0.05)
     assert plan.cost.waits_s == pytest.approx(0.4 * plan.cost.alone_s)
 
 
@@ -84,9 +84,9 @@ def test_workers_that_explain_less_than_half_of_a_wait_are_not_taken_for_slower_
 
 def test_workers_that_only_hand_over_late_are_said_to_where_more_would_help():
     needs = Demand(rest_s=0.02, waited_s=0.04, processors=16, own_s=0.005, workers=1)
-    more = LoaderPlan.made(BatchCost(processor_s=0.01, handed_over_s=0.05), needs)
+    more = LoaderPlan.for_cost(BatchCost(processor_s=0.01, handed_over_s=0.05), needs)
     assert str(more).startswith("Workers spend 83% of their time on transferring batches. 3 workers would keep up")
-    none = LoaderPlan.made(BatchCost(processor_s=0.01, handed_over_s=0.02), needs)
+    none = LoaderPlan.for_cost(BatchCost(processor_s=0.01, handed_over_s=0.02), needs)
     assert "the step waits for the transfer of each batch. More than 1 worker would not help." in str(none)
 
 
@@ -108,7 +108,7 @@ def test_what_waited_for_a_processor_did_not_wait_for_a_disk():
 def test_workers_that_others_keep_from_processors_are_not_told_of_free_ones():
     """Four workers that got one and a half processors of 16, and waited for more, would share them with any other."""
     crowded = LoaderPlan.of(made(4, 0.1, 0.0375, 0.6), Demand(rest_s=0.01, waited_s=0.015, processors=16))
-    assert not crowded.is_of_more
+    assert not crowded.is_larger
     alone = LoaderPlan.of(made(4, 0.1, 0.1), Demand(rest_s=0.01, waited_s=0.015, processors=16))
     assert (alone.advised, alone.bound) == (10, "processors")
 
@@ -129,27 +129,27 @@ def test_more_than_keep_up_are_never_advised():
         needs = Demand(
             rest_s=draw.uniform(0.005, 0.2), waited_s=draw.uniform(0, 0.3), processors=draw.randint(1, 16), own_s=0.005
         )
-        plan = LoaderPlan.made(cost, needs)
+        plan = LoaderPlan.for_cost(cost, needs)
         assert 0 <= plan.advised <= plan.keep_up
         assert plan.keep_up * needs.rest_s >= cost.alone_s / 1.03
-        rates = [each.gives for each in plan.outlooks if each.workers]
+        rates = [each.supply for each in plan.predictions if each.workers]
         assert rates == sorted(rates)
-        assert math.isclose(max(rates), plan.outlook(plan.keep_up).gives)
+        assert math.isclose(max(rates), plan.predict(plan.keep_up).supply)
         assert str(plan)
 
 
 def test_the_table_is_what_the_plan_says():
     """The table marks the number that needs more CPUs, and is empty if the workers keep up."""
     needs = Demand(rest_s=0.01, waited_s=0.03, processors=2, own_s=0.002, workers=1)
-    plan = LoaderPlan.made(BatchCost(processor_s=0.002, waits_s=0.038), needs)
+    plan = LoaderPlan.for_cost(BatchCost(processor_s=0.002, waits_s=0.038), needs)
     rows = [dict(zip(plan.rows, values, strict=True)) for values in zip(*plan.rows.values(), strict=True)]
     assert [(row["workers"], row["said"]) for row in rows] == [(1, "now"), (2, ""), (4, "advised")]
     assert rows[0]["batches_per_s"] == pytest.approx(25, rel=0.01)
     for row in rows:
         assert row["of_step_percent"] + row["waits_percent"] == pytest.approx(100)
         assert row["batches_per_s"] >= 1e3 / row["step_ms"] - 1e-6, "a step takes no less than its batch"
-    short = LoaderPlan.made(BatchCost(processor_s=0.04), needs)
+    short = LoaderPlan.for_cost(BatchCost(processor_s=0.04), needs)
     assert short.rows["said"][-1] == "would keep up with more CPUs"
     assert "advised" in " ".join(short.rows["said"])
     uneven = BatchCost(processor_s=0.005, deviation=2.0, longest_s=0.5)
-    assert LoaderPlan.made(uneven, needs).rows["workers"] == []
+    assert LoaderPlan.for_cost(uneven, needs).rows["workers"] == []

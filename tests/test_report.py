@@ -125,8 +125,8 @@ def test_every_word_that_a_column_is_explained_by_has_an_explanation():
 @pytest.mark.parametrize(("workers", "is_shown"), [(1, True), (8, False)])
 def test_a_plan_of_workers_that_changes_nothing_is_hidden(trace, monkeypatch, workers, is_shown):
     needs = Demand(rest_s=0.05, waited_s=0.05, processors=16, workers=workers)
-    plan = LoaderPlan.made(BatchCost(processor_s=0.1), needs)
-    assert plan.is_of_more == is_shown
+    plan = LoaderPlan.for_cost(BatchCost(processor_s=0.1), needs)
+    assert plan.is_larger == is_shown
     monkeypatch.setattr("perfhooks.analysis.findings.data.shown_plan", lambda _: plan)
     assert ("plan" in window_data.reduce(Capture(), trace)) == is_shown
 

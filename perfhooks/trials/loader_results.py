@@ -184,7 +184,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
             yield "The data set has no length, so no pass was completed."
         cost = self.cost()
         if rest_ms and cost is not None:
-            plan = LoaderPlan.made(cost, self._demand(rest_ms, waited_ms))
+            plan = LoaderPlan.for_cost(cost, self._demand(rest_ms, waited_ms))
             yield f"A step of the last run takes {words.ms(rest_ms)} without its wait for data. {plan}"
         if self.is_interrupted:
             yield "Interrupted: fewer blocks were measured than planned."

@@ -22,8 +22,8 @@ from perfhooks.analysis.findings import (
     unnamed,
 )
 from perfhooks.analysis.findings.evidence import Evidence
-from perfhooks.analysis.findings.explained import explained, where
-from perfhooks.analysis.findings.finding import BOUND, OVERHEAD, Finding, gain, of_rank, ordered, rank
+from perfhooks.analysis.findings.finding import BOUND, OVERHEAD, Finding, first_rank_findings, gain, ordered, sort_key
+from perfhooks.analysis.findings.source_lines import add_source_lines, first_source_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,13 +38,13 @@ __all__ = [
     "RUN_RULES",
     "Evidence",
     "Finding",
-    "explained",
+    "add_source_lines",
     "find",
+    "first_rank_findings",
+    "first_source_line",
     "gain",
-    "look",
-    "of_rank",
     "ordered",
-    "where",
+    "run_rules",
 ]
 
 _logger: Final = logging.getLogger("perfhooks")
@@ -99,10 +99,10 @@ def find(capture: Capture, trace: Trace) -> list[Finding]:
         capture: Facts about the window.
         trace: Trace of the window.
     """
-    return look(Evidence(capture, trace))
+    return run_rules(Evidence(capture, trace))
 
 
-def look(window: Evidence) -> list[Finding]:
+def run_rules(window: Evidence) -> list[Finding]:
     """Return the findings for the evidence of a window, largest gain first.
 
     Args:
@@ -114,4 +114,4 @@ def look(window: Evidence) -> list[Finding]:
             results += rule(window)
         except Exception:
             _logger.debug("rule %s failed", getattr(rule, "__name__", rule), exc_info=True)
-    return sorted(results, key=lambda finding: rank(vars(finding)))
+    return sorted(results, key=lambda finding: sort_key(vars(finding)))

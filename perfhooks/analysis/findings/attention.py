@@ -43,13 +43,13 @@ def written_out_attention(window: Evidence) -> Iterator[Finding]:
     _, begin, end = _find_attention(window)
     if not len(begin):
         return
-    work = written_out(window)
+    work = unfused_work(window)
     if not len(work) and window.uses_device:
         return
     time_ms = window.device_ms(work) if len(work) else window.per_step(window.clipped(intervals.union(begin, end)))
     if window.share(time_ms) < WRITTEN_OUT:
         return
-    gemms = window.named(operators.BATCHED_GEMMS, Kind.OP)
+    gemms = window.matching(operators.BATCHED_GEMMS, Kind.OP)
     gemms = gemms[intervals.covers(intervals.union(begin, end), window.trace.start[gemms])]
     yield from window.finding(
         "written-out-attention",
@@ -71,7 +71,7 @@ def written_out_attention(window: Evidence) -> Iterator[Finding]:
 
 
 @cached_per_window
-def written_out(window: Evidence) -> Ints:
+def unfused_work(window: Evidence) -> Ints:
     """Return the slices of device work that unfused attention launches."""
     rows = _launched_between(window, *_find_attention(window))
     return rows[np.isin(np.searchsorted(window.trace.device_rows, rows), window.work)]
@@ -88,7 +88,7 @@ def _find_attention(window: Evidence) -> tuple[Ints, Ints, Ints]:
         operators.TANH,
         f"{operators.BETWEEN_ATTENTION}|{operators.ACTIVATIONS}",
     )
-    by_kind = [window.named(pattern, Kind.OP) for pattern in kinds]
+    by_kind = [window.matching(pattern, Kind.OP) for pattern in kinds]
     rows = np.concatenate(by_kind)
     order = np.argsort(rows, kind="stable")  # slices are sorted by thread and time
     rows, kind = rows[order], np.repeat(np.arange(len(kinds)), list(map(len, by_kind)))[order]
@@ -97,8 +97,8 @@ def _find_attention(window: Evidence) -> tuple[Ints, Ints, Ints]:
     # the gradient of a GEMM is two GEMMs
     first, last = (_outer_gemm(kind, softmax, direction) for direction in (-1, 1))
     is_attention = (first != softmax) & (last != softmax) & (trace.thread[rows[first]] == trace.thread[rows[last]])
-    before = np.where(kind[softmax] == _FORWARD, first - 1, last + 1)  # operator that computed the scores
-    is_attention &= np.append(kind, -1)[before] != _TANH
+    score_source = np.where(kind[softmax] == _FORWARD, first - 1, last + 1)  # operator that computed the scores
+    is_attention &= np.append(kind, -1)[score_source] != _TANH
     step = step_of(window.marks, trace.start[rows])
     is_attention &= step[first] == step[last]
     begin, end = trace.start[rows[first[is_attention]]], trace.end[rows[last[is_attention]]]
@@ -133,7 +133,7 @@ def _is_in_fused(window: Evidence, rows: Ints) -> Flags:
 
     torch uses unfused operators itself if it has no kernel, for example with dropout on a CPU.
     """
-    fused = window.named(operators.ANY_ATTENTION, Kind.OP)
+    fused = window.matching(operators.ANY_ATTENTION, Kind.OP)
     if not len(fused):
         return np.zeros(len(rows), np.bool_)
     is_inside: Flags = device.holders(window.trace, rows, fused) >= 0

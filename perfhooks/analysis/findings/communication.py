@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from perfhooks.analysis.findings.evidence import most
+from perfhooks.analysis.findings.evidence import top_lines
 from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators, stages
@@ -67,7 +67,7 @@ def exposed_communication(window: Evidence) -> Iterator[Finding]:
             if is_known
             else "Unknown: the host does not wait for the device, so the host may limit the step."
         ),
-        evidence=[f"{window.count_per_step(table)} collectives in a {window.unit} are exposed", *most(kinds)],
+        evidence=[f"{window.count_per_step(table)} collectives in a {window.unit} are exposed", *top_lines(kinds)],
         advice=f"{advice} Check the other ranks too: if one rank arrives late, the others wait in the collective.",
         code=code,
     )
@@ -168,7 +168,7 @@ def small_collectives(window: Evidence) -> Iterator[Finding]:
         gain,
         title=f"{window.count_per_step(table)} small collectives take {words.ms(exposed)} of a {window.unit}.",
         estimate="Their exposed time except 1/n: n joined collectives have one latency instead of n.",
-        evidence=[f"{mean} each on average", *most(kinds)],
+        evidence=[f"{mean} each on average", *top_lines(kinds)],
         advice=(f"{_JOIN} Use larger DDP buckets, and reduce metrics less often." if window.is_training else _JOIN),
         code="joined = torch.cat([first.flatten(), second.flatten()])\ntorch.distributed.all_reduce(joined)",
     )
@@ -177,13 +177,13 @@ def small_collectives(window: Evidence) -> Iterator[Finding]:
 def data_parallel(window: Evidence) -> Iterator[Finding]:
     """``DataParallel`` copies the model to every device in each step: broadcast, scatter and gather on several devices.
 
-    Source: the operators of its autograd functions; `DATA_PARALLEL`.
+    Source: `DATA_PARALLEL`; the operators of its autograd functions.
 
     Measured: never; the gain is an upper bound.
     """
     trace = window.trace
     devices = intervals.distinct(device.devices(trace, trace.device_rows)) if window.is_device_traced else np.empty(0)
-    rows = window.named(operators.DATA_PARALLEL, Kind.OP)
+    rows = window.matching(operators.DATA_PARALLEL, Kind.OP)
     names = {trace.names[name] for name in intervals.distinct(trace.name[rows]).tolist()}
     if len(devices) < _MIN_DEVICES or not {"Broadcast", "Scatter"} <= names:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.analysis.findings.evidence import most
+from perfhooks.analysis.findings.evidence import top_lines
 from perfhooks.analysis.findings.finding import NOTABLE
 from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
@@ -47,7 +47,7 @@ def recompilation(window: Evidence) -> Iterator[Finding]:
     Measured: on a CPU. With constant shapes, steps of ``examples/bad/recompilation.py`` fell from 366 and 377 ms to 64
     and 66 ms; the estimate was 231 ms. On a device it was not measured, so the gain there is an upper bound.
     """
-    rows = window.named(ranges.COMPILING, Kind.OP, Kind.ANNOTATION)
+    rows = window.matching(ranges.COMPILING, Kind.OP, Kind.ANNOTATION)
     compile_ms = window.per_step(window.spans(rows))
     gain = min(compile_ms, window.host_limit_ms)
     if window.share(gain) < COMPILING or starts.COMPILING in window.startup:
@@ -62,7 +62,7 @@ def recompilation(window: Evidence) -> Iterator[Finding]:
         is_measured=not window.uses_device,
         title=f"Repeated compilation by torch.compile takes {words.ms(compile_ms)} of a {window.unit}.",
         estimate="All the time of compiling, if shapes do not change or the warm-up is longer.",
-        evidence=[f"{len(outer)} compilations in {window.numbers}", *reasons, *most(lines)],
+        evidence=[f"{len(outer)} compilations in {window.numbers}", *reasons, *top_lines(lines)],
         advice=(
             "Keep shapes constant: drop the last, smaller batch, pad sequences to a few lengths, or mark the dimension "
             f"as dynamic. Compiled code depends on a value that changes from step to step. {hint} If it is only the "
@@ -95,7 +95,7 @@ def left_uncompiled(window: Evidence) -> Iterator[Finding]:
         "left-uncompiled",
         None,
         title=(
-            f"torch.compile reached its limit for {functions}: for new inputs, it runs uncompiled."
+            f"torch.compile stopped compiling {functions}: new inputs run uncompiled."
             if is_limit
             else f"torch.compile cannot compile {functions}: it runs uncompiled."
         ),
@@ -122,13 +122,13 @@ def graph_breaks(window: Evidence) -> Iterator[Finding]:
     ``print`` between them took 0.78, 1.73 and 11.3 ms for batches of 1, 64 and 1,024 rows. Without the ``print`` they
     took 0.49, 1.18 and 5.63 ms. On a device it was not measured.
     """
-    regions = window.starting(ranges.COMPILED_REGION, Kind.OP, Kind.ANNOTATION)
+    regions = window.with_prefix(ranges.COMPILED_REGION, Kind.OP, Kind.ANNOTATION)
     if not len(regions) or window.share(inside_ms(window)) < NOTABLE:
         return
     breaks = _breaks_in_steps(window, regions)
     if not breaks:
         return
-    named = [f"{_location(graph_break)}: {graph_break.reason}" for graph_break in breaks]
+    lines = [f"{_location(graph_break)}: {graph_break.reason}" for graph_break in breaks]
     more = [f"and {len(breaks) - _MAX_LINES} more"] if len(breaks) > _MAX_LINES else []
     yield from window.finding(
         "graph-breaks",
@@ -137,7 +137,7 @@ def graph_breaks(window: Evidence) -> Iterator[Finding]:
         estimate="Unknown: the trace does not show the time of one whole graph.",
         evidence=[
             f"compiled pieces run in a {window.unit}: {window.count_per_step(regions)}",
-            *named[:_MAX_LINES],
+            *lines[:_MAX_LINES],
             *more,
         ],
         advice=(
@@ -157,7 +157,7 @@ def inside_ms(window: Evidence) -> float:
 
 def inside(window: Evidence) -> Ints:
     """Return the slices around compiled code in the steps; some are nested."""
-    return window.named(ranges.COMPILED, Kind.OP, Kind.ANNOTATION)
+    return window.matching(ranges.COMPILED, Kind.OP, Kind.ANNOTATION)
 
 
 def _breaks_in_steps(window: Evidence, regions: Ints) -> list[Break]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from perfhooks.analysis.findings.evidence import most
+from perfhooks.analysis.findings.evidence import top_lines
 from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import peaks
@@ -65,10 +65,10 @@ def only_copies(window: Evidence) -> Iterator[Finding]:
     copies = window.copies.filter(pl.col("bytes") > 0, pl.col("duration_ms") > 0)
     if not is_alone or not copies.height or not len(window.work):
         return
-    across = copies.filter(pl.col("kind").ne_missing(device_work.WITHIN_DEVICE))
-    table, device_peaks = (across if across.height else copies), peaks.of_trace(trace)
-    bus = (device_peaks.bus_gb_per_s if across.height else device_peaks.gb_per_s / 2) if device_peaks else None
-    link = "bus" if across.height else "memory"
+    bus_copies = copies.filter(pl.col("kind").ne_missing(device_work.WITHIN_DEVICE))
+    table, device_peaks = (bus_copies if bus_copies.height else copies), peaks.of_trace(trace)
+    bus = (device_peaks.bus_gb_per_s if bus_copies.height else device_peaks.gb_per_s / 2) if device_peaks else None
+    link = "bus" if bus_copies.height else "memory"
     time_ms, size = float(table["duration_ms"].sum()) / window.count, int(table["bytes"].sum()) / window.count
     least = size / bus * 1e-6 if bus else 0.0
     rate = f"{size / time_ms * 1e-6:.3g} GB/s" + (f", {words.share(least / time_ms)} of its {link}" if bus else "")
@@ -150,8 +150,8 @@ def held_by_copies(window: Evidence) -> Iterator[Finding]:
         return
     calls = _slow_calls(window)
     other_work = trace.device_rows[(trace.kind[trace.device_rows] == Kind.KERNEL) | ~np.isin(trace.launches, calls)]
-    working = intervals.union(trace.start[other_work], trace.end[other_work] + device_time.LATENCY_NS)
-    blocked = intervals.subtract(window.spans(calls), intervals.joined(working, window.spans(_unpinned(window))))
+    busy = intervals.union(trace.start[other_work], trace.end[other_work] + device_time.LATENCY_NS)
+    blocked = intervals.subtract(window.spans(calls), intervals.joined(busy, window.spans(_unpinned(window))))
     blocked = intervals.subtract(blocked, _queued(window, calls))
     blocked_ms, idle_ms = window.per_step(blocked), window.per_step(intervals.subtract(blocked, window.busy))
     yield from window.finding(
@@ -187,7 +187,7 @@ def _queued(window: Evidence, calls: Ints) -> Intervals:
 def _slow_calls(window: Evidence) -> Ints:
     """Return the slow copy calls on threads that launch kernels."""
     trace = window.trace
-    calls = window.named(runtime_calls.COPY, Kind.RUNTIME)
+    calls = window.matching(runtime_calls.COPY, Kind.RUNTIME)
     launches = trace.launches[trace.kind[trace.device_rows] == Kind.KERNEL]
     calls = calls[np.isin(trace.thread[calls], trace.thread[launches[launches >= 0]])]
     return calls[(trace.end - trace.start)[calls] > SLOW_NS]
@@ -198,7 +198,7 @@ def _copied_lines(window: Evidence, calls: Ints) -> list[str]:
     trace = window.trace
     work = trace.device_rows[np.isin(trace.launches, calls)]
     names = [f"{trace.names[trace.name[row]]}, {words.size(trace.argument('nbytes')[row])}" for row in work.tolist()]
-    return most(list(zip(names, window.lengths(window.launch_of(work)), strict=True)), 2)
+    return top_lines(list(zip(names, window.lengths(window.launch_of(work)), strict=True)), 2)
 
 
 def _unpinned(window: Evidence) -> Ints:
@@ -206,7 +206,7 @@ def _unpinned(window: Evidence) -> Ints:
     trace = window.trace
     rows = window.work_named(device_work.UNPINNED, Kind.COPY)
     pageable = window.work_named(device_work.PAGEABLE, Kind.COPY)
-    waiting = window.named(runtime_calls.WAITING_COPY, Kind.RUNTIME)
+    waiting = window.matching(runtime_calls.WAITING_COPY, Kind.RUNTIME)
     rows = rows[[row in pageable or call in waiting for row, call in zip(rows, window.launch_of(rows), strict=True)]]
     size = trace.argument("nbytes")[rows]
     return rows[(size > STAGED_BYTES) | (size < 0)]
@@ -223,4 +223,4 @@ def _unpinned_lines(window: Evidence, rows: Ints) -> list[str]:
         evidence.append(f"{words.size(volume)} in a {window.unit} at {speed:.3g} GB/s")
     calls = window.launch_of(rows)
     lines = zip(window.lines_of(calls[calls >= 0]), window.lengths(rows[calls >= 0]), strict=True)
-    return evidence + most([(line, time) for line, time in lines if line])
+    return evidence + top_lines([(line, time) for line, time in lines if line])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from perfhooks.analysis.findings import faces
-from perfhooks.analysis.findings.evidence import most
+from perfhooks.analysis.findings import frameworks
+from perfhooks.analysis.findings.evidence import top_lines
 from perfhooks.analysis.findings.finding import ASKS, CLOCK, WAITING
 from perfhooks.analysis.findings.loader_plan import BatchCost, Demand, LoaderPlan
 from perfhooks.core import labels, words
@@ -108,68 +108,68 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
     two cores. With a device, the host waits in the same way. `perfhooks.analysis.findings.loader_plan` computes the
     number of workers and its effect. Other fixes were not measured: their gain is an upper bound.
     """
-    fetches = data_ranges(window)
-    waited = _data_wait(window, fetches)
-    if waited.share < WAITING:
+    fetches = fetch_ranges(window)
+    wait = _data_wait(window, fetches)
+    if wait.share < WAITING:
         return
-    alone, workers = _has_no_workers(window), _has_workers(window)
-    plan = planned(window)
-    advice, code, remaining_ms = _advice(window, waited, plan, alone=alone, workers=workers)
+    is_alone, has_workers = _has_no_workers(window), _has_workers(window)
+    plan = plan_loader(window)
+    advice, code, remaining_ms = _advice(window, wait, plan, is_alone=is_alone, has_workers=has_workers)
     loader = window.circumstances.loader
     slowest = window.steps.sort("data_ms", descending=True, nulls_last=True).head(1)
     number = slowest["step"][0]
     evidence = [
-        *([_timeline_line(window)] if waited.is_unprofiled else []),
+        *([_timeline_line(window)] if wait.is_unprofiled else []),
         (
             f"data_ms is {words.ms(window.mean('data_ms'))} of {words.ms(window.mean('wall_ms'))} on average over "
             f"{window.numbers}"
         ),
         *([f"the longest wait is {words.ms(slowest['data_ms'][0])}, in step {number}"] if number is not None else []),
-        *(["the training process makes the batches itself"] if alone else []),
-        *(["worker processes make the batches"] if workers else []),
+        *(["the training process makes the batches itself"] if is_alone else []),
+        *(["worker processes make the batches"] if has_workers else []),
         *([f"time of a worker per batch: {plan.cost}"] if plan is not None and window.circumstances.making else []),
         *_loader_settings(window),
         *_worker_lines(window),
     ]
-    functions = most(window.own_time_in(window.spans(fetches), whole=True))
+    functions = top_lines(window.own_time_in(window.spans(fetches), whole=True))
     evidence += functions or window.by_line(window.outermost(fetches))
     evidence += [f"{loader.line}{ASKS}"] if loader is not None and loader.line else []
     yield from window.finding(
         "waiting-for-data",
-        waited.exposed - (remaining_ms or 0.0),
+        wait.exposed - (remaining_ms or 0.0),
         is_measured=remaining_ms is not None and window.is_device_traced >= window.uses_device,
-        bound_ms=waited.exposed,
-        title=f"The {window.unit} waits {words.ms(waited.exposed)} for data, {words.share(waited.share)} of its time.",
+        bound_ms=wait.exposed,
+        title=f"The {window.unit} waits {words.ms(wait.exposed)} for data, {words.share(wait.share)} of its time.",
         estimate=_estimate(window, remaining_ms),
         evidence=evidence,
         advice=advice,
         code=code,
-        of=None if waited.is_unprofiled else _exposed_wait(window, fetches),
-        is_wait=not alone,
-        wait_ms=waited.exposed,
-        wait_share=waited.exposed / waited.total_ms,
+        of=None if wait.is_unprofiled else _exposed_wait(window, fetches),
+        is_wait=not is_alone,
+        wait_ms=wait.exposed,
+        wait_share=wait.exposed / wait.total_ms,
     )
 
 
-def planned(window: Evidence) -> LoaderPlan | None:
+def plan_loader(window: Evidence) -> LoaderPlan | None:
     """Return the plan for the loader of a window; None if the cost of a batch is unknown.
 
     Without workers, the cost of a batch is the wait for it, all counted as computing.
     """
-    fetches, circumstances = data_ranges(window), window.circumstances
-    waited = _data_wait(window, fetches)
-    if waited.rest_ms <= 0 or waited.total_ms <= 0:
+    fetches, circumstances = fetch_ranges(window), window.circumstances
+    wait = _data_wait(window, fetches)
+    if wait.rest_ms <= 0 or wait.total_ms <= 0:
         return None
-    rest_ms = waited.rest_ms
-    own = (waited.step - waited.total_ms) * (1 if window.is_device_traced else circumstances.threads or 1)
+    rest_ms = wait.rest_ms
+    own = (wait.step - wait.total_ms) * (1 if window.is_device_traced else circumstances.threads or 1)
     if circumstances.making and window.unprofiled_thread_ms:  # unpacking of a received batch looks like a wait
-        rest_ms = min(max(rest_ms, window.unprofiled_thread_ms), waited.step)
+        rest_ms = min(max(rest_ms, window.unprofiled_thread_ms), wait.step)
         own = max(own, window.unprofiled_thread_ms)
     batches = max(round(len(window.outermost(_loader_fetches(window))) / max(window.count, 1)), 1)
     loader = circumstances.loader or Loader()
     needs = Demand(
         rest_s=rest_ms / 1e3,
-        waited_s=(waited.step - rest_ms) / 1e3,
+        waited_s=(wait.step - rest_ms) / 1e3,
         batches=batches,
         processors=circumstances.processors,
         own_s=own / 1e3,
@@ -181,18 +181,18 @@ def planned(window: Evidence) -> LoaderPlan | None:
     if _has_workers(window):
         return None
     if circumstances.is_busy:  # no other CPU is free
-        needs = replace(needs, processors=(own + waited.total_ms) / waited.step)
-    return LoaderPlan.made(BatchCost(processor_s=waited.total_ms / batches / 1e3), needs)
+        needs = replace(needs, processors=(own + wait.total_ms) / wait.step)
+    return LoaderPlan.for_cost(BatchCost(processor_s=wait.total_ms / batches / 1e3), needs)
 
 
 def shown_plan(window: Evidence) -> LoaderPlan | None:
     """Return the plan of a window if it has worker counts or a step waits for batches of the training process."""
-    if not window.circumstances.making and _data_wait(window, data_ranges(window)).share < WAITING:
+    if not window.circumstances.making and _data_wait(window, fetch_ranges(window)).share < WAITING:
         return None
-    return planned(window)
+    return plan_loader(window)
 
 
-def unseen(circumstances: Circumstances) -> str:
+def missing_samples_text(circumstances: Circumstances) -> str:
     """Return why the loader's workers have no samples; empty if they have some."""
     if not circumstances.unseen_workers:
         return ""
@@ -223,59 +223,60 @@ def _data_wait(window: Evidence, fetches: Ints) -> _Wait:
     unprofiled = window.unprofiled_data_ms
     if unprofiled is not None and total_ms > 0:
         return _Wait(unprofiled * exposed / total_ms, unprofiled, window.unprofiled_ms, is_unprofiled=True)
-    waited = min(exposed, window.mean("data_ms"), window.host_limit_ms)
-    return _Wait(waited, max(window.mean("data_ms"), waited), window.step_ms, is_unprofiled=False)
+    wait_ms = min(exposed, window.mean("data_ms"), window.host_limit_ms)
+    return _Wait(wait_ms, max(window.mean("data_ms"), wait_ms), window.step_ms, is_unprofiled=False)
 
 
 def _has_no_workers(window: Evidence) -> bool:
     """Return whether the training process makes the batches."""
-    return len(window.starting(ranges.LOADER_ALONE, Kind.ANNOTATION, Kind.OP)) > 0
+    return len(window.with_prefix(ranges.LOADER_ALONE, Kind.ANNOTATION, Kind.OP)) > 0
 
 
 def _has_workers(window: Evidence) -> bool:
     """Return whether workers make the batches."""
     return (
-        not _has_no_workers(window) and len(window.starting(ranges.LOADER_WITH_WORKERS, Kind.ANNOTATION, Kind.OP)) > 0
+        not _has_no_workers(window)
+        and len(window.with_prefix(ranges.LOADER_WITH_WORKERS, Kind.ANNOTATION, Kind.OP)) > 0
     )
 
 
 def _timeline_line(window: Evidence) -> str:
-    waited, step = words.ms(window.unprofiled_data_ms or 0.0), words.ms(window.unprofiled_ms)
-    return f"unprofiled steps wait {waited} of {step} for data{CLOCK}"
+    wait_ms, step = words.ms(window.unprofiled_data_ms or 0.0), words.ms(window.unprofiled_ms)
+    return f"unprofiled steps wait {wait_ms} of {step} for data{CLOCK}"
 
 
-def data_ranges(window: Evidence) -> Ints:
+def fetch_ranges(window: Evidence) -> Ints:
     """Return the slices on the step thread in which the loop fetches data."""
-    rows = intervals.distinct(_loader_fetches(window), window.named(rf"^{labels.DATA}$", Kind.ANNOTATION))
+    rows = intervals.distinct(_loader_fetches(window), window.matching(rf"^{labels.DATA}$", Kind.ANNOTATION))
     on_thread: Ints = rows[window.trace.thread[rows] == window.thread]
     return on_thread
 
 
 def _loader_fetches(window: Evidence) -> Ints:
-    return window.starting(ranges.LOADER, Kind.ANNOTATION, Kind.OP)
+    return window.with_prefix(ranges.LOADER, Kind.ANNOTATION, Kind.OP)
 
 
-def _advice(window: Evidence, waited: _Wait, plan: LoaderPlan | None, *, alone: bool, workers: bool) -> _Advice:
+def _advice(window: Evidence, wait: _Wait, plan: LoaderPlan | None, *, is_alone: bool, has_workers: bool) -> _Advice:
     """Return the fix of a wait.
 
     Args:
         window: Evidence of the window.
-        waited: Wait for data in a step.
+        wait: Wait for data in a step.
         plan: Plan of the loader; None if unknown.
-        alone: Whether the training process makes the batches.
-        workers: Whether workers make the batches.
+        is_alone: Whether the training process makes the batches.
+        has_workers: Whether workers make the batches.
     """
-    short, setting = words.ms(waited.exposed), faces.setting("num_workers", window.circumstances.framework)
-    if workers and (waited.exposed < HANDED_OVER_MS if plan is None else plan.bound == "hand-over"):
+    short, setting = words.ms(wait.exposed), frameworks.setting("num_workers", window.circumstances.framework)
+    if has_workers and (wait.exposed < HANDED_OVER_MS if plan is None else plan.bound == "hand-over"):
         return _Advice(_TRANSFER.format(short, setting), _WHOLE_BATCH)
-    if alone and waited.exposed < HANDED_OVER_MS:
+    if is_alone and wait.exposed < HANDED_OVER_MS:
         return _Advice(_CHEAPER_BATCH.format(short, setting), _WHOLE_BATCH)
     if plan is None:
         return _Advice(_UNKNOWN_CAUSE + _CHEAPER_SAMPLES, _TRY)
-    return _plan_advice(window, plan, waited.rest_ms, alone=alone, workers=workers)
+    return _plan_advice(window, plan, wait.rest_ms, is_alone=is_alone, has_workers=has_workers)
 
 
-def _plan_advice(window: Evidence, plan: LoaderPlan, rest_ms: float, *, alone: bool, workers: bool) -> _Advice:
+def _plan_advice(window: Evidence, plan: LoaderPlan, rest_ms: float, *, is_alone: bool, has_workers: bool) -> _Advice:
     """Return the fix of a wait by a plan; ``rest`` is the step time without the wait, in ms."""
     plan_text = f"{plan} {_cpu_text(window)}"
     if plan.ahead is not None:
@@ -285,18 +286,18 @@ def _plan_advice(window: Evidence, plan: LoaderPlan, rest_ms: float, *, alone: b
     cheaper = _CHEAPER_SAMPLES
     if plan.bound == "waits":
         cheaper = _OTHER_WAITS if _is_other_wait(window) else _FASTER_DISK
-    if not plan.is_of_more:
+    if not plan.is_larger:
         is_less = plan.advised < plan.needs.workers
-        less = f" {plan.advised} would be as fast." if is_less else ""
-        return _Advice(f"{plan_text}{less} {cheaper}", code if is_less else _WHOLE_BATCH)
-    remaining_ms = 1e3 * plan.outlook(plan.advised).step_s - rest_ms
-    if workers:
+        fewer = f" {plan.advised} would be as fast." if is_less else ""
+        return _Advice(f"{plan_text}{fewer} {cheaper}", code if is_less else _WHOLE_BATCH)
+    remaining_ms = 1e3 * plan.predict(plan.advised).step_s - rest_ms
+    if has_workers:
         return _Advice(f"The workers do not keep up. {plan_text} {cheaper}", code, remaining_ms)
     text = (
         f"Let worker processes prepare the next batches during the current step. {plan_text} Keep them alive between "
         f"epochs{_pinned(window)}."
     )
-    if not alone:
+    if not is_alone:
         text += (
             " This applies to a DataLoader without workers; this window does not show one. Without a DataLoader, fetch "
             "the next batch early, in a thread."
@@ -317,7 +318,7 @@ def _loader_code(window: Evidence, **settings: object) -> str:
         settings["persistent_workers"] = True
     if _pinned(window):
         settings["pin_memory"] = True
-    return faces.loader(settings, window.circumstances.framework)
+    return frameworks.loader(settings, window.circumstances.framework)
 
 
 def _worker_places(window: Evidence) -> list[looks.WorkerPlace]:
@@ -354,8 +355,8 @@ def _loader_settings(window: Evidence) -> list[str]:
         *("num_workers", "batch_size", "pin_memory", "persistent_workers", "prefetch_factor"),
         *(["batch_sampler"] if loader.batch_sampler else []),
     )
-    shown = ((name, getattr(loader, name)) for name in names)
-    return [f"settings of the loader: {', '.join(f'{name}={value}' for name, value in shown if value is not None)}"]
+    values = ((name, getattr(loader, name)) for name in names)
+    return [f"settings of the loader: {', '.join(f'{name}={value}' for name, value in values if value is not None)}"]
 
 
 def _cpu_text(window: Evidence) -> str:

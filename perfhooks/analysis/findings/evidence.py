@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 import polars as pl
 
-from perfhooks.analysis.findings import faces
-from perfhooks.analysis.findings.finding import NOTABLE, Finding, basis, gain_of
+from perfhooks.analysis.findings import frameworks
+from perfhooks.analysis.findings.finding import NOTABLE, Finding, basis_text, unprofiled_gain
 from perfhooks.core import words
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import attribution, stages, step_kinds
@@ -366,12 +366,12 @@ class Evidence:
 
     # --- slices and tables ---
 
-    def named(self, pattern: str, *kinds: Kind) -> Ints:
+    def matching(self, pattern: str, *kinds: Kind) -> Ints:
         """Return the slices in the steps whose names match a regular expression."""
         rows = self.trace.searched(pattern, *kinds)
         return rows[self.inside(self.trace.start[rows])]
 
-    def starting(self, prefix: str, *kinds: Kind) -> Ints:
+    def with_prefix(self, prefix: str, *kinds: Kind) -> Ints:
         """Return the slices in the steps whose names have a prefix."""
         rows = self.trace.named(*kinds, prefix=prefix)
         return rows[self.inside(self.trace.start[rows])]
@@ -445,9 +445,9 @@ class Evidence:
 
     def by_name(self, rows: Ints) -> list[str]:
         """Return the names with most time as lines of evidence."""
-        return most([(name[:80], time) for name, time in self._summed(rows)])
+        return top_lines([(name[:80], time) for name, time in self._time_by_name(rows)])
 
-    def _summed(self, rows: Ints) -> Iterator[tuple[str, float]]:
+    def _time_by_name(self, rows: Ints) -> Iterator[tuple[str, float]]:
         """Yield each name of some slices with its total time in ms per step."""
         by_name = groups(self.trace.name[rows])
         times = np.bincount(by_name.of, weights=self.lengths(rows), minlength=len(by_name.first))
@@ -456,7 +456,9 @@ class Evidence:
 
     def by_line(self, rows: Ints) -> list[str]:
         """Return the source lines with most time of host slices as lines of evidence."""
-        return most([(line, span) for line, span in zip(self.lines_of(rows), self.lengths(rows), strict=True) if line])
+        return top_lines(
+            [(line, span) for line, span in zip(self.lines_of(rows), self.lengths(rows), strict=True) if line]
+        )
 
     def lengths(self, rows: Ints) -> list[float]:
         """Return the duration of each slice in ms per step."""
@@ -541,12 +543,12 @@ class Evidence:
     # --- findings ---
 
     def code_for(self, advised: str, **values: object) -> str:
-        """Return the code of a fix for the recording integration, see `perfhooks.analysis.findings.faces.code_for`."""
-        return faces.code_for(advised, self.circumstances.framework, **values)
+        """Return the code of a fix for the recording integration, see `frameworks.code_for`."""
+        return frameworks.code_for(advised, self.circumstances.framework, **values)
 
     def option(self, name: str, value: bool | str = True) -> str:
         """Return a profiler option as the recording integration spells it."""
-        return faces.option(name, value, self.circumstances)
+        return frameworks.option(name, value, self.circumstances)
 
     def is_worth(self, gain_ms: float) -> bool:
         """Return whether a gain exceeds the variation between two recordings (`NOTABLE`)."""
@@ -607,12 +609,12 @@ class Evidence:
             share = self.overhead_share(profiled_ms, of)
             if self.is_busy and of is not None:  # CPU contention lengthens all host time
                 share = max(share, self.share(profiled_ms))
-            gain_ms = gain_of(profiled_ms, share, self.step_ms, self.unprofiled_ms)
+            gain_ms = unprofiled_gain(profiled_ms, share, self.step_ms, self.unprofiled_ms)
             if gain_ms < (NOTABLE + (cpu_wait if is_wait and self.is_busy else 0.0)) * self.unprofiled_ms:
                 return
             estimate = f"{estimate} {BUSY if self.is_busy else OVERLAP if is_measured else UNMEASURED}"
             if self.capture.cost.idle_step_ms and wait_ms is None:
-                estimate += basis(self.step_ms, self.unprofiled_ms)
+                estimate += basis_text(self.step_ms, self.unprofiled_ms)
         yield Finding(
             rule=rule,
             title=title,
@@ -631,7 +633,7 @@ class Evidence:
         )
 
 
-def most(sources: Sequence[tuple[str, float]], limit: int = 3) -> list[str]:
+def top_lines(sources: Sequence[tuple[str, float]], limit: int = 3) -> list[str]:
     """Return the sources with the largest total times as lines of evidence."""
     totals: dict[str, float] = {}
     for name, value in sources:

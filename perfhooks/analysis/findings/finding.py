@@ -63,7 +63,7 @@ class Finding:
     doubts_others: bool = False
     """Whether the finding makes all other numbers doubtful. Such a finding has no gain."""
     profiled_ms: float | None = None
-    """Gain in a profiled step, in ms. `of_unprofiled` computes the gain in an unprofiled step from it."""
+    """Gain in a profiled step, in ms. `scale_to_unprofiled` computes the gain in an unprofiled step from it."""
     overhead_share: float = 0.0
     """Milliseconds of `profiled_ms` for each millisecond that recording adds to the step."""
     wait_ms: float | None = None
@@ -83,15 +83,15 @@ def gain(finding: Mapping[str, Any]) -> str:
 
 def ordered(findings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Sort findings: largest gain first, then findings without a gain, then doubts."""
-    return sorted(findings, key=rank)
+    return sorted(findings, key=sort_key)
 
 
-def rank(finding: Mapping[str, Any]) -> tuple[bool, float]:
+def sort_key(finding: Mapping[str, Any]) -> tuple[bool, float]:
     """Return the sort key of a finding, see `ordered`."""
     return finding.get("doubts_others", False), -(finding.get("gain_ms") or 0.0)
 
 
-def of_rank(window: Mapping[str, Any]) -> list[dict[str, Any]]:
+def first_rank_findings(window: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the findings of the first rank with details.
 
     Titles name the rank if the window has several ranks.
@@ -105,7 +105,7 @@ def of_rank(window: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{**row, "title": f"{name}{row['title']}"} for row in summary.get("findings", {}).get("rows", ())]
 
 
-def gain_of(profiled_ms: float, overhead_share: float, profiled_step_ms: float, step_ms: float) -> float:
+def unprofiled_gain(profiled_ms: float, overhead_share: float, profiled_step_ms: float, step_ms: float) -> float:
     """Return the gain in an unprofiled step, in ms, without the time that recording added.
 
     Args:
@@ -118,12 +118,12 @@ def gain_of(profiled_ms: float, overhead_share: float, profiled_step_ms: float, 
     return min(max(profiled_ms - overhead_share * added, 0.0), step_ms)
 
 
-def basis(profiled_step_ms: float, step_ms: float) -> str:
+def basis_text(profiled_step_ms: float, step_ms: float) -> str:
     """Return the sentence that names the step time of the gain, if the evidence has another one."""
     return f"{_BASIS}{words.ms(step_ms)}; title and evidence are for profiled steps of {words.ms(profiled_step_ms)}."
 
 
-def of_unprofiled(
+def scale_to_unprofiled(
     findings: Iterable[Mapping[str, Any]], profiled_step_ms: float, step_ms: float, data_ms: float | None
 ) -> list[dict[str, Any]]:
     """Return the findings of a window for an unprofiled step.
@@ -151,8 +151,8 @@ def of_unprofiled(
             title = f"The step waits {words.ms(exposed)} for data, {words.share(exposed / step_ms)} of its time."
             new |= {"title": title, "evidence": [clock, *(line for line in row["evidence"] if CLOCK not in line)]}
         else:
-            saved = gain_of(profiled_ms, row.get("overhead_share", 0.0), profiled_step_ms, step_ms)
-            new["estimate"] = row.get("estimate", "").partition(_BASIS)[0] + basis(profiled_step_ms, step_ms)
+            saved = unprofiled_gain(profiled_ms, row.get("overhead_share", 0.0), profiled_step_ms, step_ms)
+            new["estimate"] = row.get("estimate", "").partition(_BASIS)[0] + basis_text(profiled_step_ms, step_ms)
         if saved >= NOTABLE * step_ms:
             rows.append(new | {"gain_ms": saved, "gain_percent": 100 * saved / step_ms})
     return rows

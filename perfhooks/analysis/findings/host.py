@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks.analysis.findings.evidence import cached_per_window, most
-from perfhooks.analysis.findings.replays import Replay, of_steps
+from perfhooks.analysis.findings.evidence import cached_per_window, top_lines
+from perfhooks.analysis.findings.replays import Replay, check_replay
 from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import device_work, runtime_calls
@@ -127,7 +127,7 @@ def launch_preparation(window: Evidence) -> Iterator[Finding]:
             ),
             *([f"{holder[0]}: {words.ms(holder[1] * intervals.MS / window.count)} of it"] if holder else []),
             *_cause_lines(window, SLOW, preparation.idle),
-            *most(_named_sources(window, preparation.idle)),
+            *top_lines(_named_sources(window, preparation.idle)),
             *([] if has_stacks else [f"record with {window.option('with_stack')} to see the lines"]),
             *_stacks_note(window),
         ],
@@ -202,20 +202,20 @@ def host_bound(window: Evidence) -> Iterator[Finding]:
     if not window.is_device_traced or captures.by_thread(trace):
         return
     counter = "launches" if window.mean("launches") else "kernels"
-    launches, replays = window.mean(counter), len(window.named(runtime_calls.GRAPH.pattern, Kind.RUNTIME))
+    launches, replays = window.mean(counter), len(window.matching(runtime_calls.GRAPH.pattern, Kind.RUNTIME))
     short = ~_is_long(window) & ~_is_preparation(window)
-    starved = window.per_step(window.idle_for(*SLOW, among=short))
-    gain = min(starved - window.recording_ms, window.host_limit_ms)
+    starved_ms = window.per_step(window.idle_for(*SLOW, among=short))
+    gain = min(starved_ms - window.recording_ms, window.host_limit_ms)
     if (launches < MANY_LAUNCHES and not replays) or window.share(gain) < STARVED:
         return
     wall, busy = window.mean("wall_ms"), window.mean("device_busy_ms")
-    graph = of_steps(window) if trace.has_cuda and not replays else Replay(fits=None)
+    graph = check_replay(window) if trace.has_cuda and not replays else Replay(fits=None)
     launching = (_LAUNCHES if trace.has_cuda else _LAUNCHES_WITHOUT_CUDA).format(_FUSED if window.is_training else "")
     yield from window.finding(
         "host-bound",
         gain,
         is_wait=True,
-        title=f"The device idles for {words.ms(starved)} of a {window.unit} because the host launches too slowly.",
+        title=f"The device idles for {words.ms(starved_ms)} of a {window.unit} because the host launches too slowly.",
         estimate=(
             "The time in which the device had no launched work and the host did not wait or load data, without the "
             "time that recording added."
@@ -224,7 +224,7 @@ def host_bound(window: Evidence) -> Iterator[Finding]:
             f"{launches:.0f} {counter} in {words.ms(wall)}, one every {words.ms(wall / max(launches, 1))}",
             f"the device works for {words.ms(busy)}; its idle time by cause:",
             *_cause_lines(window, SLOW, short),
-            *most(
+            *top_lines(
                 [source for source in window.idle_sources(*SLOW, among=short) if source[0] not in device_time.CAUSES]
             ),
             *filter(None, [graph.evidence]),
@@ -261,7 +261,7 @@ def synchronisation(window: Evidence) -> Iterator[Finding]:
     if not window.is_worth(gain):
         return
     names = list(itertools.starmap(_wait_text, waits.select("call", "operator", "line", "bytes").iter_rows()))
-    sources = most([source for source in zip(names, gaps.tolist(), strict=True) if source[1]], 5)
+    sources = top_lines([source for source in zip(names, gaps.tolist(), strict=True) if source[1]], 5)
     yield from window.finding(
         "synchronisation",
         gain,
@@ -321,7 +321,7 @@ def device_pauses(window: Evidence) -> Iterator[Finding]:
             ),
             *inside,
             *_cause_lines(window, _ACTIVE, long),
-            *most(window.idle_sources(*_ACTIVE, among=long), 4),
+            *top_lines(window.idle_sources(*_ACTIVE, among=long), 4),
             *_stacks_note(window),
         ],
         advice=_LONG_OPERATORS if is_in_operators else _LONG_CODE,
@@ -351,7 +351,7 @@ def _is_long(window: Evidence) -> Flags:
 def _cause_lines(window: Evidence, causes: tuple[int, ...], among: Flags) -> list[str]:
     """Return the idle time of each cause as lines of evidence, longest first."""
     by_cause = [(device_time.CAUSES[cause], window.per_step(window.idle_for(cause, among=among))) for cause in causes]
-    return most([row for row in by_cause if row[1] > 0], len(causes))
+    return top_lines([row for row in by_cause if row[1] > 0], len(causes))
 
 
 def _idle_after_waits(window: Evidence, begin: Ints, end: Ints) -> Ints:

@@ -54,7 +54,7 @@ def slow_convolution(window: Evidence) -> Iterator[Finding]:
 
     Measured: on a CPU, see `UNFOLDED`. On a device it was not measured, so the gain there is an upper bound.
     """
-    rows = window.named(operators.UNFOLDING, Kind.OP)
+    rows = window.matching(operators.UNFOLDING, Kind.OP)
     rows = rows[~np.isin(rows, in_float64(window, rows))]
     if not len(rows):
         return
@@ -89,7 +89,7 @@ def slow_convolution(window: Evidence) -> Iterator[Finding]:
 
 def _is_library_on(window: Evidence, *, on_device: bool) -> bool:
     setting = window.capture.circumstances.cudnn if on_device else window.capture.circumstances.onednn
-    return len(window.named(operators.LIBRARY_CONVOLUTIONS, Kind.OP)) > 0 if setting is None else setting
+    return len(window.matching(operators.LIBRARY_CONVOLUTIONS, Kind.OP)) > 0 if setting is None else setting
 
 
 def layout_conversions(window: Evidence) -> Iterator[Finding]:
@@ -124,7 +124,7 @@ def layout_conversions(window: Evidence) -> Iterator[Finding]:
     )
 
 
-def written(shapes: object) -> str:
+def shape_text(shapes: object) -> str:
     """Return the shapes of matrices as text."""
     return " and ".join(" x ".join(map(str, shape)) for shape in matrices(shapes))
 
@@ -139,8 +139,8 @@ def in_float64(window: Evidence, rows: Ints) -> Ints:
     trace = window.trace
     types, dims = trace.argument("types")[rows], trace.argument("dims")[rows]
     pairs = set(zip(types.tolist(), dims.tolist(), strict=True))
-    doubles = {pair for pair in pairs if _has_float64(trace.text(pair[0]), trace.text(pair[1]))}
-    mask = [pair in doubles for pair in zip(types.tolist(), dims.tolist(), strict=True)]
+    float64_pairs = {pair for pair in pairs if _has_float64(trace.text(pair[0]), trace.text(pair[1]))}
+    mask = [pair in float64_pairs for pair in zip(types.tolist(), dims.tolist(), strict=True)]
     return rows[np.array(mask, np.bool_)]
 
 
@@ -163,24 +163,24 @@ def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
     """
     trace, places = window.trace, window.work
     sums = rates.of_work(trace)
-    took, least = sums["least_ns"][places], sums["least_ps"][places] / 1000
-    far = (took >= rates.SHORT_NS) & (least < FAR * took)
-    places, took, least = places[far], took[far], least[far]
+    actual_ns, minimum_ns = sums["least_ns"][places], sums["least_ps"][places] / 1000
+    far = (actual_ns >= rates.SHORT_NS) & (minimum_ns < FAR * actual_ns)
+    places, actual_ns, minimum_ns = places[far], actual_ns[far], minimum_ns[far]
     rows = trace.device_rows[places]
     if window.share(window.device_ms(rows)) < FAR_HEAVY:
         return
-    if len(other := np.flatnonzero(~np.isin(rows, attention.written_out(window)))) < len(rows):
-        places, took, least, rows = places[other], took[other], least[other], rows[other]
+    if len(other := np.flatnonzero(~np.isin(rows, attention.unfused_work(window)))) < len(rows):
+        places, actual_ns, minimum_ns, rows = places[other], actual_ns[other], minimum_ns[other], rows[other]
     time_ms = window.device_ms(rows)
     if window.share(time_ms) < FAR_HEAVY:
         return
     name, _ = peaks.device(trace)
-    shapes = by_shape(window, places, took, least)
+    shapes = by_shape(window, places, actual_ns, minimum_ns)
     yield from window.finding(
         "kernels-below-limit",
-        min(time_ms * float(1 - least.sum() / took.sum()), window.device_limit_ms),
+        min(time_ms * float(1 - minimum_ns.sum() / actual_ns.sum()), window.device_limit_ms),
         title=(
-            f"Kernels at {words.share(float(least.sum() / took.sum()))} of the device's peak take "
+            f"Kernels at {words.share(float(minimum_ns.sum() / actual_ns.sum()))} of the device's peak take "
             f"{words.ms(time_ms)} of a {window.unit}."
         ),
         estimate="The excess over the minimum time for their operations or bytes.",
@@ -200,22 +200,22 @@ def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
     )
 
 
-def by_shape(window: Evidence, places: Ints, took: Ints, least: Column) -> list[tuple[str, float]]:
+def by_shape(window: Evidence, places: Ints, actual_ns: Ints, minimum_ns: Column) -> list[tuple[str, float]]:
     """Return the operators and shapes that launched some work as evidence with ms per step, longest first."""
     trace = window.trace
     owner = device.owners(trace)[places]
     dims = trace.argument("dims")[owner]
     by_operator = groups(trace.name[owner], dims - dims.min(initial=0))
-    total, needed = (np.bincount(by_operator.of, weights=weights) for weights in (took, least))
+    total, minimum_of = (np.bincount(by_operator.of, weights=weights) for weights in (actual_ns, minimum_ns))
     lines = []
     for group in np.argsort(-total, kind="stable").tolist():
         row = int(owner[by_operator.first[group]])
         count = int((by_operator.of == group).sum())
         time = float(total[group]) * intervals.MS / max(window.count, 1)
-        shown = f"{trace.names[trace.name[row]]} {written(trace.text(int(dims[by_operator.first[group]])))}".strip()
-        reached = words.share(float(needed[group] / total[group]))
+        label = f"{trace.names[trace.name[row]]} {shape_text(trace.text(int(dims[by_operator.first[group]])))}".strip()
+        ratio = words.share(float(minimum_of[group] / total[group]))
         lines.append(
-            (f"{shown}: {count / max(window.count, 1):.3g} times, {words.ms(time)}, {reached} of the limit", time)
+            (f"{label}: {count / max(window.count, 1):.3g} times, {words.ms(time)}, {ratio} of the limit", time)
         )
     return lines
 
@@ -264,7 +264,8 @@ def fusable_chains(window: Evidence) -> Iterator[Finding]:
 
 def _is_compiled(window: Evidence) -> bool:
     return (
-        len(window.named(_COMPILED, Kind.OP, Kind.ANNOTATION)) > 0 or len(window.work_named(_COMPILED, Kind.KERNEL)) > 0
+        len(window.matching(_COMPILED, Kind.OP, Kind.ANNOTATION)) > 0
+        or len(window.work_named(_COMPILED, Kind.KERNEL)) > 0
     )
 
 

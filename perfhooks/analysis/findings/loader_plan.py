@@ -67,35 +67,35 @@ class BatchCost:
     """Memory of one worker; 0 if unknown."""
 
     @classmethod
-    def of(cls, makings: Sequence[WorkerCounts], free: float | None = None) -> BatchCost | None:
+    def of(cls, worker_counts: Sequence[WorkerCounts], free: float | None = None) -> BatchCost | None:
         """Return the mean cost over all workers; None if they made no batch.
 
         Args:
-            makings: Counts of the workers.
+            worker_counts: Counts of the workers.
             free: CPUs available to the workers; None if unknown. Time without computing and without a recorded CPU wait
                 counts as a wait for other things, if each worker had a CPU.
         """
-        batches = sum(counts.batches for counts in makings)
-        making = sum(counts.making_s for counts in makings)
+        batches = sum(counts.batches for counts in worker_counts)
+        making = sum(counts.making_s for counts in worker_counts)
         if not batches or making <= 0:
             return None
-        processor = sum(counts.processor_s for counts in makings)
-        queued = [counts.queued_s for counts in makings if counts.queued_s is not None]
-        has_room = len(queued) == len(makings) or free is None or free >= _workers(makings)
+        processor = sum(counts.processor_s for counts in worker_counts)
+        queued = [counts.queued_s for counts in worker_counts if counts.queued_s is not None]
+        has_room = len(queued) == len(worker_counts) or free is None or free >= _workers(worker_counts)
         waits = max(making - processor - sum(queued), 0.0) if has_room else 0.0
         computing = max(making - waits - sum(queued), 1e-9)
         mean = making / batches
         return cls(
             processor_s=processor / batches,
             waits_s=waits / batches,
-            handed_over_s=sum(counts.handed_over_s for counts in makings) / batches,
+            handed_over_s=sum(counts.handed_over_s for counts in worker_counts) / batches,
             threads=max(processor / computing, 1.0),
-            deviation=math.sqrt(max(sum(counts.squares for counts in makings) / batches / mean**2 - 1, 0.0)),
-            longest_s=max(counts.longest_s for counts in makings),
-            memory_bytes=max((counts.memory_bytes or 0 for counts in makings), default=0),
+            deviation=math.sqrt(max(sum(counts.squares for counts in worker_counts) / batches / mean**2 - 1, 0.0)),
+            longest_s=max(counts.longest_s for counts in worker_counts),
+            memory_bytes=max((counts.memory_bytes or 0 for counts in worker_counts), default=0),
         )
 
-    def times(self, factor: float) -> BatchCost:
+    def scaled(self, factor: float) -> BatchCost:
         """Return the cost with all times multiplied by a factor."""
         times = {
             name: factor * getattr(self, name) for name in ("processor_s", "waits_s", "handed_over_s", "longest_s")
@@ -130,15 +130,17 @@ class BatchCost:
             processors: Number of CPUs available to them; a fraction is allowed.
         """
         computes = max(self.processor_s + self.handed_over_s, 1e-9)
-        served = [0.0]  # logarithms: the values underflow for 200 workers
+        log_served = [0.0]  # logarithms: the values underflow for 200 workers
         for number in range(1, workers + 1):
-            served.append(served[-1] + math.log(computes / min(number * self.threads, max(processors, 1e-6))))
+            log_served.append(log_served[-1] + math.log(computes / min(number * self.threads, max(processors, 1e-6))))
 
         def log_states(count: int) -> float:
             if self.waits_s <= 0:
-                return served[count]
+                return log_served[count]
             terms = [
-                served[computing] + (count - computing) * math.log(self.waits_s) - math.lgamma(count - computing + 1)
+                log_served[computing]
+                + (count - computing) * math.log(self.waits_s)
+                - math.lgamma(count - computing + 1)
                 for computing in range(count + 1)
             ]
             top = max(terms)
@@ -189,18 +191,18 @@ class Demand:
                 break
         return high if high > self.rest_s * 1.001 else self.rest_s
 
-    def agreed(self, cost: BatchCost) -> BatchCost:
+    def fitted_cost(self, cost: BatchCost) -> BatchCost:
         """Return the batch cost scaled so that the current workers explain the measured step time.
 
         A window has only some dozens of batches, and other programs may slow them down. For example, batches of an
         image decoder took twice their usual time while the profiler started a process. A wait that the workers do not
-        explain remains, see `LoaderPlan.made`.
+        explain remains, see `LoaderPlan.for_cost`.
         """
         for _ in range(_FIT_ROUNDS):
             step_s = self.step_with(cost, self.workers)
             if step_s - self.rest_s < self.waited_s / 2:
                 break
-            cost = cost.times(self.step_s / step_s)
+            cost = cost.scaled(self.step_s / step_s)
         return cost
 
     def rate(self, cost: BatchCost, workers: int, step_s: float) -> float:
@@ -216,15 +218,15 @@ class PlanRow(NamedTuple):
 
     workers: int
     step_s: float
-    gives: float
+    supply: float
     """Supply as a share of the demand, from 0 to 1."""
     rate: float
     """Batches per second that the workers can make at this step time."""
 
     @property
-    def waits(self) -> float:
+    def wait_share(self) -> float:
         """Share of the step that waits for data, from 0 to 1."""
-        return 1 - self.gives
+        return 1 - self.supply
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,28 +247,28 @@ class LoaderPlan:
     """Recommended ``prefetch_factor`` if single slow batches delay the step."""
 
     @classmethod
-    def of(cls, makings: Sequence[WorkerCounts], needs: Demand) -> LoaderPlan | None:
+    def of(cls, worker_counts: Sequence[WorkerCounts], needs: Demand) -> LoaderPlan | None:
         """Return the plan for the workers of a training; None without batches or without a demand.
 
         If workers waited for CPUs, other programs use the CPUs as well. Then the plan counts fewer CPUs, in proportion
         to the computing time that workers did not get. It counts at least the CPUs that the workers and the step used.
         """
-        cost = BatchCost.of(makings, needs.processors)
-        wall = sum(counts.wall_s for counts in makings)
+        cost = BatchCost.of(worker_counts, needs.processors)
+        wall = sum(counts.wall_s for counts in worker_counts)
         if cost is None or wall <= 0 or needs.rest_s <= 0:
             return None
-        workers = _workers(makings)
-        computed = sum(counts.processor_s + counts.handed_over_s for counts in makings)
-        queued = sum(counts.queued_s or 0.0 for counts in makings)
+        workers = _workers(worker_counts)
+        computed = sum(counts.processor_s + counts.handed_over_s for counts in worker_counts)
+        queued = sum(counts.queued_s or 0.0 for counts in worker_counts)
         if needs.processors is not None and queued > 0:
             used = computed / wall * workers + needs.own_s / needs.step_s
             available = needs.processors * computed / (computed + queued)
             needs = replace(needs, processors=min(needs.processors, max(used, available)))
         needs = replace(needs, workers=workers)
-        return cls.made(needs.agreed(cost), needs)
+        return cls.for_cost(needs.fitted_cost(cost), needs)
 
     @classmethod
-    def made(cls, cost: BatchCost, needs: Demand) -> LoaderPlan:
+    def for_cost(cls, cost: BatchCost, needs: Demand) -> LoaderPlan:
         """Return the plan for a batch cost.
 
         Args:
@@ -274,11 +276,14 @@ class LoaderPlan:
             needs: Demand of the training.
         """
         keep_up = min(math.ceil(needs.batches * cost.alone_s / needs.rest_s / KEEPS_UP), _MAX_WORKERS)
-        room = keep_up
+        max_workers = keep_up
         if needs.memory_bytes is not None and cost.memory_bytes:
-            room = min(room, needs.workers + needs.memory_bytes // cost.memory_bytes)
-        enough = max(needs.rest_s * KEEPS_UP, needs.step_with(cost, max(room, 1)) * _MIN_SPEED_UP)
-        advised = bisect.bisect_left(range(room), True, key=lambda less: needs.step_with(cost, less + 1) <= enough) + 1
+            max_workers = min(max_workers, needs.workers + needs.memory_bytes // cost.memory_bytes)
+        target_s = max(needs.rest_s * KEEPS_UP, needs.step_with(cost, max(max_workers, 1)) * _MIN_SPEED_UP)
+        advised = (
+            bisect.bisect_left(range(max_workers), True, key=lambda less: needs.step_with(cost, less + 1) <= target_s)
+            + 1
+        )
         step_s = needs.step_with(cost, needs.workers)
         bound: Bound = "processors"
         if cost.handed_over_s > cost.alone_s / 2:
@@ -292,7 +297,7 @@ class LoaderPlan:
             batch_s = needs.workers * needs.rest_s / needs.batches
             if cost.deviation >= _UNEVEN and cost.longest_s > batch_s * needs.ahead:
                 bound, ahead = "slow batches", math.ceil(cost.longest_s / batch_s)
-        elif min(advised, room) <= 0 or needs.step_with(cost, advised) * KEEPS_UP > min(step_s, needs.step_s):
+        elif min(advised, max_workers) <= 0 or needs.step_with(cost, advised) * KEEPS_UP > min(step_s, needs.step_s):
             advised = min(needs.workers, advised)  # more workers have no effect
         return cls(
             needs=needs,
@@ -300,12 +305,12 @@ class LoaderPlan:
             bound=bound,
             keep_up=keep_up,
             advised=advised,
-            is_short_of_memory=room < keep_up and advised == room,
+            is_short_of_memory=max_workers < keep_up and advised == max_workers,
             ahead=ahead,
         )
 
     @property
-    def is_of_more(self) -> bool:
+    def is_larger(self) -> bool:
         """Whether the plan recommends more workers."""
         return self.advised > self.needs.workers
 
@@ -315,19 +320,19 @@ class LoaderPlan:
         needs = self.needs
         return None if needs.processors is None else max(math.floor(needs.processors - needs.own_s / needs.step_s), 0)
 
-    def outlook(self, workers: int) -> PlanRow:
+    def predict(self, workers: int) -> PlanRow:
         """Return the prediction for some number of workers."""
         step_s = self.needs.step_with(self.cost, workers)
         return PlanRow(workers, step_s, self.needs.rest_s / step_s, self.needs.rate(self.cost, workers, step_s))
 
     @property
-    def outlooks(self) -> list[PlanRow]:
+    def predictions(self) -> list[PlanRow]:
         """Predictions for several numbers of workers.
 
         These are the current, the recommended and the sufficient number, and powers of two up to the sufficient number.
         """
         powers = {1 << power for power in range(self.keep_up.bit_length())}
-        return [self.outlook(workers) for workers in sorted(powers | {self.needs.workers, self.advised, self.keep_up})]
+        return [self.predict(workers) for workers in sorted(powers | {self.needs.workers, self.advised, self.keep_up})]
 
     @property
     def rows(self) -> dict[str, list[Any]]:
@@ -335,16 +340,16 @@ class LoaderPlan:
 
         The table is empty if the step does not wait for the workers: another number of workers changes nothing.
         """
-        rows = self.outlooks if self.bound in ("processors", "waits") or self.is_of_more else []
-        keeps_up = self.outlook(self.keep_up).gives * KEEPS_UP >= 1
+        rows = self.predictions if self.bound in ("processors", "waits") or self.is_larger else []
+        keeps_up = self.predict(self.keep_up).supply * KEEPS_UP >= 1
         labels = {self.keep_up: "would keep up" if keeps_up else "would keep up with more CPUs"}
         labels[self.advised] = "advised"
         labels[self.needs.workers] = f"{labels[self.needs.workers]}, now" if self.needs.workers in labels else "now"
         return {
             "workers": [row.workers for row in rows],
             "batches_per_s": [row.rate for row in rows],
-            "of_step_percent": [100 * row.gives for row in rows],
-            "waits_percent": [100 * row.waits for row in rows],
+            "of_step_percent": [100 * row.supply for row in rows],
+            "waits_percent": [100 * row.wait_share for row in rows],
             "step_ms": [1e3 * row.step_s for row in rows],
             "said": [labels.get(row.workers, "") for row in rows],
         }
@@ -367,7 +372,7 @@ class LoaderPlan:
                 f"{_ms(cost.longest_s)}. The prefetched batches last only "
                 f"{_ms(needs.workers * needs.ahead * needs.rest_s / needs.batches)}."
             )
-        if self.bound == "hand-over" and not self.is_of_more:
+        if self.bound == "hand-over" and not self.is_larger:
             return (
                 "Workers make batches as fast as the step uses them, so the step waits for the transfer of each batch."
             )
@@ -380,31 +385,32 @@ class LoaderPlan:
     @property
     def _number(self) -> str:
         needs, free = self.needs, self.free
-        if self.bound in ("slow batches", "hand-over") and not self.is_of_more:
+        if self.bound in ("slow batches", "hand-over") and not self.is_larger:
             return f"More than {words.count(needs.workers, 'worker')} would not help."
-        plan_row, wait_share = self.outlook(self.advised), needs.waited_s / needs.step_s
-        falls = f"the wait falls from {words.share(wait_share)} to {words.share(plan_row.waits)}"
-        would = f"{words.count(self.keep_up, 'worker')} would keep up"
+        plan_row, wait_share = self.predict(self.advised), needs.waited_s / needs.step_s
+        wait_change = f"the wait falls from {words.share(wait_share)} to {words.share(plan_row.wait_share)}"
+        sufficient = f"{words.count(self.keep_up, 'worker')} would keep up"
         if self.keep_up <= needs.workers:  # enough workers run, but lack CPUs
-            would += f" with {'one free CPU for each' if self.keep_up > 1 else 'a free CPU'}"
-        if plan_row.gives * KEEPS_UP >= 1:
-            return f"{words.count(self.advised, 'worker')} would keep up: {falls} of the step."
-        room = ""
+            sufficient += f" with {'one free CPU for each' if self.keep_up > 1 else 'a free CPU'}"
+        if plan_row.supply * KEEPS_UP >= 1:
+            return f"{words.count(self.advised, 'worker')} would keep up: {wait_change} of the step."
+        limit = ""
         if free is not None:
-            room = f"; {words.count(free, 'CPU is', 'CPUs are') if free else 'no CPU is'} free"
+            limit = f"; {words.count(free, 'CPU is', 'CPUs are') if free else 'no CPU is'} free"
         if self.is_short_of_memory:
-            room = f"; free memory allows {self.advised}"
-        if not self.is_of_more:
+            limit = f"; free memory allows {self.advised}"
+        if not self.is_larger:
             more = f"More than {needs.workers}" if needs.workers else "They"
-            return f"{would}{room}. {more} would not be faster."
+            return f"{sufficient}{limit}. {more} would not be faster."
         return (
-            f"{would}{room}. {self.advised} supply {words.share(plan_row.gives)} of the batches: {falls} of the step."
+            f"{sufficient}{limit}. {self.advised} supply {words.share(plan_row.supply)} of the batches: "
+            f"{wait_change} of the step."
         )
 
 
-def _workers(makings: Sequence[WorkerCounts]) -> int:
+def _workers(worker_counts: Sequence[WorkerCounts]) -> int:
     """Return the number of workers that run at once; workers of another epoch have the same numbers."""
-    return len({counts.worker for counts in makings})
+    return len({counts.worker for counts in worker_counts})
 
 
 def _ms(seconds: float) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from perfhooks.analysis.findings.evidence import most
+from perfhooks.analysis.findings.evidence import top_lines
 from perfhooks.core import labels, words
 from perfhooks.run.circumstances import BUSY
 from perfhooks.trace.kinds import Kind
@@ -195,7 +195,7 @@ def shared_device(window: Evidence) -> Iterator[Finding]:
                 "after its launch"
             ),
             "no work of this process ran on the device during these delays",
-            *most(list(zip(kernels, lengths, strict=True))),
+            *top_lines(list(zip(kernels, lengths, strict=True))),
         ],
         advice=(
             "List the processes on the device while the program runs. End other processes, give each process its own "

@@ -37,7 +37,7 @@ def allocator_churn(window: Evidence) -> Iterator[Finding]:
 
     Measured: never; the gain is an upper bound.
     """
-    rows = window.named(runtime_calls.ALLOCATOR, Kind.RUNTIME)
+    rows = window.matching(runtime_calls.ALLOCATOR, Kind.RUNTIME)
     if not window.are_numbered:
         rows = _calls_after_release(window, rows)
     call_ms = window.per_step(window.spans(rows))
@@ -74,5 +74,7 @@ def allocator_churn(window: Evidence) -> Iterator[Finding]:
 def _calls_after_release(window: Evidence, rows: Ints) -> Ints:
     """Return the calls from the first release of memory in the running program."""
     start = window.trace.start[rows]
-    is_release = np.isin(rows, window.named(runtime_calls.RELEASE, Kind.RUNTIME)) & ~starts.is_first(window.trace, rows)
+    is_release = np.isin(rows, window.matching(runtime_calls.RELEASE, Kind.RUNTIME)) & ~starts.is_first(
+        window.trace, rows
+    )
     return rows[start >= start[is_release].min()] if is_release.any() else rows[:0]

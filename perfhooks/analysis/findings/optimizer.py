@@ -46,20 +46,26 @@ def optimizer_loop(window: Evidence) -> Iterator[Finding]:
     Measured: on a CPU, see `SAVED`. On a device it was not measured, so the gain there is an upper bound.
     """
     updates, name = _updates(window), _optimizer(window)
-    creation = window.spans(_within(window, window.named(operators.MAKING_STATE, Kind.OP), updates))
-    updating = intervals.subtract(window.clipped(updates), creation)  # optimizer state is created once, fused or not
-    ops = _within(window, window.named(operators.IN_PLACE, Kind.OP), updating)
-    if name not in SAVED or not len(ops) or len(_within(window, window.named(_AT_ONCE, Kind.OP), updates)):
+    creation = window.spans(_within(window, window.matching(operators.MAKING_STATE, Kind.OP), updates))
+    update_spans = intervals.subtract(
+        window.clipped(updates), creation
+    )  # optimizer state is created once, fused or not
+    ops = _within(window, window.matching(operators.IN_PLACE, Kind.OP), update_spans)
+    if name not in SAVED or not len(ops) or len(_within(window, window.matching(_AT_ONCE, Kind.OP), updates)):
         return
     repeats = np.bincount(window.trace.name[ops]).max() / max(len(updates), 1)
-    update_ms = window.per_step(updating)
+    update_ms = window.per_step(update_spans)
     of_few, of_many = SAVED[name]
     ratio = of_many if repeats >= FEW else of_few
     gain = min(ratio * update_ms, window.host_limit_ms)
     if repeats < MANY_UPDATES or window.share(update_ms) < LOOPING or not window.is_worth(gain):
         return
     on_device = window.runs_on_device(ops)
-    if not on_device and name == "SGD" and not len(_within(window, window.named(operators.MOMENTUM, Kind.OP), updates)):
+    if (
+        not on_device
+        and name == "SGD"
+        and not len(_within(window, window.matching(operators.MOMENTUM, Kind.OP), updates))
+    ):
         return
     yield from window.finding(
         "optimizer-loop",
@@ -81,13 +87,13 @@ def optimizer_loop(window: Evidence) -> Iterator[Finding]:
             "since torch 2.4."
         ),
         code=window.code_for("fused optimizer", optimizer=name),
-        of=updating,
+        of=update_spans,
     )
 
 
 def _optimizer(window: Evidence) -> str:
     """Return the class name of the first optimizer that steps, from its range; empty without one."""
-    rows = window.starting(ranges.UPDATE, Kind.ANNOTATION, Kind.OP)
+    rows = window.with_prefix(ranges.UPDATE, Kind.ANNOTATION, Kind.OP)
     names = [window.trace.names[window.trace.name[row]] for row in rows[:1].tolist()]
     return names[0].removeprefix(ranges.UPDATE).partition(".")[0] if names else ""
 
@@ -102,16 +108,18 @@ def zeroed_gradients(window: Evidence) -> Iterator[Finding]:
     embedding. It cost 11 to 52% in two layers of 2,048, because new memory for large gradients causes page faults. So
     the gain is an upper bound.
     """
-    zero_grad = window.starting(ranges.ZERO_GRAD, Kind.ANNOTATION)
-    filling = _within(window, window.named(operators.ZERO, Kind.OP), intervals.of_slices(window.trace, zero_grad))
-    if not len(filling):
+    zero_grad = window.with_prefix(ranges.ZERO_GRAD, Kind.ANNOTATION)
+    fill_ops = _within(window, window.matching(operators.ZERO, Kind.OP), intervals.of_slices(window.trace, zero_grad))
+    if not len(fill_ops):
         return
-    leaves = window.starting(ranges.LEAF, Kind.OP)
-    adding = _within(window, window.named(operators.ADDING, Kind.OP), intervals.of_slices(window.trace, leaves))
-    fill_ms, limit = window.cost(filling)
-    add_ms, _ = window.cost(adding) if len(adding) else (0.0, 0.0)
-    filled = len(filling) if len(filling) > len(zero_grad) else len(adding)  # one _foreach_zero_ fills all gradients
-    gain = min(fill_ms + add_ms * min(filled / max(len(adding), 1), 1.0), limit)
+    leaves = window.with_prefix(ranges.LEAF, Kind.OP)
+    add_ops = _within(window, window.matching(operators.ADDING, Kind.OP), intervals.of_slices(window.trace, leaves))
+    fill_ms, limit = window.cost(fill_ops)
+    add_ms, _ = window.cost(add_ops) if len(add_ops) else (0.0, 0.0)
+    filled_count = (
+        len(fill_ops) if len(fill_ops) > len(zero_grad) else len(add_ops)
+    )  # one _foreach_zero_ fills all gradients
+    gain = min(fill_ms + add_ms * min(filled_count / max(len(add_ops), 1), 1.0), limit)
     if not window.is_worth(gain):
         return
     yield from window.finding(
@@ -120,8 +128,8 @@ def zeroed_gradients(window: Evidence) -> Iterator[Finding]:
         title=f"Setting gradients to zero instead of None takes {words.ms(gain)} of a {window.unit}.",
         estimate="The time to fill gradients with zeros, and to add new gradients to them.",
         evidence=[
-            f"{window.count_per_step(filling)} operators in a {window.unit} fill gradients: {words.ms(fill_ms)}",
-            f"{window.count_per_step(adding)} additions to gradients: {words.ms(add_ms)}",
+            f"{window.count_per_step(fill_ops)} operators in a {window.unit} fill gradients: {words.ms(fill_ms)}",
+            f"{window.count_per_step(add_ops)} additions to gradients: {words.ms(add_ms)}",
         ],
         advice=(
             "Set gradients to None, which is the default since torch 2.0. The backward pass then stores gradients "
@@ -135,7 +143,7 @@ def zeroed_gradients(window: Evidence) -> Iterator[Finding]:
 def _updates(window: Evidence) -> Intervals:
     """Return the intervals of each ``Optimizer.step``, from the end of its last autograd node."""
     trace = window.trace
-    rows = window.starting(ranges.UPDATE, Kind.ANNOTATION, Kind.OP)
+    rows = window.with_prefix(ranges.UPDATE, Kind.ANNOTATION, Kind.OP)
     nodes = np.sort(trace.end[trace.named(Kind.OP, prefix=ranges.NODE)])
     last = np.searchsorted(nodes, trace.end[rows]) - 1
     begin = np.maximum(trace.start[rows], np.append(nodes, np.iinfo(np.int64).min)[last])

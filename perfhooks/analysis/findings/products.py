@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks.analysis.findings import attention
-from perfhooks.analysis.findings.evidence import cached_per_window, most
+from perfhooks.analysis.findings.evidence import cached_per_window, top_lines
 from perfhooks.analysis.findings.finding import FAR_HEAVY, HEAVY
-from perfhooks.analysis.findings.kernels import FAR, by_shape, in_float64, matrices, written
+from perfhooks.analysis.findings.kernels import FAR, by_shape, in_float64, matrices, shape_text
 from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import rates
@@ -32,8 +32,8 @@ has eight times the peak of float32, but memory access limits the gain."""
 HALVED: Final = 0.5
 """Saving for GEMMs in float64 that move to float32 on a CPU, as a share of their time, about the middle of the
 measurements. With one thread, forward, backward and update saved 35% in layers of 64 (GEMMs were 20% of the step), 56%
-in layers of 512 and 1,024, and 99% in convolutions (float64 has no fast path). An LSTM saved all of it, because its
-other operators became faster as well."""
+in layers of 512 and 1,024, and 99% in convolutions (float64 has no fast path). An LSTM saved its whole GEMM time,
+because its other operators became faster as well."""
 TENSOR_CORES: Final = 7
 """Minimum compute capability of NVIDIA devices with tensor cores (Volta)."""
 TF32: Final = 8
@@ -153,14 +153,14 @@ def float64_products(window: Evidence) -> Iterator[Finding]:
 
     Measured: on a CPU, see `HALVED`. On a device it was not measured, so the gain there is an upper bound.
     """
-    rows = in_float64(window, window.named(operators.GEMMS, Kind.OP))
+    rows = in_float64(window, window.matching(operators.GEMMS, Kind.OP))
     if not len(rows):
         return
     time_ms, limit = window.cost(rows)
     gain = min(HALVED * time_ms, limit)
     if window.share(time_ms) < HEAVY or not window.is_worth(gain):
         return
-    slow = len(window.named(operators.UNFOLDING, Kind.OP)) > 0
+    slow = len(window.matching(operators.UNFOLDING, Kind.OP)) > 0
     yield from window.finding(
         "float64-products",
         gain,
@@ -194,7 +194,7 @@ def unaligned_products(window: Evidence) -> Iterator[Finding]:
     Measured: never; the gain is an upper bound.
     """
     rows = window.work_named(device_work.UNALIGNED, Kind.KERNEL)
-    rows = rows[~np.isin(rows, attention.written_out(window)) & ~np.isin(rows, weight_bound(window))]
+    rows = rows[~np.isin(rows, attention.unfused_work(window)) & ~np.isin(rows, weight_bound(window))]
     time_ms = window.device_ms(rows)
     if not len(rows) or window.share(time_ms) < HEAVY:
         return
@@ -230,14 +230,14 @@ def _odd_sizes(window: Evidence, rows: Ints) -> list[str]:
     places = np.searchsorted(trace.device_rows, rows)
     owner, dims = device.owners(trace)[places], trace.argument("dims")
     padded: list[tuple[str, float]] = []
-    for row, by, time in zip(rows.tolist(), owner.tolist(), window.lengths(rows), strict=True):
-        shapes = trace.text(int(dims[by])) if by >= 0 else None
+    for row, operator, time in zip(rows.tolist(), owner.tolist(), window.lengths(rows), strict=True):
+        shapes = trace.text(int(dims[operator])) if operator >= 0 else None
         multiple = _elements_per_load(trace.names[trace.name[row]])
         odd = _not_multiples(shapes, multiple)
         if odd:
             pads = ", ".join(f"{size} to {-(-size // multiple) * multiple}" for size in odd)
-            padded.append((f"{trace.names[trace.name[by]]} {written(shapes)}, pad {pads}", time))
-    return most(padded)
+            padded.append((f"{trace.names[trace.name[operator]]} {shape_text(shapes)}, pad {pads}", time))
+    return top_lines(padded)
 
 
 def _not_multiples(shapes: object, multiple: int) -> list[int]:
@@ -260,10 +260,12 @@ def weight_bound_products(window: Evidence) -> Iterator[Finding]:
     if window.share(time_ms) < FAR_HEAVY:
         return
     places = np.searchsorted(window.trace.device_rows, rows)
-    took, least = (rates.of_work(window.trace)[name][places] for name in ("least_ns", "least_ps"))
-    has_shapes = took > 0
+    actual_ns, minimum_ps = (rates.of_work(window.trace)[name][places] for name in ("least_ns", "least_ps"))
+    has_shapes = actual_ns > 0
     shapes = (
-        by_shape(window, places[has_shapes], took[has_shapes], least[has_shapes] / 1000) if has_shapes.any() else []
+        by_shape(window, places[has_shapes], actual_ns[has_shapes], minimum_ps[has_shapes] / 1000)
+        if has_shapes.any()
+        else []
     )
     gain = min(time_ms, window.device_limit_ms)
     is_known = window.is_worth(gain)
@@ -294,10 +296,10 @@ def weight_bound(window: Evidence) -> Ints:
     """Return the slices of product kernels that are bound by reading weights."""
     trace, places = window.trace, window.work
     sums, owner = rates.of_work(trace), device.owners(trace)[places]
-    took, least, in_memory = (sums[name][places] for name in ("least_ns", "least_ps", "memory_ns"))
+    actual_ns, minimum_ps, in_memory = (sums[name][places] for name in ("least_ns", "least_ps", "memory_ns"))
     is_gemv = np.isin(trace.device_rows[places], window.work_named(device_work.GEMV, Kind.KERNEL))
-    is_near = least >= 1000 * FAR * took
-    mask = np.where(took > 0, is_near & (in_memory > 0), is_gemv)
+    is_near = minimum_ps >= 1000 * FAR * actual_ns
+    mask = np.where(actual_ns > 0, is_near & (in_memory > 0), is_gemv)
     mask &= (categories.of_work(trace)[places] == categories.GEMMS) | is_gemv
     mask &= ~np.isin(owner, trace.searched(operators.BATCHED_GEMMS, Kind.OP))
     texts = trace.argument("dims")[owner[mask]]
@@ -316,9 +318,8 @@ def _has_weights(shapes: object) -> bool:
 def own_products(window: Evidence) -> Iterator[Finding]:
     """Matrix products by custom kernels take 10% of the step or more.
 
-    Source: `FAR_HEAVY`; kernels that no library operator launched, with plain names, for example from C or Triton, that
-    no library uses (`_LIBRARY_KERNEL`). Kernels of a replayed graph do not count, because their launching operator is
-    unknown.
+    Source: `FAR_HEAVY`; kernels that no library operator launched, with plain names (for example from C or Triton) that
+    no library uses. Kernels of a replayed graph do not count, because their launching operator is unknown.
 
     Measured: never, because the time of a library for the same product is easy to measure.
     """

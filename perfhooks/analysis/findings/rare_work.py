@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.analysis.findings import faces
-from perfhooks.analysis.findings.evidence import most
+from perfhooks.analysis.findings import frameworks
+from perfhooks.analysis.findings.evidence import top_lines
 from perfhooks.analysis.findings.finding import Finding
 from perfhooks.core import labels, words
 
@@ -53,12 +53,12 @@ class Rare(NamedTuple):
         """Number and time of the work, and the source lines that called it, longest first."""
         name, mean = self.rows[0].part, words.ms(self.ms / len(self.rows))
         counts = f"{words.count(len(self.rows), name)} of {mean} on average in {self.steps:,} steps"
-        lines = most([(row.line, row.ms) for row in self.rows if row.line])
+        lines = top_lines([(row.line, row.ms) for row in self.rows if row.line])
         return f"{counts}: {words.ms(self.ms)} of {words.ms(self.run_ms)}", *lines
 
     def code_for(self, advised: str) -> str:
-        """Return the code of a fix, see `perfhooks.analysis.findings.faces.code_for`."""
-        return faces.code_for(advised, self.framework)
+        """Return the code of a fix, see `perfhooks.analysis.findings.frameworks.code_for`."""
+        return frameworks.code_for(advised, self.framework)
 
     def finding(self, rule: str, *, title: str, advice: str, code: str) -> Iterator[Finding]:
         """Yield a finding with the gain per average step if the work is done half as often."""
@@ -80,7 +80,7 @@ def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "") -> list[
     Args:
         rows: The rare work of its loop.
         steps: The steps of its loop.
-        framework: Framework of the fix, see `perfhooks.analysis.findings.faces`.
+        framework: Framework of the fix, see `perfhooks.analysis.findings.frameworks`.
     """
     results: list[Finding] = []
     for rule, part in RUN_RULES:

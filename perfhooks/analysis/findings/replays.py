@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks.analysis.findings.evidence import most
+from perfhooks.analysis.findings.evidence import top_lines
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import device_work, runtime_calls
 from perfhooks.trace.nesting import device
@@ -30,7 +30,7 @@ class Replay(NamedTuple):
     advice: str = ""
 
 
-def of_steps(window: Evidence) -> Replay:
+def check_replay(window: Evidence) -> Replay:
     """Check whether a CUDA graph can hold the launches of the steps.
 
     A graph replays equal kernels with equal shapes. It cannot hold a wait of the host for a value of the device, for
@@ -42,7 +42,7 @@ def of_steps(window: Evidence) -> Replay:
     """
     between = _waits_between(window)
     if len(between):
-        places = ", ".join(most(between, _MAX_WAITS))
+        places = ", ".join(top_lines(between, _MAX_WAITS))
         return Replay(
             fits=False,
             evidence=(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.analysis.findings import faces
+from perfhooks.analysis.findings import frameworks
 from perfhooks.core.words import ms
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import intervals, starts
@@ -66,7 +66,7 @@ def recorded_start(window: Evidence) -> Iterator[Finding]:
 
 def _code_to_record_later(window: Evidence, wait: int) -> str:
     """Return the code that records later."""
-    line = faces.recording(
+    line = frameworks.recording(
         window.option("schedule", f"wait={wait} warmup={WARMUP} active=3 repeat=1"), window.circumstances
     )
     torch = f"torch.profiler.schedule(wait={wait}, warmup={WARMUP}, active=3, repeat=1)   # with torch's profiler"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.analysis.findings import faces
-from perfhooks.analysis.findings.evidence import most
+from perfhooks.analysis.findings import frameworks
+from perfhooks.analysis.findings.evidence import top_lines
 from perfhooks.analysis.findings.finding import UNNAMED
 from perfhooks.core import words
 from perfhooks.run.capture import LARGE
@@ -61,10 +61,10 @@ def unnamed_time(window: Evidence) -> Iterator[Finding]:
         estimate="All of this time.",
         evidence=[
             f"{words.ms(unnamed_ms)} outside of torch operators and of all named parts of the step",
-            *most(window.own_time_in(window.unnamed)),
+            *top_lines(window.own_time_in(window.unnamed)),
         ],
         advice=_ADVICE if has_stacks else f"{_ADVICE}{RECORD}{window.option('with_stack')}{_THEN}",
-        code=_DATASET if has_stacks else f"{_DATASET}{AND}{faces.stacks(window.circumstances)}",
+        code=_DATASET if has_stacks else f"{_DATASET}{AND}{frameworks.stacks(window.circumstances)}",
         of=window.unnamed,
     )
 

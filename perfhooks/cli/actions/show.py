@@ -11,10 +11,10 @@ import polars as pl
 
 from perfhooks import trace
 from perfhooks.analysis import findings, ranks
-from perfhooks.analysis.findings import data, faces
-from perfhooks.analysis.findings.explained import explained
+from perfhooks.analysis.findings import data, frameworks
 from perfhooks.analysis.findings.finding import ordered
 from perfhooks.analysis.findings.loader_plan import COLUMNS
+from perfhooks.analysis.findings.source_lines import add_source_lines
 from perfhooks.analysis.ranks.findings import merge_findings
 from perfhooks.analysis.ranks.missing import spans
 from perfhooks.cli.actions import mirror, table_text
@@ -127,7 +127,7 @@ def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Sou
     if not other.explains or other.capture is None or source.has("with_stack"):
         return rows
     lines = _findings(trace.read(other.path, communication=other.communication), other.capture)
-    return explained(rows, lines, words.steps(other.capture.first, other.capture.end))
+    return add_source_lines(rows, lines, words.steps(other.capture.first, other.capture.end))
 
 
 def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
@@ -391,8 +391,8 @@ def _unrecorded(target: str | None, found: Mapping[str, pl.DataFrame]) -> dict[s
     if not empty:
         return {}
     told = (last_window(find(target), need="with_stack")[0].capture or Capture()).circumstances
-    said = dict.fromkeys(_OF_STACKS, f"none: no stacks were recorded; {faces.stacks(told)} does that")
-    missed = data.unseen(told)
+    said = dict.fromkeys(_OF_STACKS, f"none: no stacks were recorded; {frameworks.stacks(told)} does that")
+    missed = data.missing_samples_text(told)
     return said | (dict.fromkeys(("workers", "plan"), missed) if missed else {})
 
 

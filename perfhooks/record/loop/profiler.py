@@ -318,7 +318,7 @@ class Profiler(TorchInterface):
         """Set the framework whose API names are used in advice.
 
         Args:
-            framework: Name as in `perfhooks.analysis.findings.faces`. For other frameworks, advice uses torch's names.
+            framework: Name as in `perfhooks.analysis.findings.frameworks`. For others, advice uses torch's names.
         """
         self._course.windows.handover.framework = framework
 

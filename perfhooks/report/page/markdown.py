@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from perfhooks.analysis.findings.finding import gain, of_rank, ordered
+from perfhooks.analysis.findings.finding import first_rank_findings, gain, ordered
 from perfhooks.core import labels, words
 from perfhooks.report.page.run_data import from_trace, gather
 from perfhooks.report.page.run_summary import RunSummary
@@ -120,7 +120,7 @@ def _render(data: Mapping[str, Any], files: list[str]) -> str:
         _labels(details),
         _steps(summary, details),
         _slow(data.get("slow")),
-        _findings(ordered([*data.get("findings", ()), *of_rank(window)])),
+        _findings(ordered([*data.get("findings", ()), *first_rank_findings(window)])),
         _kernels(details),
         _operators(details),
         _doubts(details, rank),

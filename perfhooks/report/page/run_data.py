@@ -12,8 +12,8 @@ import polars as pl
 import perfhooks.analysis.ranks
 import perfhooks.trace
 from perfhooks.analysis.findings import rare_work as findings
-from perfhooks.analysis.findings.explained import explained
-from perfhooks.analysis.findings.finding import OVERHEAD, UNNAMED, of_unprofiled, ordered
+from perfhooks.analysis.findings.finding import OVERHEAD, UNNAMED, ordered, scale_to_unprofiled
+from perfhooks.analysis.findings.source_lines import add_source_lines
 from perfhooks.analysis.ranks.known import SummaryCache
 from perfhooks.core import json_values, words
 from perfhooks.core.errors import PerfhooksError
@@ -198,7 +198,7 @@ def _rate_unprofiled(summary: dict[str, Any], cost: Cost) -> dict[str, Any]:
     findings = summary.get("findings")
     if not findings or not findings.get("step_ms") or not cost.idle_step_ms:
         return summary
-    rows = of_unprofiled(findings["rows"], findings["step_ms"], cost.idle_step_ms, cost.idle_data_ms)
+    rows = scale_to_unprofiled(findings["rows"], findings["step_ms"], cost.idle_step_ms, cost.idle_data_ms)
     doubtful = {UNNAMED} if findings["step_ms"] >= LARGE * cost.idle_step_ms else set()
     doubtful |= set() if cost.is_large else {OVERHEAD}
     rows = [row for row in rows if row.get("rule") not in doubtful]
@@ -210,7 +210,7 @@ def _add_explanation(summary: dict[str, Any], explanation: dict[str, Any]) -> di
     subject, findings = summary.get("subject", {}), summary.get("findings")
     if findings is None or subject.get("python_frames"):
         return summary
-    rows = explained(findings["rows"], explanation["findings"], explanation["steps"])
+    rows = add_source_lines(findings["rows"], explanation["findings"], explanation["steps"])
     subject = {"model": explanation.get("model")} | subject
     return summary | {"findings": findings | {"rows": rows}, "explained": True, "subject": subject}
 

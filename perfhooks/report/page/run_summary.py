@@ -145,13 +145,13 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         summary.steps = words.count(len(typical.all_ms), f"unprofiled {summary.unit}", many)
     _add_profiled(summary, window, share)
     summary.parts = _parts(summary, share.get("steps", {}).get("usual", {}), typical, findings.BOUND)
-    rows = findings.ordered([*data.get("findings", ()), *findings.of_rank(window)])
+    rows = findings.ordered([*data.get("findings", ()), *findings.first_rank_findings(window)])
     summary.findings = [
         SummaryFinding(
             title=row["title"],
             gain_ms=row.get("gain_ms"),
             gain=findings.gain(row),
-            where=findings.where(row["evidence"]),
+            where=findings.first_source_line(row["evidence"]),
         )
         for row in rows
         if not row.get("doubts_others") and row.get("rule") != findings.OVERHEAD

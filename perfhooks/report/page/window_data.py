@@ -10,7 +10,7 @@ import polars as pl
 
 from perfhooks.analysis import findings
 from perfhooks.analysis import flames as tree
-from perfhooks.analysis.findings import data, faces
+from perfhooks.analysis.findings import data, frameworks
 from perfhooks.analysis.findings.loader_plan import COLUMNS
 from perfhooks.core import json_values
 from perfhooks.core.labels import STEP_MARK
@@ -84,7 +84,7 @@ def _subject(capture: Capture, trace: Trace) -> dict[str, Any]:
             "device_traced": trace.is_device_traced,
             "world_size": _world_size(trace.metadata.get("distributedInfo")),
             "python_frames": has_frames,
-            "stacks_by": None if has_frames else faces.stacks(capture.circumstances),
+            "stacks_by": None if has_frames else frameworks.stacks(capture.circumstances),
         }
     )
 
@@ -178,7 +178,7 @@ def _workers(capture: Capture, trace: Trace) -> json_values.Columns:
 
 def _plan(capture: Capture, trace: Trace) -> dict[str, Any]:
     plan = data.shown_plan(findings.Evidence(capture, trace))
-    if plan is None or not (plan.is_of_more or plan.ahead):
+    if plan is None or not (plan.is_larger or plan.ahead):
         return {}
     return {"said": str(plan), "rows": json_values.columns(pl.DataFrame(plan.rows, schema=COLUMNS))}
 
@@ -287,7 +287,7 @@ def _sum_known(column: pl.Expr) -> pl.Expr:
 
 def _findings(capture: Capture, trace: Trace) -> dict[str, Any]:
     evidence = findings.Evidence(capture, trace)
-    rows = msgspec.json.decode(msgspec.json.encode(findings.look(evidence)))
+    rows = msgspec.json.decode(msgspec.json.encode(findings.run_rules(evidence)))
     accounted, step_ms = json_values.number(evidence.named_share), json_values.number(evidence.step_ms)
     return {"rows": rows, "accounted": accounted, "step_ms": step_ms}
 
@@ -307,7 +307,7 @@ _PARTS: Final[dict[str, Callable[[Capture, Trace], Any]]] = {
     "flames": tree.flames,
     "functions": _functions,
     "workers": _workers,
-    "unseen_workers": lambda capture, _: data.unseen(capture.circumstances),
+    "unseen_workers": lambda capture, _: data.missing_samples_text(capture.circumstances),
     "plan": _plan,
     "modules": _modules,
     "memory": _memory,

@@ -198,11 +198,11 @@ def option(name: str, value: bool | str, circumstances: Circumstances) -> str:
     return f'--{flag} "{value}"' if isinstance(value, str) else f"--{flag}" if value else f"--no-{flag}"
 
 
-def recording(given: str, circumstances: Circumstances) -> str:
+def recording(arguments: str, circumstances: Circumstances) -> str:
     """Return the code that passes options to the profiler, as `option` returns them."""
     if circumstances.is_launched:
-        return f"perfhooks run {given} ..."
-    return _OPTIONS.get(circumstances.framework, _OPTIONS[TORCH]).format(given)
+        return f"perfhooks run {arguments} ..."
+    return _OPTIONS.get(circumstances.framework, _OPTIONS[TORCH]).format(arguments)
 
 
 def stacks(circumstances: Circumstances) -> str:

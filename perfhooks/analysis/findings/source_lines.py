@@ -21,14 +21,14 @@ _BY_SHAPES: Final = ("kernels-below-limit",)
 _SHAPE_REQUEST: Final = "record with "
 
 
-def where(evidence: Iterable[str]) -> str:
+def first_source_line(evidence: Iterable[str]) -> str:
     """Return the first source line in evidence as ``train.py:20``, otherwise the first file; empty without both."""
     matches = LINE.findall("\n".join(evidence))
     line = next((match for match in matches if match.endswith(")")), matches[0] if matches else "")
     return line.strip("()").replace("(", ":")
 
 
-def explained(
+def add_source_lines(
     findings: Iterable[Mapping[str, Any]], explaining: Iterable[Mapping[str, Any]], steps: str
 ) -> list[dict[str, Any]]:
     """Return findings with the source lines that a window with stacks has for the same rules.
@@ -46,14 +46,16 @@ def explained(
     by_rule = {str(row["rule"]): row for row in explaining}
     results = []
     for row in findings:
-        other = by_rule.get(str(row["rule"]))
+        explanation = by_rule.get(str(row["rule"]))
         evidence = [line for line in row["evidence"] if not line.startswith(_SHAPE_REQUEST)]
         more: dict[str, Any] = {name: row[name].partition(mark)[0] for name, mark in _STACK_REQUESTS}
-        asks = [line for line in evidence if line.endswith(ASKS)]
-        if other is not None and not any(LINE.search(line) for line in evidence if line not in asks):
-            named = [_TIME.sub("", line) for line in other["evidence"] if LINE.search(line) and line not in asks]
-            evidence = [line for line in evidence if line not in asks]
-            evidence += [*(f"{line} (seen in {steps})" for line in named), *asks]
+        loop_lines = [line for line in evidence if line.endswith(ASKS)]
+        if explanation is not None and not any(LINE.search(line) for line in evidence if line not in loop_lines):
+            named = [
+                _TIME.sub("", line) for line in explanation["evidence"] if LINE.search(line) and line not in loop_lines
+            ]
+            evidence = [line for line in evidence if line not in loop_lines]
+            evidence += [*(f"{line} (seen in {steps})" for line in named), *loop_lines]
         results.append({**row, **more, "evidence": evidence})
     rules = {row["rule"] for row in results}
     additional = [by_rule[rule] for rule in _BY_SHAPES if rule in by_rule and rule not in rules]
