@@ -225,7 +225,7 @@ def test_where_a_module_is_gone_none_is_named():
 
 def test_of_more_modules_than_are_noted_none_is_named(monkeypatch):
     """The recorder goes on numbering them, so that later names would be those of others."""
-    monkeypatch.setattr(module_order, "_MOST", 3)
+    monkeypatch.setattr(module_order, "_MAX_MODULES", 3)
     model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(4)))
     named = []
     for count in (2, 4):

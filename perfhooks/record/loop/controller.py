@@ -53,7 +53,7 @@ _POLL_STEPS: Final = 16
 _FOR_SHORT_RUNS: Final = "wait=2 warmup=1 active=3 repeat=1"
 _CELL: Final = "ipykernel_"
 """Part of the file names of cells in Jupyter."""
-_MOST_FAILURES: Final = 3
+_MAX_FAILURES: Final = 3
 """Consecutive failed turns before profiling ends. More log lines would hide the training's own output."""
 
 
@@ -129,7 +129,7 @@ class LoopController:
             self.pulse.step = step
         if self.state is LoopState.NEW:
             self.windows.handover.first_step = self.pulse.step
-            self.windows.started_at = _caller()
+            self.windows.start_line = _caller()
             self._end_other_loops()
         self.state = LoopState.RUNNING
         self.pulse.due = NEVER
@@ -151,7 +151,7 @@ class LoopController:
         """End the profilers that the program has left open, because torch records one at a time."""
         for course in lifetime.find_left_open():
             if isinstance(course, LoopController) and course is not self and course.state is LoopState.RUNNING:
-                line = course.windows.started_at
+                line = course.windows.start_line
                 logger.info("the profiler that %s started was left open and is ended: another one starts", line)
                 course.stop("left open when another profiler started")
 
@@ -318,7 +318,7 @@ class LoopController:
         self._failures += 1
         with lifetime.busy(), guard("ending the window", self.options["on_error"]):
             self._close(step, "profiling it failed")
-        if self._failures >= _MOST_FAILURES:
+        if self._failures >= _MAX_FAILURES:
             logger.warning("profiling failed %d times in a row, and ends", self._failures)
             return
         self.pulse.due = self._turn_at = step + 1

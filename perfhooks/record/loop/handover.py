@@ -38,7 +38,7 @@ from perfhooks.trace.reading.packing import plain_size
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perfhooks.record.loop.window import Recorded
+    from perfhooks.record.loop.window import RecordedWindow
     from perfhooks.record.watch.loops import WatchedLoop
     from perfhooks.run.timeline import Aside, Rows
 
@@ -173,7 +173,7 @@ class Handover:
         """Whether the queue is full, so that the next window must be skipped."""
         return self.tasks.windows_left >= QUEUE
 
-    def find_place(self, window: Recorded) -> Place | None:
+    def find_place(self, window: RecordedWindow) -> Place | None:
         """Return the folder of a window; None if no files are written.
 
         The folder is named after the scheduled steps, so that all ranks use the same folder if one shortens its window.
@@ -181,13 +181,13 @@ class Handover:
         last = window.planned.last + window.shortened if window.planned else None
         return None if self.run is None else self.run.place(self._stage, window.first, last)
 
-    def report_open(self, window: Recorded | None) -> None:
+    def report_open(self, window: RecordedWindow | None) -> None:
         """Report the start of a window to the run, or its end with None."""
         if self.run is not None:
             place = None if window is None else self.find_place(window)
             self.run.enter_window(None if place is None else place.folder.name)
 
-    def save(self, window: Recorded, *, write: bool = True, release: Callable[[], None] | None) -> int | None:
+    def save(self, window: RecordedWindow, *, write: bool = True, release: Callable[[], None] | None) -> int | None:
         """Save a recorded window, call the callables and queue the window for the worker.
 
         Args:
@@ -224,7 +224,7 @@ class Handover:
                 listen(place.run, is_speaker=self.is_loud)
             self._submit(place, explains=facts.explains)
 
-    def _save(self, window: Recorded, place: Place, token: str) -> _Saved | None:
+    def _save(self, window: RecordedWindow, place: Place, token: str) -> _Saved | None:
         with guard(f"saving the trace of {place.folder.name}", self._on_error):
             spool, name = Run.of(place).spool(place), layout.saved_trace(place.rank, token)
             spool.make()
@@ -233,12 +233,12 @@ class Handover:
                 return _Saved(spool.path / name, seconds, plain_size(folder / name))
         return None
 
-    def _save_failure(self, window: Recorded, place: Place) -> None:
+    def _save_failure(self, window: RecordedWindow, place: Place) -> None:
         logger.warning("%s has no trace: %s", place.folder.name, "; ".join(window.notes))
         with guard(f"saving the failure of {place.folder.name}", self._on_error):
             place.save(replace(self._make_capture(window, place.rank), state="done"))
 
-    def _make_capture(self, window: Recorded, rank: int, token: str = "") -> Capture:
+    def _make_capture(self, window: RecordedWindow, rank: int, token: str = "") -> Capture:
         request, installation = window.request.asked if window.request else None, Installation.current()
         more = {} if request is None else dict(request.options)
         recipes = _split(_with_defaults(self._entries, {**self._all_options, **more}))[0] if more else self.recipes

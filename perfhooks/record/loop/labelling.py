@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from perfhooks.record.loop.window import Window
     from perfhooks.run.circumstances import Loader
 
-_MOST_CHANGES: Final = 900 if sys.version_info >= (3, 13) else sys.maxsize
+_MAX_CHANGES: Final = 900 if sys.version_info >= (3, 13) else sys.maxsize
 """Maximum number of changes of ``torch.nn.Module``, at least two per window. From Python 3.13 on, attribute lookups of
 a class stay slow after 1000 changes (``MAX_VERSIONS_PER_CLASS`` in CPython's ``typeobject.c``). Later windows have no
 label for the forward pass."""
@@ -131,7 +131,7 @@ def start(
     _state.has_function_mode = False
     _state.has_gradients = stage == "train"
     _state.part_without_gradients = labels.VALIDATION if _state.has_gradients else labels.FORWARD
-    if _state.changes < _MOST_CHANGES and _find_original():
+    if _state.changes < _MAX_CHANGES and _find_original():
         _state.patches.append(_Patch(Module, "__call__", _call_module, _labelled_call))
     _state.patches += [
         _Patch(owner, name, vars(owner)[name], _labelling(part, vars(owner)[name]))
@@ -259,7 +259,7 @@ def _functions() -> Iterator[tuple[Any, str, str]]:
     for name in ("save", "async_save"):
         if hasattr(saving, name):
             yield saving, name, labels.CHECKPOINT
-    if torch.distributed.is_available() and _state.changes < _MOST_CHANGES:
+    if torch.distributed.is_available() and _state.changes < _MAX_CHANGES:
         yield torch.distributed.Work, "wait", labels.COMMUNICATION
 
 
@@ -359,7 +359,7 @@ def _is_compiled(module: Module) -> bool:
 
 def _restore_call() -> None:
     """Restore the original call for compiled modules. torch.compile would try to compile ours at a graph break."""
-    if not _state.is_restored and vars(Module).get("__call__") is _labelled_call and _state.changes < _MOST_CHANGES:
+    if not _state.is_restored and vars(Module).get("__call__") is _labelled_call and _state.changes < _MAX_CHANGES:
         _state.is_restored = True
         _state.patches[0].undo()
 

@@ -52,13 +52,15 @@ class Membership:
         self.steps_by: StepsBy | None = None
         """Event that ends a step, if the training does not report steps."""
 
-    def join(self, out: str | os.PathLike[str] | None, run: str | None, opened: Callable[[Run | None], object]) -> bool:
+    def join(
+        self, out: str | os.PathLike[str] | None, run: str | None, on_opened: Callable[[Run | None], object]
+    ) -> bool:
         """Determine the rank, and open the run folder if this rank records.
 
         Args:
             out: Folder of runs, if the option is not set.
             run: Name of the run, if the option is not set.
-            opened: Called with the run, possibly in another thread; called with None if no files are written.
+            on_opened: Called with the run, possibly in another thread; called with None if no files are written.
 
         Returns:
             Whether this rank records.
@@ -75,19 +77,19 @@ class Membership:
             return False
         handover, before = self._handover, self._handover.run
         if self.writes and before is None and self._options["on_error"] != "raise" and has_other_threads():
-            handover.open_meanwhile(lambda: self._open_late(job, opened))
+            handover.open_meanwhile(lambda: self._open_late(job, on_opened))
         elif self.writes:
             handover.open(before or self._open_run(job))
-            opened(handover.run)
+            on_opened(handover.run)
         else:
-            opened(None)
+            on_opened(None)
         handover.is_loud = self._is_speaker(job)
         return True
 
-    def _open_late(self, job: Job, opened: Callable[[Run | None], object]) -> None:
+    def _open_late(self, job: Job, on_opened: Callable[[Run | None], object]) -> None:
         run = self._open_run(job)
         self._handover.open(run, starts_worker=False)  # a process that is forked meanwhile would inherit its pipes
-        opened(run)
+        on_opened(run)
 
     def update_rank(self) -> bool:
         """Update the rank if the process group was created after the start, for example with ``mp.spawn``.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-_MOST: Final = 20_000
+_MAX_MODULES: Final = 20_000
 """Maximum number of modules per window, which limits the memory for loops that create modules in every step."""
 _WRAPPERS: Final = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?:\.|$)")
 """Attribute names of the wrapped module in torch's wrappers."""
@@ -38,14 +38,14 @@ class ModuleOrder:
             module: Called module.
             is_outermost: Whether no other module call was active.
         """
-        if len(self.seen) <= _MOST:
+        if len(self.seen) <= _MAX_MODULES:
             self.seen[id(module)] = weakref.ref(module)
             if is_outermost:
                 self._outermost[id(module)] = self.seen[id(module)]
 
     def names(self) -> dict[str, list[str | None]]:
         """Return the module names of each class, in the order of the recorder's numbers; None for unnamed modules."""
-        if len(self.seen) > _MOST:
+        if len(self.seen) > _MAX_MODULES:
             return {}
         called = dict(self._called())
         by_class: dict[str, list[str | None]] = {}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 WARMUP: Final = 1
 """Warm-up steps before a requested window: the first recorded step includes the start of the recorder."""
-_MOST_TRIES: Final = 100
+_MAX_TRIES: Final = 100
 """Maximum number of scheduled windows that a request is moved behind: 0.3 ms of the training."""
 _FARTHEST: Final = 10**9
 """Maximum distance of a requested window, in steps: eleven days at a millisecond per step."""
@@ -201,7 +201,7 @@ class Requests:
 
     def _find_gap(self, first: int, length: int) -> int | None:
         """Return the first step, at ``first`` or later, of a gap with ``length`` steps; None if no gap is found."""
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MAX_TRIES):
             next_first = self._end_of_overlap(first, first + length - 1)
             if next_first is None:
                 return first

@@ -25,7 +25,7 @@ QUEUE: Final = 8
 """Maximum number of unfinished windows. Further windows are skipped."""
 _POLL_S: Final = 0.2
 _EXIT_S: Final = 0.5
-_MOST_DEATHS: Final = 3
+_MAX_DEATHS: Final = 3
 """Consecutive workers that end without a finished task before no worker is started again."""
 _LATER: Final = "`perfhooks report` finishes the remaining windows"
 
@@ -85,7 +85,7 @@ class Tasks:
 
     def send(self, message: Task) -> None:
         """Send a task to the worker."""
-        if self.worker is None and self._deaths < _MOST_DEATHS:
+        if self.worker is None and self._deaths < _MAX_DEATHS:
             self._start()
         if self.worker is None:
             return  # `perfhooks report` does it
@@ -134,7 +134,7 @@ class Tasks:
                 self._resend()
             return
         self._deaths += 1
-        if self._deaths == _MOST_DEATHS:
+        if self._deaths == _MAX_DEATHS:
             level = logging.WARNING if self.windows_left else logging.DEBUG
             logger.log(level, "no worker is started any more, with %d windows to finish: %s", self.windows_left, _LATER)
         elif self._deaths > 1:
@@ -142,7 +142,7 @@ class Tasks:
             level = logging.WARNING if isinstance(self.pending[task], FinishWindow) else logging.DEBUG
             logger.log(level, "the worker died twice in the same task, %s: %s", shown(Path(task)), _LATER)
             del self.pending[task]
-        if self.pending and self._deaths < _MOST_DEATHS:
+        if self.pending and self._deaths < _MAX_DEATHS:
             code = "" if worker.exit_code is None else f" with code {worker.exit_code}"  # it may still be exiting
             logger.info("the worker ended%s and was started again; nothing is lost", code)
             self._start()

@@ -11,7 +11,7 @@ from perfhooks.core.guard import guard, speak_up
 from perfhooks.core.labels import DEVICE_STOPPED
 from perfhooks.core.schedule import Planned
 from perfhooks.record.loop.handover import Handover
-from perfhooks.record.loop.window import Recorded
+from perfhooks.record.loop.window import RecordedWindow
 from perfhooks.report.handlers import Handler
 from perfhooks.run.folder import Run
 from perfhooks.run.job import current_job
@@ -65,7 +65,7 @@ def _options(profile: Any) -> dict[str, bool]:
     return {name: bool(getattr(profile, name, False)) for name in ("record_shapes", "profile_memory", "with_stack")}
 
 
-class _Foreign(Recorded):
+class _Foreign(RecordedWindow):
     """A plain profile whose trace is ready."""
 
     def __init__(self, profile: Any) -> None:

@@ -96,7 +96,7 @@ def recorder_busy() -> bool:
 
 def recorder_owner() -> str:
     """Return the line that started the loop of our open window; empty if no window is open."""
-    return next((window.started_at for window in list(_open) if window.yield_recorder is None), "")
+    return next((window.start_line for window in list(_open) if window.yield_recorder is None), "")
 
 
 def end_spare_windows() -> None:
@@ -281,7 +281,7 @@ class LostStacksError(PerfhooksError):
     """A lost window: old versions of torch lose stacks that begin inside a call from C (pytorch issue 101632)."""
 
 
-class Recorded:
+class RecordedWindow:
     """A recorded window with the facts that are saved with its trace."""
 
     first: int
@@ -322,7 +322,7 @@ class Recorded:
         raise NotImplementedError
 
 
-class Window(Recorded, TorchProfile):
+class Window(RecordedWindow, TorchProfile):
     """A ``torch.profiler.profile`` for the steps of one window; the argument of ``on_trace_ready``.
 
         def on_trace_ready(window):
@@ -363,7 +363,7 @@ class Window(Recorded, TorchProfile):
         """The recorded thread."""
         self.yield_recorder: Callable[[], object] | None = None
         """Ends this window when another recorder starts; None if it yields to no recorder."""
-        self.started_at = ""
+        self.start_line = ""
         """Line of the program that started the loop."""
         self._device = -1
         """Current device of the recorded thread; -1 if CUDA is not initialized."""

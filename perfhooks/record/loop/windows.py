@@ -90,7 +90,7 @@ class Windows:
         """Whether windows are not saved, because their steps were no training steps."""
         self._ended_at = -1
         """Step at whose start the last window ended."""
-        self.started_at = ""
+        self.start_line = ""
         """Line of the program that started the loop."""
         self.begun = self.skipped = 0
         """Numbers of windows that were started, and of due windows that were skipped."""
@@ -176,7 +176,7 @@ class Windows:
         """Start the recorder last, because later code here would be recorded as part of the first step."""
         for key, value in self.metadata.items():
             window.preset_metadata_json(key, value)
-        window.started_at = self.started_at
+        window.start_line = self.start_line
         self._step_starts = []
         is_unplanned = self._requests.is_unplanned and window.request is None
         self._may_shorten = is_unplanned and current_job().world_size == 1

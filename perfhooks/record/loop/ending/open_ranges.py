@@ -22,7 +22,7 @@ from perfhooks.trace.names import ranges
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MOST_ROOTS: Final = 1000
+_MAX_ROOTS: Final = 1000
 """Maximum number of root events to scan. A recording with steps has a few; other recordings may have millions."""
 
 _open: Final[list[weakref.ref[Any]]] = []
@@ -58,7 +58,7 @@ def is_any_open(*, is_same_step: bool = False) -> bool:
 
 def _names(roots: list[Any]) -> Iterator[str]:
     """Yield the names of open ranges. torch gives them the end time of their parent."""
-    for root in islice(roots, _MOST_ROOTS):
+    for root in islice(roots, _MAX_ROOTS):
         if root.name.startswith(labels.STEP_MARK):
             event = root
             while event.children and event.children[-1].end_time_ns == root.end_time_ns:

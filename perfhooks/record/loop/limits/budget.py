@@ -58,7 +58,7 @@ _OPTIONS: Final = {
 a CPU of 2.5 GHz. Later windows of a process use the cost of its earlier windows."""
 _CALLS_PER_S: Final = 300_000
 """Python calls per second of CPU time under torch's tracer, in code that calls modules and operators."""
-_MOST_CALLS_PER_S: Final = 3_000_000
+_MAX_CALLS_PER_S: Final = 3_000_000
 """Python calls per second of CPU time in an empty loop, the maximum rate."""
 _OPERATORS_PER_S: Final = 150_000
 """Operators per second, if torch has no counter."""
@@ -281,7 +281,7 @@ class WindowBudget:
         calls, step_calls = 0.0, self.step_calls
         if step_calls is not None:
             calls = step_calls.calls + step_calls.other_calls * max(step_s / max(step_calls.wall_s, 1e-9), 1.0)
-        calls += operators * _MOST_CALLS_PER_S * _gil_wait_s()
+        calls += operators * _MAX_CALLS_PER_S * _gil_wait_s()
         return 1 / max(self.limits.share(self._cost_of(operators, calls)), 1e-9)
 
     def max_calls(self) -> float:
@@ -335,7 +335,7 @@ class WindowBudget:
         step_s = step_calls.cpu_s + operators / (self._steps + 1) * _OPERATOR.record_s
         in_step_s = self._in_step_s(own_s)
         in_step = step_calls.calls * min(in_step_s / step_s, 1.0)
-        beyond = _MOST_CALLS_PER_S * max(in_step_s - step_s, 0.0)
+        beyond = _MAX_CALLS_PER_S * max(in_step_s - step_s, 0.0)
         return step_calls.calls * self._steps + in_step + beyond + other_calls
 
     def _estimate_other_calls(self, cpu_s: float) -> float:
@@ -345,7 +345,7 @@ class WindowBudget:
         threads that compute in C.
         """
         if self.limits.training_s < math.inf:
-            return _MOST_CALLS_PER_S * cpu_s
+            return _MAX_CALLS_PER_S * cpu_s
         step_calls = self.step_calls
         own = step_calls.calls / step_calls.cpu_s if step_calls is not None and step_calls.cpu_s else 0.0
         return max(_CALLS_PER_S * _corrections.calls, own) * cpu_s

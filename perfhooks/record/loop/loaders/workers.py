@@ -28,7 +28,7 @@ from perfhooks.run.loader.making import WorkerCounts
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-Counted: TypeAlias = "tuple[tuple[WorkerCounts, ...], tuple[WorkerSamples, ...]]"
+WorkerResults: TypeAlias = "tuple[tuple[WorkerCounts, ...], tuple[WorkerSamples, ...]]"
 """Batch counts and stack samples of workers."""
 
 _BOOTSTRAP: Final = """\
@@ -145,7 +145,7 @@ class LoaderWorkers:
                 self._is_pending = True
         self._sampled.clear()
 
-    def sums(self) -> Counted:
+    def sums(self) -> WorkerResults:
         """Return the results for the last window: counts and samples of the workers that feed the steps."""
         if not self._is_pending:
             return (), ()
