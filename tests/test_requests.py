@@ -29,7 +29,7 @@ from perfhooks.cli.app import app
 from perfhooks.core.schedule import OnRequest, Phase
 from perfhooks.record.loop.requested import Requests
 from perfhooks.record.watch.inbox import RequestInbox
-from perfhooks.record.watch.loops import Asked, WatchedLoop
+from perfhooks.record.watch.loops import LoopRequest, WatchedLoop
 from perfhooks.run import layout
 from perfhooks.run.folder import Run
 from perfhooks.run.live import requests, slow_steps
@@ -62,7 +62,7 @@ def requested(*asked, base=None, step=0):
 
 
 def ask(steps=3, first=None, name="somebody"):
-    return Asked("request", steps, first, name=name)
+    return LoopRequest("request", steps, first, name=name)
 
 
 def active(phases, steps=200):

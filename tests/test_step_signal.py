@@ -212,7 +212,7 @@ def test_a_forked_child_begins_anew(heard):
 @pytest.mark.parametrize("is_begun", [False, True])
 def test_who_stands_down_says_why_and_leaves_a_note_only_where_nothing_was_recorded(heard, tmp_path, caplog, is_begun):
     signal, begun = heard
-    signal.asked = msgspec.structs.replace(signal.asked, notes=str(tmp_path))
+    signal.request = msgspec.structs.replace(signal.request, notes=str(tmp_path))
     if is_begun:
         train(3)
     signal.disable("the script does it itself")

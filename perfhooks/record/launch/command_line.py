@@ -155,11 +155,11 @@ def command(words: Sequence[str], folder: Path = Path()) -> list[str]:
     return [program, *words[1:]]
 
 
-def environment(asked: Request, before: Mapping[str, str]) -> dict[str, str]:
+def environment(request: Request, before: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the command.
 
     Args:
-        asked: The request.
+        request: The request.
         before: The current environment.
     """
     python_path = before.get("PYTHONPATH", "")
@@ -167,6 +167,6 @@ def environment(asked: Request, before: Mapping[str, str]) -> dict[str, str]:
         **before,
         # not msgspec, which refuses surrogates: Python creates them for paths that are not UTF-8
         # no spaces and escapes, because `site` finds the notes without a JSON module
-        VARIABLE: json.dumps(msgspec.to_builtins(asked), separators=(",", ":"), ensure_ascii=False),
+        VARIABLE: json.dumps(msgspec.to_builtins(request), separators=(",", ":"), ensure_ascii=False),
         "PYTHONPATH": f"{SITE}{os.pathsep}{python_path}" if python_path else str(SITE),
     }

@@ -41,34 +41,34 @@ def at_exit(*, is_command: bool) -> None:
     Args:
         is_command: Whether this process is the command itself, so that no later process reports.
     """
-    asked = Request.current()
-    if asked is None or asked.turns or asked.trial:
+    request = Request.current()
+    if request is None or request.turns or request.trial:
         return
     try:
-        _print(asked, is_command=is_command)
+        _print(request, is_command=is_command)
     except KeyboardInterrupt:
         pass  # Ctrl-C only ends the wait
     finally:
-        if is_command and asked.notes:
-            notes.mark(asked.notes, IS_OVER)
-            if not asked.is_watched:
-                notes.delete(asked.notes)
+        if is_command and request.notes:
+            notes.mark(request.notes, IS_OVER)
+            if not request.is_watched:
+                notes.delete(request.notes)
     process.end_by_ctrl_c()
 
 
-def _print(asked: Request, *, is_command: bool) -> None:
+def _print(request: Request, *, is_command: bool) -> None:
     with contextlib.suppress(Exception):  # Python flushes again, and chooses the exit code
         sys.stdout.flush()
-    pid, all_notes, own = os.getpid(), notes.read(asked.notes), notes.own()
+    pid, all_notes, own = os.getpid(), notes.read(request.notes), notes.own()
     relevant = [note for note in all_notes if is_command or pid in (note.pid, note.parent)]
-    runs = [run for run in notes.runs([*own, *relevant]) if notes.claim(asked.notes, run)]
+    runs = [run for run in notes.runs([*own, *relevant]) if notes.claim(request.notes, run)]
     if process.outcome.is_interrupted:
         pass  # the user does not want to wait, `detached` included
     elif runs:
         from perfhooks.record.launch.summary_text import text_of, wait_for_reports  # numpy, which few processes need
 
         other_runs = [run for run in runs if run not in {note.run for note in own}]
-        missing = wait_for_reports(other_runs, checked(cast("Options", asked.options))["exit_timeout"])
+        missing = wait_for_reports(other_runs, checked(cast("Options", request.options))["exit_timeout"])
         write_error(text_of(runs, process.outcome.unfinished | missing))
     elif is_command and not any(note.run for note in [*all_notes, *own]):
         for reason in reasons(all_notes, sys.orig_argv):

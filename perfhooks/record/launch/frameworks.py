@@ -66,7 +66,7 @@ def _after_init(kind: Any, act: Callable[[Any], None]) -> None:
 
 def _integrate(signal: StepSignal, package: str, name: str, register: Callable[[Any], object]) -> None:
     """Create an integration and register it. If that fails, the training continues unchanged."""
-    if signal.asked.turns:  # nothing is recorded, and steps are detected as in any loop
+    if signal.request.turns:  # nothing is recorded, and steps are detected as in any loop
         return
     request = signal.next_request()
 

@@ -22,10 +22,10 @@ def imported(name: str, module: Any, began: int) -> None:
         module: The module.
         began: Time at which this Python first ran code of perfhooks, in ns of the monotonic clock.
     """
-    asked = Request.current()
-    if asked is not None and asked.trial:
+    request = Request.current()
+    if request is not None and request.trial:
         if name == "torch.utils.data.dataloader":
-            loader_trials.listen(module, asked)
+            loader_trials.listen(module, request)
         return
     signal = step_signal.current(began)
     if signal is None:

@@ -29,12 +29,12 @@ _TRIAL_SHARE: Final = 0.9
 """Share of the time for the trial. The end of its workers takes the other tenth."""
 
 
-def listen(module: Any, asked: Request) -> None:
+def listen(module: Any, request: Request) -> None:
     """Measure the first loader of a training.
 
     Args:
         module: ``torch.utils.data.dataloader``.
-        asked: Path of the result and time limit.
+        request: Path of the result and time limit.
     """
     begin, owner = module.DataLoader.__iter__, os.getpid()
 
@@ -44,22 +44,22 @@ def listen(module: Any, asked: Request) -> None:
         is_here = os.getpid() == owner and multiprocessing.parent_process() is None
         if is_here and sys.modules["torch"].is_grad_enabled():
             module.DataLoader.__iter__ = begin
-            _end_with(self, asked)
+            _end_with(self, request)
         return begin(self)
 
     module.DataLoader.__iter__ = begin_or_try
 
 
-def _end_with(loader: Any, asked: Request) -> None:
+def _end_with(loader: Any, request: Request) -> None:
     """Measure a loader, write the result, and end this process."""
     try:
         if current_job().rank == 0:
-            file, kind = Path(asked.trial), type(loader).__name__
+            file, kind = Path(request.trial), type(loader).__name__
             publish_json(file, {"name": kind, "problem": f"the process was ended while its {kind} was tried"})
             try:
                 from perfhooks.trials.loader_trial import try_loader  # torch is being imported when this module is
 
-                remaining_s = max(asked.trial_ends - time.monotonic(), _MIN_S)
+                remaining_s = max(request.trial_ends - time.monotonic(), _MIN_S)
                 publish_json(file, try_loader(loader, seconds=_TRIAL_SHARE * remaining_s))
             except Exception as error:  # the waiting command reports it in one line
                 logger.debug("trying the loader failed", exc_info=True)

@@ -45,25 +45,25 @@ def why_not(ours: Collection[Any] = ()) -> str | None:
     return None
 
 
-def begin(asked: Request, mode: Mode, step: int) -> Profiler:
+def begin(request: Request, mode: Mode, step: int) -> Profiler:
     """Create a profiler and start it.
 
     Args:
-        asked: The request.
+        request: The request.
         mode: Event that ends a step.
         step: Number of the first step.
     """
-    return _start(asked, mode, step, asked.schedule or WHEN_SETTLED)
+    return _start(request, mode, step, request.schedule or WHEN_SETTLED)
 
 
-def _start(asked: Request, mode: Mode, step: int, schedule: str, **overrides: Any) -> Profiler:
-    options: dict[str, Any] = {"keep_results": False, **asked.options, **overrides}
+def _start(request: Request, mode: Mode, step: int, schedule: str, **overrides: Any) -> Profiler:
+    options: dict[str, Any] = {"keep_results": False, **request.options, **overrides}
     # the option would be checked again, with system calls in the training thread
-    out = None if is_url(options.get("out") or "") else options.pop("out", None) or str(Path(asked.here, "perf"))
+    out = None if is_url(options.get("out") or "") else options.pop("out", None) or str(Path(request.here, "perf"))
     if mode in _STAGES:
         options["stage"] = _STAGES[mode]
-    profiler = Profiler(schedule=schedule, on_trace_ready=asked.handlers, **options)
-    profiler.when_saved(functools.partial(leave_note, asked.notes))
+    profiler = Profiler(schedule=schedule, on_trace_ready=request.handlers, **options)
+    profiler.when_saved(functools.partial(leave_note, request.notes))
     profiler.say_less()
     profiler.steps_end_with(mode)
     profiler.start(step=step, out=out)
@@ -74,11 +74,11 @@ class Profilers:
     """Profilers of a program, one after another.
 
     Args:
-        asked: The request.
+        request: The request.
     """
 
-    def __init__(self, asked: Request) -> None:
-        self.asked = asked
+    def __init__(self, request: Request) -> None:
+        self.request = request
         self.current: Profiler | None = None
         self._detector: ActiveDetector
         """Step detector of the current profiler."""
@@ -104,8 +104,8 @@ class Profilers:
         reason = why_not([*self._stopped, *integrations])
         if reason is None:
             same_run = {} if folder is None else {"run": folder.name}  # the folder is still empty
-            asked = msgspec.structs.replace(self.asked, options={**self.asked.options, **same_run})
-            self.current = begin(asked, detector.mode, detector.first)
+            request = msgspec.structs.replace(self.request, options={**self.request.options, **same_run})
+            self.current = begin(request, detector.mode, detector.first)
             self._detector, self._before = detector, (events.fetches, events.updates)
         return reason
 
@@ -143,7 +143,7 @@ class Profilers:
                 return None
             profiler = self.current or _of_stage(early.stage, integrations)
             if profiler is None:
-                profiler = _start(self.asked, early.mode, window.first, ON_REQUEST, watch=False)
+                profiler = _start(self.request, early.mode, window.first, ON_REQUEST, watch=False)
             profiler.adopt(window)
             self.current = profiler
             self.end("the program ended")

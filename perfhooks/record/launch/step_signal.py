@@ -50,12 +50,12 @@ class StepSignal:
     """Detects steps from updates and fetches, and profiles them.
 
     Args:
-        asked: The request of the command line.
+        request: The request of the command line.
         startup: Receives the start and end of the first step.
     """
 
-    def __init__(self, asked: Request, startup: Startup) -> None:
-        self.asked = asked
+    def __init__(self, request: Request, startup: Startup) -> None:
+        self.request = request
         self.startup = startup
         self.events = Events()
         self._is_compiling: Callable[[], bool] = self._first_update
@@ -228,7 +228,7 @@ class StepSignal:
             yield
             failed = False
         if failed:
-            notes.leave(self.asked.notes, why="perfhooks failed, as its log says")
+            notes.leave(self.request.notes, why="perfhooks failed, as its log says")
             self.disable()
 
     # -- effects -----------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class StepSignal:
 
         Torch may crash if one recording ends and the other starts in the same update.
         """
-        schedule = None if self.asked.schedule is None else Schedule.of(self.asked.schedule)
+        schedule = None if self.request.schedule is None else Schedule.of(self.request.schedule)
         window = None if schedule is None else schedule.next_window(step + 1)
         if window is not None and window.first == window.active == step + 1:
             self.early.end()
@@ -274,7 +274,7 @@ class StepSignal:
         self.startup.first_step()
         self._profilers = self._profilers or self._make_profilers()
         if isinstance(self.events.detector, (Undecided, BesideIntegration)):
-            self._profilers.asked = self.next_request()
+            self._profilers.request = self.next_request()
         self.events.detector, self.events.armed = detector, False
         self.early.at_detector()
         self.profiler = self.events.pulse = NO_PROFILER
@@ -289,13 +289,13 @@ class StepSignal:
         OWN_WORK.append((threading.get_ident(), began, clock()))  # exclude this time from the running step
 
     def _make_profilers(self) -> Profilers | Turns:
-        if self.asked.turns:
+        if self.request.turns:
             from perfhooks.record.launch.turns import Turns
 
-            return Turns(self.asked)
+            return Turns(self.request)
         from perfhooks.record.launch.profiling import Profilers
 
-        return Profilers(self.asked)
+        return Profilers(self.request)
 
     def _on_user_profiler(self) -> None:
         """Disable perfhooks because the script starts torch's profiler, which would record nothing beside a window."""
@@ -314,14 +314,14 @@ class StepSignal:
         self._deactivate(InactiveDetector(self.events), reason)
         if reason is not None:
             if not had_begun:
-                notes.leave(self.asked.notes, why=reason)
+                notes.leave(self.request.notes, why=reason)
             if not self._integrations:  # integrations report missing windows themselves
                 logger.warning("perfhooks run records nothing %s: %s", "more" if had_begun else "here", reason)
 
     def next_request(self) -> Request:
         """Return the request for the next training of this program."""
         self._trainings += 1
-        return self.asked.named(self._trainings)
+        return self.request.named(self._trainings)
 
     def yield_to_integration(self, profilers: Mapping[str, Any]) -> None:
         """Yield to an integration. Keep the start-up recording in case it saves no window.
@@ -366,8 +366,8 @@ class StepSignal:
             from perfhooks.record.loop.ending import lifetime
             from perfhooks.record.loop.window import listen_for_other_profilers
 
-            self._early = StartupRecorder(self.events, self.asked.options, self._on_early_end)
-            if self.asked.turns:
+            self._early = StartupRecorder(self.events, self.request.options, self._on_early_end)
+            if self.request.turns:
                 self._early.drop()
             else:
                 self._ignore_user_profiler = listen_for_other_profilers(self._on_user_profiler)
@@ -379,16 +379,16 @@ class StepSignal:
         if is_helper_process():
             return
         self._has_torch = True
-        notes.leave(self.asked.notes, guess=_KILLED)
+        notes.leave(self.request.notes, guess=_KILLED)
         from perfhooks.record.launch import calls  # as above
 
         # import now: later another thread may hold the GIL, and each file read waits for it
-        for module in ("early", "profiling") if not self.asked.turns else ():
+        for module in ("early", "profiling") if not self.request.turns else ():
             importlib.import_module(f"perfhooks.record.launch.{module}")
         self._wrappers = calls
         calls.listen(self.on_call, self.on_backward, self.on_save)
         self._restorers.append(calls.leave)
-        if not self.asked.turns and sys.platform == "linux":
+        if not self.request.turns and sys.platform == "linux":
             self.startup.when_computing = self._record_operators
 
     def keep(self, leave: Callable[[], object]) -> None:
@@ -423,7 +423,7 @@ class StepSignal:
         if self._patience is not None:
             self._patience.cancel()
         if self.early.has_steps:  # without steps the program may still import or read its data
-            self._patience = threading.Timer(self.asked.patience, self._keep_if_undecided)
+            self._patience = threading.Timer(self.request.patience, self._keep_if_undecided)
             self._patience.daemon, self._patience.name = True, f"{process.THREADS}-patience"
             self._patience.start()
 
@@ -466,7 +466,7 @@ class StepSignal:
                 reason = self._profilers.end(cause) or reason
             if self._has_torch:
                 note = {"why": f"the program ended with {cause}"} if cause else {"guess": reason}
-                notes.leave(self.asked.notes, **note)
+                notes.leave(self.request.notes, **note)
 
     def _missing_reason(self) -> str:
         """Return why nothing was recorded, with the counted events."""

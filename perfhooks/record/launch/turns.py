@@ -217,18 +217,18 @@ class Turns:
     """Replaces `perfhooks.record.launch.profiling.Profilers` if nothing is recorded.
 
     Args:
-        asked: Names the socket.
+        request: Names the socket.
     """
 
     current: HeldSteps | None = None
 
-    def __init__(self, asked: Request) -> None:
-        self.asked = asked
+    def __init__(self, request: Request) -> None:
+        self.request = request
 
     def begin(self, *_: object) -> None:
         """Start to count steps, or continue."""
         if self.current is None:
-            self.current = HeldSteps(self.asked.turns)
+            self.current = HeldSteps(self.request.turns)
 
     def end(self, _: str | None) -> str | None:
         """Release the training."""

@@ -18,7 +18,7 @@ from perfhooks.record.loop.like_torch.accepted import check_recording, legacy_ac
 from perfhooks.record.loop.like_torch.interface import TorchInterface
 from perfhooks.record.loop.like_torch.labelled_range import LabelledRange
 from perfhooks.record.loop.loader import SteppingLoader
-from perfhooks.record.watch.loops import Asked
+from perfhooks.record.watch.loops import LoopRequest
 from perfhooks.run import rare_work
 from perfhooks.run.layout import LABELS, STEPS
 from perfhooks.run.manifest import StepsBy
@@ -197,7 +197,7 @@ class Profiler(TorchInterface):
         if self._course.state is LoopState.ENDED:
             logger.warning("no window is recorded on request: the profiler has been stopped")
             return
-        self._course.loop.ask(Asked("code", steps, options=recording))
+        self._course.loop.ask(LoopRequest("code", steps, options=recording))
 
     def __enter__(self) -> Self:
         self.start()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perfhooks.core.schedule import Phases
-    from perfhooks.record.watch.loops import Asked, WatchedLoop
+    from perfhooks.record.watch.loops import LoopRequest, WatchedLoop
     from perfhooks.run.live.requests import State
 
 WARMUP: Final = 1
@@ -40,7 +40,7 @@ _FARTHEST: Final = 10**9
 class RequestedWindow:
     """A requested window with its steps."""
 
-    asked: Asked
+    asked: LoopRequest
     phases: Schedule
     """Schedule of this window alone."""
     planned: Planned
@@ -48,7 +48,7 @@ class RequestedWindow:
     """Reason for a difference from the requested steps."""
 
     @classmethod
-    def at(cls, asked: Asked, first: int, warmup: int, note: str = "") -> RequestedWindow:
+    def at(cls, asked: LoopRequest, first: int, warmup: int, note: str = "") -> RequestedWindow:
         """Return a window whose warm-up begins at ``first``."""
         planned = Planned(first, first + warmup, first + warmup + asked.steps - 1)
         return cls(asked, _schedule_of(planned), planned, note)
@@ -171,7 +171,7 @@ class Requests:
     def _forget(self, window: RequestedWindow) -> None:
         self._windows = [planned for planned in self._windows if planned is not window]
 
-    def _schedule_request(self, request: Asked, step: int) -> None:
+    def _schedule_request(self, request: LoopRequest, step: int) -> None:
         was_full, self._is_full = self._is_full, len(self._windows) >= MOST_WAITING
         if self._is_full:
             if request.name or not was_full:  # a training may send a request at every step

@@ -11,7 +11,7 @@ from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.guard import cause_of, logger
 from perfhooks.core.options import MOST_WAITING
 from perfhooks.core.words import printable
-from perfhooks.record.watch.loops import Asked
+from perfhooks.record.watch.loops import LoopRequest
 from perfhooks.run.live import requests
 from perfhooks.run.live.requests import Answer, Here
 from perfhooks.run.liveness import Process
@@ -97,7 +97,7 @@ class RequestInbox:
             if loop.stage != window.stage:
                 continue
             if len(loop.inbox) < MOST_WAITING:
-                loop.ask(Asked("request", window.steps, window.first, window.options, name))
+                loop.ask(LoopRequest("request", window.steps, window.first, window.options, name))
             else:
                 self._refuse(name, f"{len(loop.inbox)} requests wait until the step ends")
 

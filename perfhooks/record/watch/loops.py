@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from perfhooks.run.folder import Run
     from perfhooks.run.timeline import Timeline
 
-Asker = Literal["request", "code", "signal", "slow", "explanation"]
+RequestSource = Literal["request", "code", "signal", "slow", "explanation"]
 """Source of a request: a file, the training's code, a signal, a slow step, or the previous window."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class LoopRequest:
     """A requested window."""
 
-    by: Asker
+    by: RequestSource
     steps: int
     first: int | None = None
     """First step to profile; None is the next possible one."""
@@ -74,7 +74,7 @@ class WatchedLoop:
         """Whether slow steps are not logged, because `perfhooks run` prints a summary at the end."""
         self.is_signalled = False
         """Set by the signal handler, which does nothing else."""
-        self.inbox: deque[Asked] = deque()
+        self.inbox: deque[LoopRequest] = deque()
         """Requests that the training has not read yet."""
         self.answers: deque[tuple[str, Answer]] = deque()
         """Answers to write, each with the name of its request."""
@@ -88,21 +88,21 @@ class WatchedLoop:
             True,
         )
 
-    def ask(self, asked: Asked) -> None:
+    def ask(self, request: LoopRequest) -> None:
         """Request a window. The training reads the request at the end of its step.
 
         The order matters: the training either finds the request or is woken after it.
         """
-        self.inbox.append(asked)
+        self.inbox.append(request)
         self.wake()
 
-    def answer(self, asked: Asked, state: State, *, window: str = "", first: int | None = None,
+    def answer(self, request: LoopRequest, state: State, *, window: str = "", first: int | None = None,
                last: int | None = None, why: str = "") -> None:  # fmt: skip  # one answer, in two lines
         """Answer a request: to its client, or in the log if no client waits and no window will be recorded."""
-        if asked.name and self.run is not None:
+        if request.name and self.run is not None:
             reply = Answer(rank=self.run.rank, state=state, window=window, first=first, last=last, why=why)
-            self.answers.append((asked.name, reply))
-        elif state in ("refused", "ended") and asked.by != EXPLAINS:
+            self.answers.append((request.name, reply))
+        elif state in ("refused", "ended") and request.by != EXPLAINS:
             logger.warning("no window is recorded on request: %s", why)
 
     def has_no_slow(self, first: int) -> bool:

@@ -12,7 +12,7 @@ from perfhooks.core.frames import shown
 from perfhooks.core.schedule import Phase
 from perfhooks.record.watch.causes import Explainer, StepFacts, spent
 from perfhooks.record.watch.counters import Collections, Counters, clock_mhz
-from perfhooks.record.watch.loops import Asked
+from perfhooks.record.watch.loops import LoopRequest
 from perfhooks.record.watch.samples import FoldedStacks, Sampler, State
 from perfhooks.record.watch.sampling import stack_of
 from perfhooks.record.watch.usual import MIN_SAMPLES
@@ -309,7 +309,7 @@ class SlowSteps:
         predicted = predict(self._steps)
         first = predicted - 1 if predicted is not None and predicted > now + 1 else None
         self._next_request_step = (first or now) + _WINDOW_STEPS + 2
-        self._loop.ask(Asked("slow", _WINDOW_STEPS, first))
+        self._loop.ask(LoopRequest("slow", _WINDOW_STEPS, first))
 
 
 def _unsampled_ns(times: _Times, sampled: _Watched | None, limit_ns: float) -> float:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from perfhooks.core.guard import logger
 from perfhooks.record.loop import stack_support
 from perfhooks.record.loop.limits.budget import EXPLAINING_S, Limits
-from perfhooks.record.watch.loops import Asked
+from perfhooks.record.watch.loops import LoopRequest
 from perfhooks.run.capture import EXPLAINS
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class SecondWindow:
                 logger.info("no second window with stacks and shapes: %s", danger)
                 return
             self._operators, self._step_s = operators / max(steps, 1), wall_s / max(steps, 1)
-            self._loop.ask(Asked(EXPLAINS, 1, options=RECORDED))
+            self._loop.ask(LoopRequest(EXPLAINS, 1, options=RECORDED))
 
     def leave_out(self) -> None:
         """Skip the second window, because it would change the behaviour of the program."""
