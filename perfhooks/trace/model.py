@@ -21,7 +21,7 @@ Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 Column: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
 
 
-_MOST_RANKS: Final = 2**31
+_MAX_RANKS: Final = 2**31
 """Upper limit of rank numbers, set by the columns that store ranks; larger numbers are damaged."""
 
 
@@ -235,7 +235,7 @@ class Trace:
         """Rank of the process in its job, if the trace contains it."""
         info = self.metadata.get("distributedInfo")
         rank = info.get("rank") if isinstance(info, dict) else None
-        return rank if type(rank) is int and 0 <= rank < _MOST_RANKS else None
+        return rank if type(rank) is int and 0 <= rank < _MAX_RANKS else None
 
     @cached_property
     def device_rows(self) -> Ints:
@@ -290,8 +290,8 @@ class Numbered(NamedTuple):
         """Return the first slice with each number, or -1."""
         if not len(self.number):
             return np.full(len(numbers), -1, np.int64)
-        place = np.minimum(np.searchsorted(self.number, numbers), len(self.number) - 1)
-        return np.where(self.number[place] == numbers, self.row[place], -1)
+        index = np.minimum(np.searchsorted(self.number, numbers), len(self.number) - 1)
+        return np.where(self.number[index] == numbers, self.row[index], -1)
 
 
 def by_number(numbers: Ints, rows: Ints) -> Numbered:
@@ -306,7 +306,7 @@ def by_number(numbers: Ints, rows: Ints) -> Numbered:
     return Numbered(numbers[rows], rows)
 
 
-_FARTHEST: Final = 2**62
+_MAX_TIME_BASE_NS: Final = 2**62
 """Maximum time base in ns, in the year 2116. A larger base is damaged, and sums with it could exceed 64 bits."""
 
 
@@ -316,4 +316,4 @@ def epoch(metadata: Mapping[str, Any]) -> int:
     Since torch 2.4, times in a trace are small numbers relative to this base.
     """
     base = metadata.get("baseTimeNanoseconds")
-    return base if type(base) is int and abs(base) < _FARTHEST else 0
+    return base if type(base) is int and abs(base) < _MAX_TIME_BASE_NS else 0

@@ -46,11 +46,11 @@ shorter mark at the end of an unfinished recording. Other short steps are real s
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables of one window, and its counting steps; all readers share the cached tables.
+    """Tables of one window, and its counting steps; all readers use the same cached tables.
 
-    Counting steps are complete steps. A step that was open at the end of the recording does not count, nor does a mark
-    without a step (see `STUB`). If no step remains, all marks that are steps count. Without marks, the whole recording
-    is one step. The file of steps, the log line, the report and the findings use only counting steps.
+    Counting steps are complete steps. A step that was open at the end of the recording does not count. A mark without a
+    step does not count either (see `STUB`). If no step remains, all marks that are steps count. Without marks, the
+    whole recording is one step. The file of steps, the log line, the report and the findings use only counting steps.
 
     Computed tables are stored in the trace and freed with it.
     """

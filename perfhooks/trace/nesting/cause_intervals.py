@@ -70,12 +70,12 @@ def reclassify(
 
 def _split(timeline: CauseIntervals, time: Ints) -> CauseIntervals:
     """Cut disjoint intervals at ascending times."""
-    place = np.searchsorted(timeline.start, time, "right") - 1
-    inner = (place >= 0) & (time > timeline.start[place]) & (time < timeline.end[place])
+    index = np.searchsorted(timeline.start, time, "right") - 1
+    inner = (index >= 0) & (time > timeline.start[index]) & (time < timeline.end[index])
     if not inner.any():
         return timeline
-    place, time = place[inner], time[inner]
-    split = CauseIntervals(*(np.insert(column, place + 1, column[place]) for column in timeline))
-    new = place + 1 + np.arange(len(place))
+    index, time = index[inner], time[inner]
+    split = CauseIntervals(*(np.insert(column, index + 1, column[index]) for column in timeline))
+    new = index + 1 + np.arange(len(index))
     split.start[new] = split.end[new - 1] = time
     return split

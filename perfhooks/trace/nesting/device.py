@@ -23,13 +23,13 @@ CLASSES: Final = ("compute", "communication", "copy", "set")
 COMPUTE, COMMUNICATION, COPY, SET = range(len(CLASSES))
 
 _LIMIT: Final = 2**31  # device numbers are below it; a process id may be any number
-_DRIFT: Final = 0.01
+_MAX_DRIFT: Final = 0.01
 """Maximum lead of device work over its launch, as a fraction of a step, before the clocks count as different."""
-_APART_NS: Final = 60 * 10**9
+_MIN_APART_NS: Final = 60 * 10**9
 """Minimum pause between host and device work that proves different clocks, in ns."""
-_LONGEST: Final = 200
+_MAX_NAME_LENGTH: Final = 200
 """Maximum length of the name of a graph region."""
-_FEW: Final = 0.1
+_MIN_TREE_FRACTION: Final = 0.1
 """Fraction of all slices above which `holders` reads the cached tree instead of nesting the requested slices."""
 
 
@@ -139,7 +139,7 @@ def regions(trace: Trace) -> Regions:
     """Return the named regions of CUDA graphs, for example from ``torch.cuda.graph_annotations.mark_kernels``.
 
     All kernels of a graph share one replay call, so only these names distinguish them. torch's next recorder writes the
-    names beside the work. For Kineto traces, perfhooks stores the names of each graph node in the metadata.
+    names with the work. For Kineto traces, perfhooks stores the names of each graph node in the metadata.
     """
     rows = trace.device_rows
     node = trace.argument("graph_node")[rows]
@@ -150,13 +150,13 @@ def regions(trace: Trace) -> Regions:
     stored = _stored_regions(trace)
     stored_index = {number: at for at, (_, _, nodes) in enumerate(stored) for number in nodes if number > 0}
     if stored_index:
-        numbers, place = np.unique(node, return_inverse=True)
-        at = np.array([stored_index.get(number, -1) for number in numbers.tolist()], np.int64)[place.ravel()]
+        numbers, index = np.unique(node, return_inverse=True)
+        at = np.array([stored_index.get(number, -1) for number in numbers.tolist()], np.int64)[index.ravel()]
         entry = np.where(at >= 0, at + len(texts), entry)
         backward = np.where(at >= 0, np.array([bool(phase) for _, phase, _ in stored])[at], backward)
     names: dict[str, int] = {}
     texts_and_names = [*(str(trace.text(text)) for text in texts.tolist()), *(name for name, _, _ in stored)]
-    numbered = [names.setdefault(name[:_LONGEST], len(names)) for name in texts_and_names]
+    numbered = [names.setdefault(name[:_MAX_NAME_LENGTH], len(names)) for name in texts_and_names]
     return Regions(list(names), np.array([*numbered, -1], np.int64)[entry], backward)
 
 
@@ -175,19 +175,22 @@ def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
         rows: Host slices, in any order.
         candidates: Distinct host slices, ascending. A slice does not contain itself.
     """
-    if len(rows) + len(candidates) > _FEW * len(trace) and (in_tree := _in_tree(trace, rows, candidates)) is not None:
+    if (
+        len(rows) + len(candidates) > _MIN_TREE_FRACTION * len(trace)
+        and (in_tree := _in_tree(trace, rows, candidates)) is not None
+    ):
         return in_tree
     holding = around(trace, rows, candidates)
-    place = np.zeros(len(trace), np.int64)  # index of each slice in `nested`
-    place[rows] = 1
-    place[holding] = 1
-    nested = np.flatnonzero(place)
-    place[nested] = np.arange(len(nested))
+    index = np.zeros(len(trace), np.int64)  # index of each slice in `nested`
+    index[rows] = 1
+    index[holding] = 1
+    nested = np.flatnonzero(index)
+    index[nested] = np.arange(len(nested))
     parent = nest(trace.thread[nested], trace.start[nested], trace.end[nested]).parent
     candidate = np.full(len(nested), -1, np.int64)
-    candidate[place[holding]] = holding
+    candidate[index[holding]] = holding
     parent_candidate: Ints = np.append(inherited(parent, candidate), -1)[parent]
-    return parent_candidate[place[rows]]
+    return parent_candidate[index[rows]]
 
 
 def _in_tree(trace: Trace, rows: Ints, candidates: Ints) -> Ints | None:
@@ -309,17 +312,17 @@ class DeviceClock(NamedTuple):
 def clocks(trace: Trace) -> DeviceClock:
     """Compare the device clock with the host clock, by launches and by the extent of both recordings.
 
-    A lead of up to `_DRIFT` of a step counts as drift: it moves a step boundary by at most that amount.
+    A lead of up to `_MAX_DRIFT` of a step counts as drift: it moves a step boundary by at most that amount.
     """
     work, host_rows = trace.device_rows, trace.rows(*HOST)
     nothing = np.empty(0, np.int64)
     if not len(work) or not len(host_rows):
         return DeviceClock(agree=True, early=nothing)
     first, last = int(trace.start[host_rows].min()), int(trace.end[host_rows].max())
-    apart = trace.start[work].min() > last + _APART_NS or trace.end[work].max() < first - _APART_NS
+    apart = trace.start[work].min() > last + _MIN_APART_NS or trace.end[work].max() < first - _MIN_APART_NS
     marks = max(len(trace.named(Kind.ANNOTATION, prefix=STEP_MARK)), 1)
     launched = np.flatnonzero(trace.launches >= 0)
     lead = trace.start[trace.launches[launched]] - trace.start[work[launched]]
-    early = launched[lead > _DRIFT * (last - first) / marks]
+    early = launched[lead > _MAX_DRIFT * (last - first) / marks]
     agree = not apart and 2 * len(early) <= len(launched)
     return DeviceClock(agree=agree, early=early if agree else nothing)

@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
-_SPARSE: Final = 16
+_MAX_SPARSITY: Final = 16
 """Maximum ratio of possible values to rows for a lookup table; above it, sorting is faster."""
 
 
@@ -26,10 +26,10 @@ class Groups(NamedTuple):
         return summed(self.of[rows], values, len(self.first))
 
 
-def summed(place: Column, values: Ints, count: int) -> Ints:
+def summed(index: Column, values: Ints, count: int) -> Ints:
     """Return the exact sum of the values at each index; values at -1 are ignored."""
     total = np.zeros(count + 1, np.int64)  # the last entry serves index -1
-    np.add.at(total, place, values)
+    np.add.at(total, index, values)
     return total[:-1]
 
 
@@ -41,15 +41,15 @@ def groups(*keys: Column) -> Groups:
     """
     number: Ints = np.zeros(len(keys[0]), np.int64)
     for key in keys:
-        values, place = distinct(number * (int(key.max(initial=0)) + 1) + key)
-        number = place
+        values, index = distinct(number * (int(key.max(initial=0)) + 1) + key)
+        number = index
     count = len(values)
     first = np.empty(count, np.int64)
     first[number[::-1]] = np.arange(len(number))[::-1]  # the first row of a group is written last
     order = np.argsort(first, kind="stable")
-    place = np.empty(count, np.int64)
-    place[order] = np.arange(count)
-    return Groups(place[number], first[order])
+    index = np.empty(count, np.int64)
+    index[order] = np.arange(count)
+    return Groups(index[number], first[order])
 
 
 def distinct(values: Column) -> tuple[Ints, Ints]:
@@ -59,9 +59,9 @@ def distinct(values: Column) -> tuple[Ints, Ints]:
         values: Numbers from 0.
     """
     most = int(values.max(initial=0)) + 1
-    if most > _SPARSE * len(values):
-        unique, place = np.unique(values, return_inverse=True)
-        return unique.astype(np.int64), place.ravel()
+    if most > _MAX_SPARSITY * len(values):
+        unique, index = np.unique(values, return_inverse=True)
+        return unique.astype(np.int64), index.ravel()
     present = np.zeros(most, np.bool_)
     present[values] = True
     number = np.cumsum(present) - 1

@@ -42,7 +42,7 @@ class Paths(NamedTuple):
     """Innermost frame of each node."""
 
 
-_WIDE: Final = 200
+_MIN_LEVEL_WIDTH: Final = 200
 """Minimum mean number of entries per level for processing whole levels: a level costs 40 us and 0.1 us per entry,
 single entries cost 0.24 us each."""
 
@@ -74,7 +74,7 @@ def after(trace: Trace) -> Ints:
 def paths(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
     """Number the distinct paths, outer paths first; skipped entries have the path of their parent."""
     deepest = int(nesting.depth.max(initial=0))
-    numbered = _paths_by_level if len(frame) > _WIDE * (deepest + 1) else _paths_by_entry
+    numbered = _paths_by_level if len(frame) > _MIN_LEVEL_WIDTH * (deepest + 1) else _paths_by_entry
     return numbered(nesting, frame, skipped)
 
 
@@ -100,8 +100,8 @@ def _paths_by_level(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
     for level in _levels(around, unskipped):
         outer, outside = distinct_places(node[around[level]] + 1)
         inner, inside = distinct_places(frame[level])
-        pairs, place = distinct_places(outside * len(inner) + inside)  # dense numbers keep the range small
-        node[unskipped[level]] = place + node_count
+        pairs, index = distinct_places(outside * len(inner) + inside)  # dense numbers keep the range small
+        node[unskipped[level]] = index + node_count
         parents.append(outer[pairs // len(inner)] - 1)
         frames.append(inner[pairs % len(inner)])
         node_count += len(pairs)
@@ -110,9 +110,9 @@ def _paths_by_level(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
 
 def _levels(around: Ints, entries: Ints) -> Iterator[Ints]:
     """Yield the positions of entries by depth, outer levels first."""
-    place = np.full(int(entries.max(initial=-1)) + 2, -1, np.int64)
-    place[entries] = np.arange(len(entries))
-    depth = depths(place[around])
+    index = np.full(int(entries.max(initial=-1)) + 2, -1, np.int64)
+    index[entries] = np.arange(len(entries))
+    depth = depths(index[around])
     by_depth = np.argsort(depth, kind="stable")
     edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
     for first, last in pairwise(edges.tolist()):

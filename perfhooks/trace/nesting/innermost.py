@@ -12,7 +12,7 @@ from perfhooks.trace.once import cached_per_trace
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints, Trace
 
-_FAR: Final = 2**62
+_INFINITY: Final = 2**62
 
 
 class Flat(NamedTuple):
@@ -35,11 +35,11 @@ def of_thread(trace: Trace, thread: int) -> Flat:
     first, last = np.searchsorted(tree.thread, [thread, thread + 1]).tolist()
     start, end = trace.start[tree.row[first:last]], tree.nesting.end[first:last]
     parent = tree.nesting.parent[first:last].astype(np.int32)
-    around, following = np.maximum(parent - np.int32(first), -1), np.append(start, _FAR)
-    after = np.minimum(following[host.after(trace)[first:last] - first], np.append(end, _FAR)[around])
+    around, following = np.maximum(parent - np.int32(first), -1), np.append(start, _INFINITY)
+    after = np.minimum(following[host.after(trace)[first:last] - first], np.append(end, _INFINITY)[around])
     finish = np.minimum(following[1:], end)
     non_empty, with_return = np.flatnonzero(finish > start), np.flatnonzero(after > end)
-    begin = np.concatenate([[-_FAR], start[non_empty], end[with_return]])
+    begin = np.concatenate([[-_INFINITY], start[non_empty], end[with_return]])
     owner = np.concatenate([np.full(1, -1, np.int32), (non_empty + first).astype(np.int32), parent[with_return]])
     order = np.argsort(begin, kind="stable")
     return Flat(begin[order], owner[order])
@@ -54,9 +54,9 @@ def cut(start: Ints, end: Ints, flat: Flat) -> tuple[Column, Ints, Ints, Column]
     first, last = np.searchsorted(flat.start, start, "right") - 1, np.searchsorted(flat.start, end, "left")
     count = last - first
     edge = np.cumsum(count)
-    place = intervals.places(first, last)
-    begin = flat.start[place]
+    index = intervals.places(first, last)
+    begin = flat.start[index]
     begin[edge - count] = start
     finish = np.append(begin[1:], 0)
     finish[edge - 1] = end
-    return np.repeat(np.arange(len(start), dtype=np.int32), count), begin, finish, flat.entry[place]
+    return np.repeat(np.arange(len(start), dtype=np.int32), count), begin, finish, flat.entry[index]

@@ -20,9 +20,9 @@ STRAY: Final = 0.01
 """Maximum fraction of a step's launches without a kernel before its device times are unknown."""
 FEW: Final = 0.8
 """Minimum normal ratio of a step's kernels to its neighbours' kernels. torch_tb_profiler drops a last step below it."""
-_NEIGHBOURS: Final = 2
+_MIN_STEPS: Final = 2
 """Minimum number of steps for a comparison."""
-_KEPT: Final = 0.1
+_MIN_RECORDED: Final = 0.1
 """Minimum fraction of operator numbers in a complete recording. Below 1, because recorders may skip some kinds of
 operators."""
 _NOT_COMPUTING: Final = ("communication", "copies", "other")
@@ -71,7 +71,7 @@ def unknown(trace: Trace) -> Unknown:
     Work of a step is missing or wrong if one of these is true:
 
     * More than `STRAY` of its launches have no kernel.
-    * It has far fewer kernels than its neighbours although it launched as many.
+    * It has fewer kernels than `FEW` times those of its neighbours, although it launched as many.
     * It replays a graph with fewer kernels than another replay of the graph.
     * One of its kernels begins long before its launch.
     * Operators computed, but no kernel of the trace computes. This concerns all steps.
@@ -109,11 +109,11 @@ def is_sampled(trace: Trace) -> bool:
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     numbers = trace.external[rows]
     numbers = intervals.distinct(numbers[numbers > 0])
-    if len(numbers) < _NEIGHBOURS:
+    if len(numbers) < _MIN_STEPS:
         return False
     calls = trace.correlation[trace.rows(Kind.RUNTIME)]
     recorded = intervals.distinct(numbers, calls[(calls >= numbers[0]) & (calls <= numbers[-1])])
-    return len(recorded) < _KEPT * (int(numbers[-1] - numbers[0]) + 1)
+    return len(recorded) < _MIN_RECORDED * (int(numbers[-1] - numbers[0]) + 1)
 
 
 @cached_per_trace
@@ -131,7 +131,7 @@ def few_kernels(trace: Trace) -> FewKernels | None:
     Graph kernels are excluded, because a step may replay a different graph than its neighbours.
     """
     marks = step_marks.find(trace)
-    is_alone = len(marks.number) < _NEIGHBOURS or len(intervals.distinct(marks.thread)) > 1
+    is_alone = len(marks.number) < _MIN_STEPS or len(intervals.distinct(marks.thread)) > 1
     if is_alone or not trace.is_device_traced:
         return None
     graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
@@ -159,8 +159,8 @@ def _neighbours(counts: Ints) -> Ints:
 def short_replays(trace: Trace) -> ShortReplays:
     """Return the graph replays that lack kernels of another replay of the same graph.
 
-    Two replays belong to one graph if they have the same set of kernel names, and the shorter sequence occurs in order
-    in the longer one. If the recorder numbers graph nodes, they must also share a node.
+    Two replays belong to one graph if their sets of kernel names are equal. The shorter sequence must also occur in
+    order in the longer one. If the recorder numbers graph nodes, they must also share a node.
     """
     graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
     graph_kernels = np.flatnonzero(np.isin(trace.launches, graphs) & (trace.kind[trace.device_rows] == Kind.KERNEL))
@@ -230,14 +230,14 @@ def cut_overflowed(trace: Trace) -> None:
         trace: Any trace from which nothing has been computed yet; the function changes ends.
     """
     work = trace.device_rows
-    place = np.flatnonzero(trace.end[work] > trace.start[work])
-    rows = work[place]
+    index = np.flatnonzero(trace.end[work] > trace.start[work])
+    rows = work[index]
     following = rows[1:]
     holds = (trace.thread[rows[:-1]] == trace.thread[following]) & (trace.start[rows[:-1]] < trace.start[following])
     holders = np.flatnonzero(holds & (trace.end[following] <= trace.end[rows[:-1]]))
     if not len(holders):
         return
-    owner, launch = device.owners(trace)[place], trace.launches[place]
+    owner, launch = device.owners(trace)[index], trace.launches[index]
     is_wrong = np.zeros(len(holders), np.bool_)
     for inner in (holders + 1, _last_begun(trace, rows, holders)):
         is_other = (launch[holders] >= 0) & (launch[inner] >= 0) & (launch[inner] != launch[holders])

@@ -171,9 +171,9 @@ def _correct_validations(written: Spans, groups: list[Spans], hints: list[Spans]
     marks = _mark_order(written, [*groups, *hints])
     classified = validations.classify([part for *_, part in marks], [group for _, group, *_ in marks])
     corrected = [list(spans.part) for spans in groups]
-    for (_, group, place, _), part in zip(marks, classified, strict=True):
+    for (_, group, index, _), part in zip(marks, classified, strict=True):
         if 0 <= group < len(groups):
-            corrected[group][place] = part
+            corrected[group][index] = part
     return [spans._replace(part=part) for spans, part in zip(groups, corrected, strict=True)]
 
 
@@ -189,8 +189,8 @@ def _mark_order(written: Spans, groups: list[Spans]) -> list[tuple[int, int, int
         if group:
             hidden |= intervals.covers(groups[0].moments, spans.start)
         marks += [
-            (begin, group, place, spans.part[place])
-            for place, (begin, hides) in enumerate(zip(spans.start.tolist(), hidden.tolist(), strict=True))
+            (begin, group, index, spans.part[index])
+            for index, (begin, hides) in enumerate(zip(spans.start.tolist(), hidden.tolist(), strict=True))
             if not hides
         ]
     labels_by_start = zip(written.start.tolist(), written.part, strict=True)

@@ -26,11 +26,11 @@ class Nesting(NamedTuple):
     """Time outside its children, in ns. Over a thread, own times sum to the union of its slices."""
 
 
-_FEW_CROSSINGS: Final = 8
+_MAX_CROSSED_PASSES: Final = 8
 """Maximum total length of crossed slices, in passes over the thread, before slices are nested individually."""
 
 
-_NEAR: Final = 50
+_MAX_SINGLE_PARENTS: Final = 50
 """Number of parents to follow individually before a faster method takes over."""
 
 
@@ -71,7 +71,7 @@ def _cut(start: Ints, end: Ints) -> Ints | None:
     after, last = holding + 1, last[holding]
     crossed = highest(end, after, last) > end[holding]
     after, width = after[crossed], (last - after)[crossed]
-    if width.sum() > _FEW_CROSSINGS * len(start):
+    if width.sum() > _MAX_CROSSED_PASSES * len(start):
         return None
     row = holding[crossed]
     # the slices that begin in each crossed slice, concatenated; the first longer slice crosses it
@@ -176,7 +176,7 @@ def nearest(parent: Ints, entry: Ints, is_selected: Flags) -> Ints:
     holder: Ints = entry.copy()
     pending = np.flatnonzero(holder >= 0)
     pending = pending[~is_selected[holder[pending]]]
-    for _ in range(_NEAR):
+    for _ in range(_MAX_SINGLE_PARENTS):
         if not len(pending):
             return holder
         holder[pending] = parent[holder[pending]]
@@ -202,8 +202,8 @@ def last_begun(thread: Column, start: Ints, query_thread: Column, time: Ints) ->
     begin, end = (np.searchsorted(thread, numbers + more).tolist() for more in (0, 1))
     for first, last, (a, b) in zip(begin, end, pairwise(edges), strict=True):
         queries = order[a:b]
-        place = first + np.searchsorted(start[first:last], time[queries], "right") - 1
-        last_started[queries] = np.where(place >= first, place, -1)
+        index = first + np.searchsorted(start[first:last], time[queries], "right") - 1
+        last_started[queries] = np.where(index >= first, index, -1)
     return last_started
 
 
@@ -217,7 +217,7 @@ def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:
     """
     holder: Ints = entry.copy()
     ended = np.flatnonzero((holder >= 0) & (nesting.end[holder] < time)) if len(nesting.end) else holder[:0]
-    for _ in range(_NEAR):
+    for _ in range(_MAX_SINGLE_PARENTS):
         if not len(ended):
             return holder
         holder[ended] = nesting.parent[holder[ended]]

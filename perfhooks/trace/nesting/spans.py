@@ -41,7 +41,7 @@ class Spans(NamedTuple):
     def joined(self, *more: Spans) -> Spans:
         """Return these and further intervals, sorted."""
         sources = (self, *more)
-        start, end = (np.concatenate([spans[place] for spans in sources]) for place in (0, 1))
+        start, end = (np.concatenate([spans[index] for spans in sources]) for index in (0, 1))
         return _in_order(start, end, [part for spans in sources for part in spans.part])
 
     def innermost(self) -> dict[str, Intervals]:
@@ -81,4 +81,4 @@ def layered(layers: tuple[Spans, ...], parts: tuple[str, ...]) -> dict[str, Inte
 
 def _in_order(start: Ints, end: Ints, part: list[str]) -> Spans:
     order = np.lexsort((-end, start))
-    return Spans(start[order], end[order], [part[place] for place in order.tolist()])
+    return Spans(start[order], end[order], [part[index] for index in order.tolist()])

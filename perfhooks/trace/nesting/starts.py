@@ -76,8 +76,8 @@ def _loading_intervals(trace: Trace) -> Intervals:
 def _preparing_calls(trace: Trace) -> Ints:
     """Return the long calls on an idle device before their thread launches the first run of a kernel.
 
-    A call that is equally long before a later run of the kernel prepares every run, so it is not part of the start.
-    Calls that wait for the device or have device work are excluded.
+    Calls that are equally long before later runs of the kernel are excluded, because they prepare every run. Calls that
+    wait for the device or have device work are excluded.
     """
     calls = trace.rows(Kind.RUNTIME)
     unknown = np.append(missing_work.unknown(trace).wall, False)
@@ -90,13 +90,13 @@ def _preparing_calls(trace: Trace) -> Ints:
     launches, kernel, is_first = _launched_kernels(trace)
     if not len(launches):
         return launches
-    place = np.searchsorted(launches, calls)  # slices are sorted by thread and time
-    following = np.append(launches, -1)[place]
+    index = np.searchsorted(launches, calls)  # slices are sorted by thread and time
+    following = np.append(launches, -1)[index]
     has_launch = (following >= 0) & (trace.thread[following] == trace.thread[calls])
-    calls, place = calls[has_launch], place[has_launch]
-    by_name_and_kernel = groups(trace.name[calls], kernel[place])
-    repeats = np.bincount(by_name_and_kernel.of, weights=~is_first[place], minlength=len(by_name_and_kernel.first))
-    first_calls: Ints = calls[is_first[place] & (repeats[by_name_and_kernel.of] == 0)]
+    calls, index = calls[has_launch], index[has_launch]
+    by_name_and_kernel = groups(trace.name[calls], kernel[index])
+    repeats = np.bincount(by_name_and_kernel.of, weights=~is_first[index], minlength=len(by_name_and_kernel.first))
+    first_calls: Ints = calls[is_first[index] & (repeats[by_name_and_kernel.of] == 0)]
     return first_calls
 
 

@@ -70,8 +70,8 @@ def step_of(steps: MarkedSteps, time: Ints) -> Ints:
     """Return the step that contains each time, or -1; the later one if two overlap."""
     if not len(steps.start):
         return np.full(len(time), -1, np.int64)
-    place = np.searchsorted(steps.start, time, "right") - 1
-    return np.where((place >= 0) & (time < steps.end[place]), place, -1)
+    index = np.searchsorted(steps.start, time, "right") - 1
+    return np.where((index >= 0) & (time < steps.end[index]), index, -1)
 
 
 def per_step(steps: MarkedSteps, time: Ints) -> Ints:

@@ -17,9 +17,9 @@ WRITTEN: Final = -1
 def classify(parts: list[str], groups: list[int]) -> list[str]:
     """Return the corrected parts of one thread's marks, given in order of their starts.
 
-    * A call in evaluation mode without gradients is a validation if no backward pass follows and it belongs to a batch
-      of a loader or a loss is computed from it. Any other call belongs to the forward pass: a teacher, a reference
-      model, a target network, a rollout, a sample.
+    * A call in evaluation mode without gradients is a validation if no backward pass follows. It must also use a batch
+      of a loader, or a loss must be computed from it. Any other call belongs to the forward pass: a teacher, a
+      reference model, a target network, a rollout, a sample.
     * A fetch or a copy belongs to the following call. The last fetch of a validation gets no batch, so it has no call:
       it is the first of several fetches after the validation.
 
@@ -30,21 +30,21 @@ def classify(parts: list[str], groups: list[int]) -> list[str]:
     corrected = _demote_inference_calls(parts, groups)
     following: str | None = None
     has_fetch = False
-    for place in range(len(corrected) - 1, -1, -1):
-        part = corrected[place]
+    for index in range(len(corrected) - 1, -1, -1):
+        part = corrected[index]
         if part in _CALLS:
             following, has_fetch = part, False
-        elif part in (labels.DATA, labels.TRANSFER) and groups[place] != WRITTEN:
-            is_last_fetch = part == labels.DATA and has_fetch and _previous_call(corrected, place) == labels.VALIDATION
+        elif part in (labels.DATA, labels.TRANSFER) and groups[index] != WRITTEN:
+            is_last_fetch = part == labels.DATA and has_fetch and _previous_call(corrected, index) == labels.VALIDATION
             if is_last_fetch or following == labels.VALIDATION:
-                corrected[place] = labels.VALIDATION
+                corrected[index] = labels.VALIDATION
         has_fetch |= part == labels.DATA
     return corrected
 
 
-def _previous_call(parts: list[str], place: int) -> str | None:
+def _previous_call(parts: list[str], position: int) -> str | None:
     """Return the call before a mark, if no fetch is between them."""
-    earlier = (parts[index] for index in range(place - 1, -1, -1))
+    earlier = (parts[index] for index in range(position - 1, -1, -1))
     return next((part for part in earlier if part in (*_CALLS, labels.DATA)), None)
 
 
@@ -53,31 +53,31 @@ def _demote_inference_calls(parts: list[str], groups: list[int]) -> list[str]:
     corrected = list(parts)
     has_fetch = fetched_since = False
     previous: str | None = None
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if part == LOSS:
             continue
         if part == labels.DATA:
             has_fetch = fetched_since = True
         elif part == labels.OPTIMIZER:
             has_fetch, previous = False, part
-        elif part == labels.VALIDATION and groups[place] != WRITTEN:
+        elif part == labels.VALIDATION and groups[index] != WRITTEN:
             continues = previous == labels.VALIDATION and fetched_since
-            has_source = has_fetch or _has_loss(parts, place)
-            following = _next_event(parts, place) if has_fetch else _next_event(parts, place, labels.FORWARD)
+            has_source = has_fetch or _has_loss(parts, index)
+            following = _next_event(parts, index) if has_fetch else _next_event(parts, index, labels.FORWARD)
             validates = continues or (has_source and following != labels.BACKWARD)
-            corrected[place] = part if validates else labels.FORWARD
+            corrected[index] = part if validates else labels.FORWARD
         if part in (*_CALLS, labels.BACKWARD):
-            previous, fetched_since = corrected[place], False
+            previous, fetched_since = corrected[index], False
     return corrected
 
 
-def _has_loss(parts: list[str], place: int) -> bool:
+def _has_loss(parts: list[str], index: int) -> bool:
     """Return whether the next mark other than a transfer is a loss."""
-    return next((part for part in islice(parts, place + 1, None) if part != labels.TRANSFER), None) == LOSS
+    return next((part for part in islice(parts, index + 1, None) if part != labels.TRANSFER), None) == LOSS
 
 
-def _next_event(parts: list[str], place: int, *more: str) -> str | None:
+def _next_event(parts: list[str], position: int, *more: str) -> str | None:
     """Return the first fetch, backward pass, update, or one of the given parts after a mark."""
     ends = (labels.DATA, labels.BACKWARD, labels.OPTIMIZER, *more)
-    later = (parts[index] for index in range(place + 1, len(parts)))
+    later = (parts[index] for index in range(position + 1, len(parts)))
     return next((part for part in later if part in ends), None)

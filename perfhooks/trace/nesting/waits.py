@@ -70,7 +70,7 @@ def copy_kinds(trace: Trace, rows: Ints) -> dict[str, list[str | None]]:
         kind, source, target = match.groups() if match else (None, None, None)
         parts[name] = (kind, source and source.lower(), target and target.lower())
     by_row = [parts[name] for name in trace.name[rows].tolist()]
-    return {key: [values[place] for values in by_row] for place, key in enumerate(("kind", "source", "target"))}
+    return {key: [values[index] for values in by_row] for index, key in enumerate(("kind", "source", "target"))}
 
 
 def _may_block(trace: Trace, rows: Ints) -> Flags:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 CATEGORIES: Final = work_kinds.KINDS
-_PLACES: Final = {kind: place for place, kind in enumerate(CATEGORIES)}
-GEMMS, CONVOLUTION, ATTENTION = (_PLACES[kind] for kind in ("gemms", "convolution", "attention"))
-ELEMENTWISE, REDUCTION, INDEXING = (_PLACES[kind] for kind in ("elementwise", "reduction", "indexing"))
-QUANTISATION, COMMUNICATION, COPIES = (_PLACES[kind] for kind in ("quantisation", "communication", "copies"))
-OPTIMIZER, OTHER = (_PLACES[kind] for kind in ("optimizer", "other"))
+_INDEX_OF: Final = {kind: index for index, kind in enumerate(CATEGORIES)}
+GEMMS, CONVOLUTION, ATTENTION = (_INDEX_OF[kind] for kind in ("gemms", "convolution", "attention"))
+ELEMENTWISE, REDUCTION, INDEXING = (_INDEX_OF[kind] for kind in ("elementwise", "reduction", "indexing"))
+QUANTISATION, COMMUNICATION, COPIES = (_INDEX_OF[kind] for kind in ("quantisation", "communication", "copies"))
+OPTIMIZER, OTHER = (_INDEX_OF[kind] for kind in ("optimizer", "other"))
 
-_NAMED: Final = 3
+_MAX_NAMES: Final = 3
 """Maximum number of names in a category."""
 
 _NODE: Final = re.compile(rf"^(?:.*[: ])?{ranges.BACKWARD_CLASS}")
@@ -78,8 +78,8 @@ def table(trace: Trace) -> pl.DataFrame:
        forward operator;
     5. by its own name, otherwise ``other``.
 
-    ``calls`` is the number of operators on the host, ``host_ms`` their time on their threads without nested operators,
-    by the same rules, and ``host_percent`` its percentage. These rows sum to the time in which any operator ran, for
+    ``calls`` is the number of operators on the host, by the same rules. ``host_ms`` is their time on their threads
+    without nested operators, ``host_percent`` its percentage. These rows sum to the time in which any operator ran, for
     each thread.
 
     Device columns are null if no device was traced, host columns if no operator was traced.
@@ -123,7 +123,7 @@ def of_work(trace: Trace) -> Column:
     unknown = (category == OTHER) | (category == COMMUNICATION)
     kernels = intervals.distinct(trace.name[work[unknown]])
     by_name = np.full(len(trace.names) + 1, OTHER, np.int8)
-    by_name[kernels] = [_PLACES[work_kinds.of_kernel(trace.names[kernel])] for kernel in kernels.tolist()]
+    by_name[kernels] = [_INDEX_OF[work_kinds.of_kernel(trace.names[kernel])] for kernel in kernels.tolist()]
     category = np.where(unknown, by_name[trace.name[work]], category)
     launch = np.where(trace.launches >= 0, trace.launches, owner)
     updates = (launch >= 0) & (category != ATTENTION) & _is_updating(trace, launch)
@@ -178,7 +178,7 @@ def _categories_of_names(trace: Trace) -> Column:
     """Return the category of each operator name, and `OTHER` for other names."""
     numbers = trace.names_of(Kind.OP)
     category = np.full(len(trace.names), OTHER, np.int8)
-    category[numbers] = [_PLACES[work_kinds.of_operator(_forward_name(trace.names[number]))] for number in numbers]
+    category[numbers] = [_INDEX_OF[work_kinds.of_operator(_forward_name(trace.names[number]))] for number in numbers]
     return category
 
 
@@ -214,7 +214,7 @@ def _costliest_names(trace: Trace, costs: _Costs) -> list[str | None]:
     pairs = groups(costs.category, costs.name)
     category, name, span = costs.category[pairs.first], costs.name[pairs.first], pairs.summed(costs.span)
     costliest: list[list[str]] = [[] for _ in CATEGORIES]
-    for place in np.lexsort((name, -span)).tolist():
-        if len(costliest[category[place]]) < _NAMED:
-            costliest[category[place]].append(trace.names[name[place]])
+    for index in np.lexsort((name, -span)).tolist():
+        if len(costliest[category[index]]) < _MAX_NAMES:
+            costliest[category[index]].append(trace.names[name[index]])
     return [", ".join(names) or None for names in costliest]

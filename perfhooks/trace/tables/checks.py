@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 SEVERITIES: Final = ("error", "warning", "info")
 """Severities, gravest first: numbers are wrong or missing; numbers may be wrong or missing; useful to know."""
 
-_NOTABLE: Final = 0.01  # fraction of the window
-_HEAVY: Final = 0.05
-_MOSTLY: Final = 0.5  # fraction of the steps' time
-_TAIL: Final = 8  # kernel launches without a kernel at the end of a window
+_MIN_INFO_RATIO: Final = 0.01  # fraction of the window
+_MIN_WARNING_RATIO: Final = 0.05
+_MIN_START_RATIO: Final = 0.5  # fraction of the steps' time
+_MIN_TAIL_LAUNCHES: Final = 8  # kernel launches without a kernel at the end of a window
 
 _COUNTS: Final = re.compile(
     r"(Out-of-range|Invalid ext correlations|CPU GPU out-of-order|CUPTI stopped early\?) = (\d{1,18})"
 )
 _STOPPED: Final = re.compile(r"(?:collection|tracing|profiling|CUPTI).{0,60}stopp(?:ed|ing) early", re.IGNORECASE)
-_LIMIT: Final = 2**62
+_MAX_COUNT: Final = 2**62
 _RANGES: Final = "cuda_profiler_range"
 _BUFFERS: Final = "Buffer Request"
 
@@ -72,8 +72,8 @@ def table(trace: Trace) -> pl.DataFrame:
     * ``recorded-a-start``: at least half of the steps' time is one-time work (`starts.by_kind`), for example compiling
       and loading kernels; the window does not show later steps.
     * ``launched-before-window``: work launched before the recording (`device.before_window`); it belongs to no step.
-    * ``kernels-without-launch``: other work whose correlation no call has. It is info below 1%, and info if no calls
-      were recorded, because work then counts in the step in which it ran.
+    * ``kernels-without-launch``: other work whose correlation no call has. It is info below 1%. It is also info if no
+      calls were recorded, because work then counts in the step in which it ran.
     * ``clocks-apart``: host and devices have different clocks.
     * ``kernels-before-launch``: work that began before its call: the clocks of host and device disagree.
     * ``nested-kernels``: work nested in other work of its stream; counted once.
@@ -117,7 +117,7 @@ def _check_log(trace: Trace) -> Iterator[Check]:
         yield Check("error", "device-stopped", 1, text, stopped[0] if stopped else "log of the trace")
     for name, (severity, text) in _DROPPED.items():
         if name in counts:
-            yield Check(severity, "records-dropped", min(counts[name], _LIMIT), f"{name} = {counts[name]}: {text}")
+            yield Check(severity, "records-dropped", min(counts[name], _MAX_COUNT), f"{name} = {counts[name]}: {text}")
     warned = [line for key in ("WARNING", "ERROR") for line in _log_lines(trace.metadata.get(key))]
     if warned:
         yield Check("info", "log-warnings", len(warned), "the recorder logged warnings", warned[0])
@@ -151,7 +151,7 @@ def _check_launches(trace: Trace) -> Iterator[Check]:
         return
     complete = calls[~np.isin(calls, lost)]
     tail = lost[trace.start[lost] > trace.start[complete].max(initial=np.iinfo(np.int64).min)]
-    if len(tail) >= _TAIL:
+    if len(tail) >= _MIN_TAIL_LAUNCHES:
         text = f"the last {len(tail)} launches have no kernel: the device was not recorded to the end"
         yield Check("error", "device-stopped", len(tail), text, _describe_first(trace, tail))
         lost = lost[~np.isin(lost, tail)]
@@ -312,13 +312,13 @@ def _check_overhead(trace: Trace) -> Iterator[Check]:
     if len(buffers):
         time_ns, share = _time_and_ratio(trace, buffers, window)
         text = f"the recorder waited for memory, for {words.ms(time_ns * MS)} ({words.share(share)} of the steps)"
-        severity = "warning" if share >= _NOTABLE else "info"
+        severity = "warning" if share >= _MIN_INFO_RATIO else "info"
         yield Check(severity, "buffer-requests", len(buffers), text, _describe_first(trace, buffers))
     time_ns, share = _time_and_ratio(trace, inside, window)
-    if window_ns and share >= _NOTABLE:
+    if window_ns and share >= _MIN_INFO_RATIO:
         names = ", ".join(sorted({trace.names[name] for name in trace.name[inside]}))
         text = f"{words.ms(time_ns * MS)} ({words.share(share)} of the steps) went into {names}"
-        severity = "warning" if share >= _HEAVY else "info"
+        severity = "warning" if share >= _MIN_WARNING_RATIO else "info"
         yield Check(severity, "profiler-overhead", len(inside), text, _describe_first(trace, inside))
 
 
@@ -327,7 +327,7 @@ def _check_start(trace: Trace) -> Iterator[Check]:
     window = intervals.union(marks.start, marks.end)
     by_kind = {name: intervals.intersect(moments, window) for name, moments in starts.by_kind(trace).items()}
     one_time_ns, window_ns = intervals.total(intervals.joined(*by_kind.values())), intervals.total(window)
-    if window_ns and one_time_ns >= _MOSTLY * window_ns:
+    if window_ns and one_time_ns >= _MIN_START_RATIO * window_ns:
         details = ", ".join(
             f"{words.ms(intervals.total(kind_moments) * MS)} of {name}"
             for name, kind_moments in by_kind.items()
@@ -379,5 +379,5 @@ def _describe_first(trace: Trace, rows: Ints) -> str:
     return f"{since_start(trace, trace.start[row]):.6g} ms: {trace.names[trace.name[row]]}"
 
 
-def _describe_step(trace: Trace, marks: step_marks.MarkedSteps, place: int) -> str:
-    return f"{since_start(trace, marks.start[place]):.6g} ms: step {marks.number[place]}"
+def _describe_step(trace: Trace, marks: step_marks.MarkedSteps, index: int) -> str:
+    return f"{since_start(trace, marks.start[index]):.6g} ms: step {marks.number[index]}"

@@ -134,8 +134,8 @@ def operators(trace: Trace) -> list[str | None]:
         owner[has_owner[outer]] = holder[outer]
     names: list[str | None] = [None] * len(rows)
     is_named = (owner >= 0) & ((trace.kind[owner] == Kind.OP) | np.isin(owner, named))
-    for place, row in zip(on_device[is_named].tolist(), owner[is_named].tolist(), strict=True):
-        names[place] = trace.name_of(row)
+    for index, row in zip(on_device[is_named].tolist(), owner[is_named].tolist(), strict=True):
+        names[index] = trace.name_of(row)
     return names
 
 

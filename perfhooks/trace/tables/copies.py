@@ -39,10 +39,10 @@ def table(trace: Trace) -> pl.DataFrame:
     Kineto's name of the copy. ``device`` and ``stream`` are where it ran, ``bytes`` is its size, ``duration_ms`` its
     duration. ``gb_per_s`` = bytes / duration, in 10^9 bytes per second.
 
-    ``blocking`` says whether the host waited for the copy. It did if the call always waits (plain ``cudaMemcpy``), if
-    pageable memory blocked the call (`waits.blocking`), or if the operator waited for the device after the call.
-    ``host_ms`` is the time of the call, including the wait. Both are null if the launch is unknown. ``host_ms`` is also
-    null for copies in a graph, because the graph's call includes other work. ``operator`` is the launching operator.
+    ``blocking`` says whether the host waited for the copy. Either the call always waits (plain ``cudaMemcpy``), or
+    pageable memory blocked it (`waits.blocking`), or the operator waited for the device after it. ``host_ms`` is the
+    time of the call, including the wait. Both are null if the launch is unknown. ``host_ms`` is also null for copies in
+    a graph, because the graph's call includes other work. ``operator`` is the launching operator.
 
     Args:
         trace: Any trace.

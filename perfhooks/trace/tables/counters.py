@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _UNIT: Final = re.compile(r"\s*\(([^()]{1,12})\)$")
 """Unit in a counter name: ``Power (W)``, as torch's next recorder and rocprof write it."""
-_ENOUGH: Final = 0.999
+_MIN_COVERAGE: Final = 0.999
 """Minimum fraction of a step covered by samples. Below 1, because a sample may arrive slightly late."""
 
 ACTIVITY: Final = {"SM Active (%)": "SM active", "DRAM BW (%)": "DRAM", "HBM BW (%)": "DRAM"}
@@ -94,7 +94,7 @@ def table(trace: Trace) -> pl.DataFrame:
 
     ``mean`` is the mean over the covered time of the step, ``covered_ms``. ``min``, ``max`` and ``samples`` (their
     number) refer to the samples valid in the step. ``integral`` is in the unit times seconds: for power in W it is the
-    energy of the step in joules. It is null if samples do not cover the whole step (`_ENOUGH`).
+    energy of the step in joules. It is null if samples do not cover the whole step (`_MIN_COVERAGE`).
 
     Args:
         trace: Any trace.
@@ -188,7 +188,7 @@ def over_time(trace: Trace, counting: Flags, points: int) -> OverTime:
         for series in _series(trace)
     ]
     return OverTime(
-        [marks.number[place] for place in shown.tolist() for _ in range(sections)],
+        [marks.number[index] for index in shown.tolist() for _ in range(sections)],
         since_start(trace, begin).tolist(),
         since_start(trace, end).tolist(),
         [lane for lane in lanes if any(mean is not None for mean in lane.mean)],
@@ -211,16 +211,16 @@ def _values_in(series: _Series, start: Ints, end: Ints) -> Iterator[dict[str, An
     first = np.searchsorted(series.ends, start, "right")
     last = np.searchsorted(series.time, end, "left")
     unit = _UNIT.search(series.name)
-    place = {"counter": series.name, "unit": unit and unit[1], "device": None if series.device < 0 else series.device}
+    index = {"counter": series.name, "unit": unit and unit[1], "device": None if series.device < 0 else series.device}
     spans = zip(areas.tolist(), covers.tolist(), (end - start).tolist(), first.tolist(), last.tolist(), strict=True)
     for area, covered, span, begin, finish in spans:
         values = series.value[begin:finish]
-        yield place | {
+        yield index | {
             "kernel": None,
             "samples": len(values) if covered > 0 else 0,
             "mean": area / covered if covered > 0 else None,
             "min": values.min() if len(values) else None,
             "max": values.max() if len(values) else None,
-            "integral": area * 1e-9 if covered >= _ENOUGH * span else None,
+            "integral": area * 1e-9 if covered >= _MIN_COVERAGE * span else None,
             "covered_ms": covered * MS,
         }

@@ -64,16 +64,16 @@ _BLOCKED_NS: Final = 50_000
 """Minimum time of a launch that waited for the queue, in ns. A launch takes 5 to 10 us; HolisticTraceAnalysis calls
 50 us an outlier."""
 
-_PARTS: Final = (
+_PART_CAUSES: Final = (
     *((labels.DATA, DATA), (labels.VALIDATION, VALIDATION), (labels.CHECKPOINT, CHECKPOINT)),
     (labels.COMMUNICATION, RANKS),
 )
-_OF_THREADS: Final = (OPERATORS, CODE, CALLS, NOTHING, LAUNCHING)
+_THREAD_CAUSES: Final = (OPERATORS, CODE, CALLS, NOTHING, LAUNCHING)
 """Causes from the innermost slice of a thread, which the part of the step around it can replace."""
 _STREAM_WAITS: Final = "Stream Wait Event"
-_FAR: Final = 2**62
+_INFINITY: Final = 2**62
 ALL: Final = -1
-"""Device number that stands for all devices together."""
+"""Device number for all devices together."""
 
 
 class Idle(NamedTuple):
@@ -150,8 +150,8 @@ def work(trace: Trace, number: int = ALL) -> np.ndarray[tuple[int, int], np.dtyp
     start, end = np.maximum(trace.start[rows], marks.start[step]), np.minimum(trace.end[rows], marks.end[step])
     kind, is_own = device.classes(trace)[selected], step >= 0
     columns, covered = [], intervals.nothing()
-    for place in range(len(device.CLASSES)):
-        in_class = is_own & (kind == place)
+    for index in range(len(device.CLASSES)):
+        in_class = is_own & (kind == index)
         combined = intervals.joined(covered, intervals.union(start[in_class], end[in_class]))
         columns.append(_within_steps(combined, marks) - _within_steps(covered, marks))
         covered = combined
@@ -195,10 +195,10 @@ def span(trace: Trace) -> Span:
 def idle(trace: Trace, number: int = ALL) -> Idle:
     """Return the idle intervals of each step with their causes.
 
-    The next work ends an idle interval. Before its launch began, the cause is what the launching thread did, by its
-    innermost slice. During the launch, the cause is ``launching``. After the launch, the first 10 us (`LATENCY_NS`) are
-    ``start latency``. The time after that is ``waiting for other work`` if ``enable_cuda_sync_events`` recorded that
-    the stream waits for an event. Otherwise its cause is unknown::
+    The next work ends an idle interval. Before its launch began, the cause is the innermost slice of the launching
+    thread. During the launch, the cause is ``launching``. After the launch, the first 10 us (`LATENCY_NS`) are ``start
+    latency``. The time after that is ``waiting for other work`` if ``enable_cuda_sync_events`` recorded that the stream
+    waits for an event. Otherwise its cause is unknown::
 
 
         host      --|-- what the thread did --|launch|
@@ -236,7 +236,7 @@ def idle(trace: Trace, number: int = ALL) -> Idle:
     )
     causes = causes.taken(np.argsort(causes.start, kind="stable"))
     one_time = [(CAUSES.index(name), moments) for name, moments in starts.by_kind(trace).items()]
-    causes = cause_intervals.reclassify(causes, one_time, of=(*_OF_THREADS, SYNC, MEMORY, FULL))
+    causes = cause_intervals.reclassify(causes, one_time, of=(*_THREAD_CAUSES, SYNC, MEMORY, FULL))
     return Idle(
         *(causes.start, causes.end, gaps.step[causes.of], _places_in_step(trace, gaps, marks, selected)[causes.of]),
         *(causes.cause, causes.row, gaps.following[causes.of]),
@@ -255,9 +255,9 @@ def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     time = np.concatenate([launched, started])
     change = np.concatenate([np.ones(len(launched), np.int64), np.full(len(started), -1)])
     order = np.argsort(time, kind="stable")
-    time, depth = np.append(time[order], _FAR), np.cumsum(change[order])
+    time, depth = np.append(time[order], _INFINITY), np.cumsum(change[order])
     columns = []
-    for least, most in ((1, FEW), (FEW + 1, FULL_QUEUE - 1), (FULL_QUEUE, _FAR)):
+    for least, most in ((1, FEW), (FEW + 1, FULL_QUEUE - 1), (FULL_QUEUE, _INFINITY)):
         in_range = (depth >= least) & (depth <= most)
         columns.append(_within_steps(intervals.union(time[:-1][in_range], time[1:][in_range]), marks))
     return np.stack([marks.end - marks.start - sum(columns), *columns], axis=1)
@@ -265,16 +265,16 @@ def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
 
 def _time_per_step(moments: Intervals, time: Ints, count: int) -> Ints:
     """Return the time of each step in intervals that are numbered by step and index in ``time``, in ns."""
-    step, place = np.divmod(moments, len(time))
-    return summed(step[:, 0], time[place[:, 1]] - time[place[:, 0]], count)
+    step, index = np.divmod(moments, len(time))
+    return summed(step[:, 0], time[index[:, 1]] - time[index[:, 0]], count)
 
 
 def _work_extents(step: Ints, start: Ints, end: Ints, count: int) -> tuple[Ints, Ints]:
     """Return the first and the last time of each step's work; 0 for steps without work."""
-    first, last = np.full(count, _FAR), np.full(count, -_FAR)
+    first, last = np.full(count, _INFINITY), np.full(count, -_INFINITY)
     np.minimum.at(first, step, start)
     np.maximum.at(last, step, end)
-    return np.where(first < _FAR, first, 0), np.where(last > -_FAR, last, 0)
+    return np.where(first < _INFINITY, first, 0), np.where(last > -_INFINITY, last, 0)
 
 
 def _within_steps(moments: Intervals, marks: step_marks.MarkedSteps) -> Ints:
@@ -409,11 +409,13 @@ def _later_nodes(trace: Trace, selected: Ints) -> Ints:
 def _places_in_step(trace: Trace, gaps: _Gaps, marks: step_marks.MarkedSteps, selected: Ints) -> Column:
     """Return the position of each idle interval in its step."""
     rows, own_step = trace.device_rows[selected], step_marks.step_of(marks, device.launch_times(trace)[selected])
-    first, last = np.full(len(marks.start) + 1, _FAR), np.full(len(marks.start) + 1, -_FAR)
+    first, last = np.full(len(marks.start) + 1, _INFINITY), np.full(len(marks.start) + 1, -_INFINITY)
     np.minimum.at(first, own_step, trace.start[rows])  # the last entry serves work of no step
     np.maximum.at(last, own_step, trace.end[rows])
     first, last = first[gaps.step], last[gaps.step]
-    return np.where(first < _FAR, np.select([gaps.end <= first, gaps.begin >= last], [0, 2], 1), -1).astype(np.int8)
+    return np.where(first < _INFINITY, np.select([gaps.end <= first, gaps.begin >= last], [0, 2], 1), -1).astype(
+        np.int8
+    )
 
 
 def _by_host_activity(trace: Trace, gaps: CauseIntervals, thread: Ints, main: Ints) -> list[CauseIntervals]:
@@ -462,10 +464,10 @@ def _by_thread_activity(trace: Trace, gaps: CauseIntervals, thread: Ints) -> Cau
         garbage = trace.named(Kind.PYTHON, names=(ranges.GARBAGE,))
         collecting = intervals.of_slices(trace, garbage[trace.thread[garbage] == number])
         moments = parts.of_thread(trace, number)
-        layers = [(GARBAGE, collecting), *((code, moments[part]) for part, code in _PARTS)]
+        layers = [(GARBAGE, collecting), *((code, moments[part]) for part, code in _PART_CAUSES)]
         intervals_by_thread.append(
             cause_intervals.reclassify(
-                CauseIntervals(selected.astype(np.int32)[of], start, end, cause, row), layers, of=_OF_THREADS
+                CauseIntervals(selected.astype(np.int32)[of], start, end, cause, row), layers, of=_THREAD_CAUSES
             )
         )
     return cause_intervals.joined(*intervals_by_thread) if intervals_by_thread else gaps

@@ -10,12 +10,13 @@ import polars as pl
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import attribution
 from perfhooks.trace.nesting import host, idle_threads, own_frames
+from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.slices import nest
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
 
-_MS: Final = 1e-6  # milliseconds in a nanosecond
+
 _SCHEMA: Final = {
     "function": pl.String,
     "calls": pl.Int64,
@@ -74,9 +75,9 @@ def table(trace: Trace) -> pl.DataFrame:
     columns = {
         "function": parts[2].fill_null(name),
         "calls": by_function["calls"],
-        "self_ms": by_function["own"] * _MS,
-        "total_ms": by_function["span"] * _MS,
-        "mean_ms": by_function["span"] * _MS / by_function["calls"],
+        "self_ms": by_function["own"] * MS,
+        "total_ms": by_function["span"] * MS,
+        "mean_ms": by_function["span"] * MS / by_function["calls"],
         "file": parts[0],
         "line": parts[1].set(by_function["place"].is_in(_names_open_at_start(trace).tolist()), None),
     }

@@ -33,8 +33,8 @@ def table(trace: Trace, selected: Flags, *, owners: Owners = ()) -> pl.DataFrame
     """List the longest intervals without device work in some steps: at most ten, the longest first.
 
     A gap ends when work begins, or at the end of the steps. ``step`` is the step in which it began; ``start_ms`` counts
-    from the first slice of the trace; ``gap_ms`` is its length. ``cause``, ``name`` and ``line`` are those of the table
-    of idle time (`perfhooks.trace.tables.idle`) with most of the gap's time, ``cause_ms``.
+    from the first slice of the trace; ``gap_ms`` is its length. ``cause``, ``name`` and ``line`` describe the cause
+    with most of the gap's time, ``cause_ms``. They are as in the table of idle time (`perfhooks.trace.tables.idle`).
 
     Args:
         trace: Any trace; without device work there are no rows.

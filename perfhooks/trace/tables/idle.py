@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Flags, Ints, Trace
     from perfhooks.trace.names.origins import Owners
 
-_NAMED: Final = (
+_CALL_CAUSES: Final = (
     *(device_time.SYNC, device_time.MEMORY, device_time.OPERATORS, device_time.CALLS),
     *(device_time.LAUNCHING, device_time.FULL, device_time.DEPENDENCY),
 )
 """Causes whose name is the called function."""
-_WORK: Final = (device_time.PENDING, device_time.UNKNOWN)
+_WORK_CAUSES: Final = (device_time.PENDING, device_time.UNKNOWN)
 """Causes whose name is the delayed work."""
-_LINED: Final = (*range(device_time.NOTHING), device_time.FULL, device_time.DEPENDENCY)
+_LINE_CAUSES: Final = (*range(device_time.NOTHING), device_time.FULL, device_time.DEPENDENCY)
 """Causes that have a line."""
 DONE: Final = (device_time.OPERATORS, device_time.CODE, device_time.CALLS)
 """Causes that a Python function can contain."""
@@ -76,11 +76,11 @@ class ExplainedIdle(NamedTuple):
     """Index into `lines`, or -1."""
     lines: list[str]
 
-    def columns_of(self, trace: Trace, place: Ints) -> dict[str, pl.Series]:
+    def columns_of(self, trace: Trace, index: Ints) -> dict[str, pl.Series]:
         """Return the columns ``cause``, ``name`` and ``line`` of some of the intervals."""
-        name, line = self.name[place], self.line[place]
+        name, line = self.name[index], self.line[index]
         return {
-            "cause": pl.Series(np.array(device_time.CAUSES)[self.idle.cause[place]], dtype=pl.String),
+            "cause": pl.Series(np.array(device_time.CAUSES)[self.idle.cause[index]], dtype=pl.String),
             "name": where(name >= 0, [[*trace.names, ""][number] for number in name.tolist()]),
             "line": where(line >= 0, [[*self.lines, ""][number] for number in line.tolist()]),
         }
@@ -94,16 +94,16 @@ def explain(trace: Trace, idle: device_time.Idle, owners: Owners) -> ExplainedId
         idle: Idle intervals of the trace.
         owners: Owners of code.
     """
-    lined = np.where(np.isin(idle.cause, _LINED), idle.row, -1)
+    lined = np.where(np.isin(idle.cause, _LINE_CAUSES), idle.row, -1)
     has_line = np.zeros(len(trace) + 1, np.bool_)
     has_line[lined] = True
     rows = np.flatnonzero(has_line[:-1])
-    place = np.full(len(trace) + 1, -1, np.int64)
-    lines, place[rows] = attribution.at_rows(trace, rows, owners)
-    line = place[lined]
-    is_named = np.isin(idle.cause, _NAMED) | (np.isin(idle.cause, _LINED) & (line < 0))
+    index = np.full(len(trace) + 1, -1, np.int64)
+    lines, index[rows] = attribution.at_rows(trace, rows, owners)
+    line = index[lined]
+    is_named = np.isin(idle.cause, _CALL_CAUSES) | (np.isin(idle.cause, _LINE_CAUSES) & (line < 0))
     row = np.where(is_named, idle.row, -1)
-    row = np.where(np.isin(idle.cause, _WORK), np.append(trace.device_rows, -1)[idle.work], row)
+    row = np.where(np.isin(idle.cause, _WORK_CAUSES), np.append(trace.device_rows, -1)[idle.work], row)
     return ExplainedIdle(idle, np.append(trace.name.astype(np.int64), -1)[row], line, lines)
 
 
@@ -125,7 +125,7 @@ def _of_device(trace: Trace, number: int, selected: Flags, by_step: bool, owners
         "device": [None if number == device_time.ALL else number] * len(first),
         "step": pl.Series([*marks.number, None], dtype=pl.Int64).gather(idle.step[first]),
         **explained.columns_of(trace, first),
-        "place": where(idle.place[first] >= 0, [device_time.PLACES[place] for place in idle.place[first].tolist()]),
+        "place": where(idle.place[first] >= 0, [device_time.PLACES[index] for index in idle.place[first].tolist()]),
         "idle_ms": nanos * MS,
         "percent": 100 * nanos / np.maximum(wall[idle.step[first]] if by_step else wall[selected].sum(), 1),
         "count": grouped.summed(np.ones(len(step), np.int64)),
@@ -164,10 +164,10 @@ def holder(trace: Trace, idle: device_time.Idle, owners: Owners = ()) -> tuple[s
     depth = by_name.summed(tree.nesting.depth[entry]) / by_name.summed(np.ones(len(entry), np.int64))
     idle_intervals = intervals.union(idle.start[is_activity], idle.end[is_activity])
     threshold = MOST * intervals.total(idle_intervals)
-    for place in sorted(np.flatnonzero(idle_in_function >= threshold).tolist(), key=lambda place: -depth[place]):
+    for index in sorted(np.flatnonzero(idle_in_function >= threshold).tolist(), key=lambda index: -depth[index]):
         inside = intervals.total(
-            intervals.intersect(intervals.of_slices(trace, frames[by_name.of == place]), idle_intervals)
+            intervals.intersect(intervals.of_slices(trace, frames[by_name.of == index]), idle_intervals)
         )
         if inside >= threshold:  # recursive calls were counted more than once
-            return trace.names[trace.name[frames[by_name.first[place]]]], inside
+            return trace.names[trace.name[frames[by_name.first[index]]]], inside
     return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BEFORE: Final = "(launched before the window)"
 """Operator of work launched before the recording."""
-_NAMED: Final = 3
+_MAX_OPERATORS: Final = 3
 """Maximum number of operators named for a kernel."""
 
 _MEASURES: Final = {
@@ -39,7 +39,7 @@ def table(trace: Trace) -> pl.DataFrame:
     name of `communication.LIBRARIES`, otherwise ``copy``, ``set`` or ``compute``; as in the table of steps. ``count``
     is the number of runs; ``total_ms``, ``mean_ms``, ``min_ms`` and ``max_ms`` are the durations, in milliseconds. The
     total is a plain sum, so kernels that ran side by side count in full. A kernel that contains other work of its
-    stream counts without it (`device.own_times`), so the kernels of a stream sum to its busy time.
+    stream counts without it (`device.own_times`). So the kernels of a stream sum to its busy time.
 
     ``occupancy_percent`` is Kineto's ``est. achieved occupancy %``, weighted by time over the work that has it; null
     without it, for example on ROCm. Kineto writes whole percents, and 0 for many large kernels.
@@ -67,7 +67,7 @@ def table(trace: Trace) -> pl.DataFrame:
         .agg(pl.col("span").sum())
         .sort("span", descending=True, maintain_order=True)
         .group_by(*keys, maintain_order=True)
-        .agg(pl.col("operator").head(_NAMED).str.join(", ").alias("operators"))
+        .agg(pl.col("operator").head(_MAX_OPERATORS).str.join(", ").alias("operators"))
     )
     return _sort_and_cast(_aggregate(work, keys).join(named, on=keys, how="left"), _SCHEMA)
 

@@ -9,12 +9,12 @@ import polars as pl
 
 from perfhooks.core.labels import AUTOMATIC, PARTS, STEP_MARK
 from perfhooks.trace.names import communication, ranges
+from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.tables import operators
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Trace
 
-_MS: Final = 1e-6  # milliseconds in a nanosecond
 
 _BEGINNINGS: Final = (
     STEP_MARK[:-1],
@@ -37,13 +37,13 @@ def table(trace: Trace) -> pl.DataFrame:
 
     One row for each name, labels of the user first, then by time. ``own`` is true for labels of the user: not of torch,
     not of a framework, and not a name of `perfhooks.core.labels.PARTS`, which the table of steps shows. ``calls`` is
-    the number of runs. ``total_ms`` is its host time with everything inside it, ``mean_ms`` the mean of one call, and
-    ``self_ms`` the total without nested labels and operators. ``percent`` is the percentage of the recorded time, from
-    the first to the last call on the host. ``device_ms`` is the device work launched in it, null if the trace has no
-    device. Nested labels and labels that run in parallel on two threads count in full, so percentages may sum to more
-    than 100.
+    the number of runs. ``total_ms`` is its host time with everything inside it, ``mean_ms`` the mean of one call.
+    ``self_ms`` is the total without nested labels and operators. ``percent`` is the percentage of the recorded time,
+    from the first to the last call on the host. ``device_ms`` is the device work launched in it, null if the trace has
+    no device. Nested labels and labels that run in parallel on two threads count in full, so percentages may sum to
+    more than 100.
 
-    The times are those of the table of operators, by the same sum.
+    The times are equal to the table of operators.
 
     Args:
         trace: Any trace.
@@ -54,7 +54,7 @@ def table(trace: Trace) -> pl.DataFrame:
 def of_operators(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     """Return the table of labels from an existing table of operators."""
     rows = rows.filter(pl.col("kind") == "annotation")
-    total, recorded = pl.col("cpu_ms"), operators.recorded(trace) * _MS
+    total, recorded = pl.col("cpu_ms"), operators.recorded(trace) * MS
     return rows.select(
         "name",
         pl.Series("own", map(_is_own, rows["name"]), dtype=pl.Boolean),
@@ -62,7 +62,7 @@ def of_operators(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         total.alias("total_ms"),
         (total / pl.col("count")).alias("mean_ms"),
         pl.col("self_cpu_ms").alias("self_ms"),
-        (100 * total / max(recorded, _MS)).alias("percent"),
+        (100 * total / max(recorded, MS)).alias("percent"),
         "device_ms",
     ).sort("own", "total_ms", descending=True, maintain_order=True)
 

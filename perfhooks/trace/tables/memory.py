@@ -32,7 +32,7 @@ _DEVICE_TYPES: Final = (
     *("cpu", "cuda", "mkldnn", "opengl", "opencl", "ideep", "hip", "fpga", "maia", "xla", "vulkan", "metal", "xpu"),
     *("mps", "meta", "hpu", "ve", "lazy", "ipu", "mtia", "privateuseone"),
 )
-_MOST_DEVICES: Final = 64
+_MAX_DEVICES: Final = 64
 """Maximum number of devices of one process; four times that of the largest machines."""
 
 _BYTES: Final = dict.fromkeys(("allocated_bytes", "reserved_bytes"), pl.Int64)
@@ -59,10 +59,10 @@ def over_time(trace: Trace) -> pl.DataFrame:
     """Return the memory of each device after every allocation and release, by device and time.
 
     ``time_ms`` counts from the first event of the trace; ``device`` is torch's name (``cpu``, ``cuda:0``).
-    ``allocated_bytes`` is the memory in use, ``reserved_bytes`` the memory that the allocator holds (null for the host,
-    for which torch has no count). Both are totals of the allocator. On a device they include allocations before the
-    recording. torch's host allocator counts only during the recording. In traces without totals (torch before 1.10),
-    ``allocated_bytes`` is the sum since the recording began.
+    ``allocated_bytes`` is the memory in use. ``reserved_bytes`` is the memory reserved by the allocator (null for the
+    host, for which torch has no count). Both are totals of the allocator. On a device they include allocations before
+    the recording. torch's host allocator counts only during the recording. In traces without totals (torch before
+    1.10), ``allocated_bytes`` is the sum since the recording began.
     """
     frames = [pl.DataFrame(schema=_OVER_TIME)]
     for usage in _usages(trace):
@@ -116,8 +116,8 @@ def peak(trace: Trace) -> pl.DataFrame:
     """Return the peak of allocated memory of each device: one row each.
 
     ``time_ms`` counts from the first event of the trace. ``step`` is the step of the peak (null outside of steps).
-    ``allocated_bytes`` is the peak; the first if several are equal. ``reserved_bytes`` is the maximum that the
-    allocator held (null for the host). Values are as in `over_time`.
+    ``allocated_bytes`` is the peak; the first if several are equal. ``reserved_bytes`` is the maximum of reserved
+    memory (null for the host). Values are as in `over_time`.
     """
     rows = []
     marks = step_marks.find(trace)
@@ -141,7 +141,7 @@ def alive_at_peak(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     ``file.py(12): function`` with its first line. A function of an installed package is added if the allocation ran in
     one (`attribution.lines`). Without a user function it is the innermost function.
 
-    All other memory at the peak is a row ``before the recording`` (with ``count`` null), so the bytes of a device sum
+    All other memory at the peak is a row ``before the recording`` (with ``count`` null). So the bytes of a device sum
     exactly to the peak of `peak`.
 
     Args:
@@ -171,7 +171,7 @@ def alive_at_peak(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
 
 @cached_per_trace
 def _usages(trace: Trace) -> Sequence[_Usage]:
-    """Return each device with memory events, at most `_MOST_DEVICES`, those with most events first."""
+    """Return each device with memory events, at most `_MAX_DEVICES`, those with most events first."""
     return list(_iterate_usages(trace))
 
 
@@ -181,10 +181,10 @@ def _iterate_usages(trace: Trace) -> Iterator[_Usage]:
     # most events have the device of the previous event, so only changes are compared
     begins = np.flatnonzero(np.append(True, (pairs[:, 1:] != pairs[:, :-1]).any(axis=0))[: pairs.shape[1]])
     devices, run = np.unique(pairs[:, begins], axis=1, return_inverse=True)
-    place = np.repeat(run.ravel(), np.diff(begins, append=pairs.shape[1]))
-    counts = np.bincount(place, minlength=devices.shape[1])
-    of_each = np.split(np.argsort(place, kind="stable"), np.cumsum(counts)[:-1])
-    for device in np.sort(np.argsort(-counts, kind="stable")[:_MOST_DEVICES]).tolist():
+    index = np.repeat(run.ravel(), np.diff(begins, append=pairs.shape[1]))
+    counts = np.bincount(index, minlength=devices.shape[1])
+    of_each = np.split(np.argsort(index, kind="stable"), np.cumsum(counts)[:-1])
+    for device in np.sort(np.argsort(-counts, kind="stable")[:_MAX_DEVICES]).tolist():
         kind, number = devices[:, device].tolist()
         device_events = of_each[device]
         with_total = device_events[events.allocated[device_events] >= 0]

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 
-_MOST: Final = 16 << 20
-_MOST_PER_SLICE: Final = 300
+_MAX_LETTERS: Final = 16 << 20
+_MAX_LETTERS_PER_SLICE: Final = 300
 """Maximum length of all module paths together, and an addition per slice. A network of 10,000 modules, 10 deep,
 needs 2 million letters; calls nested 100,000 deep would need 10^10. Regions of CUDA graphs may use the same amount
 again. Beyond it they are listed at the top level."""
 
 MODEL: Final = 0.75
 """Minimum fraction of the time inside a module that counts as the model."""
-_MODELS: Final = 3
+_MAX_MODELS: Final = 3
 _ON_HOST: Final = ("forward_ms", "backward_ms")
 _ON_DEVICE: Final = ("forward_device_ms", "backward_device_ms")
 
@@ -82,19 +82,20 @@ def table(trace: Trace) -> pl.DataFrame:
     self times of a module and of all modules below it sum exactly to its ``forward_ms``. ``forward_device_ms`` sums the
     durations of the device work launched in its calls.
 
-    ``backward_ms`` sums the time of the autograd nodes created by its forward operators, on any thread, and
-    ``backward_device_ms`` the device work that these nodes launched. A node belongs to the module in which its forward
-    operator ran. The forward-backward link of the trace shows that operator. Without a link it is the last
+    ``backward_ms`` sums the time of the autograd nodes created by its forward operators, on any thread.
+    ``backward_device_ms`` sums the device work that these nodes launched. A node belongs to the module in which its
+    forward operator ran. The forward-backward link of the trace shows that operator. Without a link it is the last
     operator with the node's sequence number, as in Kineto. ``AccumulateGrad`` has neither. autograd runs it right after
-    the node that computed the gradient, so it belongs to the module of that node, including DDP's hooks in it. Time
+    the node that computed the gradient. So it belongs to the module of that node, including DDP's hooks in it. Time
     between nodes belongs to no module. Nodes whose operator ran outside of all modules (the loss) belong to none
     either. So the sum over the outermost modules is at most autograd's time.
 
     A module that runs inside the backward pass is recomputed (activation checkpointing). This is not a call, but
     backward time of the module that requested it.
 
-    A region that ``torch.cuda.graph_annotations`` names in a CUDA graph (`device.regions`) is a row below the module
-    that replayed the graph, or at the top level. Only its device columns have values; ``autograd_phase`` decides which.
+    A region that ``torch.cuda.graph_annotations`` names in a CUDA graph (`device.regions`) has its own row. The row is
+    below the module that replayed the graph, or at the top level. Only its device columns have values;
+    ``autograd_phase`` decides which.
 
     The columns of `rates.columns` show the speed of its operators, forward and backward, and the distance from the
     limit.
@@ -124,7 +125,7 @@ def table(trace: Trace) -> pl.DataFrame:
 def model(trace: Trace, modules: pl.DataFrame) -> str | None:
     """Return the class of the outermost module that contains `MODEL` of the time; None if no module does.
 
-    If only several modules together do, for example a generator and a discriminator, all are named, at most `_MODELS`.
+    If only several modules together do, for example a generator and a discriminator, up to `_MAX_MODELS` are named.
     Wrappers of frameworks and torch.compile are skipped (`ranges.AROUND_MODELS`). The time is device time, forward and
     backward, relative to all computation without updates. If this names no module, for example during graph capture,
     host time relative to the whole recording is used. Without a device, host time relative to all modules is used.
@@ -150,7 +151,7 @@ def _dominant_modules(modules: pl.DataFrame, columns: tuple[str, ...], total_ms:
     threshold_ms = MODEL * (float(outermost["cost"].sum()) if total_ms is None else total_ms)
     classes: list[str | None] = []
     covered_ms = 0.0
-    for path, cost in outermost.select("path", "cost").head(_MODELS).iter_rows():
+    for path, cost in outermost.select("path", "cost").head(_MAX_MODELS).iter_rows():
         if cost <= 0 or covered_ms >= threshold_ms:
             break
         classes.append(_unwrapped_class(rows, path, cost))
@@ -192,8 +193,8 @@ def qualified_names(trace: Trace) -> dict[str, str]:
     qualified: dict[str, str] = {}
     for kind, names in names_by_class.items() if isinstance(names_by_class, dict) else ():
         shown = numbers.get(kind, set())
-        if isinstance(names, list) and shown == {str(place) for place in range(len(names))}:
-            qualified |= {f"{kind}_{place}": name for place, name in enumerate(names) if isinstance(name, str) and name}
+        if isinstance(names, list) and shown == {str(index) for index in range(len(names))}:
+            qualified |= {f"{kind}_{index}": name for index, name in enumerate(names) if isinstance(name, str) and name}
     return qualified
 
 
@@ -221,10 +222,10 @@ def find(trace: Trace) -> ModuleTree:
     joined_paths = host.joined(paths_of_calls.parents, node_names, "/")
     inside, count = np.flatnonzero(regions.place >= 0), len(regions.names)
     around = work[inside] + 1
-    if np.array([0, *map(len, joined_paths)])[around].sum() > _MOST + _MOST_PER_SLICE * len(trace):
+    if np.array([0, *map(len, joined_paths)])[around].sum() > _MAX_LETTERS + _MAX_LETTERS_PER_SLICE * len(trace):
         around[:] = 0
-    pairs, place = distinct(around * count + regions.place[inside])
-    work[inside] = place + len(node_names)
+    pairs, index = distinct(around * count + regions.place[inside])
+    work[inside] = index + len(node_names)
     for pair in pairs.tolist():
         module, region = divmod(pair, count)
         node_names.append(regions.names[region])
@@ -237,7 +238,7 @@ def _is_writable(trace: Trace, paths: host.Paths, shown: list[str]) -> Flags:
     """Return which entries are outside modules nested too deep to be written."""
     lengths = np.array([*map(len, shown), 0], np.int64)[paths.frames]
     depth = host.depths(paths.parents)
-    deepest = host.writable_depth(paths.parents, depth, lengths, _MOST + _MOST_PER_SLICE * len(trace))
+    deepest = host.writable_depth(paths.parents, depth, lengths, _MAX_LETTERS + _MAX_LETTERS_PER_SLICE * len(trace))
     return ~np.append(depth > deepest, False)[paths.node]
 
 
@@ -249,10 +250,10 @@ def of_slices(trace: Trace) -> tuple[list[str], Ints]:
     """
     modules, tree = find(trace), host.tree(trace)
     module = np.append(np.where(modules.backward >= 0, modules.backward, modules.forward), -1)
-    place = np.full(len(trace), -1, np.int64)
-    place[tree.row] = module[:-1]
-    place[trace.device_rows] = modules.work
-    return modules.paths, place
+    index = np.full(len(trace), -1, np.int64)
+    index[tree.row] = module[:-1]
+    index[trace.device_rows] = modules.work
+    return modules.paths, index
 
 
 def _node_modules(trace: Trace, nodes: autograd.Nodes, forward: Ints) -> Ints:

@@ -99,21 +99,21 @@ def table(
     operators without a known formula or recorded shapes.
 
     By torch's rule ``self_cpu_ms`` is not additive. A runtime call without the number of an operator, for example
-    during graph capture, has its own row and also stays in the self time of its operator. So the sum can exceed the
+    during graph capture, has its own row. It also stays in the self time of its operator. So the sum can exceed the
     elapsed time. ``exclusive_cpu_ms`` is additive: over all rows it sums to the time in which any call ran, for each
     thread.
 
     The rules of torch are in `perfhooks.trace.names.torch_rules`. This table differs if torch is wrong:
 
-    * With stacks, torch since 2.12 subtracts Python frames from the self time around them, and has no ``[memory]`` row,
-      because frames cover everything. Here frames have no influence.
+    * With stacks, torch since 2.12 subtracts Python frames from the self time around them. It then has no ``[memory]``
+      row, because frames cover everything. Here frames have no influence.
     * torch counts the extent of a label on a stream as device time of the label, in addition to its kernels. Here
       device time is device work only.
     * Work nested in other work of its stream counts once (`device.own_times`); torch adds both.
     * An operator that a dispatch mode or a tensor subclass calls again counts once. It has the operations of the inner
-      call, which are those of this rank for a distributed tensor (`redispatch.resolved`).
-    * Work without an external id (or with a wrong one, in traces before torch 2.1) belongs to the operator or label
-      that launched it. torch loses this work, and all work that a label launches without an operator.
+      call: for a distributed tensor, the operations of this rank (`redispatch.resolved`).
+    * Work without an external id belongs to the operator or label that launched it. In traces before torch 2.1 this
+      includes work with a wrong id. torch loses this work, and all work that a label launches without an operator.
 
     A call that ends on a different thread than it began on has no children in torch's table. A trace does not show
     which calls these are.
@@ -155,9 +155,9 @@ def table(
 def _redispatched(trace: Trace, group: Ints) -> Ints:
     """Return the rows of calls that a dispatcher repeats inside a call of the same table row."""
     row = _host_rows(trace).row
-    place = np.full(len(trace), -1, np.int64)
-    place[row] = np.arange(len(row))
-    inner, outer = (place[calls] for calls in redispatch.again(trace))
+    index = np.full(len(trace), -1, np.int64)
+    index[row] = np.arange(len(row))
+    inner, outer = (index[calls] for calls in redispatch.again(trace))
     is_row = (inner >= 0) & (outer >= 0)
     inner, outer = inner[is_row], outer[is_row]
     repeated: Ints = inner[group[inner] == group[outer]]
@@ -168,8 +168,8 @@ def _rate_sums(trace: Trace, host: _Rows, grouped: Groups) -> dict[str, Ints]:
     """Return the sums for `rates.columns` of each group."""
     group = np.full(len(trace), -1, np.int64)
     group[host.row] = grouped.of[: len(host.row)]
-    place, count = group[rates.calls(trace).row], len(grouped.first)
-    return {f"{_RATE}{name}": summed(place, values, count) for name, values in rates.of_calls(trace).items()}
+    index, count = group[rates.calls(trace).row], len(grouped.first)
+    return {f"{_RATE}{name}": summed(index, values, count) for name, values in rates.of_calls(trace).items()}
 
 
 @cached_per_trace
@@ -183,8 +183,8 @@ def calls(trace: Trace) -> Calls:
         order = np.lexsort((-trace.end[rows], trace.start[rows], thread))
         rows, thread = rows[order], thread[order]
         nesting = nest(thread, trace.start[rows], trace.end[rows])
-    _, place = torch_rules.shown_names(trace)
-    into = torch_rules.merged_into(nesting.parent, place[trace.name[rows]])
+    _, index = torch_rules.shown_names(trace)
+    into = torch_rules.merged_into(nesting.parent, index[trace.name[rows]])
     parent = np.where(nesting.parent >= 0, into[nesting.parent], -1) if len(rows) else nesting.parent
     return Calls(rows, parent, into, nesting.depth)
 
@@ -256,8 +256,8 @@ def _device_rows(trace: Trace) -> _Rows:
 
 def _rows(trace: Trace, rows: Ints, columns: dict[str, Ints]) -> _Rows:
     kind = trace.kind[rows]
-    _, place = torch_rules.shown_names(trace)
-    return _Rows(rows, place[trace.name[rows]], kind, _GROUP_OF[kind], columns)
+    _, index = torch_rules.shown_names(trace)
+    return _Rows(rows, index[trace.name[rows]], kind, _GROUP_OF[kind], columns)
 
 
 def _self_values(values: Ints, tree: Calls) -> Ints:
@@ -328,14 +328,14 @@ def _keys(trace: Trace, by: tuple[str, ...], row: Ints, stack_depth: int, owners
     if "shapes" in by:
         keys["input_shapes"] = _shapes(trace, row)
     if "stack" in by:
-        texts, place = stacks.by_depth(trace, stack_depth)
-        keys["stack"] = _numbered(texts, place[row])
+        texts, index = stacks.by_depth(trace, stack_depth)
+        keys["stack"] = _numbered(texts, index[row])
     if "line" in by:
-        texts, place = attribution.of_rows(trace, _launch_rows(trace, row), owners)
-        keys["line"] = _numbered(texts, place)
+        texts, index = attribution.of_rows(trace, _launch_rows(trace, row), owners)
+        keys["line"] = _numbered(texts, index)
     if "module" in by:
-        texts, place = modules.of_slices(trace)
-        keys["module"] = _numbered(texts, place[row])
+        texts, index = modules.of_slices(trace)
+        keys["module"] = _numbered(texts, index[row])
     if "step" in by:
         marked = step_marks.find(trace)
         keys["step"] = _numbered(marked.number, step_marks.step_of(marked, trace.start[row]), pl.Int64())
@@ -349,20 +349,20 @@ def _launch_rows(trace: Trace, rows: Ints) -> Ints:
     return launcher[rows]
 
 
-def _numbered(values: Sequence[Any], place: Ints, kind: pl.DataType | None = None, absent: Any = None) -> _Key:
-    """Return the value at each index, with equal values merged; -1 stands for the absent value."""
+def _numbered(values: Sequence[Any], index: Ints, kind: pl.DataType | None = None, absent: Any = None) -> _Key:
+    """Return the value at each index, with equal values merged; -1 means the absent value."""
     numbers_by_value: dict[Any, int] = {}
     numbers = np.array(
         [numbers_by_value.setdefault(value, len(numbers_by_value)) for value in (*values, absent)], np.int64
     )
-    return _Key(pl.Series(list(numbers_by_value), dtype=kind or pl.String), numbers[place], numbers_by_value[absent])
+    return _Key(pl.Series(list(numbers_by_value), dtype=kind or pl.String), numbers[index], numbers_by_value[absent])
 
 
 def _shapes(trace: Trace, rows: Ints) -> _Key:
     """Return the shapes as torch writes them; calls without tensors have an empty list."""
     dims = trace.argument("dims")[rows].astype(np.int64)
-    used, place = distinct(dims + 1)  # -1 is no shape; few of the texts are shapes
-    return _numbered([json.dumps(trace.text(text) or []) for text in (used - 1).tolist()], place, absent="[]")
+    used, index = distinct(dims + 1)  # -1 is no shape; few of the texts are shapes
+    return _numbered([json.dumps(trace.text(text) or []) for text in (used - 1).tolist()], index, absent="[]")
 
 
 @cached_per_trace
@@ -380,8 +380,8 @@ def _memory_row(trace: Trace) -> dict[str, int]:
 def _sorted_names(trace: Trace) -> tuple[pl.Series, Ints]:
     """Return the shown names with that of memory at the end, and the alphabetical rank of each."""
     names = [*torch_rules.shown_names(trace)[0], ranges.MEMORY]
-    place = {name: place for place, name in enumerate(sorted(set(names)))}
-    return pl.Series(names, dtype=pl.String), np.array([place[name] for name in names])
+    index = {name: index for index, name in enumerate(sorted(set(names)))}
+    return pl.Series(names, dtype=pl.String), np.array([index[name] for name in names])
 
 
 def _build_table(trace: Trace, name: Ints, kind: Column, sums: dict[str, Ints], keys: dict[str, _Key]) -> pl.DataFrame:

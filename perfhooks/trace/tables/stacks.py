@@ -37,12 +37,12 @@ OUTSIDE: Final = "(outside)"
 DEEPER: Final = "(deeper)"
 """Frame of all stacks too deep to be written."""
 
-_MOST: Final = 32 << 20
-_MOST_PER_SLICE: Final = 300
+_MAX_LETTERS: Final = 32 << 20
+_MAX_LETTERS_PER_SLICE: Final = 300
 """Maximum length of all stacks of a trace together, and an addition per slice. The longest recorded trace has 18
 million letters, 825 per slice; slices nested 100,000 deep would need 10^10."""
 
-_LEAST: Final = 20
+_MIN_NAME_END: Final = 20
 """Minimum length of each end of a shortened name."""
 
 _PLACE: Final = re.compile(r"(.+)\((\d{1,9})\): .+")
@@ -60,7 +60,7 @@ def folded(
     A stack is ``outer;inner;leaf``: Python frames if they were recorded, labels, operators and runtime calls, nested as
     on their thread. The sum over all stacks is complete. Host times sum to the union of the slices of each thread.
     Device times sum to the durations of all work. Bytes sum to all allocations. Unless ``skip`` is None, host times
-    exclude the work of perfhooks, and exclude waits for locks, queues, files and time on threads without steps.
+    exclude the work of perfhooks. They also exclude waits for locks, queues, files and time on threads without steps.
 
     Args:
         trace: Any trace; without Python frames, labels and operators form the stacks.
@@ -73,11 +73,11 @@ def folded(
     """
     tree = summed(trace, by, skip=skip)
     is_kept = _with_ancestors(tree.parents, tree.values != 0)
-    place = np.append(np.cumsum(is_kept) - 1, -1)
+    index = np.append(np.cumsum(is_kept) - 1, -1)
     names = [tree.names[frame] for frame in tree.frames[is_kept].tolist()]
     values: dict[str, int] = {}
     for text, value in zip(
-        host.joined(place[tree.parents[is_kept]], names, ";"), tree.values[is_kept].tolist(), strict=True
+        host.joined(index[tree.parents[is_kept]], names, ";"), tree.values[is_kept].tolist(), strict=True
     ):
         if value:
             values[text] = values.get(text, 0) + value
@@ -102,7 +102,7 @@ def summed(
     *,
     skip: str | None = UNINTERESTING,
 ) -> Summed:
-    """Return the self cost of each call stack as a tree, whose size is limited by the trace, not by stack lengths.
+    """Return the self cost of each call stack as a tree; its size depends on the trace, not on stack lengths.
 
     Stacks too deep for `folded` to fit in memory are combined into one frame ``(deeper)``.
 
@@ -113,7 +113,7 @@ def summed(
     """
     named = _named_paths(trace, skip)
     node, leaf, value = {"host": _host_values, "device": _device_values, "bytes": _allocated_bytes}[by](trace, named)
-    return _limit_depth(_attach_values(named, node, leaf, value), _MOST + _MOST_PER_SLICE * len(trace))
+    return _limit_depth(_attach_values(named, node, leaf, value), _MAX_LETTERS + _MAX_LETTERS_PER_SLICE * len(trace))
 
 
 def write(stacks: Mapping[str, int], file: IO[bytes]) -> None:
@@ -149,15 +149,15 @@ def write_speedscope(stacks: Mapping[str, int], file: IO[bytes], *, name: str, u
 
 
 def _frame(name: str) -> dict[str, str | int]:
-    place = _PLACE.fullmatch(name)
-    return {"name": name} | ({"file": place[1], "line": int(place[2])} if place else {})
+    index = _PLACE.fullmatch(name)
+    return {"name": name} | ({"file": index[1], "line": int(index[2])} if index else {})
 
 
 def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
     """Return the distinct stacks of the innermost Python frames, and for each slice the index of its stack, or -1.
 
-    Stacks are written as in `folded`, outermost first. Device work has the stack of its launch. Work of the backward
-    pass has the stack of the operator that created its node, as in torch, if the trace shows it.
+    Stacks are written as in `folded`, outermost first. Device work has the stack of its launch. Like in torch, work of
+    the backward pass has the stack of the operator that created its node, if the trace shows it.
 
     Args:
         trace: Any trace; without Python frames there are no stacks.
@@ -172,11 +172,11 @@ def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
     for column in range(depth - 1, -1, -1):
         cut[:, column] = frames[node]
         node = parents[node]
-    distinct, place = np.unique(cut, axis=0, return_inverse=True)
+    distinct, index = np.unique(cut, axis=0, return_inverse=True)
     nodes = autograd.find(trace)
     creator = inherited(tree.nesting.parent, nodes.source)
     stack = np.where((creator >= 0) & (nodes.inside >= 0), np.append(paths.node, -1)[creator], paths.node)
-    index_by_entry = np.append(place.ravel(), -1)[np.append(stack, -1)]
+    index_by_entry = np.append(index.ravel(), -1)[np.append(stack, -1)]
     of_slice = np.full(len(trace), -1, np.int64)
     of_slice[tree.row] = index_by_entry[:-1]
     of_slice[trace.device_rows] = index_by_entry[host.launchers(trace)]
@@ -187,11 +187,11 @@ def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
 def _shortened_names(trace: Trace, rows: Ints, uses: Ints) -> list[str]:
     """Return the names of all frames, without their middle if the rows with their uses would be too long."""
     names = list(map(_escape, trace.names))
-    most = _MOST + _MOST_PER_SLICE * len(trace)
+    most = _MAX_LETTERS + _MAX_LETTERS_PER_SLICE * len(trace)
     lengths = np.array([*map(len, names), 0], np.int64)[rows].sum(axis=1)
     if (lengths * np.maximum(uses, 1)).sum() <= most:
         return names
-    half = max(most // (int(uses.sum()) * (rows.size // len(rows)) + 1) // 2, _LEAST)
+    half = max(most // (int(uses.sum()) * (rows.size // len(rows)) + 1) // 2, _MIN_NAME_END)
     return [name if len(name) <= 2 * half else f"{name[:half]}…{name[-half:]}" for name in names]
 
 
@@ -258,11 +258,11 @@ def _limit_depth(tree: Summed, most: int) -> Summed:
     top = host.ancestors(tree.parents, depth, deepest)
     cut, cut_index = np.unique(top[depth > deepest], return_inverse=True)
     kept_nodes = np.flatnonzero(depth <= deepest)
-    place = np.full(len(depth), -1, np.int64)
-    place[kept_nodes] = np.arange(len(kept_nodes))
+    index = np.full(len(depth), -1, np.int64)
+    index[kept_nodes] = np.arange(len(kept_nodes))
     return Summed(
         [*tree.names, DEEPER],
-        np.append(np.append(place, -1)[tree.parents[kept_nodes]], place[cut]),
+        np.append(np.append(index, -1)[tree.parents[kept_nodes]], index[cut]),
         np.append(tree.frames[kept_nodes], np.full(len(cut), len(tree.names))),
         np.append(tree.values[kept_nodes], grouping.summed(cut_index.ravel(), tree.values[depth > deepest], len(cut))),
     )

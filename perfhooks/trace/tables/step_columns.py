@@ -33,6 +33,6 @@ def where(is_valid: Flags, values: Column | list[str]) -> pl.Series:
 def step_numbers(trace: Trace, time: Ints) -> pl.Series:
     """Return the number of the step at each time; null outside of steps, and for steps without numbers."""
     marks = step_marks.find(trace)
-    place = step_marks.step_of(marks, time)
+    index = step_marks.step_of(marks, time)
     numbers = pl.Series([*marks.number, None], dtype=pl.Int64)
-    return numbers.gather(np.where(place >= 0, place, len(marks.number)))
+    return numbers.gather(np.where(index >= 0, index, len(marks.number)))

@@ -50,8 +50,9 @@ def table(
 
     A step is a ``ProfilerStep#N`` mark on the host. Without marks, the whole trace is one step whose number is null.
     All times are milliseconds, computed in whole nanoseconds; |X| is the length of a union of intervals. Unavailable
-    values are null. A part is null if the trace has no sign of it. Device columns are null if the trace has no device,
-    or if work of the step is missing or has wrong times (`perfhooks.trace.nesting.missing_work.unknown`).
+    values are null. A part is null if the trace has no sign of it. Device columns are null if the trace has no device.
+    They are also null if work of the step is missing or has wrong times
+    (`perfhooks.trace.nesting.missing_work.unknown`).
 
     ``rank``, ``stage`` and ``step`` identify the row. Host times are on the step's own thread, without overlap; the
     parts and ``other_ms`` sum to ``wall_ms``. A moment belongs to the innermost label of the user among

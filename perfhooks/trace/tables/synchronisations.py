@@ -34,10 +34,10 @@ _SCHEMA: Final = {
 def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     """List the waits of the host for a device, and of a stream for another stream, by time: one row each.
 
-    Rows are the runtime calls that synchronise (`device.wait_calls`), calls of copies that block (`waits.blocking`),
-    and waits reported by the device's tracer (``cuda_sync`` events). A call and a report with the same correlation are
-    one row. If a device was traced but no runtime calls, operators that need a device's result replace the calls: the
-    outermost of `operators.READERS`.
+    Rows are runtime calls that synchronise (`device.wait_calls`) and calls of copies that block (`waits.blocking`).
+    Waits reported by the device's tracer (``cuda_sync`` events) are rows too. A call and a report with the same
+    correlation are one row. If a device was traced but no runtime calls, operators that need a device's result replace
+    the calls: the outermost of `operators.READERS`.
 
     ``step`` is the step in which it began; ``start_ms`` counts from the first slice of the trace. ``call`` is the call
     or its replacement. ``kind`` is the tracer's name for it (``Stream Sync``, ``Stream Wait Event``, ...) or ``Blocking
