@@ -45,15 +45,10 @@ _STEPS: Final = 1 << 16
 """Maximum stored steps of the first rank: one minute of 1 ms steps."""
 _RANK_ROWS: Final = 4096
 """Maximum stored steps of each other rank. Ranks write their steps every ten seconds, at different times."""
-_ROW_BYTES: Final = 80
-_SLOW_BYTES: Final = 64 << 10
 _MAX_STAGE: Final = 400
 _MAX_STEP: Final = 1 << 61
-_MAX_RANKS: Final = 20_000
 _AT_ONCE: Final = 64
 """Maximum ranks to read in one refresh, after the first one. It limits the load of a shared disk."""
-_WINDOWS: Final = 32
-"""Number of latest windows to check for unfinished ones."""
 
 
 class Times(NamedTuple):
@@ -270,7 +265,7 @@ class View:
 
     def _read(self) -> None:
         """Read all new ranks, the first rank, and some of the other ranks in turn."""
-        new = sorted(self._list_ranks() - set(self._ranks))[: _MAX_RANKS - len(self._ranks)]
+        new = sorted(self._list_ranks() - set(self._ranks))[: 20_000 - len(self._ranks)]  # a limit for odd folders
         max_rows = min(_RANK_ROWS, max(RANK_STEPS, _CELLS // max(len(new), 1)))
         for rank in new:
             self._ranks[rank] = _Rank(self._run, rank, _STEPS if not self._ranks else max_rows)
@@ -307,7 +302,7 @@ class View:
                     changed[folder] = folder.lstat().st_mtime_ns
         self._finished = {folder: at for folder, at in self._finished.items() if changed.get(folder) == at}
         unfinished = {}
-        for folder in sorted(changed, key=changed.__getitem__)[-_WINDOWS:]:
+        for folder in sorted(changed, key=changed.__getitem__)[-32:]:  # unfinished windows are among the latest ones
             if folder not in self._finished:
                 count = sum(_unfinished(folder))
                 if count:
@@ -321,7 +316,7 @@ class _Rank:
     def __init__(self, run: Run, rank: int, rows: int) -> None:
         self.rank = rank
         self._run = run
-        self._tail = Tail(run.timeline(rank), rows * _ROW_BYTES)
+        self._tail = Tail(run.timeline(rank), rows * 80)  # about 80 bytes per row
         self.rows: deque[Row] = deque(maxlen=rows)
         self.status: Status | None = None
         self.slow: list[SlowStep] = []
@@ -346,7 +341,7 @@ class _Rank:
             stat = path.lstat()
             if (stat.st_ino, stat.st_size) != self._slow_file:
                 self._slow_file = (stat.st_ino, stat.st_size)
-                self.slow = slow_steps.read(path, _SLOW_BYTES)[-LAST_SLOW:]
+                self.slow = slow_steps.read(path, 64 << 10)[-LAST_SLOW:]
 
     def step(self, stage: str) -> int | None:
         """Return the current step: the larger of the next timeline row and the status of the rank."""

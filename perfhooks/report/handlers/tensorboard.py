@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 _log: Final = logging.getLogger("perfhooks")
-_MAX_CATEGORY: Final = 1 << 12
-"""Maximum bytes of a category and its key."""
 # The plugin (torch-tb-profiler 0.4.3, its last release) expects the categories of 2021. It drops runtime calls of newer
 # torch, and so all links from kernels to operators. It drops labels, and so the wait for data. It counts the copies of
 # step marks on streams as steps.
@@ -78,7 +76,7 @@ def translate(source: Path, target: IO[bytes]) -> None:
             # the pattern contains no comma, so a cut at a comma cannot split a match
             end = text.rfind(b",") + 1
             # without a comma, keep as many bytes as a category may have
-            end = end or max(0, len(text) - _MAX_CATEGORY)
+            end = end or max(0, len(text) - 4096)
             archive.write(_CATEGORY.sub(_translate_category, text[:end]))
             tail = text[end:]
         archive.write(_CATEGORY.sub(_translate_category, tail))

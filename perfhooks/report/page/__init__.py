@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Place
 
 _LOCK_TIMEOUT_S: Final = 120
-_UNREAD: Final = 60
-"""Maximum unreadable traces in the report. The terminal lists all of them."""
 
 
 def write(folder: Path, *, remote: str | None = None, title: str | None = None, unread: Sequence[str] = ()) -> Path:
@@ -45,7 +43,7 @@ def write(folder: Path, *, remote: str | None = None, title: str | None = None, 
 
     # the data is gathered inside the lock, so the last writer includes the windows of all others
     with locked(folder / PAGE_LOCK, _LOCK_TIMEOUT_S):
-        facts = {"title": title, "unread": [json_values.text(message, 1000) for message in unread[:_UNREAD]]}
+        facts = {"title": title, "unread": [json_values.text(message, 1000) for message in unread[:60]]}
         report = run_data.gather(folder) | json_values.facts(facts)
         stored = encoded(msgspec.convert(report, data.RunData))
         for name, content in ((PAGE_DATA, stored), (PAGE, page.render(report).encode())):

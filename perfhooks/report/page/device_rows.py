@@ -16,8 +16,6 @@ from perfhooks.trace.tables import device_time, idle
 if TYPE_CHECKING:
     from perfhooks.trace.window import Tables
 
-_ROWS: Final = 60
-_STEPS: Final = 240
 _PARTS: Final = ("compute", "exposed communication", "exposed copies", "exposed memsets", "other steps' work")
 """Names of the work of a step, in the order of `device_time.work`."""
 
@@ -63,8 +61,8 @@ def of_window(tables: Tables) -> dict[str, Any]:
         table = table.drop("device")
     queue = device_time.queue(trace)[usual].sum(axis=0) / max(int(wall[usual].sum()), 1)
     return {
-        "steps": json_values.columns(pl.DataFrame(columns).filter(pl.Series(tables.counting & is_known)), _STEPS),
+        "steps": json_values.columns(pl.DataFrame(columns).filter(pl.Series(tables.counting & is_known)), 240),
         "parts": json_values.columns(pl.DataFrame(parts).filter(pl.col("ms") > 0)),
-        "idle": json_values.columns(table, _ROWS),
+        "idle": json_values.columns(table, 60),
         "queue": dict(zip(device_time.QUEUE, map(json_values.number, queue.tolist()), strict=True)),
     }

@@ -55,8 +55,6 @@ _WORTH_NAMING: Final = 0.05
 _BEHIND: Final = 1.05
 """Ratio of device work to host time from which the host runs ahead of the device. The steps are then shorter than the
 training's (an RTX 3060: 2.4 ms on the host, 170 ms on the device)."""
-_MAX_NAME: Final = 60
-"""Maximum characters of a name. Labels of servers may contain a whole batch."""
 _HALF: Final = 0.5
 """Busy fraction of the device from which the operators of the host are mostly waiting."""
 _FROM_START_TO_STOP: Final = "from start to stop, without steps"
@@ -265,9 +263,7 @@ def _largest(table: pl.DataFrame, operators: pl.DataFrame) -> list[str]:
     rows = sorted([*sums.iter_rows(), ("outside of operators", "", outside)], key=lambda row: -row[2])[:2]
     where = {"annotation": " outside of its operators"}
     return [
-        f"{words.share(part)} {name[:_MAX_NAME]}{where.get(kind, '')}"
-        for name, kind, part in rows
-        if part >= _WORTH_NAMING
+        f"{words.share(part)} {name[:60]}{where.get(kind, '')}" for name, kind, part in rows if part >= _WORTH_NAMING
     ]
 
 

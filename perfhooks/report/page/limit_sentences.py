@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
     from perfhooks.trace.window import Tables
 
-_NAMED: Final = 4
-_WORTH: Final = 0.05
-"""Smallest share of all work for which an operator is named."""
-_SHAPE: Final = 0.1
-"""Smallest share of an operator's time for which a shape counts in its range."""
 _LARGE: Final = 1000
 
 
@@ -59,10 +54,10 @@ def _operator_speeds(table: pl.DataFrame, trace: Trace) -> Iterator[str]:
         (pl.col(time) > 0) & (pl.col("tflops_per_s").is_not_null() | pl.col("gb_per_s").is_not_null())
     )
     of_names = rated.group_by("name", maintain_order=True).agg(pl.col(time).sum().alias("time"))
-    named = of_names.sort("time", descending=True).filter(pl.col("time") >= _WORTH * total).head(_NAMED)
+    named = of_names.sort("time", descending=True).filter(pl.col("time") >= 0.05 * total).head(4)
     phrases = []
     for name, operator_ms in named.iter_rows():
-        rows = rated.filter((pl.col("name") == name) & (pl.col(time) >= _SHAPE * operator_ms))
+        rows = rated.filter((pl.col("name") == name) & (pl.col(time) >= 0.1 * operator_ms))
         if rows.height:
             phrases.append(f"{name.removeprefix(operators.NAMESPACE)} at {_speed(rows)}")
     if phrases:

@@ -31,18 +31,9 @@ _DEVICE: Final = {
     "exposed_copy": "exposed copies",
     "device_idle": "idle",
 }
-_FINDINGS: Final = 5
-_WORTH_NAMING: Final = 0.05
-"""Smallest share of the step for which a cause of idle time is named."""
-_OPERATORS: Final = 8
-_LABELS: Final = 8
-_DOUBTS: Final = 6
 _LINE: Final = 260
-_KERNELS: Final = 8
 _KERNEL: Final = 90
 """Maximum characters of a kernel's name."""
-_MOST_OF_IT: Final = 0.5
-"""Share of device time launched by operators, below which kernels are listed. Replayed graphs have no operators."""
 _NOT_OPERATORS: Final = ("kernel", "copy", "set", "device_annotation", "runtime", "overhead")
 
 
@@ -176,7 +167,7 @@ def _head(
 
 
 def _labels(details: Mapping[str, Any]) -> Iterator[str]:
-    rows = [row for row in _rows(details.get("labels", {})) if row["own"]][:_LABELS]
+    rows = [row for row in _rows(details.get("labels", {})) if row["own"]][:8]
     lines = [
         f"| {words.markdown(row['name'])} | {row['calls']} | {row['total_ms']:.4g} | {row['mean_ms']:.4g} "
         f"| {row['self_ms']:.4g} | {words.share(row['percent'] / 100)} |"
@@ -214,7 +205,7 @@ def _steps(summary: RunSummary, details: Mapping[str, Any]) -> Iterator[str]:
             yield f"| {part} | {value:.4g} | {words.share(value / wall)} |"
     causes = [] if steps.get("others") else _rows(details.get("device", {}).get("parts", {}))
     for row in causes:
-        if row["kind"] == "idle" and row["ms"] >= _WORTH_NAMING * wall:
+        if row["kind"] == "idle" and row["ms"] >= 0.05 * wall:
             yield f"| device idle: {words.markdown(row['part'])} | {row['ms']:.4g} | {words.share(row['ms'] / wall)} |"
 
 
@@ -232,7 +223,7 @@ def _slow(slow: Mapping[str, Any] | None) -> Iterator[str]:
 
 def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
     def lines() -> Iterator[str]:
-        for row in [row for row in rows if not row.get("doubts_others")][:_FINDINGS]:
+        for row in [row for row in rows if not row.get("doubts_others")][:5]:
             text = gain(row)
             yield f"- **{words.markdown(row['title'])}**{f' Gain: {text} of a step.' if text else ''}"
             yield from (f"  - {words.markdown(evidence)}" for evidence in row.get("evidence", ())[:2])
@@ -247,7 +238,7 @@ def _kernels(details: Mapping[str, Any]) -> Iterator[str]:
     kernels = details.get("kernels", {})
     device_ms = sum(kernels.get("classes", {}).get("total_ms", ()))
     launched_ms = sum(row.get("self_device_ms") or 0 for row in _operator_rows(details))
-    if not device_ms or launched_ms >= _MOST_OF_IT * device_ms:
+    if not device_ms or launched_ms >= 0.5 * device_ms:  # replayed graphs have no operators
         return
     share, step_ms = words.share(launched_ms / device_ms), words.ms(device_ms / _count(details))
     lead = f"Operators launched {share} of the device's {step_ms}."
@@ -255,7 +246,7 @@ def _kernels(details: Mapping[str, Any]) -> Iterator[str]:
     lines = [
         f"| {_cut(row['name'])} | {_kind(row)} | {row['count'] / _count(details):.4g} "
         f"| {row['total_ms'] / _count(details):.3g} |"
-        for row in _rows(kernels["rows"])[:_KERNELS]
+        for row in _rows(kernels["rows"])[:8]
     ]
     yield from _titled("Largest kernels, of one step", [lead, "", *header, *lines])
 
@@ -294,7 +285,7 @@ def _operators(details: Mapping[str, Any]) -> Iterator[str]:
         "Largest operators, of one step", [*limits, "| operator | calls | self host ms | self device ms |"]
     )
     yield "|---|---:|---:|---:|"
-    for row in islice(rows, _OPERATORS):
+    for row in islice(rows, 8):
         host, device = ((row.get(name) or 0) / count for name in ("self_cpu_ms", "self_device_ms"))
         device_ms = f"{device:.3g}" if has_device else ""
         yield f"| {words.markdown(row['name'])} | {row['count'] / count:.4g} | {host:.3g} | {device_ms} |"
@@ -305,4 +296,4 @@ def _doubts(details: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str
     rows = zip(checks.get("severity", ()), checks.get("text", ()), strict=True)
     lines = [f"{severity}: {text}" for severity, text in rows]
     notes = [note for note in rank.get("notes", ()) if not any(note in line for line in lines)]
-    yield from _titled("Doubts", (f"- {words.markdown(line)}" for line in [*lines, *notes][:_DOUBTS]))
+    yield from _titled("Doubts", (f"- {words.markdown(line)}" for line in [*lines, *notes][:6]))

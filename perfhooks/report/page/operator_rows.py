@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from perfhooks.trace.window import Tables
 
-_NAMES: Final = 32
-"""Maximum operators with details. Others cost little, and each row takes some hundred bytes of the report."""
-_EACH: Final = 3
 _GROUPS: Final = {"shapes": "input_shapes", "line": "line", "module": "module"}
 _COSTS: Final = ("count", "self_cpu_ms", "self_device_ms")
 
@@ -33,7 +30,8 @@ def behind(tables: Tables, names: Collection[str], *, has_shapes: bool) -> json_
         Columns: ``name``, ``by`` (``shapes``, ``line``, ``module``), ``what`` and its cost. Each name has up to three
         rows of each kind, in the order of the names. Empty if the trace has none of them.
     """
-    selection = pl.DataFrame({"name": list(names)[:_NAMES]}, schema={"name": pl.String}).with_row_index("place")
+    # each row takes some hundred bytes of the report
+    selection = pl.DataFrame({"name": list(names)[:32]}, schema={"name": pl.String}).with_row_index("place")
     groups = [_costliest(tables, selection, by) for by in _GROUPS if by != "shapes" or has_shapes]
     rows = pl.concat(groups).sort("place", maintain_order=True).drop("place")
     readable = pl.Series("name", map(part_names.readable, rows["name"]), dtype=pl.String)
@@ -47,6 +45,6 @@ def _costliest(tables: Tables, selection: pl.DataFrame, by: str) -> pl.DataFrame
         selection.join(table, on="name", maintain_order="left_right")
         .sort("self_device_ms", "self_cpu_ms", descending=True, nulls_last=True, maintain_order=True)
         .group_by("place", maintain_order=True)
-        .head(_EACH)
+        .head(3)
         .select("place", "name", pl.lit(by).alias("by"), pl.col(what).alias("what"), *_COSTS)
     )

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
 
-_POINTS: Final = 60
 _SHOWN: Final = ("flops_per_byte", "tflops_per_s", "limit_percent")
 
 
@@ -40,7 +39,7 @@ def of_window(capture: Capture, trace: Trace) -> dict[str, Any]:
     time = "self_device_ms" if trace.is_device_traced else "exclusive_cpu_ms"
     table = capture.tables(trace).operators(("shapes",))
     is_rated = pl.all_horizontal(pl.col(time) > 0, *(pl.col(name).is_not_null() for name in _SHOWN))
-    points = table.filter(pl.col("kind") == "op").filter(is_rated).sort(time, descending=True).head(_POINTS)
+    points = table.filter(pl.col("kind") == "op").filter(is_rated).sort(time, descending=True).head(60)
     calls = rates.calls(trace)
     types = [TYPES[number] for number in np.unique(calls.type[(calls.time > 0) & (calls.type >= 0)]).tolist()]
     roofs = {name: limits.tflops[name] for name in types if name in limits.tflops}

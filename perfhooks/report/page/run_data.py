@@ -38,13 +38,8 @@ _BUDGET: Final = 5 << 19
 _BUDGET_RANKS: Final = 5 << 17
 """Maximum of these bytes for the comparison of ranks."""
 _TRAINING: Final = "train"
-_MISSING: Final = 60
 _UNSHOWN: Final = ("steps", "own", "worst")
 """Results of `perfhooks.analysis.ranks.gather` that the report omits."""
-_LINES: Final = 40
-"""Maximum rows about the start of the process. Further rows sum to seconds."""
-_SAMPLES: Final = 400
-"""Maximum points of the step timeline, for each stage."""
 _COST: Final = ("stop_s", "save_s", "free_s", "trace_bytes", "idle_step_ms", "recorded_step_ms")
 
 _log = logging.getLogger("perfhooks")
@@ -315,14 +310,14 @@ def _together(comparison: dict[str, Any]) -> dict[str, Any]:
         "ranks": len(comparison["ranks"]),
         "windows": windows,
         "frontier": comparison["frontier"],
-        "missing": [entry | {"text": json_values.text(entry["text"], 1000)} for entry in missing[:_MISSING]],
+        "missing": [entry | {"text": json_values.text(entry["text"], 1000)} for entry in missing[:60]],
         "missing_count": len(missing),
     }
 
 
 def _read_startup(run: Path, rank: int) -> json_values.Columns:
     table = startup_rows.read(run / layout.startup(rank))
-    return json_values.columns(table.sort("seconds", descending=True), _LINES) if table.height else {}
+    return json_values.columns(table.sort("seconds", descending=True), 40) if table.height else {}
 
 
 def _read_trials(path: Path) -> list[dict[str, Any]] | None:
@@ -378,7 +373,8 @@ def _count_steps(steps: dict[str, Steps]) -> int | None:
 
 def _downsample(steps: Steps) -> json_values.Columns:
     """Return medians over intervals of steps, without the first steps; profiled steps have rows of their own."""
-    width = max(-(-(int(np.ptp(steps.numbers)) + 1) // _SAMPLES), 1)
+    # at most 400 points
+    width = max(-(-(int(np.ptp(steps.numbers)) + 1) // 400), 1)
     columns = {
         "step": steps.numbers // width * width,
         "recorded": steps.is_recorded,

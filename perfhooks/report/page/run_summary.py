@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from perfhooks.run.steps import Counted, Steps
 
-_FINDINGS: Final = 3
-"""Findings on the first screen."""
 UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
 """Noun for a step, by the event that ends it (`perfhooks.run.manifest.StepsBy`). The default is ``step``."""
 _PHRASES: Final = {"data": "waiting for data", "checkpoint": "checkpointing", "other": "other code"}
@@ -155,7 +153,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         )
         for row in rows
         if not row.get("doubts_others") and row.get("rule") != findings.OVERHEAD
-    ][:_FINDINGS]
+    ][:3]
     summary.warning = next(_warnings(summary, share, rank, rows), None)
     return summary
 

@@ -21,10 +21,6 @@ _BUDGET: Final = 16 << 20
 """Maximum bytes to read of all ranks: 10^5 rows, one second."""
 _LEAST: Final = 16 << 10
 """Minimum bytes to read of each rank: its last 100 slow steps."""
-_ROWS: Final = 200
-"""Maximum rows in the report, the longest steps first: 30 kB."""
-_CAUSES: Final = 16
-"""Maximum causes. There are fifteen, but files may contain others."""
 _LINE_NUMBER: Final = r":\d+\)$"
 _SCHEMA: Final = {
     "rank": pl.Int64,
@@ -61,10 +57,12 @@ def gather(run: Path, steps: int | None, listing: Listing | None = None) -> dict
     waits = pl.col("cause").is_in([RANKS, UNKNOWN])
     by_step = rows.sort(waits, maintain_order=True).group_by("stage", "step")
     slow = by_step.agg(pl.col("cause").first(), pl.col("wall_ms").max())
-    causes = slow["cause"].value_counts(sort=True).sort("count", "cause", descending=[True, False]).head(_CAUSES)
+    causes = (
+        slow["cause"].value_counts(sort=True).sort("count", "cause", descending=[True, False]).head(16)
+    )  # files may contain unknown causes
     ranks = rows["rank"].n_unique()
     return {
-        "rows": json_values.columns(rows if ranks > 1 else rows.drop("rank"), _ROWS),
+        "rows": json_values.columns(rows if ranks > 1 else rows.drop("rank"), 200),
         "rows_count": rows.height,
         "count": slow.height,
         "wall_ms": json_values.number(slow["wall_ms"].sum()),

@@ -19,11 +19,7 @@ MEASURES: Final = {"host": "host time", "device": "device time", "bytes": "bytes
 _LEGEND: Final = {"code": "your code", "library": "installed code", "runtime": "device runtime"}
 _WIDTH: Final = 1200
 _ROW: Final = 18
-_LETTER: Final = 6.7
-"""Approximate width of a character."""
-_PADDING: Final = 8
 _TOP: Final = 58
-_BOTTOM: Final = 44
 _PLACE: Final = re.compile(r"(?:.*/)?([^/]+)\((\d+)\): (.+)")
 # characters that XML cannot represent
 _UNWRITABLE: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -43,7 +39,7 @@ def flame(tree: Mapping[str, Any], *, title: str, unit: Literal["nanoseconds", "
         An SVG document.
     """
     frames, rows = _frames(tree, unit)
-    height = _TOP + _BOTTOM + _ROW * rows
+    height = _TOP + 44 + _ROW * rows
     return filled(
         "flame.svg",
         title=html.escape(_writable(title)),
@@ -101,7 +97,8 @@ def _label(name: str) -> str:
 
 
 def _short(name: str, width: float) -> str:
-    room = int((width - _PADDING) / _LETTER)
+    # 6.7 is the approximate width of a character, 8 the padding
+    room = int((width - 8) / 6.7)
     if room < 3:  # noqa: PLR2004 -- fewer characters are unreadable
         return ""
     return name if len(name) <= room else f"{name[: room - 1]}…"

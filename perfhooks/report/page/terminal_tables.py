@@ -23,14 +23,9 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture
 
 _ROWS: Final = 20
-_OF_OVERVIEW: Final = 10
-_TEXT: Final = 24
-"""Minimum width of a text column, as long as one number column fits, too."""
 _SHORTEST: Final = 12
 """Minimum width of several text columns before a number column is left out."""
 _GAP: Final = 2
-_ENDLESS: Final = 10_000
-"""Width of tables that are not cut, for logs and files."""
 _INNER: Final = ("stack", "path", "module")
 """Columns that are cut at the start, because their end is more specific."""
 _COLORS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
@@ -66,7 +61,7 @@ def draw(
         if hasattr(sys.stdout, "reconfigure"):  # a name may contain characters that the terminal cannot show
             sys.stdout.reconfigure(errors="replace")
         console = Console(highlight=False)
-    usual = _ROWS if len(tables) == 1 else _OF_OVERVIEW
+    usual = _ROWS if len(tables) == 1 else 10
     for place, (name, table) in enumerate(tables.items()):
         if place:
             console.print()
@@ -117,7 +112,8 @@ def text(table: pl.DataFrame) -> str:
     columns = [column for column in table.columns if table[column].null_count() < table.height]
     cells = {column: [_cell(value, digits=2) for value in table[column]] for column in columns}
     buffer = io.StringIO()
-    console = Console(file=buffer, width=_ENDLESS, color_system=None, highlight=False)
+    # wide enough for any table, because logs and files are not cut
+    console = Console(file=buffer, width=10_000, color_system=None, highlight=False)
     _draw_plain(console, cells, {column for column in columns if table[column].dtype.is_numeric()})
     return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip("\n").split("\n"))
 
@@ -202,7 +198,7 @@ def _fit(cells: dict[str, list[str]], numeric: set[str], width: int) -> tuple[di
     texts = [column for column in widths if column not in numeric]
     left_out: list[str] = []
 
-    least_text = _TEXT
+    least_text = 24
 
     def least() -> int:
         return sum(min(size, least_text) if column in texts else size for column, size in widths.items())

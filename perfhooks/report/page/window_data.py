@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 
 _ROWS: Final = 80
 _STEPS: Final = 240
-_SAMPLES: Final = 360
-"""Maximum points of memory over time, for each device."""
-_POINTS: Final = 200
-"""Maximum points of each counter."""
-_LANES: Final = 12
-"""Maximum counters in the chart."""
 _RATES: Final = tuple(rates.COLUMNS)
 """Columns that only operators and kernels keep: each takes some kilobytes of the report."""
 _ON_DEVICE: Final = ("kernel", "copy", "set", "device_annotation")
@@ -208,7 +202,7 @@ def _modules(capture: Capture, trace: Trace) -> dict[str, Any]:
 def _memory(capture: Capture, trace: Trace) -> dict[str, Any]:
     if not len(trace.instants.time):
         return {}
-    levels = memory.thinned(capture.tables(trace).memory, _SAMPLES)
+    levels = memory.thinned(capture.tables(trace).memory, 360)
     return {
         "over_time": {
             str(device): json_values.columns(rows.drop("device"))
@@ -220,7 +214,7 @@ def _memory(capture: Capture, trace: Trace) -> dict[str, Any]:
 
 
 def _counters(capture: Capture, trace: Trace) -> dict[str, Any]:
-    chart = counters.over_time(trace, capture.tables(trace).counting, _POINTS)
+    chart = counters.over_time(trace, capture.tables(trace).counting, 200)
     if not chart.lanes:
         return {}
     lanes = [
@@ -229,7 +223,7 @@ def _counters(capture: Capture, trace: Trace) -> dict[str, Any]:
             "device": lane.device,
             "mean": [*map(json_values.number, lane.mean)],
         }
-        for lane in chart.lanes[:_LANES]
+        for lane in chart.lanes[:12]
     ]
     times = {name: [*map(json_values.number, getattr(chart, name))] for name in ("begin_ms", "end_ms")}
     return {"parts": {"step": chart.step, **times}, "lanes": lanes, "count": len(chart.lanes)}
