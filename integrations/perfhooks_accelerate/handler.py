@@ -1,4 +1,4 @@
-"""Our profiler in accelerate's own idiom, ``accelerator.profile(...)``."""
+"""Integration of accelerate: ``accelerator.profile(...)`` with perfhooks."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 STAGES: Final = ("train", "validate", "test", "predict")
 NOTHING: Final = "on request"
-"""Of a training that is not to be recorded, where other loops are."""
+"""Schedule of an unprofiled training with other profiled loops."""
 _METHODS: Final = {
     "backward": labels.BACKWARD,
     "clip_grad_norm_": labels.OPTIMIZER,
     "clip_grad_value_": labels.OPTIMIZER,
     "save_state": labels.CHECKPOINT,
 }
-"""Those of the Accelerator that are a part of a step."""
+"""Methods of the Accelerator that are parts of a step."""
 
 
 class Profiler(perfhooks.Profiler):
-    """A :class:`perfhooks.Profiler` that knows what accelerate knows; `ProfileKwargs` makes it.
+    """A :class:`perfhooks.Profiler` for an Accelerator, made by `ProfileKwargs`.
 
     Args:
-        accelerator: Whose training it is, if that is known.
-        stages: The other loops that are profiled.
-        step_unit: What a step is.
-        log_results: Whether to log what a window says.
+        accelerator: The Accelerator of the training; None if unknown.
+        stages: Other profiled loops.
+        step_unit: Unit of a step.
+        log_results: Whether to log the results of windows.
         **options: As for :class:`perfhooks.Profiler`.
     """
 
@@ -63,47 +63,50 @@ class Profiler(perfhooks.Profiler):
     def start(
         self, step: int | None = None, *, out: str | os.PathLike[str] | None = None, run: str | None = None
     ) -> None:
-        """Begin; files go to ``perf`` in the Accelerator's ``logging_dir`` unless ``out`` was given."""
+        """Start. Files go to ``perf`` in the Accelerator's ``logging_dir``, unless ``out`` is set."""
         super().start(step, out=out or self._folder, run=run)
         self._follow()
 
     def step(self) -> None:
-        """Say that a batch is done; it ends a step, or only adds to the gradients of one."""
+        """Report the end of a batch. It ends a step, unless gradients are only accumulated."""
         if not self._by_update or self._has_updated():
             super().step()
             if self.in_window is not self._parts.is_on:
                 self._follow()
 
     def pause(self, cause: str | None = None) -> None:
-        """Leave the loop for a while, or for good; what is being recorded is kept."""
+        """Interrupt the loop. An open window is saved."""
         self._unlabel()
         super().pause(cause)
 
     def stop(self, cause: str | None = None) -> None:
-        """End, and the other loops with it."""
+        """Stop all loops."""
         super().stop(cause)
         self._stages.stop(cause)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[perfhooks.Profiler]:
-        """Run another loop, with its own schedule, count and windows; inside a training step it is ``validation``.
+        """Run another loop with its own schedule, count and windows.
+
+        Inside a training step it is the part ``validation``.
 
         Args:
             name: ``"validate"``, ``"test"`` or ``"predict"``.
 
         Yields:
-            Its profiler, whose ``steps()`` or ``step()`` the loop calls; this one where nothing was asked of it.
+            The profiler of this loop, for calls of ``steps()`` or ``step()``. It is inactive if the loop has no
+                schedule.
         """
         stage = self._stages[name]
         with self._parts.validation(), stage.running(out=self._folder, for_good=False):
             yield stage.profiler
 
     def state_dict(self) -> dict[str, Any]:
-        """For ``accelerator.register_for_checkpointing(prof)``: how many steps each loop has done."""
+        """Return the finished steps of each loop, for ``accelerator.register_for_checkpointing(prof)``."""
         return {"steps": {"train": self.step_num, **self._stages.counts()}}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """From the checkpoint: go on there."""
+        """Continue the step counts of a checkpoint."""
         with guard("reading the steps from the checkpoint"):
             steps = adapting.read_counts(state_dict.get("steps"))
             self._stages.resume(steps)
@@ -116,7 +119,7 @@ class Profiler(perfhooks.Profiler):
         return accelerator is None or (accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped)
 
     def _follow(self) -> None:
-        """Label the parts of a step while a window is open."""
+        """Add or remove labels when a window opens or closes."""
         if not self.in_window:
             self._unlabel()
         elif not self._parts.is_on:
@@ -124,38 +127,38 @@ class Profiler(perfhooks.Profiler):
                 self._parts.put(self._accelerator, waiting=False)
 
     def _unlabel(self) -> None:
-        with guard("taking the labels away"):
+        with guard("removing the labels"):
             self._parts.take_off(self._accelerator)
 
 
 def _log(accelerator: Accelerator, capture: Capture, _place: Place) -> None:
-    """A window has its files: tell the trackers."""
+    """Log the results of a window to the trackers."""
     accelerator.log(adapting.scalars(capture), step=adapting.last_step(capture))
 
 
 @with_options(without=("stage",))
 class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # accelerate ships no types
-    """Has ``accelerator.profile`` profile with perfhooks.
+    """Makes ``accelerator.profile`` use perfhooks.
 
-    It may also stand in ``Accelerator(kwargs_handlers=[...])``, for ``accelerator.profile()``.
+    It can also be one of ``Accelerator(kwargs_handlers=[...])``, for ``accelerator.profile()``.
 
         with accelerator.profile(ProfileKwargs("wait=100 warmup=2 active=3 repeat=2")) as prof:
             for batch in prof.steps(loader):
                 train(batch)
 
     Args:
-        schedule: Which steps to record, as for :class:`perfhooks.Profiler`; or a mapping with a schedule for each loop:
-            ``train``, and those that ``prof.stage(name)`` runs: ``validate``, ``test``, ``predict``. None records one
-            small window of the training.
-        on_trace_ready: What to make of each window, as for :class:`perfhooks.Profiler`.
-        step_unit: What a training step is: a ``"batch"``, or an ``"optimizer"`` update, as ``sync_gradients`` and
-            ``optimizer_step_was_skipped`` tell it.
-        log_results: Log the mean of each column of a window's step table to the Accelerator's trackers.
+        schedule: Steps to record, as for :class:`perfhooks.Profiler`; or a mapping of loops to schedules, with the keys
+            ``train`` and (for ``prof.stage(name)``) ``validate``, ``test``, ``predict``. None records one small window
+            of the training.
+        on_trace_ready: Handlers of each window, as for :class:`perfhooks.Profiler`.
+        step_unit: Unit of a training step: a ``"batch"``, or an ``"optimizer"`` update according to ``sync_gradients``
+            and ``optimizer_step_was_skipped``.
+        log_results: Whether to log the means of a window's step table to the Accelerator's trackers.
         **options: See :class:`perfhooks.Options`; all but ``stage``.
 
     Raises:
-        OptionError: An argument has a value that it cannot have.
-        TypeError: No option has this name.
+        OptionError: An argument has an invalid value.
+        TypeError: An option is unknown.
     """
 
     def __init__(
@@ -171,8 +174,8 @@ class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # ac
         super().__init__()
         schedules = adapting.schedules(schedule, STAGES)
         own = schedules.pop("train", NOTHING)
-        perfhooks.Profiler(schedule=own, on_trace_ready=on_trace_ready, **options)  # a wrong option is an error here
-        self._others = partial(Stages.of, schedules, on_trace_ready, options=options)
+        perfhooks.Profiler(schedule=own, on_trace_ready=on_trace_ready, **options)  # raises for invalid options
+        self._other_stages = partial(Stages.of, schedules, on_trace_ready, options=options)
         self._profiler = partial(
             Profiler,
             step_unit=step_unit,
@@ -182,14 +185,14 @@ class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # ac
             **options,
         )
 
-    @property  # type: ignore[misc]  # a class of one's own for those who ask
+    @property  # type: ignore[misc]  # differs from the real class
     def __class__(self) -> Any:
-        """What accelerate looks up when it is given as one of its ``kwargs_handlers``: there it takes no subclass."""
+        """Class for accelerate, which looks up ``kwargs_handlers`` by it and accepts no subclass."""
         return accelerate.utils.ProfileKwargs
 
     def build(self) -> Profiler:
-        """What ``accelerator.profile()`` opens."""
+        """Return the profiler for ``accelerator.profile()``."""
         accelerator = adapting.caller(Accelerator)
         if accelerator is None:
-            logger.warning("no Accelerator calls ProfileKwargs.build(): steps are batches, and nothing is labelled")
-        return self._profiler(accelerator, self._others())
+            logger.warning("ProfileKwargs.build() was not called by an Accelerator: steps are batches without labels")
+        return self._profiler(accelerator, self._other_stages())

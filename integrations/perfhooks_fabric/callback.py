@@ -1,4 +1,4 @@
-"""The callback: Fabric's two hooks, and what a loop of the user's own tells besides."""
+"""The callback for Fabric: its two hooks, and methods for the user's loop."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ _METHODS: Final = {
     "clip_gradients": labels.OPTIMIZER,
     "save": labels.CHECKPOINT,
 }
-"""Those of Fabric that are a part of a training step."""
+"""Methods of Fabric that are parts of a training step."""
 _END: Final = object()
 
 
 @with_options(without=("stage",), keep_results=False)
 class ProfilerCallback(Face):
-    """Profiles the loops of a program that uses Fabric.
+    """Profiles the loops of a program with Fabric.
 
         callback = ProfilerCallback("wait=100 warmup=2 active=3 repeat=2")
         fabric = Fabric(callbacks=[callback])
         for batch in callback.steps(fabric.setup_dataloaders(loader)): ...
 
-    Files go to ``perf`` in the folder of Fabric's first logger, else in the working directory, unless ``out`` is given.
+    Files go to ``perf`` in the folder of Fabric's first logger, else in the working directory, unless ``out`` is set.
 
-    Fabric tells of two things by itself: that a model was set up, and that an optimizer has made a step. So much is
-    enough: a training step is an update. A loop over `steps` says more: the wait for data, batches, other loops.
+    Fabric has two hooks: after the setup of a model, and after an optimizer step. They are sufficient for steps that
+    are optimizer updates. A loop over `steps` adds the wait for data, batches and other loops.
 
     Args:
-        schedule: Which steps to record, as for :class:`perfhooks.Profiler`; or a mapping with a schedule for each loop:
+        schedule: Steps to record, as for :class:`perfhooks.Profiler`; or a mapping of loops to schedules, with the keys
             ``train``, ``validate``, ``test``, ``predict``. None records one small window of the training.
-        on_trace_ready: What to make of each window, as for :class:`perfhooks.Profiler`.
-        step_unit: What a training step is: an ``"optimizer"`` update, or a ``"batch"`` of `steps`. With several
-            optimizers the one that first makes a step counts, unless `steps` is used.
-        log_results: Give the mean of each column of a window's step table to ``fabric.log_dict``.
+        on_trace_ready: Handlers of each window, as for :class:`perfhooks.Profiler`.
+        step_unit: Unit of a training step: an ``"optimizer"`` update, or a ``"batch"`` of `steps`. With several
+            optimizers and without `steps`, updates of the first active optimizer count.
+        log_results: Whether to log the means of a window's step table by ``fabric.log_dict``.
         **options: See :class:`perfhooks.Options`; all but ``stage``.
 
     Raises:
-        OptionError: An argument has a value that it cannot have.
-        TypeError: No option has this name.
+        OptionError: An argument has an invalid value.
+        TypeError: An option is unknown.
     """
 
     def __init__(
@@ -81,86 +81,86 @@ class ProfilerCallback(Face):
         self._leader: Any = None
         self._fetches = self._updated = False
 
-    # -- what the user calls -----------------------------------------------------------------------------------------
+    # -- called by the user -------------------------------------------------------------------------------------------
 
     def steps(self, loader: Iterable[T], stage: str = "train") -> Batches[T]:
-        """Iterate over what ``fabric.setup_dataloaders`` gave, and say when steps end and what is wait for data.
+        """Iterate over the result of ``fabric.setup_dataloaders``, and report steps and the wait for data.
 
         Args:
-            loader: Any iterable. What comes back has a length if it has one, and can be iterated again each epoch.
-            stage: Which loop it is. Any but ``train``, inside of a training step, is its part ``validation``.
+            loader: Any iterable. The result supports ``len()`` if the loader does, and can be iterated in each epoch.
+            stage: Name of the loop. Inside a training step, other loops are the part ``validation``.
 
         Raises:
-            OptionError: There is no such stage.
+            OptionError: The stage is unknown.
         """
         if stage not in STAGES:
             raise OptionError(f"stage must be one of {', '.join(STAGES)}, got {stage!r}")
         return Batches(self, loader, stage)
 
     def region(self, name: str) -> AbstractContextManager[Any]:
-        """Label a part of a training step while a window records: ``with callback.region("forward"): ...``."""
+        """Label a part of a training step in windows: ``with callback.region("forward"): ...``."""
         return self._train.profiler.region(name)
 
     def stop(self, cause: str | None = None) -> None:
-        """All loops are over; a window that records is kept. The end of the process does it as well.
+        """Stop all loops and save an open window. This also happens at the end of the process.
 
         Args:
-            cause: What cut them short, if something did.
+            cause: Reason of an early end.
         """
         self._stages.stop(cause)
 
     def state_dict(self) -> dict[str, Any]:
-        """For ``fabric.save(path, {"profiler": callback, ...})``: how many steps each loop has done."""
+        """Return the finished steps of each loop, for ``fabric.save(path, {"profiler": callback, ...})``."""
         return {"steps": self._stages.counts()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """For ``fabric.load``: go on there."""
+        """Continue the step counts of a checkpoint, for ``fabric.load``."""
         with guard("reading the steps from the checkpoint"):
             counts = adapting.read_counts(state_dict.get("steps"))
             for stage in self._stages.values():
                 stage.pause("the training was resumed")
             self._stages.resume(counts)
 
-    # -- what Fabric calls, or the user by ``fabric.call(...)`` ------------------------------------------------------
+    # -- called by Fabric, or by ``fabric.call(...)`` ---------------------------------------------------------
 
     def on_after_setup(self, fabric: Any, module: Any) -> None:
-        """A model was set up: Fabric is known, and every rank is here."""
+        """Set the folder of the run after the setup of a model, which all ranks reach."""
         if self._fabric is fabric:
             return
         self._fabric = fabric
-        with guard("asking Fabric for its folder"):
+        with guard("reading the log folder of Fabric"):
             logger = next(iter(fabric.loggers), None)
             folder = None if logger is None else logger.log_dir or logger.root_dir
             self._out = None if folder is None else adapting.folder_in(folder)
         self._run = fabric.broadcast(self._run or adapting.new_run_name())
 
     def on_after_optimizer_step(self, strategy: Any, optimizer: Any) -> None:
-        """An optimizer has made a step: the end of ours, unless the loader says where that is."""
+        """End a step after an optimizer update, unless a loop over `steps` ends it."""
         self._updated = True
         if self._fetches or not self._by_update:
             return
         if self._leader is None:
             self._leader = optimizer
-            self.begin(self._train, self._train.count + 1)  # the first update was not seen from its beginning
+            self.begin(self._train, self._train.count + 1)  # the first update began before this hook
         elif self._leader is optimizer:
             self._train.step()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """For ``fabric.call("on_train_end")``."""
+        """Stop, for ``fabric.call("on_train_end")``."""
         self.stop()
 
     def on_exception(self, *_: Any, exception: BaseException | None = None, **__: Any) -> None:
-        """For ``fabric.call("on_exception", exception=error)``."""
+        """Stop with a reason, for ``fabric.call("on_exception", exception=error)``."""
         self.stop(None if exception is None else adapting.cause_of(exception))
 
-    # -- how it is done ----------------------------------------------------------------------------------------------
+    # -- implementation ------------------------------------------------------------------------------------------------
 
     def begin(self, stage: Stage, step: int | None = None) -> None:
-        """A loop begins, or goes on."""
+        """Begin the next step of a loop."""
         stage.begin(self._fabric, step=step, out=self._out, run=self._run)
 
     def batches(self, loader: Iterable[T], name: str) -> Iterator[T]:
-        """One pass over a loader."""
+        """Iterate once over a loader."""
         stage = self._stages[name]
         if name == "train":
             self._fetches = True
@@ -191,7 +191,6 @@ class ProfilerCallback(Face):
                 stage.step()
 
     def _log(self, capture: Capture, place: Place) -> None:
-        """A window has its files."""
         if self._fabric is not None:
             self._fabric.log_dict(adapting.scalars(capture), step=adapting.last_step(capture))
 
@@ -201,7 +200,7 @@ def _parts(profiler: Profiler, stage: str) -> Parts:
 
 
 class Batches(Generic[T]):
-    """What `ProfilerCallback.steps` gives."""
+    """The result of `ProfilerCallback.steps`."""
 
     def __init__(self, callback: ProfilerCallback, loader: Iterable[T], stage: str) -> None:
         self._callback = callback
@@ -209,7 +208,7 @@ class Batches(Generic[T]):
         self._stage = stage
 
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]  # a loader without a length says so itself
+        return len(self._loader)  # type: ignore[arg-type]  # raises TypeError for loaders without length
 
     def __iter__(self) -> Iterator[T]:
         return self._callback.batches(self._loader, self._stage)

@@ -1,4 +1,4 @@
-"""The callback: Lightning's hooks as start, step and stop of a profiler for each loop."""
+"""The callback for Lightning: its hooks start, step and stop a profiler for each loop."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ PREDICT: Final = "predict"
 
 @with_options(without=("stage",), keep_results=False)
 class ProfilerCallback(Face, Callback):
-    """Profiles the loops of a Trainer, each on a schedule of its own.
+    """Profiles the loops of a Trainer. Each loop has its own schedule.
 
         callback = ProfilerCallback("wait=100 warmup=2 active=3 repeat=2", with_stack=True)
         Trainer(callbacks=[callback]).fit(module, loader)
         print(callback.summary())
 
-    Files go to ``perf`` in the Trainer's ``log_dir`` unless ``out`` is given. A training step is everything from the
-    end of one batch to the end of the next one: wait for data, transfer, and a validation that falls in between. Every
-    loop counts its own steps, from one epoch and from one ``fit`` to the next; training's and validation's counts are
-    kept in checkpoints. Sanity checking is not profiled.
+    Files go to ``perf`` in the Trainer's ``log_dir``, unless ``out`` is set. A training step lasts from the end of one
+    batch to the end of the next one. It includes the wait for data, the transfer and a validation in between. Each loop
+    counts its own steps, across epochs and calls of ``fit``. Checkpoints contain the counts of training and validation.
+    Sanity checking is not profiled.
 
-    One window can record at a time: validation inside a window of training is the part ``validation`` of a training
-    step, and a window of validation that would begin there is left out. A window of validation ends with its epoch.
+    Only one window can be open. A validation inside a window of the training is the part ``validation`` of a training
+    step, and a window of the validation is skipped there. A window of the validation ends with its epoch.
 
     Args:
-        schedule: Which steps to record: a :class:`perfhooks.Schedule`, a mapping, a string like
-            ``"wait=10 warmup=2 active=3"`` or a callable ``step -> ProfilerAction``; or a mapping with one of these for
-            each loop to profile: ``train``, ``validate``, ``test``, ``predict``. None records one small window of the
-            training, as does None for a loop.
-        on_trace_ready: What to make of each window, as for :class:`perfhooks.Profiler`.
-        step_unit: What a training step is: a ``"batch"``, or an ``"optimizer"`` update, which takes several batches
-            with gradient accumulation.
-        module_names: Label the forward pass of every module with its name.
-        log_results: Log the mean of each column of a window's step table to the trainer's loggers, and the table as
-            text to TensorBoard.
-        log_files: Upload a window's files to Weights & Biases and MLflow.
+        schedule: Steps to record: a :class:`perfhooks.Schedule`, a mapping, a string like ``"wait=10 warmup=2
+            active=3"`` or a function ``step -> ProfilerAction``; or a mapping of loops to such schedules, with the keys
+            ``train``, ``validate``, ``test``, ``predict``. None records one small window of the training (or of the
+            loop).
+        on_trace_ready: Handlers of each window, as for :class:`perfhooks.Profiler`.
+        step_unit: Unit of a training step: a ``"batch"``, or an ``"optimizer"`` update, which consists of several
+            batches with gradient accumulation.
+        module_names: Whether to label the forward pass of every module with its name.
+        log_results: Whether to log the means of a window's step table to the trainer's loggers, and the table as text
+            to TensorBoard.
+        log_files: Whether to upload a window's files to Weights & Biases and MLflow.
         **options: See :class:`perfhooks.Options`; all but ``stage``.
 
     Raises:
-        OptionError: An argument has a value that it cannot have.
-        TypeError: No option has this name.
+        OptionError: An argument has an invalid value.
+        TypeError: An option is unknown.
     """
 
     def __init__(
@@ -88,97 +88,97 @@ class ProfilerCallback(Face, Callback):
         self._log_results = log_results
         self._log_files = log_files
         self._trainer: Trainer | None = None
-        self._global_step: int  # known once training begins
-        self._fits = self._recorded_otherwise = False
+        self._global_step: int  # set when the training starts
+        self._fits = self._has_other_recorder = False
         self._out = ""
         self._run = adapting.new_run_name()
 
     def state_dict(self) -> dict[str, Any]:
-        """For the checkpoint: how many steps each loop has done."""
+        """Return the finished steps of each loop, for the checkpoint."""
         return {"steps": self._stages.counts()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From the checkpoint; the loops of a ``fit`` go on there."""
+        """Continue the step counts of a checkpoint, in ``fit``."""
         if self._fits:
             with guard("reading the steps from the checkpoint"):
                 self._stages.resume(adapting.read_counts(state_dict.get("steps")))
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
-        """Agree with the other ranks on where the files go; Lightning's log_dir is the same on all of them."""
+        """Set the folder of the run and broadcast its name. Lightning's ``log_dir`` is equal on all ranks."""
         self._trainer = trainer
         self._fits = stage == "fit"
         self._out = adapting.folder_in(trainer.log_dir or trainer.default_root_dir)
         self._run = trainer.strategy.broadcast(self._run)
-        self._recorded_otherwise = framework.is_a(trainer.profiler, "PyTorchProfiler")
-        if self._recorded_otherwise:
-            logger.warning("the trainer has a PyTorchProfiler, which a second one would break: nothing is recorded")
+        self._has_other_recorder = framework.is_a(trainer.profiler, "PyTorchProfiler")
+        if self._has_other_recorder:
+            logger.warning("nothing is recorded: the trainer has a PyTorchProfiler, and torch supports one profiler")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """All is done."""
+        """Stop all loops."""
         self._stop(None)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """All ended in an error, Ctrl-C or SIGTERM: Lightning calls no other hook then."""
+        """Stop all loops after an error, Ctrl-C or SIGTERM. Lightning calls no other hook then."""
         self._stop(adapting.cause_of(exception))
 
     # -- training ----------------------------------------------------------------------------------------------------
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The first step begins."""
+        """Begin the first step."""
         self._global_step = trainer.global_step
         self._begin(trainer, self._train)
 
     def on_train_batch_start(self, *_: Any) -> None:
-        """The batch is here, on its device."""
+        """Report that the batch arrived on its device."""
         if not self._by_update:
             self._train.data_arrived()
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """A step ends and the next one begins."""
-        if not self._by_update or self._updated(trainer):
+        """End a step."""
+        if not self._by_update or self._has_updated(trainer):
             self._train.step()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Training ended, early or not."""
+        """Pause the training stage."""
         self._train.pause()
 
-    def _updated(self, trainer: Trainer) -> bool:
-        """Whether an optimizer has made a step since the last call; how many did is not told by their count."""
+    def _has_updated(self, trainer: Trainer) -> bool:
+        """Return whether an optimizer made a step since the last call."""
         before, self._global_step = self._global_step, trainer.global_step
         return before != self._global_step
 
     # -- validation, test, prediction --------------------------------------------------------------------------------
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Validation begins, on its own or inside a training step."""
+        """Begin a validation, alone or inside a training step."""
         if trainer.sanity_checking:
             return
         self._train.parts.begin(labels.VALIDATION)
         self._begin_evaluation(trainer, VALIDATE)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Validation ended."""
+        """End a validation."""
         self.on_test_end()
         self._train.parts.end(labels.VALIDATION)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Testing begins."""
+        """Begin a test."""
         self._begin_evaluation(trainer, TEST)
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Prediction begins."""
+        """Begin a prediction."""
         self._begin_evaluation(trainer, PREDICT)
 
     def on_validation_batch_start(self, *_: Any, **__: Any) -> None:
-        """The batch is here, on its device."""
+        """Report that the batch arrived on its device."""
         self._evaluation.data_arrived()
 
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
-        """A step ends and the next one begins."""
+        """End a step."""
         self._evaluation.step()
 
     def on_test_end(self, *_: Any, **__: Any) -> None:
-        """Testing or prediction ended."""
+        """End a test or a prediction."""
         self._evaluation.pause()
         self._evaluation = self._stages.unprofiled
 
@@ -193,7 +193,7 @@ class ProfilerCallback(Face, Callback):
     # -- all loops ---------------------------------------------------------------------------------------------------
 
     def _begin(self, trainer: Trainer, stage: Stage) -> None:
-        if not self._recorded_otherwise:
+        if not self._has_other_recorder:
             stage.begin(trainer, out=self._out, run=self._run, global_step=lambda: trainer.global_step)
 
     def _stop(self, cause: str | None) -> None:
@@ -202,16 +202,15 @@ class ProfilerCallback(Face, Callback):
         self._trainer = None
 
     def _log(self, capture: Capture, place: Place) -> None:
-        """A window has its files."""
         trainer, step = self._trainer, self._stages[capture.stage].global_step_of(capture)
         if trainer is None or not trainer.is_global_zero or not self._log_results:
             return
-        for one in trainer.loggers:
-            with guard(f"logging the results to {type(one).__name__}"):
-                results.log_summary(one, capture, place, trainer.global_step if step is None else step)
+        for trainer_logger in trainer.loggers:
+            with guard(f"logging the results to {type(trainer_logger).__name__}"):
+                results.log_summary(trainer_logger, capture, place, trainer.global_step if step is None else step)
                 if self._log_files:
-                    results.log_files(one, capture, place)
+                    results.log_files(trainer_logger, capture, place)
 
 
-# LightningCLI saves what it was given: as text and mappings, not as objects that it would make of them
+# LightningCLI then saves these arguments as text and mappings, and does not build objects from them
 ProfilerCallback.__init__.__annotations__.update(schedule=Any, on_trace_ready=Any)

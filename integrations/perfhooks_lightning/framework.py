@@ -1,4 +1,4 @@
-"""Which Lightning there is: ``lightning``, ``pytorch_lightning`` or both; each has base classes of its own."""
+"""The imported or installed Lightning: ``lightning``, ``pytorch_lightning`` or both, each with its own base classes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import sys
 from typing import Any, Final
 
 PACKAGES: Final = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch_lightning"}
-"""The modules with the base classes, and the package that each is part of."""
+"""Modules with the base classes, and their packages."""
 
 
 def is_a(thing: object, name: str) -> bool:
-    """Whether something is of a class of this name, in whichever Lightning."""
+    """Return whether an object has a class of this name, in any Lightning."""
     return any(kind.__name__ == name for kind in type(thing).__mro__)
 
 
 def modules() -> list[Any]:
-    """The Lightnings of this program: those it has imported, else the first one that is installed.
+    """Return the imported Lightnings, else the first installed one.
 
     Raises:
-        ModuleNotFoundError: There is none.
+        ModuleNotFoundError: No Lightning is installed.
     """
     names = [name for name in PACKAGES if sys.modules.get(name) is not None]
     names = names or [name for name, package in PACKAGES.items() if importlib.util.find_spec(package)][:1]

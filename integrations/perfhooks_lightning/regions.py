@@ -1,4 +1,4 @@
-"""The parts of a step, from what Lightning tells the profiler of its trainer about everything that it does."""
+"""Labels for the parts of a step, from the actions that Lightning reports to the trainer's profiler."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _PARTS: Final = {
     **dict.fromkeys(("training_step", "validation_step", "test_step", "predict_step"), labels.FORWARD),
     **dict.fromkeys(("optimizer_step", "optimizer_zero_grad", "lr_scheduler_step"), labels.OPTIMIZER),
     "save_checkpoint": labels.CHECKPOINT,
-    # the gap between the end of a batch and on_validation_start, in which the workers are started
+    # between the end of a batch and on_validation_start, while workers start
     "on_validation_model_zero_grad": labels.VALIDATION,
 }
-"""What Lightning's actions are in the terms of a step, by the last word of their names."""
+"""Parts of a step by the last word of an action's name."""
 
 _EPOCH: Final = "run_training_epoch"
 _UNNAMED: Final = ("run_training_batch",)
-"""Actions that say nothing that the step does not say."""
+"""Actions that are equal to the step."""
 
 
 def parts_of(profiler: Profiler, _stage: str, *, own: str, module_names: bool) -> Parts:
-    """The labels of a loop's steps.
+    """Return the labels of a loop's steps.
 
     Args:
-        profiler: Of this loop.
-        own: How the actions of our own callback begin; they get no label.
+        profiler: Profiler of the loop.
+        own: Prefix of the actions of the perfhooks callback, which get no label.
         module_names: Whether to label the forward pass of every module.
     """
     modules = attrgetter("lightning_module") if module_names else None
@@ -45,12 +45,12 @@ def parts_of(profiler: Profiler, _stage: str, *, own: str, module_names: bool) -
 
 
 class _Actions:
-    """Hears what the trainer's own profiler is told while a window records, and labels it.
+    """Labels the actions that are reported to the trainer's profiler during a window.
 
     Args:
-        own: How the actions of our own callback begin.
-        parts: Of the step.
-        trainer: Whose profiler it is.
+        own: Prefix of the actions of the perfhooks callback.
+        parts: Labels of the step.
+        trainer: Trainer with the profiler.
     """
 
     def __init__(self, own: str, parts: Parts, trainer: Any) -> None:
@@ -86,13 +86,13 @@ class _Actions:
         @contextmanager
         @functools.wraps(profile)
         def labelled(action_name: str) -> Iterator[Any]:
-            with profile(action_name) as given:
-                # Lightning's own calls start and stop; that of a profiler of the user's may not
+            with profile(action_name) as value:
+                # Lightning's profilers call start and stop here; a profiler of the user may not
                 is_new = self._labels.innermost != action_name
                 if is_new:
                     self._enter(action_name)
                 try:
-                    yield given
+                    yield value
                 finally:
                     if is_new:
                         self._leave(action_name)
@@ -100,35 +100,35 @@ class _Actions:
         return labelled
 
     def _enter(self, action: str) -> None:
-        if not self._is_heard() or action.startswith(self._own) or action in _UNNAMED:
+        if not self._is_labelled() or action.startswith(self._own) or action in _UNNAMED:
             return
         part = self._part(action)
         if action == _EPOCH:
-            # up to the first fetch nothing happens but the start of the workers
+            # only workers start before the first fetch
             self._labels.begin(labels.DATA, key=action)
         elif part == labels.VALIDATION:
-            self._parts.begin(part)  # until the callback hears of its end
+            self._parts.begin(part)  # the callback ends it
         else:
             if part == labels.DATA:
                 self._labels.end(_EPOCH)
             self._labels.begin(part or action, key=action)
 
     def _leave(self, action: str) -> None:
-        if self._is_heard():
+        if self._is_labelled():
             self._labels.end(action)
 
-    def _is_heard(self) -> bool:
+    def _is_labelled(self) -> bool:
         return self._parts.is_on and threading.get_ident() == self._thread
 
     def _part(self, action: str) -> str | None:
-        """The part that an action is; inside validation everything is validation, but for what its name says."""
+        """Return the part of an action. Inside a validation there are no other parts."""
         owner, _, hook = action.rpartition(".")
         part = _PARTS.get(hook) if owner.startswith("[") or not owner else None
         return None if self._labels.has(labels.VALIDATION) else part
 
 
 def _before(act: Callable[[str], None], hook: Callable[..., None]) -> Callable[..., None]:
-    """Begin or end the backward pass, then call the hook of a subclass."""
+    """Return a hook that begins or ends the backward pass before the hook of a subclass."""
 
     @functools.wraps(hook)
     def labelled(*args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a window says, in the trainer's loggers."""
+"""The results of a window in the trainer's loggers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def log_summary(logger: Logger, capture: Capture, place: Place, step: int) -> None:
-    """Log the means of the step table as scalars and, in TensorBoard, the table itself as text.
+    """Log the means of the step table as scalars and, in TensorBoard, the table as text.
 
     Args:
-        logger: One of the trainer's.
-        capture: The facts of a finished window.
-        place: Where its files are.
+        logger: Logger of the trainer.
+        capture: Facts of a finished window.
+        place: Location of its files.
         step: The trainer's global step during the last step of the window.
     """
     logger.log_metrics(scalars(capture), step=step)
@@ -31,12 +31,12 @@ def log_summary(logger: Logger, capture: Capture, place: Place, step: int) -> No
 
 
 def log_files(logger: Logger, capture: Capture, place: Place) -> None:
-    """Upload a window's files to a logger that keeps files: Weights & Biases or MLflow.
+    """Upload the files of a window to Weights & Biases or MLflow.
 
     Args:
-        logger: One of the trainer's; another kind is passed over.
-        capture: The facts of a finished window.
-        place: Where its files are.
+        logger: Logger of the trainer; other kinds are skipped.
+        capture: Facts of a finished window.
+        place: Location of its files.
     """
     for name, upload in _UPLOADS.items():
         if is_a(logger, name):

@@ -1,4 +1,4 @@
-"""What mmengine's own ProfilerHook takes, in terms of ours."""
+"""Arguments of mmengine's own ProfilerHook, converted to those of perfhooks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfhooks.adapters import HandlerLike
 
 OfRunner = Callable[[], Any]
-"""Gives the runner, which is known when a training begins."""
+"""Returns the runner, which exists when a training begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class Beginning:
     """The part of a training that mmengine's own hook profiles."""
 
     by_epoch: bool = True
-    """Whether ``profile_times`` counts epochs; an iteration-based loop is one epoch."""
+    """Whether ``profile_times`` counts epochs. An iteration-based loop is one epoch."""
     profile_times: int = 1
-    """How many epochs, at most 1, or how many iterations."""
+    """Number of epochs (at most 1) or of iterations."""
 
     def __post_init__(self) -> None:
         _check_bool("by_epoch", self.by_epoch)
@@ -41,12 +41,12 @@ class Beginning:
         if self.by_epoch and self.profile_times > 1:
             raise OptionError(
                 f"profile_times must be 1 with by_epoch=True, got {self.profile_times!r}: "
-                "count iterations with by_epoch=False, or give a schedule"
+                "use by_epoch=False to count iterations, or a schedule"
             )
 
     @classmethod
     def of(cls, by_epoch: bool | None, profile_times: int | None, *, by_default: bool = False) -> Beginning | None:
-        """As mmengine completes the two arguments; None if neither is given, unless mmengine's default is wanted."""
+        """Return the two arguments with mmengine's defaults; None if neither is set, unless ``by_default`` is true."""
         if by_epoch is None and profile_times is None and not by_default:
             return None
         return cls(
@@ -54,27 +54,29 @@ class Beginning:
         )
 
     def last_iter(self, first: int) -> int | None:
-        """The last iteration of those that begin with ``first``; None where the end of an epoch ends them."""
+        """Return the last iteration after a first one; None if the end of an epoch is the limit."""
         return None if self.by_epoch else first + self.profile_times - 1
 
     def check(self, runner: Any) -> None:
-        """Find out whether the training is as long.
+        """Check that the training has enough epochs or iterations.
 
         Raises:
-            OptionError: It is not.
+            OptionError: It has fewer.
         """
-        most = runner.max_epochs if self.by_epoch else runner.max_iters
-        if self.profile_times > most:
+        available = runner.max_epochs if self.by_epoch else runner.max_iters
+        if self.profile_times > available:
             unit = "epochs" if self.by_epoch else "iterations"
-            raise OptionError(f"profile_times must be at most the {most} {unit} of training, got {self.profile_times}")
+            raise OptionError(
+                f"profile_times must be at most the {available} {unit} of training, got {self.profile_times}"
+            )
 
 
 def activities(with_cpu: bool | None, with_cuda: bool | None) -> list[ProfilerActivity] | None:
-    """What to record; None, which records everything, if mmengine's arguments are not given or are both False.
+    """Return the activities to record; None (all activities) if mmengine's arguments are not set or both False.
 
     Args:
         with_cpu: Whether to record the host; True in mmengine.
-        with_cuda: Whether to record the device, whatever kind it is; False in mmengine.
+        with_cuda: Whether to record the device of any kind; False in mmengine.
     """
     if with_cpu is None and with_cuda is None:
         return None
@@ -83,61 +85,61 @@ def activities(with_cpu: bool | None, with_cuda: bool | None) -> list[ProfilerAc
             _check_bool(name, value)
     supported = torch.profiler.supported_activities()
     devices = supported - {ProfilerActivity.CPU}
-    chosen = [] if with_cpu is False else [ProfilerActivity.CPU]
+    selected = [] if with_cpu is False else [ProfilerActivity.CPU]
     if with_cuda:
-        chosen += sorted(devices, key=str)
+        selected += sorted(devices, key=str)
         if not devices:
-            logger.warning("activity_with_cuda: torch can record no device here")
-    return chosen or None
+            logger.warning("activity_with_cuda: torch cannot record a device on this host")
+    return selected or None
 
 
 def handlers(
     on_trace_ready: HandlerLike | Sequence[HandlerLike] | None, json_trace_path: str | None, runner: OfRunner
 ) -> list[HandlerLike]:
-    """What to make of each window, mmengine's own ``log_trace`` and ``tb_trace`` among it.
+    """Return the handlers of each window, including mmengine's own ``log_trace`` and ``tb_trace``.
 
     Raises:
-        OptionError: One of mmengine's own does not take such options.
+        OptionError: A handler of mmengine does not accept its options.
     """
-    several = isinstance(on_trace_ready, Sequence) and not isinstance(on_trace_ready, str)
-    given: Any = "default" if on_trace_ready is None else on_trace_ready
-    made = [_made(one, runner) for one in (given if several else [given])]
+    is_list = isinstance(on_trace_ready, Sequence) and not isinstance(on_trace_ready, str)
+    value: Any = "default" if on_trace_ready is None else on_trace_ready
+    result = [_convert(handler, runner) for handler in (value if is_list else [value])]
     if json_trace_path is None:
-        return made
+        return result
     if not isinstance(json_trace_path, str | os.PathLike):
         raise OptionError(f"json_trace_path must be a path, got {json_trace_path!r}")
-    return [*made, json_trace(runner, json_trace_path)]
+    return [*result, json_trace(runner, json_trace_path)]
 
 
-def _made(one: HandlerLike, runner: OfRunner) -> HandlerLike:
-    options = dict(one) if isinstance(one, Mapping) else {"type": one}
+def _convert(handler: HandlerLike, runner: OfRunner) -> HandlerLike:
+    options = dict(handler) if isinstance(handler, Mapping) else {"type": handler}
     kind = options.pop("type", None)
     if not isinstance(kind, str) or kind not in _OWN:
-        return one
-    make, takes = _OWN[kind]
+        return handler
+    make, accepts = _OWN[kind]
     try:
-        inspect.signature(takes).bind_partial(**options)
+        inspect.signature(accepts).bind_partial(**options)
     except TypeError as error:
         raise OptionError(f"{kind} does not take these options: {options!r} ({error})") from error
     return make(runner, **options)
 
 
 def is_own(on_trace_ready: object) -> bool:
-    """Whether a handler is written as mmengine's own hook takes it."""
+    """Return whether a handler is one of mmengine's own hook."""
     return isinstance(on_trace_ready, Mapping) and on_trace_ready.get("type") in _OWN
 
 
 def log_trace(runner: OfRunner, **table: Any) -> Callable[[Any], None]:
-    """Make what writes torch's operator table to the runner's log.
+    """Return a handler that writes torch's operator table to the runner's log.
 
     Args:
-        runner: Whose log.
-        **table: What ``key_averages().table()`` takes.
+        runner: Returns the runner.
+        **table: Arguments of ``key_averages().table()``.
     """
 
     def show(window: Any) -> None:
         log = runner().logger
-        # mmengine's own prints it, whatever the log's level; that is the one of its handlers
+        # mmengine's own handler prints the table at any log level, which is the level of the log's handlers
         level = min((handler.level for handler in log.handlers), default=logging.INFO)
         log.log(max(level, logging.INFO), "\n%s", window.key_averages().table(**table))
 
@@ -147,13 +149,13 @@ def log_trace(runner: OfRunner, **table: Any) -> Callable[[Any], None]:
 def tb_trace(
     runner: OfRunner, dir_name: str = "tf_tracing_logs", worker_name: str | None = None, **more: Any
 ) -> Callable[[Any], None]:
-    """Make what writes the trace for TensorBoard's profiler plugin.
+    """Return a handler that writes the trace for TensorBoard's profiler plugin.
 
     Args:
-        runner: A relative ``dir_name`` is one in its ``log_dir``.
-        dir_name: The folder.
-        worker_name: What the files begin with, after the rank if there are several; None is host and process.
-        **more: What else ``torch.profiler.tensorboard_trace_handler`` takes.
+        runner: Returns the runner. A relative ``dir_name`` is inside its ``log_dir``.
+        dir_name: Folder of the traces.
+        worker_name: Prefix of the files, after the rank if there are several; None selects host name and process id.
+        **more: Other arguments of ``torch.profiler.tensorboard_trace_handler``.
     """
 
     def save(window: Any) -> None:
@@ -166,7 +168,7 @@ def tb_trace(
 
 
 def json_trace(runner: OfRunner, path: str | os.PathLike[str]) -> Callable[[Any], None]:
-    """Make what writes the trace to a file; ranks other than the first put their number before its name."""
+    """Return a handler that writes the trace to a file. Ranks other than 0 prefix the name with their number."""
 
     def save(window: Any) -> None:
         rank, target = runner().rank, Path(path)
@@ -182,7 +184,7 @@ _OWN: Final[dict[str, tuple[Callable[..., Callable[[Any], None]], Callable[..., 
     "log_trace": (log_trace, EventList.table),
     "tb_trace": (tb_trace, torch.profiler.tensorboard_trace_handler),
 }
-"""mmengine's own names of handlers, and what takes their options."""
+"""mmengine's own handlers by name, each with the function that receives its options."""
 
 
 def _check_bool(name: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""The hook: mmengine's hook points as start, step and stop of a profiler for each loop."""
+"""The hook for mmengine: hook points start, step and stop a profiler for each loop."""
 
 from __future__ import annotations
 
@@ -24,50 +24,49 @@ if TYPE_CHECKING:
     from perfhooks.adapters import HandlerLike, Place, ScheduleLike
 
 _STEPS: Final = "perfhooks"
-"""Where a checkpoint keeps the step of each loop, if the iteration does not say it."""
+"""Key of the step counts in a checkpoint, for loops whose steps differ from the iteration."""
 
 
 @with_options(without=("stage",), keep_results=False)
 class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
-    """Profiles the iterations of a Runner on a schedule, in place of mmengine's hook of this name.
+    """Profiles the iterations of a Runner on a schedule. It replaces mmengine's hook of this name.
 
         custom_hooks = [  # in a config file
             dict(type="perfhooks_mmengine.ProfilerHook", schedule="wait=200 warmup=2 active=3 repeat=2")
         ]
 
-    Files go to ``perf`` in ``runner.log_dir`` unless ``out`` is given. A training step is an iteration, from the wait
-    for its batch to the end of its hooks, numbered by ``runner.iter``.
+    Files go to ``perf`` in ``runner.log_dir``, unless ``out`` is set. A training step is an iteration, from the wait
+    for its batch to the end of its hooks. Its number is ``runner.iter``.
 
     Args:
-        schedule: Which iterations to record: a mapping, a string like ``"wait=200 warmup=2 active=3 repeat=2"``, or
-            what else :class:`perfhooks.Profiler` takes; or a mapping of loops (``train``, ``val``, ``test``) to
-            schedules, where a loop that is not named is not profiled. None records one small window of the training,
-            and None for a loop one of that loop; but with any of mmengine's own arguments below, or its own handlers,
-            it stands for what it is in mmengine: the whole first epoch.
-        on_trace_ready: What to make of each window, as for :class:`perfhooks.Profiler`; also mmengine's own
-            ``"log_trace"`` and ``"tb_trace"`` with their options. ``"default"`` stands for what is made without it.
-        step_unit: ``"batch"`` or ``"optimizer"``, one update of the optimizer, however many batches it accumulates.
-        by_epoch: mmengine's own argument: True profiles the first epoch, False the first ``profile_times`` iterations;
-            with a schedule, as much of it as falls into them. Without both, a schedule is good for all iterations.
-        profile_times: mmengine's own argument, see ``by_epoch``.
-        activity_with_cpu: mmengine's own argument: record the host. Without both, whatever torch supports is recorded.
-        activity_with_cuda: mmengine's own argument: record the device, whatever kind it is.
-        log_results: Give the steps of a window to the runner's visualizer, their mean to its next log line, and what
-            perfhooks logs to its log.
-        json_trace_path: mmengine's own argument: write the last window's trace to this file, too.
+        schedule: Iterations to record: a mapping, a string like ``"wait=200 warmup=2 active=3 repeat=2"``, or another
+            form for :class:`perfhooks.Profiler`; or a mapping of loops (``train``, ``val``, ``test``) to schedules.
+            Loops without a schedule are not profiled. None records one small window of the training (or of the loop).
+            With mmengine's own arguments or handlers, None records the whole first epoch, as in mmengine.
+        on_trace_ready: Handlers of each window, as for :class:`perfhooks.Profiler`, including mmengine's own
+            ``"log_trace"`` and ``"tb_trace"`` with their options. ``"default"`` selects the default handlers.
+        step_unit: ``"batch"``, or ``"optimizer"`` for an optimizer update of one or more batches.
+        by_epoch: Argument of mmengine: True profiles the first epoch, False the first ``profile_times`` iterations. A
+            schedule is limited to them. Without both arguments, a schedule covers all iterations.
+        profile_times: Argument of mmengine, see ``by_epoch``.
+        activity_with_cpu: Argument of mmengine: whether to record the host. Without both, torch records everything.
+        activity_with_cuda: Argument of mmengine: whether to record the device of any kind.
+        log_results: Whether to send the steps of a window to the runner's visualizer, their mean to its next log line,
+            and messages of perfhooks to its log.
+        json_trace_path: Argument of mmengine: additional file for the trace of the last window.
         **options: See :class:`perfhooks.Options`; all but ``stage``.
 
-    ``run`` is ``runner.timestamp`` unless given; ``keep_results`` is True where mmengine's own arguments speak.
+    The default of ``run`` is ``runner.timestamp``. With mmengine's own arguments the default of ``keep_results`` is
+    True.
 
     Raises:
-        OptionError: An argument has a value that it cannot have; ``profile_times`` is compared with the length of the
-            training before it begins.
-        TypeError: No option has this name.
+        OptionError: An argument has an invalid value, or ``profile_times`` exceeds the length of the training.
+        TypeError: An option is unknown.
     """
 
     priority = "VERY_LOW"
     in_place = False
-    """Whether it stands under the name of mmengine's own hook: without arguments it then profiles the first epoch."""
+    """Whether the hook replaces mmengine's own by name. Without arguments it then profiles the first epoch."""
 
     def __init__(
         self,
@@ -84,17 +83,17 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
         **options: Unpack[Options],
     ) -> None:
         self._updates = Updates() if step_unit == "optimizer" else None
-        theirs = schedule is None and (
+        has_own_arguments = schedule is None and (
             builtin.is_own(on_trace_ready)
-            or any(one is not None for one in (json_trace_path, activity_with_cpu, activity_with_cuda))
+            or any(value is not None for value in (json_trace_path, activity_with_cpu, activity_with_cuda))
         )
-        self._beginning = builtin.Beginning.of(by_epoch, profile_times, by_default=theirs or self.in_place)
+        self._beginning = builtin.Beginning.of(by_epoch, profile_times, by_default=has_own_arguments or self.in_place)
         self._on_error = options.get("on_error", "warn")
-        chosen = builtin.activities(activity_with_cpu, activity_with_cuda)
-        if chosen is not None:
+        activities = builtin.activities(activity_with_cpu, activity_with_cuda)
+        if activities is not None:
             if "activities" in options:
-                raise OptionError("activities must not be given beside activity_with_cpu and activity_with_cuda")
-            options["activities"] = chosen
+                raise OptionError("activities cannot be combined with activity_with_cpu and activity_with_cuda")
+            options["activities"] = activities
         options.setdefault("keep_results", self._beginning is not None)
         super().__init__(
             schedule,
@@ -108,7 +107,7 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
             default=None if self._beginning else SCHEDULE,
         )
         self.profiler = self.profilers.get("train") or next(iter(self.profilers.values()))
-        """The profiler of the training, or else of a loop that is profiled."""
+        """Profiler of the training, else of another profiled loop."""
         self._closed = False
         self._last_iter: int | None = None
         self._loaded: dict[str, int] = {}
@@ -118,10 +117,10 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
         self._log = logs.RunnerLog(is_wanted=log_results)
         self._line = logs.LogLine()
 
-    # -- what mmengine calls -----------------------------------------------------------------------------------------
+    # -- called by mmengine -------------------------------------------------------------------------------------------
 
     def before_run(self, runner: Any) -> None:
-        """Watch the loops that are about to run: mmengine calls no hook when one of them fails."""
+        """Wrap the loops, because mmengine calls no hook when a loop fails."""
         self._runner = runner
         if self._beginning is not None and "train" in self._stages and built(runner, "train") is not None:
             self._beginning.check(runner)
@@ -129,7 +128,7 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
             self._loops.put(runner)
 
     def before_train(self, runner: Any) -> None:
-        """Start, now that the model has its weights and a resumed training its iteration."""
+        """Begin the training, after mmengine loaded the weights and the iteration of a resumed training."""
         resumed = self._loaded if runner.iter else {}
         self._stages.resume(resumed)
         if self._closed:
@@ -143,7 +142,7 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
         self._begin(self._train, runner, step)
 
     def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
-        """The batch is here."""
+        """Report that the batch arrived."""
         if self._updates is None and not self._closed:
             self._train.data_arrived()
 
@@ -154,7 +153,7 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
         data_batch: Any = None,
         outputs: Any = None,
     ) -> None:
-        """Step: what follows, the wait for the next batch first, belongs to the next iteration."""
+        """End a step. The wait for the next batch belongs to the next iteration."""
         if self._closed:
             return
         if self._updates is None or self._updates.end_iteration():
@@ -163,32 +162,32 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
             self._close()
 
     def after_train_epoch(self, runner: Any) -> None:
-        """The end of what ``by_epoch`` asks for."""
+        """Stop after the first epoch if ``by_epoch`` is set."""
         if self._beginning is not None and self._beginning.by_epoch and not self._closed:
             self._close()
 
     def before_val(self, runner: Any) -> None:
-        """A validation begins, inside the training or on its own."""
+        """Begin a validation, alone or inside the training."""
         self._start("validate", runner)
 
     def before_test(self, runner: Any) -> None:
-        """A test begins."""
+        """Begin a test."""
         self._start("test", runner)
 
     def before_val_iter(self, *_: Any, **__: Any) -> None:
-        """The batch is here."""
+        """Report that the batch arrived."""
         self._evaluation.data_arrived()
 
     def after_val_iter(self, *_: Any, **__: Any) -> None:
-        """A step of the validation, or of the test, has ended."""
+        """End a step of a validation or test."""
         self._evaluation.step()
 
     before_test_iter = before_val_iter
     after_test_iter = after_val_iter
 
     def before_save_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
-        """Keep the steps that the iteration does not say."""
-        with guard("keeping the steps in the checkpoint", self._on_error):
+        """Add step counts that differ from the iteration."""
+        with guard("saving the steps in the checkpoint", self._on_error):
             steps = self._stages.counts()
             if self._updates is None:
                 steps.pop("train", None)
@@ -198,11 +197,11 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
                 checkpoint[_STEPS] = steps
 
     def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
-        """Find the steps that a resumed training goes on from."""
+        """Read the step counts of a resumed training."""
         with guard("reading the steps from the checkpoint", self._on_error):
             self._loaded = adapting.read_counts(checkpoint.get(_STEPS))
 
-    # -- how it is done ----------------------------------------------------------------------------------------------
+    # -- implementation ------------------------------------------------------------------------------------------------
 
     def _start(self, name: str, runner: Any) -> None:
         self._evaluation = self._stages[name]
@@ -212,17 +211,17 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
         stage.begin(runner, step=step, out=adapting.folder_in(runner.log_dir), run=runner.timestamp)
 
     def _close(self) -> None:
-        """End what ``by_epoch`` and ``profile_times`` ask for; a window of a schedule may be cut short."""
+        """Stop at the limit of ``by_epoch`` and ``profile_times``. It may cut a window of a schedule short."""
         self._closed = True
         self._train.stop()
 
     def _export_chrome_trace(self, runner: Any) -> None:
-        """What subclasses of mmengine's hook call to end the profile."""
+        """Stop. Subclasses of mmengine's hook call this method at the end of the profile."""
         self._close()
 
     @contextmanager
     def _around(self, name: str, outermost: bool) -> Iterator[None]:
-        """A loop runs: what ends it ends its profile, and with the outermost one all of them."""
+        """Run a loop. Its end stops its profile, and the end of the outermost loop stops all profiles."""
         if outermost:
             self._running = True
             self._log.join(self._runner)
@@ -249,24 +248,23 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
             self._leave_log()
 
     def _show(self, capture: Capture, place: Place) -> None:
-        """A window has its files, perhaps only after the run."""
         logs.show(self._runner, capture, place, self._line)
         if not self._running:
             self._line.leave()
         self._leave_log()
 
     def _leave_log(self) -> None:
-        # the page of the run may be turned later: nothing is said of that
+        # without a line for the report of the run, which may follow later
         if not self._running and not any(profiler.windows_left for profiler in self.profilers.values()):
             self._log.leave()
 
 
 class InPlaceHook(ProfilerHook):
-    """Ours under the name of mmengine's: what a config does not say is as mmengine has it."""
+    """The hook under the name of mmengine's own hook, with mmengine's defaults."""
 
     in_place = True
 
 
 def replace_builtin() -> None:
-    """Let ``type="ProfilerHook"`` mean our hook instead of mmengine's own, for configs that cannot be edited."""
+    """Make ``type="ProfilerHook"`` select this hook, for configs that cannot be edited."""
     HOOKS.register_module(name="ProfilerHook", module=InPlaceHook, force=True)

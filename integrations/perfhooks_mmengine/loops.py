@@ -1,4 +1,4 @@
-"""The runner's loops: told when a run begins and how it ends, for which mmengine has no hook point."""
+"""Wrappers around the runner's loops, because mmengine has no hook point for the end of a failed loop."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 STAGES: Final = {"train": "train", "val": "validate", "test": "test"}
-"""mmengine's names of its loops, and ours."""
+"""Stage names by mmengine's names of loops."""
 
 
 class Loops:
-    """Wraps ``run`` of the loops that a runner has built, until the outermost of them has ended.
+    """Wraps ``run`` of the runner's loops until the outermost one ends.
 
     Args:
-        around: Takes the stage and whether no other loop runs around it; gives a context for the run.
+        around: Returns a context for a run, from the stage and whether the loop is the outermost.
     """
 
     def __init__(self, around: Callable[[str, bool], AbstractContextManager[None]]) -> None:
@@ -28,7 +28,7 @@ class Loops:
         self._depth = 0
 
     def put(self, runner: Any) -> None:
-        """Watch the next run."""
+        """Wrap the loops for the next run."""
         for name, stage in STAGES.items():
             loop = built(runner, name)
             if loop is not None:
@@ -53,11 +53,11 @@ class Loops:
 
 
 class _NotBuiltError(Exception):
-    """The runner would build a loop now."""
+    """The loop does not exist yet."""
 
 
 def built(runner: Any, name: str) -> Any:
-    """A loop of the runner if there is one; to ask for one that has not been built builds it, datasets and all."""
+    """Return a loop of the runner if it exists, because reading the attribute would build it with its data sets."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise _NotBuiltError

@@ -1,4 +1,4 @@
-"""The parts of an iteration, labelled in the trace while a window is open; the model's own code stays as it is."""
+"""Labels for the parts of an iteration. The model's own code is unchanged."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _BEFORE_DATA: Final = {
     "validate": ("before_val_epoch", "after_val_iter"),
     "test": ("before_test_epoch", "after_test_iter"),
 }
-"""The hook points after which a loop asks for its next batch."""
+"""Hook points before a loop requests its next batch."""
 _UPDATE: Final = {"backward": labels.BACKWARD, "step": labels.OPTIMIZER, "zero_grad": labels.OPTIMIZER}
 
 
 def parts_of(profiler: Profiler, stage: str) -> Parts:
-    """The labels of a loop's iterations."""
+    """Return the labels of a loop's iterations."""
     return Parts(profiler, {"save_checkpoint": labels.CHECKPOINT}, more=functools.partial(_wrap, stage), waits=True)
 
 
 def _wrap(stage: str, parts: Parts, runner: Any) -> None:
     parts.methods.wrap(runner, "call_hook", functools.partial(_around_hooks, parts, _BEFORE_DATA[stage]))
     if runner.cfg.get("compile"):
-        return  # torch.compile would compile the step again, in the middle of the window
+        return  # wrappers would trigger a new compilation inside the window
     model = runner.model.module if is_model_wrapper(runner.model) else runner.model
     parts.wrap(getattr(model, "data_preprocessor", None), "forward", labels.TRANSFER)
     if stage != "train":
@@ -46,7 +46,7 @@ def _wrap(stage: str, parts: Parts, runner: Any) -> None:
 
 
 def _around_hooks(parts: Parts, before_data: tuple[str, ...], call_hook: Callable[..., None]) -> Callable[..., None]:
-    """The wait for data lies between hook points, whatever the hooks themselves do."""
+    """Return ``call_hook`` with the wait for data outside the hooks."""
 
     @functools.wraps(call_hook)
     def labelled(fn_name: str, **arguments: Any) -> None:
@@ -63,7 +63,7 @@ def _around_hooks(parts: Parts, before_data: tuple[str, ...], call_hook: Callabl
 
 
 def _around_forward(parts: Parts, optim_context: Callable[..., Any]) -> Callable[..., Any]:
-    """The forward pass is what is done inside the context that the method opens."""
+    """Return ``optim_context`` with a label: its content is the forward pass."""
 
     @contextmanager
     @functools.wraps(optim_context)

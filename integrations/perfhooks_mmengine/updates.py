@@ -1,4 +1,4 @@
-"""Updates of the optimizer as the unit of steps: an iteration that only accumulates gradients ends none."""
+"""Optimizer updates as steps: iterations that only accumulate gradients end no step."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ if TYPE_CHECKING:
 
 
 def optim_wrappers(runner: Any) -> list[Any]:
-    """What goes around each optimizer of a runner; mostly there is one."""
-    several = isinstance(runner.optim_wrapper, OptimWrapperDict)
-    return list(runner.optim_wrapper.values()) if several else [runner.optim_wrapper]
+    """Return the wrapper of each optimizer of a runner."""
+    has_several = isinstance(runner.optim_wrapper, OptimWrapperDict)
+    return list(runner.optim_wrapper.values()) if has_several else [runner.optim_wrapper]
 
 
 class Updates:
-    """Tells which iterations have updated the model."""
+    """Detects iterations that updated the model."""
 
     def __init__(self) -> None:
         self._iteration = 0
         self._answers: list[Callable[[], bool]] = []
 
     def start(self, runner: Any) -> None:
-        """A training begins, or goes on."""
+        """Start to count at the runner's iteration."""
         self._iteration = runner.iter
-        # an optimizer that cannot tell updates the model every time
+        # optimizers without should_update() update the model in every iteration
         self._answers = [getattr(wrapper, "should_update", lambda: True) for wrapper in optim_wrappers(runner)]
 
     def end_iteration(self) -> bool:
-        """Whether the iteration that ends has updated the model."""
+        """End an iteration. Return whether it updated the model."""
         self._iteration += 1
-        return self._updated()
+        return self._has_updated()
 
     def before_end(self, checkpoint: dict[str, Any]) -> bool:
-        """Whether a checkpoint holds an update of an iteration that has not ended yet, as far as we were told."""
-        return bool(checkpoint["meta"]["iter"] > self._iteration) and self._updated()
+        """Return whether a checkpoint includes an update of an iteration that has not ended yet."""
+        return bool(checkpoint["meta"]["iter"] > self._iteration) and self._has_updated()
 
-    def _updated(self) -> bool:
+    def _has_updated(self) -> bool:
         return any(answer() for answer in self._answers)

@@ -1,4 +1,4 @@
-"""The callback: the Trainer's hooks as start, step and stop of a profiler for each loop."""
+"""The callback for transformers: hooks of the Trainer start, step and stop a profiler for each loop."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ if TYPE_CHECKING:
 
 STAGES: Final = ("train", "validate", "predict")
 _LOOPS: Final = {"evaluate": "validate", "predict": "predict"}
-"""Methods of the Trainer that run a loop beside the training, and what we call it."""
+"""Methods of the Trainer that run a loop other than the training, and our names of these loops."""
 _TRAINING: Final = {
     "get_batch_samples": labels.DATA,
     "compute_loss": labels.FORWARD,
     "accelerator.backward": labels.BACKWARD,
 }
 _EVALUATION: Final = {"prediction_step": labels.FORWARD}
-"""Methods that are a part of a step."""
+"""Methods that are parts of a step."""
 
 
 @with_options(without=("stage",), keep_results=False)
 class ProfilerCallback(Face, TrainerCallback, ExportableState):
-    """Profiles the loops of a Trainer, each on a schedule of its own.
+    """Profiles the loops of a Trainer. Each loop has its own schedule.
 
         callback = ProfilerCallback("wait=100 warmup=2 active=3 repeat=2", with_stack=True)
         Trainer(model, args, train_dataset=data, callbacks=[callback]).train()
         print(callback.summary())
 
-    Files go to ``perf`` in ``args.output_dir`` unless ``out`` is given. A training step is everything from one
-    ``on_step_end`` to the next: wait for data, and an evaluation or a checkpoint that falls in between.
+    Files go to ``perf`` in ``args.output_dir``, unless ``out`` is set. A training step lasts from one ``on_step_end``
+    to the next. It includes the wait for data, and an evaluation or a checkpoint in between.
 
     Args:
-        schedule: Which steps to record, as for :class:`perfhooks.Profiler`; or a mapping with a schedule for each loop:
+        schedule: Steps to record, as for :class:`perfhooks.Profiler`; or a mapping of loops to schedules, with the keys
             ``train``, ``validate`` (``trainer.evaluate``), ``predict``. None records one small window of the training.
-        on_trace_ready: What to make of each window, as for :class:`perfhooks.Profiler`.
-        step_unit: What a training step is: an ``"optimizer"`` update, counted by ``state.global_step``, or a
+        on_trace_ready: Handlers of each window, as for :class:`perfhooks.Profiler`.
+        step_unit: Unit of a training step: an ``"optimizer"`` update, counted by ``state.global_step``, or a
             ``"batch"``.
-        module_names: Label the forward pass of every module with its name.
-        log_results: Give the mean of each column of a window's step table to ``Trainer.log``.
-        steps: For transformers, where ``restore_callback_states_from_checkpoint`` is set.
+        module_names: Whether to label the forward pass of every module with its name.
+        log_results: Whether to log the means of a window's step table by ``Trainer.log``.
+        steps: Only for transformers, with ``restore_callback_states_from_checkpoint``.
         **options: See :class:`perfhooks.Options`; all but ``stage``.
 
     Raises:
-        OptionError: An argument has a value that it cannot have.
-        TypeError: No option has this name.
+        OptionError: An argument has an invalid value.
+        TypeError: An option is unknown.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class ProfilerCallback(Face, TrainerCallback, ExportableState):
     ) -> None:
         trainer = None if steps is None else adapting.caller(Trainer)
         if trainer is not None:
-            # transformers makes a callback anew: the one with the schedule and the handlers is still in its list
-            before = next(one for one in trainer.callback_handler.callbacks if type(one) is type(self))
-            self.__dict__ = before.__dict__
+            # transformers rebuilds the callback; the original, with schedule and handlers, is still in its list
+            original = next(callback for callback in trainer.callback_handler.callbacks if type(callback) is type(self))
+            self.__dict__ = original.__dict__
             return
         super().__init__(
             schedule,
@@ -94,67 +94,67 @@ class ProfilerCallback(Face, TrainerCallback, ExportableState):
         self._methods = WrappedMethods()
 
     def state(self) -> dict[str, Any]:
-        """For the checkpoint: how many steps each loop has done."""
+        """Return the finished steps of each loop, for the checkpoint."""
         return {"args": {"steps": self._stages.counts()}, "attributes": {}}
 
     # -- training ----------------------------------------------------------------------------------------------------
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """The Trainer is complete."""
+        """Watch the Trainer after its construction."""
         self._watch()
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """The first step begins: of a training, or of another attempt with smaller batches."""
+        """Begin the first step of a training, or of a retry with smaller batches."""
         self._watch()
         with guard("reading the steps from the checkpoint"):
             self._stages.resume(_counts(state.stateful_callbacks, type(self).__name__) if state.global_step else {})
-        self._train.pause("the training began anew")
+        self._train.pause("the training restarted")
         step = state.global_step if self._by_update or not state.global_step else None
         self._train.begin(self._trainer(), step=step, out=adapting.folder_in(args.output_dir or ""))
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """The batches of the update are here."""
+        """Report that the batches of the update arrived."""
         self._train.data_arrived()
 
     def on_substep_end(self, *_: Any, **__: Any) -> None:
-        """A batch is done that only adds to the gradients."""
+        """End a batch that only accumulates gradients."""
         if not self._by_update:
             self._train.step()
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        """The optimizer, the scheduler and `zero_grad` follow."""
+        """Begin the part with the optimizer, the scheduler and `zero_grad`."""
         self._train.parts.begin(labels.OPTIMIZER)
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **_: Any) -> None:
-        """A step ends and the next one begins."""
+        """End a step."""
         self._train.parts.end(labels.OPTIMIZER)
         self._train.step()
         self.on_log(args, state, control)
 
     def on_log(self, args: Any, state: Any, control: TrainerControl, **_: Any) -> None:
-        """A checkpoint may follow."""
+        """Begin the checkpoint part if a checkpoint follows."""
         if control.should_save and not (control.should_log or control.should_evaluate):
             self._train.parts.begin(labels.CHECKPOINT)
 
     on_epoch_end = on_evaluate = on_log
 
     def on_save(self, *_: Any, **__: Any) -> None:
-        """The checkpoint is complete."""
+        """End the checkpoint part."""
         self._train.parts.end(labels.CHECKPOINT)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Training ended, early or not."""
+        """Stop all loops."""
         self._stages.stop()
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
-        """A batch of an evaluation or a prediction is done."""
+        """End a batch of an evaluation or a prediction."""
         self._evaluation.step()
         self._evaluation.parts.wait()
 
-    # -- how it is done ----------------------------------------------------------------------------------------------
+    # -- implementation ------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Wrap the Trainer's three entrances: no hook tells of an error, or which loop it is that begins."""
+        """Wrap three methods of the Trainer, because no hook reports errors or the start of a loop."""
         trainer = adapting.caller(Trainer)
         if trainer is None or trainer is self._trainer():
             return
@@ -166,7 +166,7 @@ class ProfilerCallback(Face, TrainerCallback, ExportableState):
 
     @contextmanager
     def _looping(self, trainer: Trainer, name: str) -> Iterator[None]:
-        """A loop beside the training runs; an evaluation of several data sets is one."""
+        """Run a loop other than the training. An evaluation of several data sets is one loop."""
         outer, out = self._evaluation, adapting.folder_in(trainer.args.output_dir or "")
         stage = self._stages[name] if outer is self._stages.unprofiled else outer
         with self._train.parts.validation(), ExitStack() as stack:
@@ -177,12 +177,11 @@ class ProfilerCallback(Face, TrainerCallback, ExportableState):
             yield
 
     def _log(self, capture: Capture, place: Place) -> None:
-        """A window has its files."""
         trainer = self._trainer()
         if trainer is None or not trainer.is_world_process_zero():
             return
         should_log = trainer.control.should_log
-        # the method of a subclass may empty what it has gathered for the Trainer's own lines
+        # not the subclass's log(), which may reset values that it collects for the Trainer's lines
         Trainer.log(trainer, adapting.scalars(capture))
         trainer.control.should_log = should_log
 
@@ -192,9 +191,9 @@ def _parts(profiler: Profiler, stage: str, *, module_names: bool) -> Parts:
     return Parts(profiler, methods, waits=stage != "train", modules=attrgetter("model") if module_names else None)
 
 
-def _counts(kept: Any, name: str) -> dict[str, int]:
-    """The steps that a checkpoint says were done."""
-    ours = kept.get(name) if isinstance(kept, dict) else kept
-    # of several callbacks it is a list, which grows by all of them whenever they are saved
+def _counts(callbacks: Any, name: str) -> dict[str, int]:
+    """Return the finished steps from a checkpoint."""
+    ours = callbacks.get(name) if isinstance(callbacks, dict) else callbacks
+    # with several callbacks it is a list, and each checkpoint appends all of them
     ours = ours[-1] if isinstance(ours, list) and ours else ours
     return adapting.read_counts(ours and ours["args"]["steps"])
