@@ -62,7 +62,7 @@ def command(
         steps=steps,
         ranks=None if ranks is None else tuple(numbers([part.strip() for part in ranks.split(",")], ranks)),
         stage=stage,
-        options={name: True for name, wanted in options.items() if wanted},
+        options={name: True for name, is_wanted in options.items() if is_wanted},
     )
     if not is_recorded:
         raise typer.Exit(1)

@@ -44,17 +44,17 @@ class CLASS(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line."""
-        return super().parse_args(ctx, [_BETWEEN if each == "--" else each for each in _with_revisions(args)])
+        return super().parse_args(ctx, [_BETWEEN if part == "--" else part for part in _with_revisions(args)])
 
 
 def _with_revisions(args: Sequence[str]) -> list[str]:
     """Arguments in which ``--run-at REV CMD`` is a ``--run``, so that the commands of both are in their order."""
-    given = [part for each in args for part in (each.split("=", 1) if each.startswith(f"{_AT}=") else [each])]
+    arguments = [part for each in args for part in (each.split("=", 1) if each.startswith(f"{_AT}=") else [each])]
     words = list[str]()
-    while given:
-        word = given.pop(0)
-        if word == _AT and len(given) > 1:
-            word, revision, text = "--run", given.pop(0), given.pop(0)
+    while arguments:
+        word = arguments.pop(0)
+        if word == _AT and len(arguments) > 1:
+            word, revision, text = "--run", arguments.pop(0), arguments.pop(0)
             words += [word, f"{revision}{_BETWEEN}{text}"]
         else:
             words.append(word)
@@ -159,15 +159,15 @@ def command(
     elif in_turns or steps is not None or seconds is not None:
         raise OptionError("--in-turns, --steps and --seconds are about commands: give them by --run 'A' -- 'B'")
     elif save is not None:
-        compare.save([each for each in targets or () if each != _BETWEEN], stage, save)
+        compare.save([part for part in targets or () if part != _BETWEEN], stage, save)
         return
     else:
         if shares and (fail_if_slower or fail_if_undecided):
             raise OptionError("choose one of --shares and --fail-if-...: shares of a step say nothing of its length")
-        made = compare.compared(_sides(targets or ()), stage, limit, shares=shares)
-        compare.tell(made, form.value)
-        compare.page(made, out, show_it=show_it)
-        outcome = "undecided" if made.verdict is None else made.verdict.outcome
+        comparison = compare.compared(_sides(targets or ()), stage, limit, shares=shares)
+        compare.tell(comparison, form.value)
+        compare.page(comparison, out, show_it=show_it)
+        outcome = "undecided" if comparison.verdict is None else comparison.verdict.outcome
     if fail_if_slower and outcome == "slower":
         raise typer.Exit(SLOWER)
     if fail_if_undecided and outcome == "undecided":
@@ -176,29 +176,30 @@ def command(
 
 def _commands(targets: Sequence[str], runs: Sequence[str]) -> list[tuple[str | None, str]]:
     """Return the revision, or None, and the command of both sides, A first."""
-    bare = [each for each in targets if each != _BETWEEN]
-    given = [*bare, *runs] if targets[:1] == bare[:1] and bare else [*runs, *bare]
-    if len(given) != _SIDES or list(targets).count(_BETWEEN) != 1:
+    bare = [part for part in targets if part != _BETWEEN]
+    arguments = [*bare, *runs] if targets[:1] == bare[:1] and bare else [*runs, *bare]
+    if len(arguments) != _SIDES or list(targets).count(_BETWEEN) != 1:
         raise OptionError(
             "--run takes one command on either side of --, each between quotes: "
-            f"perfhooks compare --run 'train.py' -- 'train.py --fused'; got {len(given)}"
+            f"perfhooks compare --run 'train.py' -- 'train.py --fused'; got {len(arguments)}"
         )
-    parts = [each.rpartition(_BETWEEN) for each in given]
+    parts = [part.rpartition(_BETWEEN) for part in arguments]
     return [(revision or None, text) for revision, _, text in parts]
 
 
 def _sides(targets: Sequence[str]) -> list[list[str]]:
     """The paths of both sides."""
-    given = list(targets)
-    if _BETWEEN in given:
-        place = given.index(_BETWEEN)
-        sides = [given[:place], given[place + 1 :]]
+    arguments = list(targets)
+    if _BETWEEN in arguments:
+        place = arguments.index(_BETWEEN)
+        sides = [arguments[:place], arguments[place + 1 :]]
     else:
-        sides = [[each] for each in given]
+        sides = [[part] for part in arguments]
     if len(sides) != _SIDES or not all(sides) or _BETWEEN in sides[1]:
         raise OptionError(
-            f"compare takes two runs, or several of each side with -- between the sides; got {len(given)} without it"
-            if _BETWEEN not in given
+            "compare takes two runs, or several of each side with -- between the sides; "
+            f"got {len(arguments)} without it"
+            if _BETWEEN not in arguments
             else "compare takes runs on both sides of one --"
         )
     return sides

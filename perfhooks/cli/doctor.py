@@ -142,10 +142,10 @@ def _recorder() -> tuple[State, str]:
             for _ in range(2):
                 torch.ones(8) + 1
                 prof.step()
-        found = list(Path(folder).glob("doctor/*/rank0.pt.trace.json.gz"))
-        if not found:
+        result = list(Path(folder).glob("doctor/*/rank0.pt.trace.json.gz"))
+        if not result:
             return "problem", "no step was recorded; a line above may say why"
-        size = found[0].stat().st_size
+        size = result[0].stat().st_size
     return "ok", f"Kineto recorded a step and wrote it ({size / 1000:.1f} kB)"
 
 
@@ -155,8 +155,8 @@ def _devices() -> tuple[State, str]:
     torch = _imported()
     names = sorted(activity.name for activity in torch.profiler.supported_activities())
     accelerator = getattr(torch, "accelerator", None)
-    found = accelerator is not None and accelerator.is_available()
-    working = str(accelerator.current_accelerator()) if found and accelerator is not None else None
+    result = accelerator is not None and accelerator.is_available()
+    working = str(accelerator.current_accelerator()) if result and accelerator is not None else None
     if working is None and torch.cuda.is_available():
         working = "cuda"
     text = f"torch can record {', '.join(names)}; " + (
@@ -177,8 +177,8 @@ def _stacks() -> tuple[State, str]:
 def _frameworks() -> tuple[State, str]:
     versions = {name: version for name in FRAMEWORKS if (version := _version(name))}
     missing = [name for name in FRAMEWORKS if name not in versions and name not in _ALSO]
-    found = ", ".join(f"{name} {version}" for name, version in versions.items()) or "none: loops of your own only"
-    return "ok", found + (f"; for others: pip install 'perfhooks[{','.join(missing)}]'" if missing else "")
+    result = ", ".join(f"{name} {version}" for name, version in versions.items()) or "none: loops of your own only"
+    return "ok", result + (f"; for others: pip install 'perfhooks[{','.join(missing)}]'" if missing else "")
 
 
 def _version(name: str) -> str | None:

@@ -69,12 +69,14 @@ def command(
     from perfhooks.cli.actions import report
 
     try:
-        page, whole = report.of(target, out, communication=communication, handlers=handler or (), upload=upload, on=on)
+        page, is_complete = report.of(
+            target, out, communication=communication, handlers=handler or (), upload=upload, on=on
+        )
     except OSError as error:  # a disk that is full, or cannot be written to
         raise PerfhooksError(f"{error.filename or target}: {error.strerror or error}") from error
     if page is not None:
         typer.echo(page)
         if show_it:
             typer.launch(page.absolute().as_uri())
-    if not whole:
+    if not is_complete:
         raise typer.Exit(1)

@@ -42,12 +42,12 @@ def command(
     A step ends when the loop requests a batch after an optimizer step. Inside Lightning, mmengine and transformers
     their integration records. Exit code, output and signals are those of the command.
     """
-    given = {**options, "schedule": schedule, "handler": handler, "patience": patience}
-    run.start(run.Parsed(words, {name: value for name, value in given.items() if value is not None}))
+    values = {**options, "schedule": schedule, "handler": handler, "patience": patience}
+    run.start(run.Parsed(words, {name: value for name, value in values.items() if value is not None}))
 
 
-def _say_all(context: typer.Context, wanted: bool | None) -> None:
-    if wanted:
+def _say_all(context: typer.Context, is_wanted: bool | None) -> None:
+    if is_wanted:
         for parameter in context.command.params:
             vars(parameter)["hidden"] = False
         typer.echo(context.get_help())
@@ -69,19 +69,21 @@ def _parameters() -> Iterator[inspect.Parameter]:
         kind = run.kind_of(option)
         if kind is not None:
             name = f"--{option.name.replace('_', '-')}"
-            both = f"{name}/--no-{name[2:]}" if option.default is True else name
-            said = typer.Option(
-                both,
+            flag = f"{name}/--no-{name[2:]}" if option.default is True else name
+            help_option = typer.Option(
+                flag,
                 help=_help(option),
                 show_default=False,
                 hidden=option.name not in _USUAL,
                 rich_help_panel="What to record" if option.name in recorded else None,
             )
-            yield _parameter(option.name, kind | None, said, None)
+            yield _parameter(option.name, kind | None, help_option, None)
 
 
-def _parameter(name: str, kind: Any, said: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, said])
+def _parameter(name: str, kind: Any, help_option: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, help_option]
+    )
 
 
 def _help(option: Option) -> str:

@@ -105,15 +105,15 @@ def command(
     if written is Written.markdown:
         typer.echo(show.markdown(target, table or ()), nl=False)
         return
-    chosen = show.form(csv=csv or written is Written.csv, json=json or written is Written.json)
+    form_name = show.form(csv=csv or written is Written.csv, json=json or written is Written.json)
     if written is Written.table:
-        chosen = "table"
+        form_name = "table"
     is_csv_wanted = csv or written is Written.csv
     show.show(
         target,
         table or (),
         by or (),
-        form=chosen,
+        form=form_name,
         limit=limit,
         communication=communication,
         sort=sort,

@@ -27,10 +27,10 @@ def last_run() -> Path:
     latest = Path("perf", LATEST)
     if (latest / MANIFEST).exists():
         return latest
-    found = max(_manifests(), key=lambda each: each.stat().st_mtime, default=None)
-    if found is None:
+    newest = max(_manifests(), key=lambda path: path.stat().st_mtime, default=None)
+    if newest is None:
         raise PerfhooksError("there is no run below this folder: say which one, such as perf/latest")
-    return found.parent
+    return newest.parent
 
 
 def _manifests() -> Iterator[Path]:
@@ -46,4 +46,4 @@ def _manifests() -> Iterator[Path]:
 
 def run_in(folder: Path) -> Path | None:
     """A folder itself if it is that of a run, or the latest run that it holds."""
-    return next((each for each in (folder, folder / LATEST) if (each / MANIFEST).exists()), None)
+    return next((path for path in (folder, folder / LATEST) if (path / MANIFEST).exists()), None)

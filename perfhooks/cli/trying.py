@@ -81,16 +81,16 @@ def command(
     ends = time.monotonic() + seconds
     from perfhooks.cli.actions import loader, show, sources
 
-    chosen = show.form(csv=csv, json=json) if csv or json else "table"
+    form_name = show.form(csv=csv, json=json) if csv or json else "table"
     if of_loader:
         if op or variant or finding or device or memory:
             raise OptionError("--loader goes with --seconds, --csv and --json, and with no option of operators")
-        loader.tell(loader.tried(target or (), seconds, ends), chosen)
+        loader.tell(loader.tried(target or (), seconds, ends), form_name)
         return
     if target and len(target) > 1:
         raise OptionError(f"one recording at a time, got {' '.join(target)}; a command goes with --loader")
-    found = sources.find(target[0] if target else None)
-    source, timed = sources.last_window(found, need="record_shapes")[0], sources.last_window(found)[0]
+    traces = sources.find(target[0] if target else None)
+    source, timed = sources.last_window(traces, need="record_shapes")[0], sources.last_window(traces)[0]
     try:
         from perfhooks.cli.actions import trying
     except ModuleNotFoundError as error:
@@ -108,7 +108,7 @@ def command(
         seconds=seconds,
         ends=ends,
     )
-    trying.tell(done, chosen)
+    trying.tell(done, form_name)
     trying.keep(done, source)
     if done.is_interrupted:
         raise typer.Exit(INTERRUPTED)

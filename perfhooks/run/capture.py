@@ -288,9 +288,9 @@ class Place:
             saved: Time of the save, in seconds since 1970.
         """
         with contextlib.suppress(FileNotFoundError):
-            said = self.capture_file.stat().st_mtime >= saved
+            is_later = self.capture_file.stat().st_mtime >= saved
             try:
-                return said or self.load().token == token
+                return is_later or self.load().token == token
             except PerfhooksError:
                 return self.capture_file.exists()
         return False

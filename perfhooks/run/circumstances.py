@@ -116,11 +116,11 @@ class Circumstances:
     """Whether ``perfhooks run`` began the recording."""
 
     @classmethod
-    def current(cls, **known: Any) -> Circumstances:
+    def current(cls, **facts: Any) -> Circumstances:
         """Return the resources of this process. torch is not imported for this.
 
         Args:
-            **known: Further facts about the window.
+            **facts: Further facts about the window.
         """
         torch: Any = sys.modules.get("torch")
         settings: dict[str, Any] = {}
@@ -129,7 +129,7 @@ class Circumstances:
                 settings["threads"] = torch.get_num_threads()
                 for name, backend in (("onednn", torch.backends.mkldnn), ("cudnn", torch.backends.cudnn)):
                     settings[name] = bool(backend.is_available() and backend.enabled)
-        return cls(cores=cores(), ranks=_ranks(), memory_bytes=_free_memory(), **settings, **known)
+        return cls(cores=cores(), ranks=_ranks(), memory_bytes=_free_memory(), **settings, **facts)
 
     @property
     def is_busy(self) -> bool:
@@ -178,7 +178,7 @@ def _quota() -> float | None:
     with contextlib.suppress(OSError, ValueError):
         first = _CGROUPS / "cpu"
         limits.append(
-            _ratio(" ".join((first / f"cpu.cfs_{each}_us").read_text("utf-8") for each in ("quota", "period")))
+            _ratio(" ".join((first / f"cpu.cfs_{limit}_us").read_text("utf-8") for limit in ("quota", "period")))
         )
     return min(limits, default=None)
 
@@ -223,5 +223,5 @@ def _ratio(text: str) -> float:
 
 
 def _ranks() -> int:
-    said = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(int(said), 1) if said.isdigit() else 1
+    local_ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(int(local_ranks), 1) if local_ranks.isdigit() else 1

@@ -116,29 +116,31 @@ class Compilation:
 
 def _graphs(metrics: Iterable[Any], installation: Installation, began: float) -> tuple[Graph, ...]:
     """One for each compilation; that of the backward pass, which comes later, belongs to the one with its number."""
-    found: dict[str, Graph] = {}
+    graphs: dict[str, Graph] = {}
     for metric in metrics:
         if getattr(metric, "is_runtime", False):  # kernels that are tuned when they run
             continue
         graph = _graph(metric, installation, began)
-        same = found.get(graph.id)
-        if same is not None and graph.function:  # numbers begin again: ``torch.compiler.reset()`` forgot all before
-            found.clear()
-            same = None
-        found[graph.id] = graph if same is None else _together(same, graph)
-    return tuple(_named(graph, found) for graph in found.values())
+        graph_of_same = graphs.get(graph.id)
+        if (
+            graph_of_same is not None and graph.function
+        ):  # numbers begin again: ``torch.compiler.reset()`` forgot all before
+            graphs.clear()
+            graph_of_same = None
+        graphs[graph.id] = graph if graph_of_same is None else _together(graph_of_same, graph)
+    return tuple(_named(graph, graphs) for graph in graphs.values())
 
 
 def _graph(metric: Any, installation: Installation, began: float) -> Graph:
     seconds = [_number(metric, f"{part}_compile_time_s") for part in ("entire_frame", "backend", "inductor")]
     file, line = _text(metric, "co_filename"), getattr(metric, "co_firstlineno", None)
-    start, whole = _number(metric, "start_time"), max(*seconds, _number(metric, "duration_us") / 1e6)
+    start, total = _number(metric, "start_time"), max(*seconds, _number(metric, "duration_us") / 1e6)
     return Graph(
         id=_text(metric, "compile_id"),
         function=f"{installation.named(file)}({line}): {_name(_text(metric, 'co_name'))}" if file else "",
         is_own=bool(file) and installation.origin_of(file) not in _TORCH,
         operators=getattr(metric, "graph_op_count", None),
-        seconds=whole,
+        seconds=total,
         backend_s=max(seconds[1:]),
         inductor_s=seconds[2],
         is_recorded=0 < began <= start,
@@ -159,31 +161,31 @@ def _together(first: Graph, later: Graph) -> Graph:
     )
 
 
-def _named(graph: Graph, others: dict[str, Graph]) -> Graph:
+def _named(graph: Graph, graphs: dict[str, Graph]) -> Graph:
     """A graph, with the name that the same function had before if torch does not say it."""
-    same = next((each for each in others.values() if each.number == graph.number and each.function), graph)
-    return graph if graph.function else replace(graph, function=same.function, is_own=same.is_own)
+    graph_of_same = next((item for item in graphs.values() if item.number == graph.number and item.function), graph)
+    return graph if graph.function else replace(graph, function=graph_of_same.function, is_own=graph_of_same.is_own)
 
 
 def _breaks(reasons: Sequence[Any], installation: Installation) -> tuple[Break, ...]:
-    found: dict[tuple[str, str], Break] = {}
-    for each in reversed(reasons):  # what was met last is kept
-        made = _break(each, installation)
-        if made is None:
+    breaks: dict[tuple[str, str], Break] = {}
+    for item in reversed(reasons):  # what was met last is kept
+        graph_break = _break(item, installation)
+        if graph_break is None:
             continue
-        key = made.reason, made.line
-        same = found.get(key, replace(made, functions=(), count=0))
-        functions = dict.fromkeys(same.functions + made.functions)
-        found[key] = replace(same, functions=tuple(functions), count=same.count + 1)
-    return tuple(itertools.islice(found.values(), _DISTINCT))
+        key = graph_break.reason, graph_break.line
+        graph_of_same = breaks.get(key, replace(graph_break, functions=(), count=0))
+        functions = dict.fromkeys(graph_of_same.functions + graph_break.functions)
+        breaks[key] = replace(graph_of_same, functions=tuple(functions), count=graph_of_same.count + 1)
+    return tuple(itertools.islice(breaks.values(), _DISTINCT))
 
 
 def _break(reason: Any, installation: Installation) -> Break | None:
     frames = getattr(reason, "user_stack", None) or ()
     if not frames:
         return None
-    lines = [f"{installation.named(each.filename)}({each.lineno}): {_name(each.name)}" for each in frames]
-    origins = [installation.origin_of(each.filename) for each in frames]
+    lines = [f"{installation.named(item.filename)}({item.lineno}): {_name(item.name)}" for item in frames]
+    origins = [installation.origin_of(item.filename) for item in frames]
     within = next((line for line, origin in zip(lines[::-1], origins[::-1], strict=True) if origin is Origin.USER), "")
     return Break(
         reason=_said(str(getattr(reason, "reason", ""))),
@@ -208,8 +210,8 @@ def _guard(reason: str) -> str:
 
 def _said(reason: str) -> str:
     """Return torch's text for a break or failure: its name and the first sentence of the explanation."""
-    first, _, rest = reason.strip("'\"\n ").partition("\n")
-    explanation = re.search(r"Explanation: (.+?(?:\.(?= )|$))", rest, re.MULTILINE)
+    first, _, details = reason.strip("'\"\n ").partition("\n")
+    explanation = re.search(r"Explanation: (.+?(?:\.(?= )|$))", details, re.MULTILINE)
     return (f"{first.rstrip('.')}: {explanation[1]}" if explanation else first)[:_LONGEST]
 
 

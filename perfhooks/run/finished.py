@@ -98,29 +98,35 @@ class FinishedRun:
     @cached_property
     def places(self) -> dict[Path, list[Place]]:
         """Windows of all ranks, finished or not, by folder name."""
-        folders, left = self.run.window_folders(), None
+        folders, ranks_of_windows = self.run.window_folders(), None
         if self._is_brief:
-            folders, left = self.run.latest_windows(_WINDOWS, self.listing, self.manifest.windows), _RANK_WINDOWS
-        found: dict[Path, list[Place]] = {}
+            folders, ranks_of_windows = (
+                self.run.latest_windows(_WINDOWS, self.listing, self.manifest.windows),
+                _RANK_WINDOWS,
+            )
+        by_folder: dict[Path, list[Place]] = {}
         for folder in folders:
-            if left is not None and sum(map(len, found.values())) >= left:
+            if ranks_of_windows is not None and sum(map(len, by_folder.values())) >= ranks_of_windows:
                 break
             with contextlib.suppress(FileNotFoundError):  # an old one has just been deleted
-                found[folder] = places_of(folder)
-        return dict(sorted(found.items()))
+                by_folder[folder] = places_of(folder)
+        return dict(sorted(by_folder.items()))
 
     @cached_property
     def recorded(self) -> list[FinishedWindow]:
         """All windows with the facts of those ranks that left any, in the order of their end."""
         read = {folder: {place: _facts(place) for place in places} for folder, places in self.places.items()}
-        found = {folder: {place: each for place, each in ranks.items() if each} for folder, ranks in read.items()}
+        found = {folder: {place: entry for place, entry in ranks.items() if entry} for folder, ranks in read.items()}
         return in_order(FinishedWindow(folder, captures) for folder, captures in found.items() if captures)
 
     @cached_property
     def _done(self) -> list[FinishedWindow]:
         """Windows and ranks with finished files."""
         done = (
-            FinishedWindow(window.folder, {p: each for p, each in window.captures.items() if each.state == "done"})
+            FinishedWindow(
+                window.folder,
+                {p: entry for p, entry in window.captures.items() if entry.state == "done"},
+            )
             for window in self.recorded
         )
         return in_order(window for window in done if window.captures)
@@ -138,18 +144,21 @@ class FinishedRun:
 
     def explanation(self, stage: str) -> FinishedWindow | None:
         """Return the window that supplies stacks and shapes for a loop."""
-        found = (window for window in reversed(self._done) if window.capture.explains)
-        return next((window for window in found if window.capture.stage == stage), None)
+        candidates = (window for window in reversed(self._done) if window.capture.explains)
+        return next((window for window in candidates if window.capture.stage == stage), None)
 
     def last(self, stage: str | None = None) -> FinishedWindow | None:
         """The window that ended last, of a loop or of all; None where none was finished."""
-        return next((each for each in reversed(self.windows) if stage in (None, each.capture.stage)), None)
+        return next(
+            (entry for entry in reversed(self.windows) if stage in (None, entry.capture.stage)),
+            None,
+        )
 
     @cached_property
     def ranks(self) -> list[int]:
         """Ranks with a finished window, else ranks with timed steps."""
-        found = {place.rank for window in self.windows for place in window.captures}
-        return sorted(found or layout.timeline.ranks(self.listing.files))
+        recorded = {place.rank for window in self.windows for place in window.captures}
+        return sorted(recorded or layout.timeline.ranks(self.listing.files))
 
     @property
     def rank(self) -> int:

@@ -154,8 +154,8 @@ class Run:
 
     def left_steps(self) -> list[tuple[Path, int]]:
         """Return unprocessed files of this kind with their ranks."""
-        found = ((name, layout.rank_of_raw_steps(name)) for name in Listing.of(self.folder).files)
-        return sorted((self.folder / name, rank) for name, rank in found if rank is not None)
+        ranks = ((name, layout.rank_of_raw_steps(name)) for name in Listing.of(self.folder).files)
+        return sorted((self.folder / name, rank) for name, rank in ranks if rank is not None)
 
     def timeline(self, rank: int) -> Path:
         """The wall times of all steps of a rank."""
@@ -168,26 +168,26 @@ class Run:
     def owners(self) -> dict[int, Process]:
         """The process that records, or recorded, as each rank."""
         names = layout.owner.ranks(Listing.of(self.folder).files)
-        found = {rank: _owner(self.folder / name) for rank, name in names.items()}
-        return {rank: process for rank, process in found.items() if process is not None}
+        places = {rank: _owner(self.folder / name) for rank, name in names.items()}
+        return {rank: process for rank, process in places.items() if process is not None}
 
-    def latest_windows(self, most: int, seen: Listing, finished: Sequence[str]) -> list[Path]:
+    def latest_windows(self, most: int, listing: Listing, finished: Sequence[str]) -> list[Path]:
         """Return the folders that changed last, the latest first.
 
         Args:
             most: Maximum number.
-            seen: Names in the run folder.
+            listing: Names in the run folder.
             finished: Windows in the order of completion, from ``run.json``.
         """
-        there, known = set(seen.windows), set(finished)
+        there, finished_names = set(listing.windows), set(finished)
         latest = [name for name in finished[-most:] if name in there]
         if len(latest) < min(most, len(there)):  # older ones are shown, too
-            known.clear()
-        found = []
-        for path in (self.folder / name for name in {*latest, *(there - known)}):
+            finished_names.clear()
+        places = []
+        for path in (self.folder / name for name in {*latest, *(there - finished_names)}):
             with contextlib.suppress(FileNotFoundError):  # an old one has just been deleted
-                found.append((path.lstat().st_mtime_ns, path))
-        return [path for _, path in sorted(found, reverse=True)[:most]]
+                places.append((path.lstat().st_mtime_ns, path))
+        return [path for _, path in sorted(places, reverse=True)[:most]]
 
     def places(self) -> list[Place]:
         """Every window of every rank, finished or not, in the order of the folders' names."""
@@ -198,15 +198,15 @@ class Run:
 
         The order matters beside a running training: read traces, then recording marks, then facts.
         """
-        left = []
+        unfinished = []
         for folder in self.window_folders():
             for entry in _entries(folder):
                 if (named := layout.saved_trace_of(entry.name)) and entry.is_file(follow_symlinks=False):
                     with contextlib.suppress(FileNotFoundError):  # it has just been finished
-                        left.append((entry.stat().st_mtime, Path(entry.path), *named))
-        busy = [place for place, _, gone in self._marks() if not gone]
-        manifest = self.manifest() if left else None
-        for saved, trace, rank, token in sorted(left):
+                        unfinished.append((entry.stat().st_mtime, Path(entry.path), *named))
+        busy = [place for place, _, is_gone in self._marks() if not is_gone]
+        manifest = self.manifest() if unfinished else None
+        for saved, trace, rank, token in sorted(unfinished):
             place = Place(trace.parent, rank)
             steps = layout.steps_of(trace.parent.name)
             if steps is None or manifest is None or place in busy or place.knows(token, saved):
@@ -238,28 +238,30 @@ class Run:
             else:
                 own.publish_json(mark, _Mark(name, Process.current()))
 
-    def _marks(self, seen: Listing | None = None) -> Iterator[tuple[Place, Path, bool]]:
+    def _marks(self, listing: Listing | None = None) -> Iterator[tuple[Place, Path, bool]]:
         """Windows that were begun and not ended, with the mark of each, and whether its process is gone."""
-        for rank, name in layout.mark.ranks((seen or Listing.of(self.folder)).files).items():
+        for rank, name in layout.mark.ranks((listing or Listing.of(self.folder)).files).items():
             path = self.folder / name
             with contextlib.suppress(OSError, PerfhooksError):
                 mark = read_json(path, _Mark, "the mark of a window")
                 alive = mark.process.is_alive
                 # nobody can be asked about a process elsewhere; but no window lasts that long
-                gone = time.time() - path.stat().st_mtime > _LONGEST_WINDOW_S if alive is None else not alive
-                yield Place(layout.below(self.folder, mark.window), rank), path, gone
+                is_gone = time.time() - path.stat().st_mtime > _LONGEST_WINDOW_S if alive is None else not alive
+                yield Place(layout.below(self.folder, mark.window), rank), path, is_gone
 
     def is_recording(self, place: Place) -> bool:
         """Whether a rank may be recording or saving a window this moment."""
-        return any(each == place and not gone for each, _, gone in self._marks())
+        return any(item == place and not is_gone for item, _, is_gone in self._marks())
 
     def is_any_recording(self) -> bool:
         """Whether any rank may be recording or saving a window this moment."""
-        return any(not gone for _, _, gone in self._marks())
+        return any(not is_gone for _, _, is_gone in self._marks())
 
-    def died_recording(self, seen: Listing | None = None) -> list[Place]:
+    def died_recording(self, listing: Listing | None = None) -> list[Place]:
         """The ranks whose process ended while a window was open, and that window."""
-        return [place for place, mark, gone in self._marks(seen) if gone and not is_newer(place.capture_file, mark)]
+        return [
+            place for place, mark, is_gone in self._marks(listing) if is_gone and not is_newer(place.capture_file, mark)
+        ]
 
     def note_window(self, place: Place) -> None:
         """Name a finished window in ``run.json``; the first rank does, the others need no lock to see it.
@@ -272,13 +274,13 @@ class Run:
         with locked(self.folder / layout.MANIFEST_LOCK, timeout=60):
             manifest = self.manifest()
             if name not in manifest.windows[-_LATE:]:
-                others = tuple(each for each in manifest.windows if each != name)
-                msgspec.structs.replace(manifest, windows=(*others, name)).write(self.folder)
+                remaining = tuple(item for item in manifest.windows if item != name)
+                msgspec.structs.replace(manifest, windows=(*remaining, name)).write(self.folder)
 
-    def say_steps_by(self, said: StepsBy) -> None:
+    def say_steps_by(self, detector: StepsBy) -> None:
         """Write the step detector into ``run.json``."""
         with locked(self.folder / layout.MANIFEST_LOCK, timeout=60):
-            msgspec.structs.replace(self.manifest(), steps_by=said).write(self.folder)
+            msgspec.structs.replace(self.manifest(), steps_by=detector).write(self.folder)
 
     def forget_old_windows(self, capture: Capture, remote_run: str | None = None) -> None:
         """Delete this rank's oldest windows of a stage, as far as this run made them, beyond those to be kept.
@@ -293,14 +295,14 @@ class Run:
         if len(ours) <= capture.keep_windows:
             return
         loaded = [(place.load(), place) for place in ours]
-        old = [(each, place) for each, place in loaded if (each.stage, each.state) == (capture.stage, "done")]
-        old = [(each, place) for each, place in old if not each.explains]
+        old = [(item, place) for item, place in loaded if (item.stage, item.state) == (capture.stage, "done")]
+        old = [(item, place) for item, place in old if not item.explains]
         old.sort(key=lambda entry: entry[0].time)
-        for each, place in old[: -capture.keep_windows]:
-            names = place.files(each)
+        for item, place in old[: -capture.keep_windows]:
+            names = place.files(item)
             for name in names:
                 place.own.remove(name)
-            place.forget_saved_traces(each.time)
+            place.forget_saved_traces(item.time)
             with contextlib.suppress(OSError):  # another rank's files are still there
                 if {path.name for path in place.folder.iterdir()} == {layout.MERGED}:
                     place.own.remove(layout.MERGED)

@@ -49,7 +49,7 @@ class Installation:
         paths = sysconfig.get_paths()
         sites = [*site.getsitepackages(), site.getusersitepackages(), paths["purelib"], paths["platlib"]]
         return cls(
-            path=tuple(os.path.normpath(os.path.join(folder, each)) for each in sys.path if isinstance(each, str)),
+            path=tuple(os.path.normpath(os.path.join(folder, entry)) for entry in sys.path if isinstance(entry, str)),
             sites=tuple(dict.fromkeys(sites)),
             standard=tuple(dict.fromkeys((paths["stdlib"], paths["platstdlib"]))),
             prefix=sys.prefix,
@@ -72,9 +72,9 @@ class Installation:
         origins = {part: _origin(self, path) for part, path in paths.items()}
         # an absolute name tells its origin, except for libraries that run from their sources
         return {
-            part: found.value
-            for part, found in origins.items()
-            if not os.path.isabs(part) or found is not origin(f"{part}(1): f")
+            part: owner.value
+            for part, owner in origins.items()
+            if not os.path.isabs(part) or owner is not origin(f"{part}(1): f")
         }
 
     def origin_of(self, file: str) -> Origin:
@@ -118,7 +118,7 @@ def _origin(installation: Installation, path: str) -> Origin:
     part = path.removeprefix(os.path.join(top, "")).partition(os.sep)[0]
     # a library from its sources, as in editable mode, is the user's only if the training runs in or from its folder
     projects = (installation.folder, *installation.path[:1])
-    is_library = part in KNOWN and not any(_below(top, (each,)) or _below(each, (top,)) for each in projects)
+    is_library = part in KNOWN and not any(_below(top, (entry,)) or _below(entry, (top,)) for entry in projects)
     return Origin.INSTALLED if is_library or part in _targeted(top) else Origin.USER
 
 

@@ -68,9 +68,9 @@ def _place(rank: int | None, world_size: int | None) -> _Place | None:
 
 
 def _local_rank(own: _Place) -> int:
-    known = _number("LOCAL_RANK", "SLURM_LOCALID")
-    if known is not None:
-        return known
+    number = _number("LOCAL_RANK", "SLURM_LOCALID")
+    if number is not None:
+        return number
     return own.rank if _on_one_node(own.world_size) else 0
 
 

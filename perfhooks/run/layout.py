@@ -100,7 +100,7 @@ class OfRank:
 
     def ranks(self, names: Iterable[str]) -> dict[int, str]:
         """Which of some names are such, by rank, the lowest first."""
-        return dict(sorted((int(found["rank"]), found[0]) for found in map(self._pattern.fullmatch, names) if found))
+        return dict(sorted((int(match["rank"]), match[0]) for match in map(self._pattern.fullmatch, names) if match))
 
 
 timeline: Final = OfRank("rank*.timeline.csv")
@@ -173,32 +173,32 @@ class WindowSteps(NamedTuple):
 
 def steps_of(folder: str) -> WindowSteps | None:
     """Parse the name of a window folder; None for other names."""
-    found = _WINDOW.fullmatch(folder)
-    return found and WindowSteps(found["stage"], int(found["first"]), int(found["last"]) if found["last"] else None)
+    match = _WINDOW.fullmatch(folder)
+    return match and WindowSteps(match["stage"], int(match["first"]), int(match["last"]) if match["last"] else None)
 
 
 def ranks_of_run(names: Iterable[str]) -> set[int]:
     """Return the ranks that have left files in a run."""
-    known = list(names)
-    return {rank for kind in (timeline, worker_log, mark) for rank in kind.ranks(known)}
+    listed = list(names)
+    return {rank for kind in (timeline, worker_log, mark) for rank in kind.ranks(listed)}
 
 
 def ranks_of_window(names: Iterable[str]) -> set[int]:
     """The ranks that left their facts of a window, or a saved trace."""
-    known = list(names)
-    return {*capture.ranks(known), *(saved[0] for saved in map(saved_trace_of, known) if saved)}
+    listed = list(names)
+    return {*capture.ranks(listed), *(saved[0] for saved in map(saved_trace_of, listed) if saved)}
 
 
 def rank_of_raw_steps(name: str) -> int | None:
     """The rank of steps that are not in a timeline yet."""
-    found = _RAW_STEPS.fullmatch(name)
-    return found and int(found["rank"])
+    match = _RAW_STEPS.fullmatch(name)
+    return match and int(match["rank"])
 
 
 def saved_trace_of(name: str) -> tuple[int, str] | None:
     """The rank and the token of a saved trace."""
-    found = _SPOOL.fullmatch(name)
-    return found and (int(found["rank"]), found["token"])
+    match = _SPOOL.fullmatch(name)
+    return match and (int(match["rank"]), match["token"])
 
 
 class Listing(NamedTuple):

@@ -77,11 +77,11 @@ def _lock(path: Path, timeout: float) -> Callable[[], object]:
 
 
 def _lock_without_system(path: Path, timeout: float) -> Callable[[], object]:
-    held = path.with_name(f"{path.name}.held")
+    marker = path.with_name(f"{path.name}.held")
     with suppress(OSError):
-        if time.time() - held.lstat().st_mtime > _LONGEST_S:
-            OwnFolder(path.parent).remove(held.name)
-    return _lock_by_library("SoftFileLock", held, timeout)
+        if time.time() - marker.lstat().st_mtime > _LONGEST_S:
+            OwnFolder(path.parent).remove(marker.name)
+    return _lock_by_library("SoftFileLock", marker, timeout)
 
 
 def _lock_by_library(kind: str, path: Path, timeout: float) -> Callable[[], object]:

@@ -78,7 +78,7 @@ def traces(folder: Path) -> list[Loose]:
         folder: See `candidates`.
     """
     named = (path for path in candidates(folder) if not path.endswith(SHARE))
-    return [found for path in named if (found := looked_at(path)) is not None]
+    return [names for path in named if (names := looked_at(path)) is not None]
 
 
 def lacking(folder: Path | str) -> str:
@@ -88,18 +88,18 @@ def lacking(folder: Path | str) -> str:
     return f"no *.json or *.json.gz with a list of traceEvents{instead}"
 
 
-def windows(found: Sequence[Loose]) -> list[list[Loose]]:
+def windows(traces: Sequence[Loose]) -> list[list[Loose]]:
     """Group traces into windows: the first trace of each rank, the second ones, and so on.
 
     A trace without a rank is a group.
     """
     of_rank: dict[int, list[Loose]] = {}
-    for each in found:
-        if each.rank is not None:
-            of_rank.setdefault(each.rank, []).append(each)
+    for trace in traces:
+        if trace.rank is not None:
+            of_rank.setdefault(trace.rank, []).append(trace)
     turns = max(map(len, of_rank.values()), default=0)
     together = [[of_rank[rank][turn] for rank in sorted(of_rank) if turn < len(of_rank[rank])] for turn in range(turns)]
-    return together + [[each] for each in found if each.rank is None]
+    return together + [[trace] for trace in traces if trace.rank is None]
 
 
 def _head(path: str) -> bytes | None:

@@ -115,11 +115,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """
         path = run / MANIFEST
         try:
-            found = read_json(path, cls, "the facts of a run")
+            manifest = read_json(path, cls, "the facts of a run")
         except FileNotFoundError:
             return cls()
-        check_format(path, found.format, FORMAT)
-        return found
+        check_format(path, manifest.format, FORMAT)
+        return manifest
 
     def write(self, run: Path) -> None:
         """Write it into a run folder."""
@@ -128,12 +128,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def versions() -> dict[str, str]:
     """The versions that a reader of the files may need to know."""
-    found = {"perfhooks": __version__, "python": sys.version.split()[0]}
+    versions = {"perfhooks": __version__, "python": sys.version.split()[0]}
     for name in ("torch", "lightning", "pytorch_lightning", "mmengine"):
         version = getattr(sys.modules.get(name), "__version__", None)
         if version is not None:
-            found[name] = str(version)
-    return found
+            versions[name] = str(version)
+    return versions
 
 
 def environment() -> dict[str, str]:

@@ -159,11 +159,11 @@ class OwnFolder:
 
 def _opened_below(here: _Opened, name: str) -> int | None:
     """Open or create a folder in an open folder."""
-    found = os.stat(here(name), dir_fd=here.descriptor, follow_symlinks=False)
+    info = os.stat(here(name), dir_fd=here.descriptor, follow_symlinks=False)
     # Windows has junctions besides, which are folders by their mode
-    is_junction = getattr(found, "st_file_attributes", 0) & getattr(stat, "FILE_ATTRIBUTE_REPARSE_POINT", 0)
-    if is_junction or not stat.S_ISDIR(found.st_mode):
-        raise NotPlainError(f"{here.path / name} is {kind_of(found)}, and no folder of its own")
+    is_junction = getattr(info, "st_file_attributes", 0) & getattr(stat, "FILE_ATTRIBUTE_REPARSE_POINT", 0)
+    if is_junction or not stat.S_ISDIR(info.st_mode):
+        raise NotPlainError(f"{here.path / name} is {kind_of(info)}, and no folder of its own")
     return None if here.descriptor is None else os.open(here(name), _FOLDER | _NO_LINK, dir_fd=here.descriptor)
 
 

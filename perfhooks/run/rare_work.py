@@ -46,7 +46,7 @@ def append(path: Path, stage: str, asides: Iterable[Aside]) -> None:
     Raises:
         OSError: It cannot be written, or is no file of its own.
     """
-    rows = [[in_timeline(stage), each.step, each.part, f"{each.ns / 1e6:.3f}", each.line] for each in asides]
+    rows = [[in_timeline(stage), work.step, work.part, f"{work.ns / 1e6:.3f}", work.line] for work in asides]
     if not rows:
         return
     folder = OwnFolder(path.parent)

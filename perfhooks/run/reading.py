@@ -67,13 +67,13 @@ def open_plain(path: Path, flags: int = os.O_RDONLY, folder: int | None = None) 
     with contextlib.suppress(FileNotFoundError):  # whether that is an error, the flags tell
         _check(path, os.stat(name, dir_fd=folder, follow_symlinks=False), writes=writes)
     safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-    found = os.open(name, flags | safely | getattr(os, "O_BINARY", 0), 0o666, dir_fd=folder)
+    descriptor = os.open(name, flags | safely | getattr(os, "O_BINARY", 0), 0o666, dir_fd=folder)
     try:
-        _check(path, os.fstat(found), writes=writes)
+        _check(path, os.fstat(descriptor), writes=writes)
     except BaseException:
-        os.close(found)
+        os.close(descriptor)
         raise
-    return found
+    return descriptor
 
 
 def read_bytes(path: Path, most: int = LARGEST) -> bytes:
@@ -120,28 +120,28 @@ class _Format(msgspec.Struct):
     format: int
 
 
-def read_format(path: Path, kind: type[T], known: int, what: str) -> T:
+def read_format(path: Path, kind: type[T], supported: int, what: str) -> T:
     """Read a JSON file after a check of its format number, see `read_json`.
 
     Args:
         path: A file of JSON.
         kind: Type of the content.
-        known: The supported format.
+        supported: The supported format.
         what: Description for the error.
     """
-    check_format(path, read_json(path, _Format, what).format, known)
+    check_format(path, read_json(path, _Format, what).format, supported)
     return read_json(path, kind, what)
 
 
-def check_format(path: Path, found: int, known: int) -> None:
+def check_format(path: Path, number: int, supported: int) -> None:
     """Refuse a file that another perfhooks wrote in another way.
 
     Raises:
         PerfhooksError: It has another format number.
     """
-    if found != known:
-        why = "is newer than this perfhooks knows: update perfhooks" if found > known else "is none that there was"
-        raise PerfhooksError(f"{path}: format {found} {why} (this one reads format {known})")
+    if number != supported:
+        why = "is newer than this perfhooks knows: update perfhooks" if number > supported else "is none that there was"
+        raise PerfhooksError(f"{path}: format {number} {why} (this one reads format {supported})")
 
 
 def said(error: BaseException) -> str:
@@ -152,15 +152,15 @@ def said(error: BaseException) -> str:
     return text.partition("\n")[0] or type(error).__name__
 
 
-def kind_of(found: os.stat_result) -> str:
+def kind_of(info: os.stat_result) -> str:
     """Return a description of a path that is no regular file."""
-    return next((name for test, name in _KINDS if test(found.st_mode)), "no file")
+    return next((name for test, name in _KINDS if test(info.st_mode)), "no file")
 
 
-def _check(path: Path, found: os.stat_result, *, writes: bool) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise NotPlainError(f"{path} is {kind_of(found)}, and no file of its own")
-    if writes and found.st_nlink > 1:
+def _check(path: Path, info: os.stat_result, *, writes: bool) -> None:
+    if not stat.S_ISREG(info.st_mode):
+        raise NotPlainError(f"{path} is {kind_of(info)}, and no file of its own")
+    if writes and info.st_nlink > 1:
         raise NotPlainError(f"{path} has another name elsewhere (a hard link), and is no file of its own")
 
 

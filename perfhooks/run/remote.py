@@ -41,8 +41,8 @@ def temporary_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"perfhooks-{_user()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
+    info = folder.lstat()
+    if not stat.S_ISDIR(info.st_mode) or (hasattr(os, "getuid") and info.st_uid != os.getuid()):
         raise PerfhooksError(f"{folder} belongs to another user: set TMPDIR to a folder of your own")
     return folder
 
@@ -135,8 +135,8 @@ def names(url: str) -> list[str]:
         PerfhooksError: It cannot be read.
     """
     with reaching(url) as (system, path):
-        found = system.ls(path, detail=True)
-    return [each["name"].rpartition("/")[2] for each in found if each.get("type") == "file"]
+        entries = system.ls(path, detail=True)
+    return [entry["name"].rpartition("/")[2] for entry in entries if entry.get("type") == "file"]
 
 
 def content(url: str) -> bytes:

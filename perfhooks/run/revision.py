@@ -30,7 +30,7 @@ def checked_out(folder: Path) -> str:
 
     Source: gitrepository-layout(5).
     """
-    place = next((each / ".git" for each in (folder, *folder.parents) if (each / ".git").exists()), None)
+    place = next((parent / ".git" for parent in (folder, *folder.parents) if (parent / ".git").exists()), None)
     if place is None:
         return ""
     if place.is_file():  # of a worktree, or a submodule: where the rest is
@@ -56,5 +56,5 @@ def _text(path: Path) -> str:
 
 
 def _commit(text: str) -> str:
-    found = _COMMIT.fullmatch(text.strip())
-    return found[0] if found else ""
+    match = _COMMIT.fullmatch(text.strip())
+    return match[0] if match else ""

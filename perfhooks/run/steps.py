@@ -74,8 +74,8 @@ def firsts(numbers: Ints, seams: Flags) -> Flags:
     length = np.zeros(int(stretch[-1]) + 1, np.int64)
     length[stretch[last]] = numbers[last] - start[last] + 1
     count = np.clip(length // OF_FIRST, FEWEST_FIRST, MOST_FIRST)
-    found: Flags = (stretch > 0) & (numbers - start < count[stretch])
-    return found
+    is_first: Flags = (stretch > 0) & (numbers - start < count[stretch])
+    return is_first
 
 
 _LAST_BYTES: Final = 1 << 18
@@ -105,9 +105,9 @@ class Steps(NamedTuple):
 
     def typical(self) -> Counted:
         """The unprofiled steps that count; in a program that ended before any did, all but its very first step."""
-        counted = self.unrecorded()
-        if len(counted.numbers):
-            return counted
+        typical = self.unrecorded()
+        if len(typical.numbers):
+            return typical
         begins = self.is_first & (np.diff(self.numbers, prepend=self.numbers[:1] - 2) != 1)
         return self._replace(is_first=begins).unrecorded()
 
@@ -115,10 +115,10 @@ class Steps(NamedTuple):
         """Profiled steps that count."""
         return self._counted(self.is_recorded)
 
-    def _counted(self, wanted: Flags) -> Counted:
-        chosen = wanted & ~self.is_first & (self.wall_ms > 0)
-        wall, data = self.wall_ms[chosen], self.data_ms[chosen]
-        return Counted(self.numbers[chosen], wall, data, ~is_near(wall))
+    def _counted(self, is_wanted: Flags) -> Counted:
+        is_chosen = is_wanted & ~self.is_first & (self.wall_ms > 0)
+        wall, data = self.wall_ms[is_chosen], self.data_ms[is_chosen]
+        return Counted(self.numbers[is_chosen], wall, data, ~is_near(wall))
 
 
 class Counted(NamedTuple):
@@ -159,10 +159,10 @@ class Counted(NamedTuple):
 
         A mean, as workers that do not keep up make only some of the steps wait.
         """
-        known = np.isfinite(self.all_data_ms)
-        if known.sum() < max(_LEAST_MEASURED, len(known) / 2):
+        columns = np.isfinite(self.all_data_ms)
+        if columns.sum() < max(_LEAST_MEASURED, len(columns) / 2):
             return None
-        wall, data = self.all_ms[known], np.minimum(self.all_data_ms[known], self.all_ms[known])
+        wall, data = self.all_ms[columns], np.minimum(self.all_data_ms[columns], self.all_ms[columns])
         usual = is_near(wall - data)  # a step that is long because it waits has nothing else in it
         return float(data[usual].sum() / wall[usual].sum())
 
@@ -183,7 +183,7 @@ def read(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
         OSError: The file cannot be read, or is no regular file.
         ValueError: Raw steps are broken.
     """
-    return _steps(_text(path, None), [Rows.load(each) for each in raw])
+    return _steps(_text(path, None), [Rows.load(rows) for rows in raw])
 
 
 def read_last(path: Path) -> dict[str, Steps]:
@@ -196,14 +196,14 @@ def read_in_training(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
     rows = [row[:7] for row in parsed(_SEAM + b"\n" + _text(path, _LAST_BYTES))]
     for stage, numbers, phases, *times in (_plain(Rows.load(each)) for each in raw):
         rows += [(stage, *row) for row in zip(numbers, phases, *times, strict=True)]
-    found = {}
+    loops = {}
     for loop in dict.fromkeys(row[0] for row in rows):
         _, numbers, phases, *times = zip(*(row for row in rows if row[0] == loop), strict=True)
         steps, phase = np.array(numbers, np.int64), np.array(phases)
         columns = [np.array(column, np.float64) for column in times]  # None is NaN
         is_first = firsts(steps, np.zeros(len(steps), np.bool_))
-        found[loop] = Steps._make([steps, phase == "wait", phase == "active", *columns, is_first])
-    return found
+        loops[loop] = Steps._make([steps, phase == "wait", phase == "active", *columns, is_first])
+    return loops
 
 
 def _plain(rows: Rows) -> tuple[Any, ...]:
@@ -221,11 +221,11 @@ def read_last_of(paths: Iterable[Path], most: int) -> list[dict[str, Steps]]:
     texts = [_text(path, most) for path in paths]
     if any(b",-2," in text for text in texts):  # which might be taken for the begin of another file
         return [_steps(text) for text in texts]
-    found: list[dict[str, Steps]] = [{} for _ in texts]
-    known = _rows(b"".join(_FILE + text for text in texts))
-    for (file, stage), rows in known.group_by("file", "stage", maintain_order=True):
-        found[int(file) - 1][str(stage)] = _of_loop(rows)
-    return found
+    loops: list[dict[str, Steps]] = [{} for _ in texts]
+    table = _rows(b"".join(_FILE + text for text in texts))
+    for (file, stage), rows in table.group_by("file", "stage", maintain_order=True):
+        loops[int(file) - 1][str(stage)] = _of_loop(rows)
+    return loops
 
 
 def read_sample(path: Path) -> dict[str, Steps]:
@@ -259,8 +259,8 @@ def _text(path: Path, most: int | None) -> bytes:
 
 def _steps(text: bytes, raw: Iterable[Rows] = ()) -> dict[str, Steps]:
     """Parse the text of a timeline. Invalid and torn rows are dropped."""
-    known = _rows(text, raw)
-    return {str(stage): _of_loop(rows) for (stage,), rows in known.group_by("stage", maintain_order=True)}
+    table = _rows(text, raw)
+    return {str(stage): _of_loop(rows) for (stage,), rows in table.group_by("stage", maintain_order=True)}
 
 
 def _rows(text: bytes, raw: Iterable[Rows] = ()) -> DataFrame:
@@ -288,8 +288,8 @@ def _rows(text: bytes, raw: Iterable[Rows] = ()) -> DataFrame:
 
 
 def _of_loop(rows: DataFrame) -> Steps:
-    numbers, *known, part = (column.to_numpy() for column in rows.get_columns()[2:])
-    return Steps._make([numbers, *known, firsts(numbers, np.diff(part, prepend=0) > 0)])
+    numbers, *columns, part = (column.to_numpy() for column in rows.get_columns()[2:])
+    return Steps._make([numbers, *columns, firsts(numbers, np.diff(part, prepend=0) > 0)])
 
 
 WAITS_HEADER: Final = "stage,first,last,wall_ms,thread_ms,process_ms,waited_ms,others_ms\n"
@@ -360,9 +360,9 @@ class Waits(NamedTuple):
         firsts = np.array([row.first for row in self.stretches])
         walls, waits = (np.array([getattr(row, name) for row in self.stretches]) for name in ("wall_ms", "waited_ms"))
         shares = np.minimum(waits / walls, _MOST)
-        whole = min(float(waits.sum() / walls.sum()), _MOST)
-        found: Values = np.where((firsts[place] <= numbers) & (numbers < ends[place]), shares[place], whole)
-        return found
+        mean_share = min(float(waits.sum() / walls.sum()), _MOST)
+        is_first: Values = np.where((firsts[place] <= numbers) & (numbers < ends[place]), shares[place], mean_share)
+        return is_first
 
 
 _MOST: Final = 0.999

@@ -74,7 +74,7 @@ def parsed(text: bytes) -> Iterator[Row]:
             stage, step, phase, wall, *parts = line.split(",")
             # a file that an older perfhooks began has no columns after the wait for data
             row = Row(stage, int(step), phase, float(wall), *(float(part) if part else None for part in parts[:3]))
-            if all(math.isfinite(each or 0.0) for each in row[3:]):
+            if all(math.isfinite(value or 0.0) for value in row[3:]):
                 yield row
 
 
@@ -226,8 +226,8 @@ class Timeline:
 
     def begin_of(self, step: int) -> int | None:
         """When a step began that goes on, or ended and was not taken; None where that is not known."""
-        found = self._begins.get(step)
-        return self.end_of(step - 1) if found is None else found
+        result = self._begins.get(step)
+        return self.end_of(step - 1) if result is None else result
 
     def end_of(self, step: int) -> int | None:
         """When a step ended that was not taken; None for any other."""
@@ -241,8 +241,8 @@ class Timeline:
         """
         place = step - self._first
         if place <= 0:  # steps were taken meanwhile
-            known = self.since(step)
-            return int(known.numbers[0]) if len(known.numbers) else step, known.ends - known.begins
+            steps = self.since(step)
+            return int(steps.numbers[0]) if len(steps.numbers) else step, steps.ends - steps.begins
         ends = np.array(self._ends[place - 1 :], dtype=np.int64)
         walls = ends[1:] - ends[:-1]
         for again, begin in list(self._begins.items()):
@@ -252,18 +252,18 @@ class Timeline:
 
     def since(self, step: int) -> Ended:
         """Return the ended steps from ``step`` on that are still stored. Call it under ``taking``."""
-        columns = [np.concatenate(both) for both in zip(self._tail, self._read()[0], strict=True)]
+        columns = [np.concatenate(pair) for pair in zip(self._tail, self._read()[0], strict=True)]
         return Ended(*(column[columns[0] >= step] for column in columns))
 
     def take(self) -> Ended:
         """Forget the steps that have ended and return them."""
-        steps, arrived, asked, passed = self._read()
+        steps, arrived, requests, passed = self._read()
         if len(steps.numbers):
             # the watcher takes them every few seconds, and a slow loop has made few of them meanwhile
             before = self._tail.numbers < steps.numbers[0]  # not where a loop began again with an earlier step
             pairs = zip(self._tail, steps, strict=True)
             self._tail = Ended(*(np.concatenate([old[before], new])[-_TAIL:] for old, new in pairs))
-            self._forget(len(steps.numbers), arrived, asked, int(steps.ends[-1]))
+            self._forget(len(steps.numbers), arrived, requests, int(steps.ends[-1]))
             del self._passes[: 2 * passed]
         return steps
 
@@ -271,7 +271,11 @@ class Timeline:
         """The steps that have ended; how many arrivals, loader passes that are over and backward passes are theirs."""
         # slices, since NumPy's view of an array keeps the training from adding to it; what belongs to an end is there
         ends = np.array(self._ends[:], dtype=np.int64)
-        arrivals, asked, passes = self._arrivals[:], self._asked[:], np.array(self._passes[:], np.int64).reshape(-1, 2)
+        arrivals, requests, passes = (
+            self._arrivals[:],
+            self._asked[:],
+            np.array(self._passes[:], np.int64).reshape(-1, 2),
+        )
         first, begins = self._first, np.concatenate([ends[:0], np.zeros(min(1, len(ends)), np.int64), ends[:-1]])
         for step, begin in list(self._begins.items()):
             if 0 <= step - first < len(begins):
@@ -280,13 +284,13 @@ class Timeline:
         owner = np.searchsorted(ends, arrived, side="right")
         inside = owner < len(ends)
         counts = inside & ~_is_aside(arrived, list(self._aside))
-        waits = _waits(begins, owner[counts], arrived[counts], asked)
-        over = bisect_right(asked, int(ends[-1])) - 1 if len(ends) else 0
+        waits = _waits(begins, owner[counts], arrived[counts], requests)
+        over = bisect_right(requests, int(ends[-1])) - 1 if len(ends) else 0
         passed = int(np.searchsorted(passes[:, 1], ends[-1], side="right")) if len(ends) else 0
         last_passes = _last_passes(begins, ends, passes[:passed])
         return Ended(first + np.arange(len(ends)), begins, ends, waits, *last_passes), int(inside.sum()), over, passed
 
-    def _forget(self, count: int, arrived: int, asked: int, last_end: int) -> None:
+    def _forget(self, count: int, arrived: int, requests: int, last_end: int) -> None:
         """Remove stored steps. The begin of the next step is set first, so that it is not taken for the first step."""
         following = self._first + count
         self._begins.setdefault(following, last_end)
@@ -296,7 +300,7 @@ class Timeline:
         self._first = following
         del self._ends[:count]
         del self._arrivals[:arrived]
-        del self._asked[: max(0, asked)]
+        del self._asked[: max(0, requests)]
 
     def rows(self) -> Rows:
         """Forget the steps that have ended and return them, ready to be written."""
@@ -309,28 +313,28 @@ class Timeline:
         if not len(numbers):
             return np.empty(0, np.int8)
         steps, phases = zip(*self._changes[:], strict=True)
-        found = np.searchsorted(steps, numbers, side="right") - 1
-        del self._changes[: int(found[-1])]
-        return np.array([list(Phase).index(phase) for phase in phases], np.int8)[found]
+        result = np.searchsorted(steps, numbers, side="right") - 1
+        del self._changes[: int(result[-1])]
+        return np.array([list(Phase).index(phase) for phase in phases], np.int8)[result]
 
 
 def _is_aside(times: np.ndarray, aside: list[tuple[int, int]]) -> np.ndarray:
     """Which clock readings lie in one of some stretches, which are in their order."""
     begins, ends = np.array([(-1, -1), *sorted(aside)], np.int64).T
-    found: np.ndarray = times <= ends[np.searchsorted(begins, times, side="right") - 1]
-    return found
+    result: np.ndarray = times <= ends[np.searchsorted(begins, times, side="right") - 1]
+    return result
 
 
-def _waits(begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray, known: array[int]) -> np.ndarray:
+def _waits(begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray, requests: array[int]) -> np.ndarray:
     """Return the wait for data in each step: for its first batch, and for each later requested batch.
 
     The wait for a later batch without a request is unknown.
     """
-    asked = _last_asked(known, arrivals)
+    requested = _last_asked(requests, arrivals)
     is_first = np.diff(owner, prepend=-1) != 0
-    is_asked = asked >= np.concatenate([arrivals[:0], arrivals[:1], arrivals[:-1]])
+    is_asked = requested >= np.concatenate([arrivals[:0], arrivals[:1], arrivals[:-1]])
     counts = is_first | is_asked
-    since = np.where(is_first, np.maximum(begins[owner], asked), asked)
+    since = np.where(is_first, np.maximum(begins[owner], requested), requested)
     waits = np.full(len(begins), -1, dtype=np.int64)
     waits[owner] = 0
     np.add.at(waits, owner[counts], (arrivals - since)[counts])
@@ -339,18 +343,18 @@ def _waits(begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray, known: a
 
 def _last_passes(begins: np.ndarray, ends: np.ndarray, passes: np.ndarray) -> np.ndarray:
     """When in each step its last backward pass began and ended; -1 for both where it has none, or began before it."""
-    found = np.full((2, len(ends)), -1, np.int64)
+    result = np.full((2, len(ends)), -1, np.int64)
     owner = np.searchsorted(ends, passes[:, 1], side="left")
-    found[:, owner] = (passes - begins[owner, None]).T  # of several the last one stays
-    found[:, found[0] < 0] = -1
-    return found
+    result[:, owner] = (passes - begins[owner, None]).T  # of several the last one stays
+    result[:, result[0] < 0] = -1
+    return result
 
 
-def _last_asked(asked: array[int], arrivals: np.ndarray) -> np.ndarray:
+def _last_asked(requests_ns: array[int], arrivals: np.ndarray) -> np.ndarray:
     """Return the time of the request of each batch, or of its pass."""
-    known = np.array([np.iinfo(np.int64).min, *asked])
-    found: np.ndarray = known[np.searchsorted(known, arrivals, side="right") - 1]
-    return found
+    requests = np.array([np.iinfo(np.int64).min, *requests_ns])
+    result: np.ndarray = requests[np.searchsorted(requests, arrivals, side="right") - 1]
+    return result
 
 
 class Rows(NamedTuple):
@@ -398,12 +402,12 @@ class Rows(NamedTuple):
             ValueError: It holds something else.
         """
         stage, _, columns = read_bytes(path, _LARGEST).partition(b"\n")
-        found = cls(
+        result = cls(
             stage.decode("utf-8", "replace"), *np.frombuffer(columns, np.int64).reshape(len(cls._fields) - 1, -1)
         )
-        if not len(found.numbers) or not np.isin(found.phases, range(len(_PHASES))).all():
+        if not len(result.numbers) or not np.isin(result.phases, range(len(_PHASES))).all():
             raise ValueError("it has no steps, or phases that there are not")
-        return found
+        return result
 
 
 _PHASES = tuple(phase.name.lower() for phase in Phase)

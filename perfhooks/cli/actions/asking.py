@@ -115,10 +115,10 @@ class CaptureRequest:
         if self.wish.ranks is not None:
             strange = sorted(set(self.wish.ranks) - set(self._owners))
             if strange:
-                known = ", ".join(map(str, self._owners))
-                raise PerfhooksError(f"rank {strange[0]} does not record here; those that do: {known}")
-        wanted = self._owners if self.wish.ranks is None else self.wish.ranks
-        living = [rank for rank in sorted(wanted) if self._owners[rank].is_alive is not False]
+                names = ", ".join(map(str, self._owners))
+                raise PerfhooksError(f"rank {strange[0]} does not record here; those that do: {names}")
+        ranks = self._owners if self.wish.ranks is None else self.wish.ranks
+        living = [rank for rank in sorted(ranks) if self._owners[rank].is_alive is not False]
         if not living:
             raise PerfhooksError(f"the job of {self.run} has ended: a window can be asked for only while it runs")
         return living
@@ -129,10 +129,12 @@ class CaptureRequest:
         requests.call(self.run, self.name)
         here: dict[int, Here] = {}
         while len(here) < len(ranks) and any(map(self._may_live, ranks)) and time.monotonic() < until:
-            heard = requests.positions(self.run, self.name)
-            if heard and not here:
-                until = min(until, time.monotonic() + _REST_S + 2 * max(said.poll for said in heard.values()))
-            here = {rank: said for rank, said in heard.items() if rank in ranks}
+            positions = requests.positions(self.run, self.name)
+            if positions and not here:
+                until = min(
+                    until, time.monotonic() + _REST_S + 2 * max(position.poll for position in positions.values())
+                )
+            here = {rank: position for rank, position in positions.items() if rank in ranks}
             self.tell(f"asking {count(len(ranks), 'rank')} for their step, {len(here)} answered")
             time.sleep(_NAP_S)
         if not here:
@@ -151,11 +153,11 @@ class CaptureRequest:
 
     def _stage(self, here: Mapping[int, Here]) -> str:
         """Return the loop of the request: that of most ranks."""
-        loops = [loop for said in here.values() for loop in said.loops]
+        loops = [loop for position in here.values() for loop in position.loops]
         if self.wish.stage is not None:
             if self.wish.stage not in {loop.stage for loop in loops}:
-                known = ", ".join(sorted({loop.stage for loop in loops})) or "none"
-                raise PerfhooksError(f"no loop is called {self.wish.stage!r} in this job; there are: {known}")
+                names = ", ".join(sorted({loop.stage for loop in loops})) or "none"
+                raise PerfhooksError(f"no loop is called {self.wish.stage!r} in this job; there are: {names}")
             return self.wish.stage
         if not loops:
             raise PerfhooksError(f"no loop of {self.run} is being profiled now")
@@ -177,15 +179,15 @@ class CaptureRequest:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the lock of requests. Without locks, ranks move requests that overlap."""
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError, TimeoutError):
-                held.enter_context(locked(self.run / layout.REQUESTS_LOCK, timeout=5))
+                stack.enter_context(locked(self.run / layout.REQUESTS_LOCK, timeout=5))
             yield
 
     def _first(self, stage: str, here: Mapping[int, Here]) -> int:
-        loops = [loop for said in here.values() for loop in said.loops if loop.stage == stage]
+        loops = [loop for position in here.values() for loop in position.loops if loop.stage == stage]
         medians = [loop.median_ms for loop in loops if loop.median_ms]
-        away_s = time.monotonic() - self._called + 2 * max(said.poll for said in here.values())
+        away_s = time.monotonic() - self._called + 2 * max(position.poll for position in here.values())
         ahead = math.ceil(_HASTE * away_s * 1e3 / min(medians, default=_UNKNOWN_MS))
         return max(loop.step for loop in loops) + ahead + _WARMUP + 1
 

@@ -53,7 +53,7 @@ def share(text: str | None, name: str) -> float:
 def compared(sides: Sequence[Sequence[str]], stage: str | None, tolerance: float, *, shares: bool) -> Comparison:
     """Two sides, each of one run or several, held against each other."""
     with working("comparing"), contextlib.ExitStack() as adoptions:
-        a, b = read([[_run(each, adoptions) for each in side] for side in sides], stage)
+        a, b = read([[_run(run, adoptions) for run in side] for side in sides], stage)
         return compare(a, b, tolerance=tolerance, shares=shares)
 
 
@@ -68,12 +68,12 @@ def _run(target: str, adoptions: contextlib.ExitStack) -> Path:
 def save(runs: Sequence[str], stage: str | None, path: Path) -> None:
     """Keep runs as a baseline."""
     with working("reading"), contextlib.ExitStack() as adoptions:
-        (side,) = read([[_run(each, adoptions) for each in runs]], stage)
+        (side,) = read([[_run(run, adoptions) for run in runs]], stage)
     _warn(side)
     if 0 < len(side.levels) < baseline.FEWEST_RUNS:
         least = sentences.percent(smallest_detectable(side.levels))
-        told = f"{count(len(side.levels), 'run')} find no change below {least}: keep {baseline.FEWEST_RUNS} or more"
-        typer.echo(f"perfhooks: {told}", err=True)
+        sentence = f"{count(len(side.levels), 'run')} find no change below {least}: keep {baseline.FEWEST_RUNS} or more"
+        typer.echo(f"perfhooks: {sentence}", err=True)
     write(path, baseline.encode(side))
     typer.echo(path)
 
@@ -83,22 +83,22 @@ def _warn(side: Side) -> None:
         typer.echo(line(f"perfhooks: {note}"), err=True)
 
 
-def tell(made: Comparison, form: Literal["text", "markdown", "json"]) -> None:
+def tell(comparison: Comparison, form: Literal["text", "markdown", "json"]) -> None:
     """Write it to standard output."""
     if form == "json":
         sys.stdout.flush()
-        sys.stdout.buffer.write(msgspec.json.encode(data(made)) + b"\n")
+        sys.stdout.buffer.write(msgspec.json.encode(data(comparison)) + b"\n")
         sys.stdout.flush()
         return
-    typer.echo(written.markdown(made) if form == "markdown" else written.text(made))
+    typer.echo(written.markdown(comparison) if form == "markdown" else written.text(comparison))
 
 
-def page(made: Comparison, out: Path | None, *, show_it: bool) -> None:
+def page(comparison: Comparison, out: Path | None, *, show_it: bool) -> None:
     """Write the report if the user wants it."""
     if out is None and not show_it:
         return
     path = out or Path("comparison.html")
-    write(path, render(made).encode())
+    write(path, render(comparison).encode())
     typer.echo(path, err=True)
     if show_it:
         typer.launch(path.absolute().as_uri())

@@ -29,16 +29,16 @@ _NAMED: Final[dict[Form, str]] = {"folded": ".folded", "speedscope": ".speedscop
 
 def flame(target: str | None, out: Path | None, *, by: Measure, form: Form | None) -> None:
     """Write the flame graph of the last window's lowest rank; without a form, in that of the file's name."""
-    named: Form | None = next((each for each in _NAMED if out and out.name.endswith(_NAMED[each])), None)
-    chosen: Form = form or named or "svg"
+    named: Form | None = next((ending for ending in _NAMED if out and out.name.endswith(_NAMED[ending])), None)
+    form_name: Form = form or named or "svg"
     source = last_window(find(target), need="with_stack")[0]
     trace = Path(source.path)
     with working(f"reading {trace}"):
-        content = drawn(trace, by=by, form=chosen)
+        content = drawn(trace, by=by, form=form_name)
     if str(out) == "-":
         sys.stdout.buffer.write(content)
         return
-    path = trace.with_name(f"{trace.name.split('.json')[0]}.{_ENDINGS[chosen]}") if out is None else out
+    path = trace.with_name(f"{trace.name.split('.json')[0]}.{_ENDINGS[form_name]}") if out is None else out
     write(path, content)
     typer.echo(path)
 
@@ -58,8 +58,8 @@ def drawn(path: Path, *, by: Measure, form: Form) -> bytes:
         TraceError: It is no trace.
     """
     handler: Handler = Flame(by=by) if form == "svg" else Stacks(by=(by,), format=form)
-    found = list(handler.artifacts(Capture(stage=path.name), read(path)))
+    artifacts = list(handler.artifacts(Capture(stage=path.name), read(path)))
     content = io.BytesIO()
-    for artifact in found:
+    for artifact in artifacts:
         artifact.write(content)
     return content.getvalue()

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def tell(folder: Path, form: Literal["text", "json"], out: Path | None) -> None:
     """Write it to standard output, and to a page if asked to."""
-    histories, left = history.read(folder)
-    told = history.data(histories, left)
-    typer.echo(msgspec.json.encode(told).decode() if form == "json" else history.text(histories, left))
+    histories, skipped = history.read(folder)
+    content = history.data(histories, skipped)
+    typer.echo(msgspec.json.encode(content).decode() if form == "json" else history.text(histories, skipped))
     if out is not None:
-        write(out, document("perfhooks history", told, {}, ["history.js"]).encode())
+        write(out, document("perfhooks history", content, {}, ["history.js"]).encode())
         typer.echo(out, err=True)

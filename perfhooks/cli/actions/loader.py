@@ -51,19 +51,19 @@ def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
         raise OptionError("--loader needs a command, such as: perfhooks try --loader -- python train.py --lr 0.1")
     if not 0 < seconds < float("inf"):
         raise OptionError(f"seconds must be a number above 0, got {seconds:g}")
-    wanted = command_line.command(command)
+    words = command_line.command(command)
     with tempfile.TemporaryDirectory(prefix="perfhooks-try-") as folder, working("trying the loader"):
         file = Path(folder, "trial.json")
-        asked = command_line.Request(trial=str(file), trial_ends=ends, here=os.fspath(Path.cwd()))
-        code = _run(wanted, command_line.environment(asked, os.environ), file, ends)
+        request = command_line.Request(trial=str(file), trial_ends=ends, here=os.fspath(Path.cwd()))
+        code = _run(words, command_line.environment(request, os.environ), file, ends)
         if not file.exists():
-            name = wanted[-1] if len(wanted) == 1 else wanted[1]
+            name = words[-1] if len(words) == 1 else words[1]
             how = f"ended with exit code {code}, before it iterated"
             if code is None:
                 how = f"did not iterate within {seconds:g} s (--seconds)"
             raise CommandError(f"{name} {how} a torch.utils.data.DataLoader with gradients on", code or 1)
         trial = read_json(file, LoaderTrial, "what came of trying a loader")
-    if not any(each.batches for each in trial.tried):
+    if not any(trial_row.batches for trial_row in trial.tried):
         raise PerfhooksError(f"the loader cannot be tried: {trial.problem or 'there was no time for a batch'}")
     return trial
 
@@ -92,20 +92,20 @@ def _end(program: psutil.Process) -> None:
     psutil.wait_procs(processes, _GRACE_S)
 
 
-def tell(trial: LoaderTrial, chosen: Form) -> None:
+def tell(trial: LoaderTrial, form: Form) -> None:
     """Write the table, then the result; beside CSV the result goes to standard error."""
-    if chosen == "json":
+    if form == "json":
         sentences = [*trial.sentences(*_step())]
         typer.echo(msgspec.json.encode({"tried": trial.rows(), "sentences": sentences}).decode())
         return
     table = pl.DataFrame(trial.rows(), infer_schema_length=None)
-    if chosen == "csv":
+    if form == "csv":
         sys.stdout.write(table_text.csv_of_three_digits(table))
         sys.stdout.flush()
     else:
         draw({"loader": table.filter(pl.col("batches_per_s").is_not_null()).select(BRIEF)}, limit=0)
     for line in trial.sentences(*_step()):
-        typer.echo(line, err=chosen == "csv")
+        typer.echo(line, err=form == "csv")
 
 
 def _step() -> tuple[float | None, float]:

@@ -28,10 +28,10 @@ def merge(said: str | None, out: Path | None, ranks: str | None) -> bool:
         target, out = _brought(said), out or Path(MERGED)
     else:
         target = mirror.here(said)
-    wanted = None if ranks is None else merging.rank_set(ranks)
+    rank_numbers = None if ranks is None else merging.rank_set(ranks)
     try:
         with counting("merging rank") as tell:
-            merged = _merge(target, out, wanted, tell)
+            merged = _merge(target, out, rank_numbers, tell)
     except OSError as error:
         raise PerfhooksError(f"the merged trace cannot be written: {error}") from error
     for problem in merged.problems:

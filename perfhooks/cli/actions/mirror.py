@@ -88,7 +88,7 @@ def is_file(url: str) -> bool:
 
 def holds_traces(url: str) -> bool:
     """Whether a URL is that of a folder, and not of a run, of a window of one, or of places that one was written to."""
-    return not is_file(url) and all(_base(each)[0] is None for each in _parts(url))
+    return not is_file(url) and all(_base(part)[0] is None for part in _parts(url))
 
 
 def mirror(target: str, tell: Callable[[int, int], object] | None = None, *, traces: bool = False) -> Path:
@@ -113,17 +113,17 @@ def mirror(target: str, tell: Callable[[int, int], object] | None = None, *, tra
         if old.stat().st_mtime < time.time() - _KEPT_S:
             shutil.rmtree(old, ignore_errors=True)
     parts = _parts(target)
-    bases = {each: (None if is_file(each) else _base(each)[0]) or each for each in parts}
+    bases = {part: (None if is_file(part) else _base(part)[0]) or part for part in parts}
     folder = root / bases[parts[0]].rstrip("/").rpartition("/")[2]
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(root)
-    wanted = _together([_tree(each) for each in bases.values()])
-    known = _have(root)
+    files = _together([_tree(part) for part in bases.values()])
+    stored = _have(root)
     have = {
-        name: msgspec.structs.replace(file, is_here=_is_same(known.get(name), file) and (folder / name).is_file())
-        for name, file in wanted.items()
+        name: msgspec.structs.replace(file, is_here=_is_same(stored.get(name), file) and (folder / name).is_file())
+        for name, file in files.items()
     }
-    for name in [name for name, file in known.items() if file.is_here and name not in have]:
+    for name in [name for name, file in stored.items() if file.is_here and name not in have]:
         (folder / name).unlink(missing_ok=True)
     is_all = traces or is_file(target)
     missing = [name for name, file in have.items() if not file.is_here and (is_all or not _is_large(name, file))]
@@ -148,8 +148,8 @@ def _fill(
 def bring(window: Path) -> None:
     """Bring the rest of a window of a mirror: its traces."""
     have = _have(window.parent.parent)
-    rest = [name for name, file in have.items() if not file.is_here and name.startswith(f"{window.name}/")]
-    _fill(window.parent, have, rest)
+    missing = [name for name, file in have.items() if not file.is_here and name.startswith(f"{window.name}/")]
+    _fill(window.parent, have, missing)
 
 
 def url_of(path: Path) -> str | None:
@@ -190,13 +190,13 @@ def _tree(url: str) -> dict[str, _File]:
     """The files at a URL, by their names below it."""
     with remote.reaching(url) as (system, path):
         system.invalidate_cache()
-        found = {path: system.info(path)} if is_file(url) else system.find(path, maxdepth=2, detail=True)
-    if not found:
+        entries = {path: system.info(path)} if is_file(url) else system.find(path, maxdepth=2, detail=True)
+    if not entries:
         raise PerfhooksError(f"{url} is empty, or is not there")
-    if len(found) > _MOST:
-        raise PerfhooksError(f"{url} has {len(found)} files; no run has more than {_MOST}")
+    if len(entries) > _MOST:
+        raise PerfhooksError(f"{url} has {len(entries)} files; no run has more than {_MOST}")
     files = {}
-    for full, info in found.items():
+    for full, info in entries.items():
         name = full.removeprefix(path).lstrip("/") or full.rpartition("/")[2]
         *window, own = name.split("/")
         if len(window) > 1 or own in _PAGES or any(part.startswith(".") for part in (*window, own)):
@@ -215,10 +215,10 @@ def _stamp(info: dict[str, Any]) -> str:
     return next((str(info[key]) for key in _STAMPS if info.get(key)), "")
 
 
-def _is_same(known: _File | None, file: _File) -> bool:
+def _is_same(stored: _File | None, file: _File) -> bool:
     """Return whether the copy is current; False if the time of the last change is unknown."""
-    is_known = known is not None and known.is_here and file.stamp != ""
-    return is_known and known == msgspec.structs.replace(file, is_here=True)
+    is_known = stored is not None and stored.is_here and file.stamp != ""
+    return is_known and stored == msgspec.structs.replace(file, is_here=True)
 
 
 def _is_large(name: str, file: _File) -> bool:
@@ -233,29 +233,29 @@ def _together(trees: list[dict[str, _File]]) -> dict[str, _File]:
     Raises:
         PerfhooksError: They hold the same rank twice, so they are several runs.
     """
-    found: dict[str, _File] = {}
+    entries: dict[str, _File] = {}
     for tree in trees:
-        twice = sorted(name for name in tree if name in found and name not in (layout.MANIFEST, layout.TRIED))
+        twice = sorted(name for name in tree if name in entries and name not in (layout.MANIFEST, layout.TRIED))
         if twice:
             raise PerfhooksError(
-                f"{found[twice[0]].url} and {tree[twice[0]].url} are of the same rank: these are two runs, and not two "
-                "places of one"
+                f"{entries[twice[0]].url} and {tree[twice[0]].url} are of the same rank: these are two runs, and not "
+                "two places of one"
             )
-        found = tree | found
-    return found
+        entries = tree | entries
+    return entries
 
 
-def _get(wanted: dict[str, Path]) -> None:
+def _get(files: dict[str, Path]) -> None:
     """Copy files, each to its path here."""
     of_protocol: dict[str, list[str]] = {}
-    for url in wanted:
+    for url in files:
         of_protocol.setdefault(url.partition("://")[0], []).append(url)
     for urls in of_protocol.values():
         with remote.reaching(urls[0]) as (system, _):
-            for folder in {wanted[url].parent for url in urls}:
+            for folder in {files[url].parent for url in urls}:
                 folder.mkdir(exist_ok=True)
             paths = [url_to_fs(url)[1] for url in urls]
-            download(system, dict(zip(paths, (wanted[url] for url in urls), strict=True)))
+            download(system, dict(zip(paths, (files[url] for url in urls), strict=True)))
 
 
 def _have(root: Path) -> dict[str, _File]:

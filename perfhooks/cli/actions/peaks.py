@@ -48,21 +48,21 @@ def measure() -> Iterator[str]:
         raise PerfhooksError("torch is needed to measure what this device can do") from error
     device = "cuda" if torch.cuda.is_available() else "cpu"
     name = _name(torch, device)
-    found = {}
+    tflops = {}
     for kind in _TYPES:
         speed = _product(torch, device, kind)
         if speed is None:
             continue
-        found[kind] = speed
+        tflops[kind] = speed
         yield f"{kind}: {speed:.4g} TFLOP/s"
     copied = _copy(torch, device)
     yield f"copy: {copied:.4g} GB/s"
     source = f"measured {dt.datetime.now(dt.timezone.utc):%Y-%m-%d}{_capped(torch, device)}"
     path = peaks.file()
-    kept = peaks.read(path) | {name: Peaks(tflops=found, gb_per_s=copied, source=source)}
+    stored = peaks.read(path) | {name: Peaks(tflops=tflops, gb_per_s=copied, source=source)}
     with contextlib.suppress(OSError):  # writing says why
         path.parent.mkdir(parents=True, exist_ok=True)
-    output.write(path, msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n")
+    output.write(path, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n")
     yield f"kept for {name} in {path}"
 
 
@@ -120,11 +120,11 @@ def _best(torch: Any, device: str, act: Callable[[], object], of: int = _BEST_OF
     """Return the shortest of several times in seconds, after a first call."""
 
     def once() -> float:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         act()
         if device != "cpu":
             torch.cuda.synchronize()
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
     once()
     return min(once() for _ in range(of))

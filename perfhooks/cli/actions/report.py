@@ -54,11 +54,11 @@ def of(
         return of_folder(target, out or Path(PAGE), communication, on)
     path = mirror.here(target)
     is_run = (path / MANIFEST).exists()
-    for said, option, rather in (
+    for is_given, option, rather in (
         (communication, "communication", "its training says it"),
         (None if is_elsewhere else out, "out", "its page lies in it"),
     ):
-        if is_run and said is not None:
+        if is_run and is_given is not None:
             raise OptionError(f"--{option} is for traces; of the run {path} {rather}")
     if on is not None and (is_run or not path.is_dir()):
         raise OptionError(f"--on is for a folder of traces, which {path} is not")
@@ -73,8 +73,8 @@ def of(
 def of_run(run: Path, handlers: Sequence[str], url: str | None, out: Path | None) -> tuple[Path | None, bool]:
     """Finish a run; its page, and whether all of it is whole."""
     if run.is_dir() and not os.access(run, os.W_OK):
-        made = f"; its page is {run / PAGE}" if (run / PAGE).exists() else ""
-        raise PerfhooksError(f"{run} cannot be written to: copy it to a folder of your own{made}")
+        hint = f"; its page is {run / PAGE}" if (run / PAGE).exists() else ""
+        raise PerfhooksError(f"{run} cannot be written to: copy it to a folder of your own{hint}")
     outcomes = []
     with working(f"finishing {run}"):
         for _, window in groupby(
@@ -91,8 +91,8 @@ def of_run(run: Path, handlers: Sequence[str], url: str | None, out: Path | None
         page = report.write(run, remote=url)
     elsewhere = Manifest.read(run).remote
     if elsewhere is not None and url is None:
-        kept = printable(elsewhere)
-        typer.echo(f"the run says that it is kept at {kept}; `--upload {kept}` copies it there", err=True)
+        place_text = printable(elsewhere)
+        typer.echo(f"the run says that it is kept at {place_text}; `--upload {place_text}` copies it there", err=True)
     for line in report.headlines(page):
         typer.echo(printable(line))
     if out is not None:
@@ -104,8 +104,8 @@ def of_folder(folder: Path | str, out: Path, communication: str | None, on: str 
     """The page of all traces in a folder, and whether all of them could be read."""
     with counting("reading trace") as tell, adopted(folder, communication=communication, on=on, tell=tell) as run:
         title = folder.resolve().name if isinstance(folder, Path) else folder.rstrip("/").rpartition("/")[2]
-        made = report.write(run.folder, title=title, unread=run.problems)
-        lines, content = report.headlines(made), made.read_bytes()
+        hint = report.write(run.folder, title=title, unread=run.problems)
+        lines, content = report.headlines(hint), hint.read_bytes()
     for problem in run.problems:
         typer.echo(f"perfhooks: {printable(problem)}", err=True)
     return _put(content, out, lines), not run.problems

@@ -49,22 +49,26 @@ def parsed(arguments: Sequence[str]) -> Parsed | None:
     if list(arguments[:1]) != ["run"]:
         return None
     flags, kinds = _flags(), _kinds()
-    rest, options = list(arguments[1:]), dict[str, Any]()
-    while rest and rest[0].startswith("--") and rest[0] != "--":
-        name, has_value, value = rest.pop(0).partition("=")
+    remaining, options = list(arguments[1:]), dict[str, Any]()
+    while remaining and remaining[0].startswith("--") and remaining[0] != "--":
+        name, has_value, value = remaining.pop(0).partition("=")
         if name in flags and not has_value:
             options.update(flags[name])
-        elif name in kinds and (has_value or (rest and not rest[0].startswith("-"))):
+        elif name in kinds and (has_value or (remaining and not remaining[0].startswith("-"))):
             option, kind = kinds[name]
-            value = value if has_value else rest.pop(0)
+            value = value if has_value else remaining.pop(0)
             try:
                 options[option] = [*options.get(option, ()), value] if kind is list else kind(value)
             except ValueError:
                 return None
         else:
             return None
-    words = rest[1:] if rest[:1] == ["--"] else rest
-    return Parsed(words, options) if words and (words != rest or rest[0] == "-m" or rest[0][:1] != "-") else None
+    words = remaining[1:] if remaining[:1] == ["--"] else remaining
+    return (
+        Parsed(words, options)
+        if words and (words != remaining or remaining[0] == "-m" or remaining[0][:1] != "-")
+        else None
+    )
 
 
 def _flags() -> dict[str, dict[str, bool]]:
@@ -94,37 +98,37 @@ def kind_of(option: Option) -> Any:
     return next((_TYPES[kind] for kind in kinds if kind in _TYPES), str if literal else None)
 
 
-def start(given: Parsed) -> None:
+def start(parsed: Parsed) -> None:
     """Become the command.
 
     Args:
-        given: The command and its options, as `parsed` returns them.
+        parsed: The command and its options, as `parsed` returns them.
 
     Raises:
         PerfhooksError: An option is wrong, or the command cannot be run.
     """
     from perfhooks.record.launch import command_line, detached, exit_summary, notes
 
-    options = {name: _read(name, value) for name, value in given.options.items() if name not in _OWN}
-    schedule, handlers, patience = (given.options.get(name) for name in _OWN)
-    wanted = command_line.command(given.words)
+    options = {name: _read(name, value) for name, value in parsed.options.items() if name not in _OWN}
+    schedule, handlers, patience = (parsed.options.get(name) for name in _OWN)
+    words = command_line.command(parsed.words)
     seconds = command_line.PATIENCE_S if patience is None else patience
-    asked = command_line.request(schedule, handlers or (), options, seconds)
-    reason = exit_summary.known_before(wanted)
+    request = command_line.request(schedule, handlers or (), options, seconds)
+    reason = exit_summary.known_before(words)
     if reason is not None:
         write_error(f"perfhooks: nothing may be recorded: {reason}\n")
     folder = _folder_for_notes()
     is_watched = bool(folder) and detached.is_possible()
-    asked = msgspec.structs.replace(asked, notes=folder, command=os.getpid(), is_watched=is_watched)
+    request = msgspec.structs.replace(request, notes=folder, command=os.getpid(), is_watched=is_watched)
     if is_watched:
-        detached.start(os.getpid(), folder, wanted)
+        detached.start(os.getpid(), folder, words)
     try:
-        os.execve(wanted[0], wanted, command_line.environment(asked, os.environ))  # noqa: S606 -- it is what the user asked for
+        os.execve(words[0], words, command_line.environment(request, os.environ))  # noqa: S606 -- it is what the user asked for
     except OSError as error:
         if folder and not is_watched:
             notes.delete(folder)
         code = 127 if isinstance(error, FileNotFoundError) else 126  # the interpreter of a script is not found, either
-        raise CommandError(f"{wanted[0]} cannot be run: {error.strerror}", code) from error
+        raise CommandError(f"{words[0]} cannot be run: {error.strerror}", code) from error
 
 
 def _folder_for_notes() -> str:

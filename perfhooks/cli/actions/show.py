@@ -99,26 +99,26 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
         OptionError: there is no such table, or it cannot be split so.
     """
     check(name, by)
-    found = Tables(trace) if capture is None else capture.tables(trace)
+    by_name = Tables(trace) if capture is None else capture.tables(trace)
     if name == "operators":
-        return found.operators(by)
+        return by_name.operators(by)
     if name == "idle":
-        return found.idle(by)
+        return by_name.idle(by)
     if name in ("findings", "plan"):
         return _told(_findings(trace, capture)) if name == "findings" else _plan(trace, capture or Capture())
     if name in (*_OF_RUN, "compiled", "workers"):  # of a process, and not in its traces
         return _of_process(name, capture or Capture())
     if name == "stacks":
-        return _stacks(found, by[0] if by else "host")
+        return _stacks(by_name, by[0] if by else "host")
     attribute = _SPLIT[name] if by else _ATTRIBUTES.get(name, name)
-    table: pl.DataFrame = getattr(found, attribute)
+    table: pl.DataFrame = getattr(by_name, attribute)
     return table
 
 
 def _findings(trace: Trace, capture: Capture | None) -> list[dict[str, Any]]:
     # with a last step, whatever it is, no step was cut short
-    found = findings.find(capture or Capture(stage=stages.shown(trace), last=0), trace)
-    return [{name: getattr(each, name) for name in _FINDINGS} for each in found]
+    trace_findings = findings.find(capture or Capture(stage=stages.shown(trace), last=0), trace)
+    return [{name: getattr(item, name) for name in _FINDINGS} for item in trace_findings]
 
 
 def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Source]) -> list[dict[str, Any]]:
@@ -131,8 +131,10 @@ def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Sou
 
 
 def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    told = [{name: row.get(name) for name in _FINDINGS} | {"evidence": "; ".join(row["evidence"])} for row in rows]
-    return pl.DataFrame(told, schema=_FINDINGS)
+    finding_rows = [
+        {name: row.get(name) for name in _FINDINGS} | {"evidence": "; ".join(row["evidence"])} for row in rows
+    ]
+    return pl.DataFrame(finding_rows, schema=_FINDINGS)
 
 
 class _FindingsTable:
@@ -190,8 +192,8 @@ def _of_run(name: str, run: Path | None) -> pl.DataFrame:
     return slow_rows.table(run) if name == "slow" else startup_rows.table(run)
 
 
-def _stacks(found: Tables, by: str) -> pl.DataFrame:
-    folded = found.stacks(by)  # type: ignore[arg-type]  # checked against GROUPS
+def _stacks(tables: Tables, by: str) -> pl.DataFrame:
+    folded = tables.stacks(by)  # type: ignore[arg-type]  # checked against GROUPS
     values = pl.Series("bytes" if by == "bytes" else "self_ms", list(folded.values()), dtype=pl.Int64)
     scaled = values if by == "bytes" else values * 1e-6
     return pl.DataFrame([scaled, pl.Series("stack", list(folded), dtype=pl.String)])
@@ -208,10 +210,10 @@ def check(name: str, by: Sequence[str] = ()) -> None:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise OptionError(f"table must be one of {', '.join(TABLES)}, got {name!r}{hint}")
     allowed = GROUPS.get(name, ())
-    for each in by:
-        if each not in allowed:
+    for item in by:
+        if item not in allowed:
             rule = f"must be of {', '.join(allowed)}" if allowed else "is of no use"
-            raise OptionError(f"by {rule} for the table {name!r}, got {each!r}")
+            raise OptionError(f"by {rule} for the table {name!r}, got {item!r}")
     if name == "stacks" and len(by) > 1:
         raise OptionError(f"stacks are by one of {', '.join(allowed)}, got {', '.join(by)}")
 
@@ -241,17 +243,17 @@ def tables(
     run, of_windows = run_of(target), [name for name in names if name not in _OF_RUN]
     # a run without a window may have a table of its own; what is no run is an error, or a trace that has none
     sources = find(target) if of_windows or run is None else []
-    found: dict[str, list[pl.DataFrame]] = {name: [] for name in of_windows}
+    by_name: dict[str, list[pl.DataFrame]] = {name: [] for name in of_windows}
     of_last = {name: last_window(sources, need=_need(name, by))[0].window for name in of_windows}
     all_findings = _FindingsTable(sources, run, is_wanted="findings" in of_windows)
     if "findings" in of_windows:
         of_last["findings"] = all_findings.window(of_last["findings"])
-    others = [source for source in sources if not source.explains] or sources
+    sources_of_windows = [source for source in sources if not source.explains] or sources
     for source in sources:
         here = [
             name
             for name in of_windows
-            if source.window == of_last[name] or (name in _OF_ALL_WINDOWS and source in others)
+            if source.window == of_last[name] or (name in _OF_ALL_WINDOWS and source in sources_of_windows)
         ]
         if not here:
             continue
@@ -261,29 +263,31 @@ def tables(
                 if name == "findings":
                     all_findings.add(source, read)
                 else:
-                    found[name].append(_told_apart(compute(read, name, by, source.capture), source, others))
+                    by_name[name].append(
+                        _told_apart(compute(read, name, by, source.capture), source, sources_of_windows)
+                    )
     if "findings" in of_windows:
         source = next(source for source in sources if source.window == of_last["findings"])
-        found["findings"] = [_told_apart(all_findings.table(source.window), source, others)]
-    return {name: _joined(found[name]) if name in found else _of_run(name, run) for name in names}
+        by_name["findings"] = [_told_apart(all_findings.table(source.window), source, sources_of_windows)]
+    return {name: _joined(by_name[name]) if name in by_name else _of_run(name, run) for name in names}
 
 
 def _need(name: str, by: Sequence[str]) -> str | None:
     """Return the recorder option that a table needs."""
     if name in _OF_STACKS and "device" not in by:
         return "with_stack"
-    return next((_BEHIND[each] for each in by if each in _BEHIND), None)
+    return next((_BEHIND[item] for item in by if item in _BEHIND), None)
 
 
 def _joined(frames: list[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(frames, how="diagonal_relaxed")
 
 
-def _told_apart(table: pl.DataFrame, source: Source, others: Sequence[Source]) -> pl.DataFrame:
+def _told_apart(table: pl.DataFrame, source: Source, sources_of_windows: Sequence[Source]) -> pl.DataFrame:
     first = []
-    if source.explains or len({each.window for each in others}) > 1:
+    if source.explains or len({item.window for item in sources_of_windows}) > 1:
         first.append(pl.lit(source.window).alias("window"))
-    if len({each.rank for each in others}) > 1 and "rank" not in table.columns:
+    if len({item.rank for item in sources_of_windows}) > 1 and "rank" not in table.columns:
         first.append(pl.lit(source.rank, pl.Int64).alias("rank"))
     return table.select(*first, pl.all())
 
@@ -346,25 +350,25 @@ def show(
         TraceError: there is no trace, or one cannot be read.
         OptionError: the options contradict each other.
     """
-    chosen = tuple(dict.fromkeys(names)) or (_SORTED if sort else ("steps",) if form == "csv" else OVERVIEW)
-    if form == "csv" and len(chosen) > 1:
-        raise OptionError(f"CSV holds one table, choose one of {', '.join(chosen)}; JSON holds several")
+    selected = tuple(dict.fromkeys(names)) or (_SORTED if sort else ("steps",) if form == "csv" else OVERVIEW)
+    if form == "csv" and len(selected) > 1:
+        raise OptionError(f"CSV holds one table, choose one of {', '.join(selected)}; JSON holds several")
     if limit is not None and limit < 0:
         raise OptionError(f"limit must be an integer >= 0, got {limit}")
     target = mirror.named(target)
-    found = tables(target, chosen, by, communication=communication)
-    if form == "table" and "labels" in found and not names and not found["labels"]["own"].any():
-        del found["labels"]
-    if form == "table" and not sort and "operators" in found:
-        found["operators"] = _by_device(found["operators"])
+    by_name = tables(target, selected, by, communication=communication)
+    if form == "table" and "labels" in by_name and not names and not by_name["labels"]["own"].any():
+        del by_name["labels"]
+    if form == "table" and not sort and "operators" in by_name:
+        by_name["operators"] = _by_device(by_name["operators"])
     if sort:
-        found = {name: _sorted(name, table, sort) for name, table in found.items()}
+        by_name = {name: _sorted(name, table, sort) for name, table in by_name.items()}
     if form == "table":
         if not names and (summary := _summary(target)):
             sys.stdout.write(f"{summary}\n\n")
-        draw(found, limit, nothing=NOTHING | _unrecorded(target, found))
+        draw(by_name, limit, nothing=NOTHING | _unrecorded(target, by_name))
         return
-    shown = {name: table.head(limit) if limit else table for name, table in found.items()}
+    shown = {name: table.head(limit) if limit else table for name, table in by_name.items()}
     if form == "csv" and not all_columns:
         shown = {name: _without_empty_columns(table) for name, table in shown.items()}
     sys.stdout.flush()
@@ -376,8 +380,8 @@ def show(
 def _summary(target: str | None) -> str:
     """The step time, its parts and the reason to doubt them, as the report has them; empty for a trace."""
     run = run_of(target)
-    found = None if run is None else read_summary(run)
-    return "" if found is None else "\n".join(filter(None, [found.line, found.warning]))
+    by_name = None if run is None else read_summary(run)
+    return "" if by_name is None else "\n".join(filter(None, [by_name.line, by_name.warning]))
 
 
 def _without_empty_columns(table: pl.DataFrame) -> pl.DataFrame:
@@ -385,15 +389,15 @@ def _without_empty_columns(table: pl.DataFrame) -> pl.DataFrame:
     return table.select(filled) if table.height else table
 
 
-def _unrecorded(target: str | None, found: Mapping[str, pl.DataFrame]) -> dict[str, str]:
+def _unrecorded(target: str | None, by_name: Mapping[str, pl.DataFrame]) -> dict[str, str]:
     """Return the reason and remedy for empty tables of stacks and workers."""
-    empty = [name for name in (*_OF_STACKS, "workers", "plan") if name in found and not found[name].height]
+    empty = [name for name in (*_OF_STACKS, "workers", "plan") if name in by_name and not by_name[name].height]
     if not empty:
         return {}
-    told = (last_window(find(target), need="with_stack")[0].capture or Capture()).circumstances
-    said = dict.fromkeys(_OF_STACKS, f"none: no stacks were recorded; {frameworks.stacks(told)} does that")
-    missed = data.missing_samples_text(told)
-    return said | (dict.fromkeys(("workers", "plan"), missed) if missed else {})
+    circumstances = (last_window(find(target), need="with_stack")[0].capture or Capture()).circumstances
+    reasons = dict.fromkeys(_OF_STACKS, f"none: no stacks were recorded; {frameworks.stacks(circumstances)} does that")
+    missed = data.missing_samples_text(circumstances)
+    return reasons | (dict.fromkeys(("workers", "plan"), missed) if missed else {})
 
 
 def _by_device(table: pl.DataFrame) -> pl.DataFrame:
@@ -410,11 +414,11 @@ def _sorted(name: str, table: pl.DataFrame, sort: str) -> pl.DataFrame:
     return sort_keys.ordered(name, table, sort).select(*dict.fromkeys((table.columns[0], column, *table.columns)))
 
 
-def _written(found: dict[str, pl.DataFrame], form: Form, *, alone: bool) -> Iterator[str]:
+def _written(by_name: dict[str, pl.DataFrame], form: Form, *, alone: bool) -> Iterator[str]:
     """Return CSV, or JSON: a list of rows for one table, else an object of lists."""
     if form == "csv":
-        (table,) = found.values()
+        (table,) = by_name.values()
         yield from table_text.csv(table)
         return
-    yield from table_text.json(*found.values()) if alone and len(found) == 1 else table_text.json_object(found)
+    yield from table_text.json(*by_name.values()) if alone and len(by_name) == 1 else table_text.json_object(by_name)
     yield "\n"

@@ -71,13 +71,13 @@ def find(target: str | None) -> list[Source]:
         raise TraceError(f"{path} does not exist")
     run = run_in(path)
     places = _places(path) if run is None else Run.existing(run).places()
-    found = [source for place in places if (source := _source(place)) is not None]
+    sources = [source for place in places if (source := _source(place)) is not None]
     if not places:
-        found = _loose(path)
-    if not found:
+        sources = _loose(path)
+    if not sources:
         missing = "its windows kept no trace" if places else f"no run, no window, and {loose.lacking(path)}"
         raise TraceError(f"{path} has no trace to show: {missing}")
-    return found
+    return sources
 
 
 def run_of(target: str | None) -> Path | None:
@@ -124,14 +124,14 @@ def _ended_last(sources: Sequence[Source]) -> list[Source]:
 def _loose(folder: Path) -> list[Source]:
     """Traces that others recorded: those of all ranks together, one without a rank by itself."""
     windows = loose.windows(loose.traces(folder))
-    found = []
+    sources = []
     for turn, together in enumerate(windows):
         name = together[0].name if together[0].rank is None else f"{turn + 1} of {len(windows)}"
         # with a last step, whatever it is, no step was cut short
-        for each in together:
-            capture = None if each.rank is None else Capture(rank=each.rank, stage=FOREIGN, last=0)
-            found.append(Source(each.path, name, capture))
-    return found
+        for source in together:
+            capture = None if source.rank is None else Capture(rank=source.rank, stage=FOREIGN, last=0)
+            sources.append(Source(source.path, name, capture))
+    return sources
 
 
 def _places(window: Path) -> list[Place]:

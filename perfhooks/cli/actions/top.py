@@ -67,13 +67,13 @@ def _print(look: Callable[[], RunState]) -> None:
     """Print a line for each change, until the run has ended."""
     last = ""
     while True:
-        seen = look()
-        text = line(seen)
+        state = look()
+        text = line(state)
         if text != last:
             typer.echo(text)
             sys.stdout.flush()
             last = text
-        if seen.is_alive is False or (seen.is_alive is None and seen.silent_s > _FORGOTTEN_S):
+        if state.is_alive is False or (state.is_alive is None and state.silent_s > _FORGOTTEN_S):
             return
         time.sleep(_EACH_S)
 
@@ -87,30 +87,30 @@ def _show(look: Callable[[], RunState], unheard: str | None) -> None:
     """
     console = Console()
     blocks = ASCII if console.options.ascii_only else BLOCKS
-    seen = look()
-    request = _Request(seen.run, unheard)
+    state = look()
+    request = _Request(state.run, unheard)
     try:
         with pressed() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
 
-            def draw(seen: RunState) -> None:
-                live.update(screen(seen, request.note, *console.size, blocks), refresh=True)
+            def draw(state: RunState) -> None:
+                live.update(screen(state, request.note, *console.size, blocks), refresh=True)
 
-            draw(seen)
-            while not _is_quit(keys, request.begin, partial(draw, seen)):
-                seen = look()
-                draw(seen)
+            draw(state)
+            while not _is_quit(keys, request.begin, partial(draw, state)):
+                state = look()
+                draw(state)
     except KeyboardInterrupt:
         pass
     finally:
         request.end()
-    typer.echo(line(seen))
+    typer.echo(line(state))
 
 
 def _is_quit(keys: Callable[[float], str], capture: Callable[[], None], draw: Callable[[], None]) -> bool:
     """Handle keys until the next update. Return whether the user quits."""
     until = time.monotonic() + _EACH_S
-    while (left := until - time.monotonic()) > 0:
-        for key in keys(left).lower():
+    while (remaining_s := until - time.monotonic()) > 0:
+        for key in keys(remaining_s).lower():
             if key == "q":
                 return True
             if key == "c":

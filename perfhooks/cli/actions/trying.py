@@ -78,9 +78,9 @@ def tried(
         memory=safe.SHARE * safe.free_bytes(where) / safe.GIB if memory is None else memory,
         seconds=seconds,
     )
-    said = Circumstances() if source.capture is None else source.capture.circumstances
+    circumstances = Circumstances() if source.capture is None else source.capture.circumstances
     with remaining("trying") as tell:
-        return trial.run(offered, calls.step_ms, options, said, tell, ends=ends)
+        return trial.run(offered, calls.step_ms, options, circumstances, tell, ends=ends)
 
 
 def _read(source: Source, timed: Source) -> tuple[Any, float | None, Any]:
@@ -108,12 +108,12 @@ def wanted(op: Sequence[str] | None, pattern: str | None) -> Callable[[str], obj
     return None if pattern is None else re.compile(pattern).fullmatch
 
 
-def _nothing(offered: OperatorSelection, asked: Sequence[str]) -> str:
+def _nothing(offered: OperatorSelection, names: Sequence[str]) -> str:
     if offered.left:
         first = offered.left[0]
         return f"nothing can be run again: {first.name}: {first.reason}"
-    named = " or ".join(asked)
-    return f"there is no call of {named} in the steps of this recording" if asked else "there are no operators in it"
+    named = " or ".join(names)
+    return f"there is no call of {named} in the steps of this recording" if names else "there are no operators in it"
 
 
 def keep(done: Trial, source: Source) -> None:
@@ -124,12 +124,12 @@ def keep(done: Trial, source: Source) -> None:
         typer.echo(f"{report.write(folder)} shows it beside what was estimated", err=True)
 
 
-def tell(done: Trial, chosen: Form) -> None:
+def tell(done: Trial, form: Form) -> None:
     """Write the table, then the result in at most eight lines; beside CSV the result goes to standard error."""
-    if chosen == "json":
+    if form == "json":
         typer.echo(msgspec.json.encode(written.data(done)).decode())
         return
-    if chosen == "csv":
+    if form == "csv":
         sys.stdout.write(table_text.csv_of_three_digits(written.table(done)))
         sys.stdout.flush()
     else:
@@ -137,4 +137,4 @@ def tell(done: Trial, chosen: Form) -> None:
             typer.echo(line)
         draw({"tried": written.brief(done)}, limit=0)
     for line in written.sentences(done):
-        typer.echo(line, err=chosen == "csv")
+        typer.echo(line, err=form == "csv")

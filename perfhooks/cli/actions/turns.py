@@ -68,15 +68,15 @@ def outcome(
     try:
         with progress.line() as status:
             say = functools.partial(typer.echo, err=True)
-            made = supervise(work, clean=folder.remove, status=status, say=say)
+            result = supervise(work, clean=folder.remove, status=status, say=say)
     except ComparisonEndError as error:
         raise typer.Exit(BY_SIGNAL + error.number) from None
-    _tell(made, form)
-    if made.interrupted:
-        raise typer.Exit(BY_SIGNAL + made.interrupted)
-    if made.failed is not None:
+    _tell(result, form)
+    if result.interrupted:
+        raise typer.Exit(BY_SIGNAL + result.interrupted)
+    if result.failed is not None:
         raise typer.Exit(FAILED)
-    return "undecided" if made.judgement is None else made.judgement.verdict.outcome
+    return "undecided" if result.judgement is None else result.judgement.verdict.outcome
 
 
 def _compare(
@@ -116,26 +116,28 @@ def _command(name: str, revision: str | None, text: str, work: WorkFolder, owner
         # what is installed as the working tree itself is to come from the revision too
         paths = [path for path in (tree, tree / "src") if path.is_dir()]
     try:
-        given = shlex.split(text)
+        words_of_command = shlex.split(text)
     except ValueError as error:
         raise OptionError(f"{text!r} is no command: {error}") from error
     label = text if revision is None else f"{text}, at {revision}"
-    return Command(name=name, label=label, words=command_line.command(given, folder), folder=folder, paths=paths)
+    return Command(
+        name=name, label=label, words=command_line.command(words_of_command, folder), folder=folder, paths=paths
+    )
 
 
-def _tell(made: ComparisonResult, form: Literal["text", "markdown", "json"]) -> None:
+def _tell(result: ComparisonResult, form: Literal["text", "markdown", "json"]) -> None:
     """Write what came of it to standard output, and the last lines of a program that failed."""
-    if made.failed is not None:
-        for line in written.last_lines(made.failed):
+    if result.failed is not None:
+        for line in written.last_lines(result.failed):
             typer.echo(line, err=True)
     if form == "json":
         sys.stdout.flush()
-        sys.stdout.buffer.write(msgspec.json.encode(written.data(made)) + b"\n")
+        sys.stdout.buffer.write(msgspec.json.encode(written.data(result)) + b"\n")
         sys.stdout.flush()
         return
-    lines = list(written.lines(made))
+    lines = list(written.lines(result))
     if form == "markdown":
-        texts = (f"`{command.label}`" for command in (made.plan.a, made.plan.b))
+        texts = (f"`{command.label}`" for command in (result.plan.a, result.plan.b))
         typer.echo("### {} → {}\n".format(*map(words.line, texts)))
         lines = [f"**{words.markdown(lines[0])}**\n", *(f"- {words.markdown(line.strip())}" for line in lines[1:])]
     for each in lines:

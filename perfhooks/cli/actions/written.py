@@ -25,60 +25,60 @@ _NAMED: Final = 3
 """Windows, or slow ranks, that are named in one line."""
 
 
-def line(seen: RunState) -> str:
+def line(state: RunState) -> str:
     """All in one line, for a log."""
-    parts = [_where(seen), *_pace(seen)]
-    slow = [rank.rank for rank in seen.ranks if rank.slow]
+    parts = [_where(state), *_pace(state)]
+    slow = [rank.rank for rank in state.ranks if rank.slow]
     if slow:
-        parts.append(f"{len(slow)} of {len(seen.ranks)} ranks slow ({_some(list(map(str, slow)))})")
-    if seen.slow:
-        rank, last = seen.slow[0]
+        parts.append(f"{len(slow)} of {len(state.ranks)} ranks slow ({_some(list(map(str, slow)))})")
+    if state.slow:
+        rank, last = state.slow[0]
         parts.append(f"last slow: step {last.step} of rank {rank} ({last.cause})")
-    parts.append(_windows(seen))
+    parts.append(_windows(state))
     return _one_line(", ".join(part for part in parts if part))
 
 
-def screen(seen: RunState, note: str, width: int, height: int, blocks: str = BLOCKS) -> Text:
+def screen(state: RunState, note: str, width: int, height: int, blocks: str = BLOCKS) -> Text:
     """All that fits on a terminal; text of others is never markup.
 
     Args:
-        seen: The run.
+        state: The run.
         note: What became of the request, if one was made.
         width: Columns of the terminal.
         height: Its lines.
         blocks: The bars of the sparkline, from the lowest to the highest.
     """
-    above, below = list(_above(seen, width, blocks)), list(_below(seen, note))
+    above, below = list(_above(state, width, blocks)), list(_below(state, note))
     room = max(1, height - len(above) - len(below) - 1)
-    found = [
+    rows = [
         Text.assemble((f"{name:<{_WIDTH}}", "bold"), (_one_line(text), style))
-        for name, text, style in [*above, *_ranks(seen.ranks, room), *below]
+        for name, text, style in [*above, *_ranks(state.ranks, room), *below]
     ]
-    found = [*found[: height - 1], Text("q quit   c record the next 3 steps", "dim")]
-    for each in found:
-        each.truncate(width, overflow="ellipsis")
-    return Text("\n").join(found)
+    rows = [*rows[: height - 1], Text("q quit   c record the next 3 steps", "dim")]
+    for value in rows:
+        value.truncate(width, overflow="ellipsis")
+    return Text("\n").join(rows)
 
 
 _Line = tuple[str, str, str]
 """Subject, text and style."""
 
 
-def _above(seen: RunState, width: int, blocks: str) -> Iterator[_Line]:
-    yield "run", f"{seen.run}, {_state(seen)}", ""
-    yield "now", _where(seen), "bold"
-    yield "minute", ", ".join(_pace(seen)) or "no step has been written yet", ""
-    heights = bars(seen.walls, width - _WIDTH)
-    yield "steps", "".join(blocks[round(each * (len(blocks) - 1))] for each in heights), "cyan"
+def _above(state: RunState, width: int, blocks: str) -> Iterator[_Line]:
+    yield "run", f"{state.run}, {_state(state)}", ""
+    yield "now", _where(state), "bold"
+    yield "minute", ", ".join(_pace(state)) or "no step has been written yet", ""
+    heights = bars(state.walls, width - _WIDTH)
+    yield "steps", "".join(blocks[round(value * (len(blocks) - 1))] for value in heights), "cyan"
 
 
-def _below(seen: RunState, note: str) -> Iterator[_Line]:
-    for number, (rank, step) in enumerate(seen.slow[:_SLOW]):
+def _below(state: RunState, note: str) -> Iterator[_Line]:
+    for number, (rank, step) in enumerate(state.slow[:_SLOW]):
         yield "" if number else "slow", f"rank {rank}: {step}", "yellow"
-    if not seen.slow:
+    if not state.slow:
         yield "slow", "no slow step", ""
-    yield "windows", _windows(seen), ""
-    yield "page", str(seen.page or "none yet"), ""
+    yield "windows", _windows(state), ""
+    yield "page", str(state.page or "none yet"), ""
     if note:
         yield "capture", note, "green"
 
@@ -108,20 +108,20 @@ def _rank(rank: RankState) -> str:
     return f"{rank.rank}: {', '.join(parts)}"
 
 
-def _state(seen: RunState) -> str:
-    if seen.is_alive is None:
-        return f"last change {words.ms(seen.silent_s * 1e3)} ago"
-    return "running" if seen.is_alive else "ended"
+def _state(state: RunState) -> str:
+    if state.is_alive is None:
+        return f"last change {words.ms(state.silent_s * 1e3)} ago"
+    return "running" if state.is_alive else "ended"
 
 
-def _where(seen: RunState) -> str:
-    if seen.step is None:
+def _where(state: RunState) -> str:
+    if state.step is None:
         return "no step yet"
-    return f"{seen.stage} step {seen.step}"
+    return f"{state.stage} step {state.step}"
 
 
-def _pace(seen: RunState) -> list[str]:
-    took = seen.times
+def _pace(state: RunState) -> list[str]:
+    took = state.times
     if took is None:
         return []
     return [
@@ -132,13 +132,13 @@ def _pace(seen: RunState) -> list[str]:
     ]
 
 
-def _windows(seen: RunState) -> str:
-    parts = [f"{words.count(seen.windows, 'window')}"]
-    if seen.is_recording:
+def _windows(state: RunState) -> str:
+    parts = [f"{words.count(state.windows, 'window')}"]
+    if state.is_recording:
         parts.append("recording")
-    if seen.unfinished:
-        what = "not finished (see `perfhooks report`)" if seen.is_alive is False else "being finished"
-        parts.append(f"{what}: {_some(list(seen.unfinished))}")
+    if state.unfinished:
+        what = "not finished (see `perfhooks report`)" if state.is_alive is False else "being finished"
+        parts.append(f"{what}: {_some(list(state.unfinished))}")
     return ", ".join(parts)
 
 

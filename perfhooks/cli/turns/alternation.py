@@ -97,19 +97,19 @@ class Alternation:
     @property
     def _is_over(self) -> bool:
         """Whether more pairs are not needed, or are of no use."""
-        seen = self.judgement
-        return seen is not None and (seen.verdict.outcome != "undecided" or seen.is_hopeless)
+        judgement = self.judgement
+        return judgement is not None and (judgement.verdict.outcome != "undecided" or judgement.is_hopeless)
 
     @property
     def shortage(self) -> str:
         """The remedy if the programs have too few steps; empty otherwise."""
-        seen = self.judgement
-        if seen is None or seen.verdict.outcome != "undecided" or not seen.is_short:
+        judgement = self.judgement
+        if judgement is None or judgement.verdict.outcome != "undecided" or not judgement.is_short:
             return ""
         steps = min(program.steps for program in self.programs)
-        if seen.missing_steps == math.inf:
+        if judgement.missing_steps == math.inf:
             return f"{steps} steps are too few, and too uneven: let each command train for much longer"
-        needed = f"{float(f'{steps * seen.missing_steps:.2g}'):,.0f}"
+        needed = f"{float(f'{steps * judgement.missing_steps:.2g}'):,.0f}"
         return f"{steps} steps are too few, about {needed} would do: let each command train for longer"
 
     def run(self) -> None:
@@ -143,19 +143,19 @@ class Alternation:
         plan, number = self.plan, len(self.pairs) + 1
         commands = (plan.a, plan.b) if number % 2 else (plan.b, plan.a)
         groups = [[command] for command in commands] if plan.in_turns else [commands]
-        made = []
+        started = []
         for group in groups:
             programs = [self._start(command, number) for command in group]
-            made += programs
+            started += programs
             self._take_turns(programs)
             self._finish(programs)
-        pair = self._count(made)
+        pair = self._count(started)
         if self.failed is None and not pair.counts:
-            few = min(made, key=lambda program: len(program.blocks))
-            left = words.count(min(map(len, pair.counted)), "turn")
+            few = min(started, key=lambda program: len(program.blocks))
+            turns_text = words.count(min(map(len, pair.counted)), "turn")
             raise PerfhooksError(
                 f"{few.command.name} made too few steps to compare: its first steps do not count, and after them there "
-                f"was time for {left}, where {LEAST_BLOCKS} are needed; let it train for longer"
+                f"was time for {turns_text}, where {LEAST_BLOCKS} are needed; let it train for longer"
             )
 
     def _start(self, command: Command, number: int) -> Program:
@@ -178,7 +178,7 @@ class Alternation:
         self.owner.status(self._said("starting"))
         if not self._have_begun(programs):
             return
-        told = 0.0
+        last_message_s = 0.0
         while not all(self._is_enough(program) for program in programs):
             is_short = len(programs) > 1 and all(program.is_alone for program in programs)
             for program, beside in zip(programs, reversed(programs), strict=True):
@@ -188,8 +188,8 @@ class Alternation:
                     return
                 if len(programs) > 1:
                     program.stop_children()
-            if time.monotonic() > told + _TELL_S:
-                told = time.monotonic()
+            if time.monotonic() > last_message_s + _TELL_S:
+                last_message_s = time.monotonic()
                 self.owner.status(self._said(words.count(len(programs[-1].blocks), "turn")))
 
     def _have_begun(self, programs: Sequence[Program]) -> bool:
@@ -237,8 +237,8 @@ class Alternation:
                 self.failed = self.failed or program
 
     def _said(self, now: str) -> str:
-        seen, far = self.judgement, f"pair {len(self.pairs) + 1} of {FEWEST_PAIRS} to {MOST_PAIRS}, {now}"
-        return f"{far} " if seen is None else f"{far}; so far B {percent(seen.verdict.ratio)} "
+        judgement, far = self.judgement, f"pair {len(self.pairs) + 1} of {FEWEST_PAIRS} to {MOST_PAIRS}, {now}"
+        return f"{far} " if judgement is None else f"{far}; so far B {percent(judgement.verdict.ratio)} "
 
 
 def _turn(program: Program, length_s: float) -> Turn:
@@ -249,6 +249,6 @@ def _turn(program: Program, length_s: float) -> Turn:
     if not program.blocks:
         return Turn(1)
     last = program.blocks[-1]
-    fitting, most = (round(each * 1e9 * last.steps / max(last.wall_ns, 1)) for each in (length_s, LONG_S))
+    fitting, most = (round(length * 1e9 * last.steps / max(last.wall_ns, 1)) for length in (length_s, LONG_S))
     steps = max(1, min(max(fitting, min(FEWEST_STEPS, most)), _GROWTH * last.steps)) + len(program.blocks) % 2
     return Turn(steps, lead=steps // LEAD)

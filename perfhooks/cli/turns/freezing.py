@@ -43,13 +43,13 @@ class Freezer:
             self.refusal = "this system has no means for it"
             return
         deadline = time.monotonic() + _LIMIT_S
-        seen = set[int]()
+        known_threads = set[int]()
         while time.monotonic() < deadline:
             running = [process for process in processes.below(pids) if process.state != "T" and not process.is_dead]
-            threads = {thread for process in running for thread in processes.threads(process)} - seen
+            threads = {thread for process in running for thread in processes.threads(process)} - known_threads
             if not threads:
                 return
-            seen |= threads
+            known_threads |= threads
             for thread in threads:
                 self._pause(thread)
             while self._is_incomplete() and time.monotonic() < deadline:

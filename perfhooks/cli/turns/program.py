@@ -131,13 +131,13 @@ class Program:
             raise OptionError(f"no socket can be made in {folder} ({error}); TMPDIR may name another folder") from error
         self._listener.listen()
         self._events.register(self._listener, selectors.EVENT_READ)
-        asked = command_line.Request(notes=str(self._said), turns=address)
+        request = command_line.Request(notes=str(self._said), turns=address)
         paths = os.pathsep.join(filter(None, (*map(str, command.paths), os.environ.get("PYTHONPATH"))))
         with self.log.open("wb") as log:
             self._process = owner.start(
                 command.words,
                 cwd=command.folder,
-                env=command_line.environment(asked, {**os.environ, "PYTHONPATH": paths}),
+                env=command_line.environment(request, {**os.environ, "PYTHONPATH": paths}),
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -152,18 +152,18 @@ class Program:
     @property
     def is_held(self) -> bool:
         """Whether all its ranks are."""
-        return bool(self._held) and len(self._held) >= max(held.ranks for held in self._held.values())
+        return bool(self._held) and len(self._held) >= max(turn_end.ranks for turn_end in self._held.values())
 
     @property
     def is_alone(self) -> bool:
         """Whether nothing works for any of its ranks but their own threads."""
-        return all(held.is_alone for held in self._held.values())
+        return all(turn_end.is_alone for turn_end in self._held.values())
 
     @property
     def processors(self) -> dict[int, int | None]:
         """On which the thread of the steps ran last, of each rank; none if two ended on the same one."""
-        found = {rank: held.processor for rank, held in self._held.items()}
-        return found if len(set(found.values())) == len(found) else {}
+        cpus = {rank: turn_end.processor for rank, turn_end in self._held.items()}
+        return cpus if len(set(cpus.values())) == len(cpus) else {}
 
     @property
     def pids(self) -> list[int]:
@@ -244,12 +244,12 @@ class Program:
         """Return the ended block; None before the first one."""
         ranks = list(self._held.values())
         if self._has_begun:
-            waited = [held.waited_ns for held in ranks if held.waited_ns is not None]
+            waited = [turn_end.waited_ns for turn_end in ranks if turn_end.waited_ns is not None]
             block = Block(
-                steps=min(held.steps for held in ranks),
-                wall_ns=max(held.wall_ns for held in ranks),
-                cpu_ns=sum(held.cpu_ns for held in ranks),
-                busy_ns=sum(held.busy_ns for held in ranks) // len(ranks),
+                steps=min(turn_end.steps for turn_end in ranks),
+                wall_ns=max(turn_end.wall_ns for turn_end in ranks),
+                cpu_ns=sum(turn_end.cpu_ns for turn_end in ranks),
+                busy_ns=sum(turn_end.busy_ns for turn_end in ranks) // len(ranks),
                 waited_ns=sum(waited) // len(ranks) if len(waited) == len(ranks) else None,
             )
             self.blocks.append(block)
@@ -260,15 +260,15 @@ class Program:
     def _hear(self, rank: _Connection) -> None:
         """One line of a rank, or its end, which is that of the turns."""
         try:
-            held = msgspec.json.decode(rank.lines.readline(), type=TurnEnd)
+            turn_end = msgspec.json.decode(rank.lines.readline(), type=TurnEnd)
         except (OSError, msgspec.MsgspecError):
             self._disconnect(rank)
             self.is_over |= rank in self._ranks.values()
             return
-        if self.is_over or self._ranks.setdefault(held.rank, rank) is not rank:
+        if self.is_over or self._ranks.setdefault(turn_end.rank, rank) is not rank:
             rank.answer(Turn(0))
-        if self._ranks.get(held.rank) is rank:
-            self._held[held.rank] = held
+        if self._ranks.get(turn_end.rank) is rank:
+            self._held[turn_end.rank] = turn_end
             self.first_step_s = self.first_step_s or time.monotonic() - self.began
         else:
             self.notes.append(f"another process of {self.command.name} made steps as well, and was not held")
@@ -283,7 +283,9 @@ class Program:
         if self._block_began is not None and time.monotonic() - self._block_began > _STALL_S:
             came = len(self._held)
             ranks = (
-                f"{came} of {max(held.ranks for held in self._held.values())} ranks" if came else "none of the ranks"
+                f"{came} of {max(turn_end.ranks for turn_end in self._held.values())} ranks"
+                if came
+                else "none of the ranks"
             )
             self.notes.append(
                 f"{ranks} of {self.command.name} came to the same step within {_STALL_S / 60:.0f} minutes"

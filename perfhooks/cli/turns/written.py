@@ -17,45 +17,45 @@ if TYPE_CHECKING:
     from perfhooks.cli.turns.program import ProgramResult
 
 
-def lines(made: ComparisonResult) -> Iterator[str]:
+def lines(result: ComparisonResult) -> Iterator[str]:
     """Return all lines, the verdict first."""
-    seen = made.judgement
-    if seen is None:
+    judgement = result.judgement
+    if judgement is None:
         yield "Undecided: no pair of programs came to its end."
     else:
-        yield f"Undecided: {made.shortage}." if made.shortage else sentences.verdict(seen.verdict)
-        yield from _doubts(made, seen)
-    yield from dict.fromkeys(f"  {note}" for program in made.programs for note in program.notes)
-    yield _ends(made) if made.folder is None else f"{_ends(made)} Output: {made.folder}"
+        yield f"Undecided: {result.shortage}." if result.shortage else sentences.verdict(judgement.verdict)
+        yield from _doubts(result, judgement)
+    yield from dict.fromkeys(f"  {note}" for program in result.programs for note in program.notes)
+    yield _ends(result) if result.folder is None else f"{_ends(result)} Output: {result.folder}"
 
 
-def _doubts(made: ComparisonResult, seen: Judgement) -> Iterator[str]:
+def _doubts(result: ComparisonResult, judgement: Judgement) -> Iterator[str]:
     """A figure for each side, and how sure they are."""
-    found = seen.verdict
-    figures = [words.ms(step) for step in (found.decisive.a, found.decisive.b)]
+    verdict = judgement.verdict
+    figures = [words.ms(step) for step in (verdict.decisive.a, verdict.decisive.b)]
     wide = max(map(len, figures))
-    for figure, command in zip(figures, (made.plan.a, made.plan.b), strict=True):
+    for figure, command in zip(figures, (result.plan.a, result.plan.b), strict=True):
         yield f"  {command.name}  {figure:>{wide}}  {command.label}"
-    yield from (f"  {each}" for each in sentences.certainty(found))
-    if found.typical.outcome != found.outcome in ("slower", "faster"):
-        yield f"  the typical step takes {format_change(found.typical.ratio)}"
-    yield f"  {_clock(seen)}"
-    if seen.far[0] != seen.far[1] and not found.is_far_counted:
-        turns = f"{words.count(seen.far[0], 'turn')} of A, {seen.far[1]} of B"
+    yield from (f"  {value}" for value in sentences.certainty(verdict))
+    if verdict.typical.outcome != verdict.outcome in ("slower", "faster"):
+        yield f"  the typical step takes {format_change(verdict.typical.ratio)}"
+    yield f"  {_clock(judgement)}"
+    if judgement.far[0] != judgement.far[1] and not verdict.is_far_counted:
+        turns = f"{words.count(judgement.far[0], 'turn')} of A, {judgement.far[1]} of B"
         yield f"  left out, as they took more than three times the median: {turns}"
 
 
-def data(made: ComparisonResult) -> dict[str, Any]:
+def data(result: ComparisonResult) -> dict[str, Any]:
     """Return the result as JSON data."""
-    seen = made.judgement
-    verdict: dict[str, Any] = {"outcome": "undecided", "sentence": next(lines(made))}
-    if seen is not None:
-        others = {"by_other_clock": ratio_data(seen.other), "blocks": seen.blocks, "far": seen.far}
-        verdict |= answers(seen.verdict) | others
+    judgement = result.judgement
+    verdict: dict[str, Any] = {"outcome": "undecided", "sentence": next(lines(result))}
+    if judgement is not None:
+        details = {"by_other_clock": ratio_data(judgement.other), "blocks": judgement.blocks, "far": judgement.far}
+        verdict |= answers(judgement.verdict) | details
     return {
         "verdict": verdict,
-        "interrupted": bool(made.interrupted),
-        "folder": None if made.folder is None else words.printable(made.folder),
+        "interrupted": bool(result.interrupted),
+        "folder": None if result.folder is None else words.printable(result.folder),
         "programs": [
             {
                 "side": program.command.name,
@@ -63,9 +63,9 @@ def data(made: ComparisonResult) -> dict[str, Any]:
                 "exit_code": program.code,
                 "ended": program.is_ended,
                 "blocks": program.blocks,
-                "output": None if made.folder is None else words.printable(made.folder / program.log),
+                "output": None if result.folder is None else words.printable(result.folder / program.log),
             }
-            for program in made.programs
+            for program in result.programs
         ],
     }
 
@@ -76,24 +76,26 @@ def last_lines(program: ProgramResult) -> Iterator[str]:
         yield words.line(f"{program.command.name}: {text}")
 
 
-def _clock(seen: Judgement) -> str:
+def _clock(judgement: Judgement) -> str:
     """Return the reason for the clock of the verdict, and the result of the other clock."""
-    shares = [seen.verdict.waited_a, seen.verdict.waited_b]
-    told = " and ".join("an unknown share" if each is None else words.share(each) for each in shares)
-    why = [] if shares == [None, None] else [f"the steps waited for a processor {told} of their time"]
-    other = "processor time" if seen.verdict.clock == "wall" else "the wall clock"
-    if sentences.is_wide(seen.other):
+    shares = [judgement.verdict.waited_a, judgement.verdict.waited_b]
+    phrases = " and ".join("an unknown share" if value is None else words.share(value) for value in shares)
+    why = [] if shares == [None, None] else [f"the steps waited for a processor {phrases} of their time"]
+    other = "processor time" if judgement.verdict.clock == "wall" else "the wall clock"
+    if sentences.is_wide(judgement.other):
         return "; ".join([*why, f"by {other} it is unknown: its steps are too uneven"])
-    return "; ".join([*why, f"by {other} it is {percent(seen.other.ratio)} ({sentences.interval(seen.other)})"])
+    return "; ".join(
+        [*why, f"by {other} it is {percent(judgement.other.ratio)} ({sentences.interval(judgement.other)})"]
+    )
 
 
-def _ends(made: ComparisonResult) -> str:
-    ended = sum(program.is_ended for program in made.programs)
-    codes = [program.code for program in made.programs if not program.is_ended]
-    if made.failed is not None:
-        code = made.failed.code or 0
+def _ends(result: ComparisonResult) -> str:
+    ended = sum(program.is_ended for program in result.programs)
+    codes = [program.code for program in result.programs if not program.is_ended]
+    if result.failed is not None:
+        code = result.failed.code or 0
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
-        return f"{made.failed.command.name} ended with {how}, so no more pairs were started."
-    told = [f"{words.count(len(codes), 'program')} ended with exit code 0"] if codes else []
-    told += [f"{words.count(ended, 'program')} {'was' if ended == 1 else 'were'} ended here"] if ended else []
-    return f"{'; '.join(told)}."
+        return f"{result.failed.command.name} ended with {how}, so no more pairs were started."
+    phrases = [f"{words.count(len(codes), 'program')} ended with exit code 0"] if codes else []
+    phrases += [f"{words.count(ended, 'program')} {'was' if ended == 1 else 'were'} ended here"] if ended else []
+    return f"{'; '.join(phrases)}."

@@ -61,23 +61,23 @@ class WorkerPlace(msgspec.Struct):
         return f"{self.function} ({self.file.rpartition('/')[2]}:{self.line})" if self.line else self.function
 
 
-def places(looked: Iterable[WorkerSamples]) -> list[WorkerPlace]:
+def places(workers: Iterable[WorkerSamples]) -> list[WorkerPlace]:
     """Return the user's functions by worker time, including callees, largest first.
 
     A stack without user code counts for its innermost function. Work outside of datasets is one row per part. The rows
     sum to the time of the workers, to the nanosecond.
     """
     lines: dict[tuple[str, str], dict[int, int]] = {}
-    found: dict[tuple[str, str], dict[Part, int]] = {}
-    for each in looked:
-        for stack, parts in each.stacks.items():
+    by_place: dict[tuple[str, str], dict[Part, int]] = {}
+    for worker in workers:
+        for stack, parts in worker.stacks.items():
             for part, value in parts.items():
                 function, file, line = (f"({part})", "", 0) if part in _ALONE else _place(stack)
-                of = found.setdefault((function, file), {})
+                of = by_place.setdefault((function, file), {})
                 of[part] = of.get(part, 0) + value
                 at = lines.setdefault((function, file), {})
                 at[line] = at.get(line, 0) + value
-    rows = [WorkerPlace(*key, max(lines[key], key=lines[key].__getitem__), parts) for key, parts in found.items()]
+    rows = [WorkerPlace(*key, max(lines[key], key=lines[key].__getitem__), parts) for key, parts in by_place.items()]
     return sorted(rows, key=lambda row: -row.total)
 
 
@@ -90,26 +90,26 @@ def _place(stack: str) -> tuple[str, str, int]:
     return (matched["function"], matched["file"], int(matched["line"])) if matched else (stack, "", 0)
 
 
-def folded(looked: Iterable[WorkerSamples]) -> dict[str, int]:
+def folded(workers: Iterable[WorkerSamples]) -> dict[str, int]:
     """Return the folded stacks of all workers in nanoseconds, with the part as leaf, largest first."""
-    found: dict[str, int] = {}
-    for each in looked:
-        for stack, parts in each.stacks.items():
+    stacks: dict[str, int] = {}
+    for worker in workers:
+        for stack, parts in worker.stacks.items():
             for part, value in parts.items():
                 if value:
-                    found[f"{stack};({part})"] = found.get(f"{stack};({part})", 0) + value
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+                    stacks[f"{stack};({part})"] = stacks.get(f"{stack};({part})", 0) + value
+    return dict(sorted(stacks.items(), key=lambda item: -item[1]))
 
 
-def rows(looked: Iterable[WorkerSamples]) -> dict[str, list[Any]]:
+def rows(workers: Iterable[WorkerSamples]) -> dict[str, list[Any]]:
     """The table of `places`, as columns: the function, its file and line, milliseconds and percent, then each part."""
-    found = places(looked)
-    whole = sum(place.total for place in found) or 1
+    ranked = places(workers)
+    total = sum(place.total for place in ranked) or 1
     columns: dict[str, list[Any]] = {
-        "function": [place.function for place in found],
-        "file": [place.file for place in found],
-        "line": [place.line or None for place in found],
-        "total_ms": [place.total * 1e-6 for place in found],
-        "percent": [100 * place.total / whole for place in found],
+        "function": [place.function for place in ranked],
+        "file": [place.file for place in ranked],
+        "line": [place.line or None for place in ranked],
+        "total_ms": [place.total * 1e-6 for place in ranked],
+        "percent": [100 * place.total / total for place in ranked],
     }
-    return columns | {f"{part}_ms": [place.parts.get(part, 0) * 1e-6 for place in found] for part in PARTS}
+    return columns | {f"{part}_ms": [place.parts.get(part, 0) * 1e-6 for place in ranked] for part in PARTS}
