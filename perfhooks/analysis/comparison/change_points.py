@@ -24,8 +24,8 @@ LEAST_NOISE: Final = 0.01
 PRICE: Final = (4.0, 1.5)
 """Price of a piece in standard deviations: a constant, and a factor of the logarithm of the number of runs.
 
-At most 1% of simulated series of 4 to 100 equal runs then have a change. For series of ten runs that differ by 2%, with
-half of them slower by 10%, 97% have the change within one run of its position."""
+At most 1% of simulated series of 4 to 100 equal runs then have a change. Other series had ten runs that differ by 2%,
+half of them slower by 10%. 97% of them have the change within one run of its position."""
 
 
 def noise(values: Sequence[float]) -> float:

@@ -27,8 +27,6 @@ SAMPLES: Final = "samples a step"
 GIVEN: Final = "given"
 """Value of an argument without a value."""
 _MAX_TEXT: Final = 300
-_MAX_COMMAND: Final = 3000
-"""Maximum length of a command. It covers 100 arguments."""
 _LOCATION: Final = re.compile(r"_(?:DIR|PATH|FILE|HOME)$")
 """Environment variables that only locate files, which does not affect step times."""
 _RESULT_ARGUMENT: Final = re.compile(
@@ -37,8 +35,6 @@ _RESULT_ARGUMENT: Final = re.compile(
 )
 """Arguments that locate or name results. Other file arguments may name the model."""
 _SECRET: Final = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
-_BATCH_TOLERANCE: Final = 0.02
-"""Relative tolerance for a whole number of batches per step: a truncated window has one batch less."""
 _LATE_PREFIXES: Final = (HOST, "schedule", "option ", "version of perfhooks")
 """Prefixes of facts that are listed last, because they do not affect unprofiled steps."""
 _PREFIX_ORDER: Final = (
@@ -88,7 +84,7 @@ def facts(manifest: Manifest, capture: Capture, costs: Costs) -> dict[str, str]:
         "schedule": manifest.schedule,
         **{f"option {name}": value for name, value in (manifest.options | capture.options).items()},
     }
-    command_fact = {COMMAND: json_values.text(command(manifest.command), _MAX_COMMAND)} if manifest.command else {}
+    command_fact = {COMMAND: json_values.text(command(manifest.command), 3000)} if manifest.command else {}
     return command_fact | {
         name: json_values.text(str(value), _MAX_TEXT) for name, value in json_values.facts(values).items()
     }
@@ -106,7 +102,8 @@ def _count_samples(loader: Loader | None, costs: Costs, world_size: int) -> int 
     if loader is None or loader.batch_size is None or not (costs.steps and costs.fetches):
         return None
     batches = costs.fetches / costs.steps
-    is_whole = abs(batches - round(batches)) <= _BATCH_TOLERANCE * batches
+    # a truncated window has one batch less
+    is_whole = abs(batches - round(batches)) <= 0.02 * batches
     return loader.batch_size * round(batches) * world_size if is_whole else None
 
 

@@ -140,10 +140,6 @@ def start_time(manifest: Manifest, path: Path) -> float:
     return (path / MANIFEST).stat().st_mtime
 
 
-_BAR_LENGTH = 24
-"""Length of the longest bar in characters."""
-
-
 def text(histories: Iterable[Series], skipped: Iterable[str]) -> str:
     """Return the histories as text for a terminal."""
     lines: list[str] = []
@@ -167,7 +163,7 @@ def _format_lines(series: Series) -> Iterable[str]:
     for index, point in enumerate(series.points):
         if index in changes:
             yield f"  {change_sentence(series, changes[index])}"
-        bar = "#" * max(round(_BAR_LENGTH * point.step_ms / longest), 1)
+        bar = "#" * max(round(24 * point.step_ms / longest), 1)
         row = f"{when(point):16}  {point.revision[:9]:9}  {point.run:{width}}  {words.ms(point.step_ms):>8}  {bar}"
         yield f"  {row}{doubt(point) and f'  {doubt(point)}'}"
 

@@ -353,9 +353,6 @@ def _sum_by_call(group: Mapping[CostKey, Pair]) -> dict[str, Pair]:
     return pairs
 
 
-_MAX_CHANGES: Final = 4
-
-
 def _largest_changes(calls: Mapping[str, Pair], steps_a: int, steps_b: int) -> list[tuple[str, float, float, float]]:
     changes = [
         (
@@ -366,7 +363,7 @@ def _largest_changes(calls: Mapping[str, Pair], steps_a: int, steps_b: int) -> l
         )
         for name, pair in calls.items()
     ]
-    return sorted(changes, key=lambda change: -abs(change[1]))[:_MAX_CHANGES]
+    return sorted(changes, key=lambda change: -abs(change[1]))[:4]
 
 
 def by_collective(aligned: Aligned) -> list[Contribution]:

@@ -6,7 +6,7 @@ Other runs of the same program in the same folders show how much its processes d
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from perfhooks.analysis.comparison import baseline
 from perfhooks.analysis.comparison.costs import Costs
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from perfhooks.core.statistics import Level
 
 _DEFAULT_STAGE = "train"
-_MAX_EARLIER: Final = 20
-"""Maximum number of earlier runs of a program to read, the latest first."""
 
 
 def read(sides: Sequence[Sequence[Path]], stage: str | None = None) -> list[Side]:
@@ -85,7 +83,7 @@ def _read_earlier(run: FinishedRun, stage: str, read_paths: set[Path]) -> list[L
             other = FinishedRun(path)
             if path not in read_paths and _is_same_program(run, other):
                 matching.append((start_time(other.manifest, path), path, other))
-    latest = [other for *_, other in sorted(matching, key=lambda item: item[:2])[-_MAX_EARLIER:]]
+    latest = [other for *_, other in sorted(matching, key=lambda item: item[:2])[-20:]]
     read_paths |= {other.folder for other in latest}
     timed = [timed_run(other, stage) for other in latest if stage in other.stages]
     return [run_steps.level() for run_steps in timed if run_steps.is_enough]

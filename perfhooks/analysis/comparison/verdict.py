@@ -52,9 +52,6 @@ MOST_RUNS: Final = 99
 """Maximum number of additional runs per side that is suggested."""
 _MOST_STEPS: Final = 1000
 """Maximum factor of additional steps that is suggested."""
-_QUIET: Final = 0.5
-"""Usual process deviation as a fraction of the assumed one. It only affects suggestions, and only without measured
-deviations."""
 _POWER: Final = 0.84
 """Standard deviations for a power of 80%."""
 _LARGEST_LOG: Final = 50.0
@@ -112,14 +109,14 @@ class Verdict:
     is_paired: bool = False
     """Whether steps with equal numbers are compared, because both sides read the same data."""
     clock: Clock = "wall"
-    """CPU time (``processor``) if the run-queue wait is high, so that this wait is subtracted."""
+    """CPU time if the run-queue wait is high, so that this wait is subtracted."""
     waited_a: float | None = None
     waited_b: float | None = None
     """Highest run-queue wait of a run, as a fraction of its time; None if unknown for any run."""
     others_a: float | None = None
     """Highest CPU use by other programs during a run of A, as a fraction of all CPUs; None if unknown for any run."""
     others_b: float | None = None
-    """The same for B."""
+    """Highest CPU use by other programs during a run of B."""
     is_withheld: bool = False
     """Whether no decision is possible because of CPU contention without measured waits on both sides."""
     more_steps: int | None = None
@@ -523,7 +520,8 @@ class _Difference:
         """Return the expected difference after more runs per side with the same deviation."""
         counts = tuple(count + more for count in self.counts)
         added_freedom = more * self.more_freedom
-        square = self.squares / self.measured if self.measured else (self.assumed * _QUIET) ** 2
+        # unmeasured processes usually differ by half of the assumption
+        square = self.squares / self.measured if self.measured else (self.assumed * 0.5) ** 2
         # components are ordered as in `of`: B's runs, then A's
         shares = [count / (count + more) for count in reversed(self.counts) for _ in range(count)]
         return replace(

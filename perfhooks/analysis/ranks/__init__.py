@@ -29,9 +29,6 @@ __all__ = ["FORMAT", "clocks_of", "compare", "findings", "gather"]
 FORMAT: Final = 1
 """Format of the result of `gather`. 1: first version."""
 
-_MAX_STEPS: Final = 500
-_MAX_KINDS: Final = 60
-_MAX_WORST: Final = 40
 _MAX_CELLS: Final = 8192
 """Maximum number of cells in the table of own work by rank and step."""
 _DIGITS: Final = 6
@@ -169,10 +166,10 @@ def _compare_window(window: RankedWindow) -> dict[str, Any]:
         "first": first,
         "last": last,
         "ranks": _to_columns(_with_nodes(_with_offsets(rank_table, offsets), window)),
-        "steps": _to_columns(steps.of_steps(split).head(_MAX_STEPS)),
+        "steps": _to_columns(steps.of_steps(split).head(500)),
         "own": _tabulate_own_work(split),
-        "collectives": _to_columns(collectives.kinds(by_collective).head(_MAX_KINDS)),
-        "worst": _to_columns(by_collective.sort("wait_ms", descending=True, nulls_last=True).head(_MAX_WORST)),
+        "collectives": _to_columns(collectives.kinds(by_collective).head(60)),
+        "worst": _to_columns(by_collective.sort("wait_ms", descending=True, nulls_last=True).head(40)),
         "matched": matched.rows.height,
         "unmatched": matched.unmatched,
         "clocks": {

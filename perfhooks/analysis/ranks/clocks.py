@@ -10,7 +10,6 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MAX_ROUNDS: Final = 50
 _CONVERGED_MS: Final = 1e-4
 _MAX_ROWS: Final = 1 << 18
 """Maximum number of ends. An offset is a median, and clocks drift little in a window."""
@@ -48,7 +47,7 @@ def align(ends: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Clocks
         _thin(ends).select("match", "rank", clock=_clock_numbers(clocks or {}), own=end, end=end).sort("clock", "rank")
     )
     rows = rows.with_columns(island=_find_islands(rows))
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(50):
         rows = _with_lateness(rows).with_columns(move=-pl.col("late").median().over("clock"))
         # the first clock of an island is the reference
         rows = rows.with_columns(move=pl.col("move") - pl.col("move").first().over("island"))

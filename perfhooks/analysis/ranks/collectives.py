@@ -20,8 +20,6 @@ _SYNCHRONIZING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_a
 _EQUAL_SIZE: Final = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather")
 """Operations with the same message size on all ranks."""
 BETWEEN_TWO: Final = ("send", "recv", "send_recv")
-_MS_PER_NS: Final = 1e-6
-"""Milliseconds per nanosecond."""
 _SLACK: Final = 10
 """Maximum apparent gap between two ranks in one collective, in multiples of the clock error."""
 _TICK_MS: Final = 0.05
@@ -46,12 +44,12 @@ class Matched:
 def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Matched:
     """Match the rows of several ranks that are the same collective.
 
-    Rows match if they have the same step, process group, operation, type and size (for operations of one size), and the
-    same index among these by time. If a rank has more or fewer of a kind in a step than most ranks, its rows of this
+    Rows match if they have the same step, process group, operation, type, size and index by time. The size counts only
+    for operations with one size. If a rank has more or fewer rows of a kind in a step than most ranks, its rows of this
     kind are skipped, because some were not recorded. A collective is also skipped if one rank left it before another
     arrived, by aligned clocks. Messages between two ranks are not matched.
 
-    ``wait_ms`` is the time a rank waited for the last one: its duration minus the shortest duration in the same
+    ``wait_ms`` is the time a rank waited for the last one. It is its duration minus the shortest duration in the same
     collective. The last rank does not wait. This needs no aligned clocks.
 
     Args:
@@ -84,7 +82,7 @@ def _match_rows(table: pl.DataFrame, clocks: Mapping[int, str] | None) -> Matche
 def _start_ms(first: Any) -> pl.Expr:
     """Return the start in ms after the first one: nanoseconds since 1970 exceed the precision of a float."""
     since: pl.Expr = pl.col("start_ns") - first
-    return since * _MS_PER_NS
+    return since * 1e-6
 
 
 def _find_unsure(moving: pl.DataFrame, rows: pl.DataFrame) -> frozenset[int]:

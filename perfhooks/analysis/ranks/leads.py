@@ -36,10 +36,6 @@ _MAX_RATIO: Final = 0.25
 """Maximum ratio of the delays before and after a change, for a delay on one side only."""
 _CHUNK: Final = 512
 """Steps that are cumulated at a time. For 1,000 ranks they fit into the CPU cache."""
-_MAX_CANDIDATES: Final = 16
-"""Number of ranks per stage that are analyzed in detail, by mean duration."""
-_LAST_FRACTION: Final = 4
-"""Fraction (1/4) of the last steps with a mean of their own, so that a recent delay is found."""
 _MOST_UNKNOWN: Final = 0.5
 """Maximum fraction of steps without a stage. Otherwise the stage is merged."""
 
@@ -204,13 +200,13 @@ class Lead(NamedTuple):
 def leads(stages: StageTimes) -> list[Lead]:
     """Return the stragglers of each stage, the most expensive first.
 
-    The delay of a rank in a stage is the smaller of two excesses over the other ranks: of its time in the stage and of
-    its end of the stage. A rank that was early and waits therefore has no delay. A rank is a straggler if its mean
-    delay is at least `SLOW` of the step. With `MANY` ranks the limits are `MANY_SLOW` of the step and `FAR` times the
-    usual deviation of ranks. The delay must also be significant: chance alone exceeds it in one of 100 comparisons of
-    equal ranks. Each delay is limited to one step, so that a long pause is no evidence. If the delay changes once, the
-    span before or after the change may count alone. If more than half of the ranks are late, none is reported, because
-    the other ranks are fast.
+    A rank has two excesses over the other ranks: in the time of the stage, and in the end of the stage. Its delay is
+    the smaller one. A rank that was early and waits therefore has no delay. A rank is a straggler if its mean delay is
+    at least `SLOW` of the step. With `MANY` ranks the limits are `MANY_SLOW` of the step and `FAR` times the usual
+    deviation of ranks. The delay must also be significant: chance alone exceeds it in one of 100 comparisons of equal
+    ranks. Each delay is limited to one step, so that a long pause is no evidence. If the delay changes once, the span
+    before or after the change may count alone. If more than half of the ranks are late, none is reported, because the
+    other ranks are fast.
     """
     times, ranks = stages.times, len(stages.times)
     if ranks <= 1:  # a single rank has no straggler
@@ -265,8 +261,9 @@ def _min_delay(means: Values, step: float) -> float:
 
 
 def _find_candidates(times: Ints, means: Values) -> list[int]:
-    last = max(times.shape[1] // _LAST_FRACTION, LEAST_STEPS)
-    longest = (mean.argsort()[::-1][:_MAX_CANDIDATES] for mean in (means, times[:, -last:].mean(axis=1)))
+    # also by the last quarter, so that a recent delay is found
+    last = max(times.shape[1] // 4, LEAST_STEPS)
+    longest = (mean.argsort()[::-1][:16] for mean in (means, times[:, -last:].mean(axis=1)))
     return sorted(set(np.concatenate([*longest]).tolist()))
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 Event = dict[str, msgspec.Raw]
 
-_PROCESSES_PER_RANK: Final = 1000
-"""Process numbers per rank, from 1000 for rank 0. Perfetto uses 0 for the idle process."""
 _MAX_TIME_US: Final = 4.0e15
 """Maximum time of an event in us. Larger numbers could need too much memory."""
 _PLAIN_TIME: Final = re.compile(rb"(\d{1,16})(?:\.(\d{1,3})0*)?")
@@ -219,7 +217,7 @@ class _Processes:
 
     def __init__(self, rank: int, index: int) -> None:
         self._rank = rank
-        self._first = (index + 1) * _PROCESSES_PER_RANK
+        self._first = (index + 1) * 1000  # Perfetto uses process 0 for the idle process
         self._numbers: dict[bytes, int] = {}
         self._raw: dict[bytes, msgspec.Raw] = {}
         self._facts: dict[bytes, dict[str, Any]] = {}
