@@ -49,7 +49,6 @@ def busy(trace: Trace) -> Intervals:
 
     ::
 
-
         stream 7   |--kernel--|      |--copy--|
         stream 9        |--kernel--|
         busy       |---------------| |--------|
@@ -71,7 +70,6 @@ def own_times(trace: Trace) -> Ints:
 
     Some runtimes (torch_dipu) record a library call and also its kernels. Own times count each moment once. Work that
     overlaps without nesting ran side by side, so each counts in full::
-
 
         stream 7   |------ conv -------|  |--- add ---|      conv 21, in all 33
                      |-- im2col --|                          im2col 14, so conv 7 by itself
@@ -109,7 +107,6 @@ def owners(trace: Trace) -> Ints:
     The owner is the operator with the external id of the work. Without an id it is the launch, if that is an operator.
     Otherwise it is the innermost operator or label around the launch::
 
-
         host    |------ aten::linear ------|
                   |---- aten::addmm ----|         the owner
                        |- launch -|
@@ -118,9 +115,9 @@ def owners(trace: Trace) -> Ints:
     owner = torch_rules.named_operator(trace, trace.device_rows)
     is_operator = (owner < 0) & (trace.launches >= 0) & (trace.kind[trace.launches] == Kind.OP)
     owner[is_operator] = trace.launches[is_operator]
-    lost = (owner < 0) & (trace.launches >= 0)
-    if lost.any():
-        owner[lost] = holders(trace, trace.launches[lost], trace.rows(Kind.OP, Kind.ANNOTATION))
+    without_owner = (owner < 0) & (trace.launches >= 0)
+    if without_owner.any():
+        owner[without_owner] = holders(trace, trace.launches[without_owner], trace.rows(Kind.OP, Kind.ANNOTATION))
     return owner
 
 
@@ -209,9 +206,9 @@ def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
     if not len(rows):
         return rows
     ordered = np.sort(rows)  # row numbers follow thread and start
-    after = np.searchsorted(ordered, candidates, "right")
-    first = ordered[np.minimum(after, len(ordered) - 1)]
-    holds = (after < len(ordered)) & (trace.thread[first] == trace.thread[candidates])
+    next_index = np.searchsorted(ordered, candidates, "right")
+    first = ordered[np.minimum(next_index, len(ordered) - 1)]
+    holds = (next_index < len(ordered)) & (trace.thread[first] == trace.thread[candidates])
     holding: Ints = candidates[holds & (trace.start[first] <= trace.end[candidates])]
     return holding
 
@@ -282,7 +279,6 @@ def launch_times(trace: Trace) -> Ints:
     """Return the launch time of each of `Trace.device_rows`, in ns; its own start if the launch is unknown.
 
     Work launched before the recording gets a time just before the first slice, so it belongs to no step::
-
 
         recording                     |=== step 1 ===|=== step 2 ===
         host        launch A          |  launch B

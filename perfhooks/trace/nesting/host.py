@@ -84,8 +84,10 @@ def _paths_by_entry(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
     node = [-1] * (len(frame) + 1)  # the last entry serves parent -1
     entry_frames = np.where(skipped, -1, frame).tolist()
     for entry, (parent, own_frame) in enumerate(zip(nesting.parent.tolist(), entry_frames, strict=True)):
-        around = node[parent]
-        node[entry] = around if own_frame < 0 else numbers.setdefault((around + 1) * count + own_frame, len(numbers))
+        parent_node = node[parent]
+        node[entry] = (
+            parent_node if own_frame < 0 else numbers.setdefault((parent_node + 1) * count + own_frame, len(numbers))
+        )
     parents, frames = np.divmod(np.fromiter(numbers, np.int64, len(numbers)), count)
     return Paths(np.array(node[:-1], np.int64), parents - 1, frames)
 
@@ -93,26 +95,28 @@ def _paths_by_entry(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
 def _paths_by_level(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
     unskipped = np.flatnonzero(~skipped)
     nearest = np.append(inherited(nesting.parent, np.where(skipped, -1, np.arange(len(frame)))), -1)
-    around, frame = nearest[nesting.parent[unskipped]], frame[unskipped]
+    parent_entry, frame = nearest[nesting.parent[unskipped]], frame[unskipped]
     node = np.full(len(nearest), -1, np.int64)  # the last entry serves parent -1
     parents, frames = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     node_count = 0
-    for level in _levels(around, unskipped):
-        outer, outside = distinct_places(node[around[level]] + 1)
-        inner, inside = distinct_places(frame[level])
-        pairs, index = distinct_places(outside * len(inner) + inside)  # dense numbers keep the range small
+    for level in _levels(parent_entry, unskipped):
+        parent_nodes, parent_index = distinct_places(node[parent_entry[level]] + 1)
+        frame_names, frame_index = distinct_places(frame[level])
+        pairs, index = distinct_places(
+            parent_index * len(frame_names) + frame_index
+        )  # dense numbers keep the range small
         node[unskipped[level]] = index + node_count
-        parents.append(outer[pairs // len(inner)] - 1)
-        frames.append(inner[pairs % len(inner)])
+        parents.append(parent_nodes[pairs // len(frame_names)] - 1)
+        frames.append(frame_names[pairs % len(frame_names)])
         node_count += len(pairs)
     return Paths(node[nearest[:-1]], np.concatenate(parents), np.concatenate(frames))
 
 
-def _levels(around: Ints, entries: Ints) -> Iterator[Ints]:
+def _levels(parent: Ints, entries: Ints) -> Iterator[Ints]:
     """Yield the positions of entries by depth, outer levels first."""
     index = np.full(int(entries.max(initial=-1)) + 2, -1, np.int64)
     index[entries] = np.arange(len(entries))
-    depth = depths(index[around])
+    depth = depths(index[parent])
     by_depth = np.argsort(depth, kind="stable")
     edges = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
     for first, last in pairwise(edges.tolist()):
@@ -121,10 +125,10 @@ def _levels(around: Ints, entries: Ints) -> Iterator[Ints]:
 
 def summed_up(parents: Ints, values: Column) -> Column:
     """Return for each node of a forest the sum of its value and the values of all its ancestors."""
-    total, higher = np.append(values, 0), np.append(parents, -1)  # the last entry serves parent -1
-    while (higher >= 0).any():  # each round doubles the number of ancestors
-        total = total + total.take(higher)
-        higher = higher.take(higher)
+    total, ancestor = np.append(values, 0), np.append(parents, -1)  # the last entry serves parent -1
+    while (ancestor >= 0).any():  # each round doubles the number of ancestors
+        total = total + total.take(ancestor)
+        ancestor = ancestor.take(ancestor)
     return total[:-1]
 
 
@@ -142,7 +146,7 @@ def depths(parents: Ints) -> Ints:
     return summed_up(parents, np.ones(len(parents), np.int64)) - 1
 
 
-def writable_depth(parents: Ints, depth: Ints, length: Ints, most: int) -> int:
+def writable_depth(parents: Ints, depth: Ints, length: Ints, max_letters: int) -> int:
     """Return the maximum depth at which the joined names of all nodes fit into a number of letters.
 
     Deep traces would otherwise repeat a name millions of times.
@@ -151,18 +155,18 @@ def writable_depth(parents: Ints, depth: Ints, length: Ints, most: int) -> int:
         parents: Parent of each node, or -1.
         depth: Number of ancestors of each node.
         length: Length of the name of each node.
-        most: Maximum number of letters; names of root nodes do not count.
+        max_letters: Maximum number of letters; names of root nodes do not count.
     """
-    if (int(depth.sum()) + len(depth)) * (int(length.max(initial=0)) + 1) <= most:  # upper bound
+    if (int(depth.sum()) + len(depth)) * (int(length.max(initial=0)) + 1) <= max_letters:  # upper bound
         return int(depth.max(initial=0))
     path_length = summed_up(parents, (length + 1).astype(np.float64))  # floats, because the sum may exceed 64 bits
     written = np.cumsum(np.bincount(depth, weights=np.where(depth > 0, path_length, 0), minlength=1))
-    return int(np.searchsorted(written, most, "right")) - 1
+    return int(np.searchsorted(written, max_letters, "right")) - 1
 
 
-def ancestors(parents: Ints, depth: Ints, most: int) -> Ints:
+def ancestors(parents: Ints, depth: Ints, max_depth: int) -> Ints:
     """Return for each node its innermost ancestor within a maximum depth, or the node itself."""
-    return inherited(parents, np.where(depth <= most, np.arange(len(parents)), -1))
+    return inherited(parents, np.where(depth <= max_depth, np.arange(len(parents)), -1))
 
 
 def joined(parents: Ints, names: list[str], separator: str) -> list[str]:

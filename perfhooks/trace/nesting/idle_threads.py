@@ -40,8 +40,8 @@ def waiting(trace: Trace) -> Flags:
     tree = host.tree(trace)
     is_wait = (trace.kind[tree.row] == Kind.PYTHON) & ~np.isin(tree.thread, _step_threads(trace))
     is_wait[is_wait] = trace.matching(_WAITS, tree.row[is_wait])
-    around = inherited(tree.nesting.parent, np.where(is_wait, np.arange(len(is_wait)), -1))
-    return around >= 0
+    enclosing_wait = inherited(tree.nesting.parent, np.where(is_wait, np.arange(len(is_wait)), -1))
+    return enclosing_wait >= 0
 
 
 def _step_threads(trace: Trace) -> Ints:

@@ -35,9 +35,9 @@ def of_thread(trace: Trace, thread: int) -> Flat:
     first, last = np.searchsorted(tree.thread, [thread, thread + 1]).tolist()
     start, end = trace.start[tree.row[first:last]], tree.nesting.end[first:last]
     parent = tree.nesting.parent[first:last].astype(np.int32)
-    around, following = np.maximum(parent - np.int32(first), -1), np.append(start, _INFINITY)
-    after = np.minimum(following[host.after(trace)[first:last] - first], np.append(end, _INFINITY)[around])
-    finish = np.minimum(following[1:], end)
+    parent_index, next_start = np.maximum(parent - np.int32(first), -1), np.append(start, _INFINITY)
+    after = np.minimum(next_start[host.after(trace)[first:last] - first], np.append(end, _INFINITY)[parent_index])
+    finish = np.minimum(next_start[1:], end)
     non_empty, with_return = np.flatnonzero(finish > start), np.flatnonzero(after > end)
     begin = np.concatenate([[-_INFINITY], start[non_empty], end[with_return]])
     owner = np.concatenate([np.full(1, -1, np.int32), (non_empty + first).astype(np.int32), parent[with_return]])

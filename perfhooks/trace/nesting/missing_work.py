@@ -83,8 +83,8 @@ def unknown(trace: Trace) -> Unknown:
     nothing = np.zeros(len(marks.number), np.bool_)
     if not trace.is_device_traced:
         return Unknown(nothing, nothing, nothing)
-    lost = step_marks.per_step(marks, trace.start[lost_launches(trace)])
-    work = lost > STRAY * step_marks.per_step(marks, trace.start[device.launch_calls(trace)])
+    lost_counts = step_marks.per_step(marks, trace.start[lost_launches(trace)])
+    work = lost_counts > STRAY * step_marks.per_step(marks, trace.start[device.launch_calls(trace)])
     few, clocks = few_kernels(trace), device.clocks(trace)
     if few is not None:
         work |= few.is_lost
@@ -112,8 +112,8 @@ def is_sampled(trace: Trace) -> bool:
     if len(numbers) < _MIN_STEPS:
         return False
     calls = trace.correlation[trace.rows(Kind.RUNTIME)]
-    recorded = intervals.distinct(numbers, calls[(calls >= numbers[0]) & (calls <= numbers[-1])])
-    return len(recorded) < _MIN_RECORDED * (int(numbers[-1] - numbers[0]) + 1)
+    recorded_numbers = intervals.distinct(numbers, calls[(calls >= numbers[0]) & (calls <= numbers[-1])])
+    return len(recorded_numbers) < _MIN_RECORDED * (int(numbers[-1] - numbers[0]) + 1)
 
 
 @cached_per_trace

@@ -30,7 +30,7 @@ def is_perfhooks(trace: Trace) -> Flags:
         return np.zeros(len(is_own), np.bool_)
     # a perfhooks label is between the stand-in and the program
     frame = inherited(parent, np.where(is_frame, np.arange(len(is_frame)), -1))
-    around = np.append(frame, -1)[parent]
-    is_user_call = ~is_own & np.append(is_stand_in, False)[around] & (is_program | ~is_frame)
+    parent_frame = np.append(frame, -1)[parent]
+    is_user_call = ~is_own & np.append(is_stand_in, False)[parent_frame] & (is_program | ~is_frame)
     flagged: Flags = inherited(parent, np.where(is_own, 1, np.where(is_user_call, 0, -1))) == 1
     return flagged

@@ -101,8 +101,8 @@ def _close_gaps(gapped: Intervals, breaks: Ints) -> Intervals:
     """Close the gaps between intervals in which nothing else begins or ends."""
     if not len(gapped):
         return gapped
-    before, after = gapped[:-1, 1], gapped[1:, 0]
-    closed = np.searchsorted(breaks, before, "left") == np.searchsorted(breaks, after, "left")
+    gap_start, gap_end = gapped[:-1, 1], gapped[1:, 0]
+    closed = np.searchsorted(breaks, gap_start, "left") == np.searchsorted(breaks, gap_end, "left")
     first = np.flatnonzero(np.concatenate(([True], ~closed)))
     last = np.append(first[1:], len(gapped)) - 1
     return np.stack([gapped[first, 0], gapped[last, 1]], axis=1)

@@ -47,40 +47,40 @@ def nest(thread: Column, start: Ints, end: Ints) -> Nesting:
     """
     parent = np.full(len(start), -1, np.int64)
     depth = np.zeros(len(start), np.int64)
-    shown = end.copy()
+    cut_end = end.copy()
     edges = [*np.flatnonzero(np.diff(thread, prepend=thread[:1] - 1)).tolist(), len(thread)]
     for first, last in pairwise(edges):
         part = slice(first, last)
         nested = _nest(start[part], end[part])
         parent[part] = np.where(nested[0] >= 0, nested[0] + first, -1)
-        depth[part], shown[part] = nested[1], nested[2]
-    return Nesting(parent, depth, shown, _own_times(parent, shown - start))
+        depth[part], cut_end[part] = nested[1], nested[2]
+    return Nesting(parent, depth, cut_end, _own_times(parent, cut_end - start))
 
 
 def _nest(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     nested = _nest_thread(start, end)
-    if nested is None and (shown := _cut(start, end)) is not None:
-        nested = _nest_thread(start, shown)
+    if nested is None and (cut_end := _cut(start, end)) is not None:
+        nested = _nest_thread(start, cut_end)
     return nested or _nest_crossing(start, end)
 
 
 def _cut(start: Ints, end: Ints) -> Ints | None:
     """Return the ends of one thread's slices, cut at the first crossing slice; None if many slices cross."""
     last = np.searchsorted(start, end, "left")
-    holding = np.flatnonzero(last > np.arange(1, len(start) + 1))  # another slice begins before they end
-    after, last = holding + 1, last[holding]
-    crossed = highest(end, after, last) > end[holding]
+    container = np.flatnonzero(last > np.arange(1, len(start) + 1))  # another slice begins before they end
+    after, last = container + 1, last[container]
+    crossed = highest(end, after, last) > end[container]
     after, width = after[crossed], (last - after)[crossed]
     if width.sum() > _MAX_CROSSED_PASSES * len(start):
         return None
-    row = holding[crossed]
+    row = container[crossed]
     # the slices that begin in each crossed slice, concatenated; the first longer slice crosses it
     group_start = np.cumsum(width) - width
     inner = np.arange(int(width.sum())) + np.repeat(after - group_start, width)
-    longer = np.flatnonzero(end[inner] > np.repeat(end[row], width))
-    shown: Ints = end.copy()
-    shown[row] = start[inner[longer[np.searchsorted(longer, group_start)]]] if len(row) else start[:0]
-    return shown
+    outlasting = np.flatnonzero(end[inner] > np.repeat(end[row], width))
+    cut_end: Ints = end.copy()
+    cut_end[row] = start[inner[outlasting[np.searchsorted(outlasting, group_start)]]] if len(row) else start[:0]
+    return cut_end
 
 
 def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
@@ -116,17 +116,17 @@ def _nest_crossing(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
     """Nest one thread's slices individually with torch's stack."""
     parents, depths = [-1] * len(start), [0] * len(start)
     starts, ends = start.tolist(), end.tolist()
-    shown = end.copy()
+    cut_end = end.copy()
     opened: list[int] = []
     for row, (begin, finish) in enumerate(zip(starts, ends, strict=True)):
         while opened and (begin >= ends[opened[-1]] or finish > ends[opened[-1]]):
             closed = opened.pop()
             if ends[closed] > begin:
-                shown[closed] = begin
+                cut_end[closed] = begin
         if opened:
             parents[row], depths[row] = opened[-1], len(opened)
         opened.append(row)
-    return np.array(parents, np.int64), np.array(depths, np.int64), shown
+    return np.array(parents, np.int64), np.array(depths, np.int64), cut_end
 
 
 def _own_times(parent: Ints, length: Ints) -> Ints:
@@ -142,8 +142,8 @@ def outermost(parent: Ints) -> Ints:
         parent: An ancestor of each entry, or -1.
     """
     root: Ints = np.where(parent >= 0, parent, np.arange(len(parent)))
-    while not np.array_equal(higher := root[root], root):
-        root = higher
+    while not np.array_equal(parent_of_root := root[root], root):
+        root = parent_of_root
     return root
 
 
@@ -159,10 +159,10 @@ def inherited(parent: Ints, own: Ints) -> Ints:
     count = len(own)
     source = np.append(np.where(own >= 0, np.arange(count), parent), -1)  # the last entry serves parent -1
     while True:
-        further = source.take(source)
-        if np.array_equal(further, source):
+        ancestor = source.take(source)
+        if np.array_equal(ancestor, source):
             return np.append(own, -1).take(source[:-1])
-        source = further
+        source = ancestor
 
 
 def nearest(parent: Ints, entry: Ints, is_selected: Flags) -> Ints:

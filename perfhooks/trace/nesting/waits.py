@@ -37,7 +37,6 @@ def blocking(trace: Trace) -> BlockingCopies:
     read or written ("API synchronization behavior" in CUDA's manual); ``.item()`` and ``.cpu()`` are such copies. A
     call counts as blocked if its memory is not known to be pinned and the copy began before the call returned::
 
-
         host    |---- cudaMemcpyAsync -----|          pageable: the host waits
                  own|~~~~~~ held ~~~~~~~~~~|
         device  |---- earlier work ---||copy|

@@ -54,7 +54,7 @@ class _Calls(NamedTuple):
     """Own time in ns."""
 
 
-class _Costs(NamedTuple):
+class _WorkTimes(NamedTuple):
     """Time of each piece of work or each call."""
 
     category: Column
@@ -188,21 +188,21 @@ def _forward_name(name: str) -> str:
     return "::" + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", node[1]) if node else name
 
 
-def _device_costs(trace: Trace) -> _Costs:
+def _device_costs(trace: Trace) -> _WorkTimes:
     work, owner = trace.device_rows, device.owners(trace)
     name = np.where(owner >= 0, np.append(trace.name, 0)[owner], trace.name[work])
-    return _Costs(of_work(trace), name, device.own_times(trace))
+    return _WorkTimes(of_work(trace), name, device.own_times(trace))
 
 
-def _host_costs(trace: Trace) -> tuple[_Costs, Flags]:
+def _host_costs(trace: Trace) -> tuple[_WorkTimes, Flags]:
     """Return the host time, and which entries are operators."""
     host = calls(trace)
     counts = np.flatnonzero(host.counts)
     rows = host.row[counts]
-    return _Costs(host.category[counts], trace.name[rows], host.own[counts]), trace.kind[rows] == Kind.OP
+    return _WorkTimes(host.category[counts], trace.name[rows], host.own[counts]), trace.kind[rows] == Kind.OP
 
 
-def _time_per_category(costs: _Costs) -> Ints:
+def _time_per_category(costs: _WorkTimes) -> Ints:
     return summed(costs.category, costs.span, len(CATEGORIES))
 
 
@@ -210,7 +210,7 @@ def _percent(nanos: Ints) -> Column:
     return 100 * nanos / max(int(nanos.sum()), 1)
 
 
-def _costliest_names(trace: Trace, costs: _Costs) -> list[str | None]:
+def _costliest_names(trace: Trace, costs: _WorkTimes) -> list[str | None]:
     pairs = groups(costs.category, costs.name)
     category, name, span = costs.category[pairs.first], costs.name[pairs.first], pairs.summed(costs.span)
     costliest: list[list[str]] = [[] for _ in CATEGORIES]

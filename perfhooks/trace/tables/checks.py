@@ -178,10 +178,10 @@ def _counter_ranges(trace: Trace) -> Ints:
 
 def _check_orphans(trace: Trace) -> Iterator[Check]:
     work = trace.device_rows
-    before = device.before_window(trace)
-    if before.any():
-        yield _before_window_check(trace, work[before])
-    orphans = work[(trace.launches < 0) & ~before]
+    is_before_window = device.before_window(trace)
+    if is_before_window.any():
+        yield _before_window_check(trace, work[is_before_window])
+    orphans = work[(trace.launches < 0) & ~is_before_window]
     if not len(orphans):
         return
     text = f"{len(orphans)} of {len(work)} kernels, copies and memsets have no launch in the trace"
@@ -223,9 +223,9 @@ def _check_early(trace: Trace) -> Iterator[Check]:
         text = "no device work is near the time of the host: the clocks disagree, and busy times are unknown"
         yield Check("error", "clocks-apart", len(work), text, _describe_first(trace, work))
     if len(early):
-        most = int(lead[launch >= 0].max()) * MS
+        max_lead = int(lead[launch >= 0].max()) * MS
         consequence = "" if device.clocks(trace).agree else ", and busy times are unknown"
-        text = f"{len(early)} of {len(work)} began before their launch, by up to {words.ms(most)}"
+        text = f"{len(early)} of {len(work)} began before their launch, by up to {words.ms(max_lead)}"
         text += f": the clocks disagree{consequence}"
         yield Check("error", "kernels-before-launch", len(early), text, _describe_first(trace, early))
 
@@ -267,8 +267,8 @@ def _check_computation(trace: Trace) -> Iterator[Check]:
 
 
 def _check_rates(trace: Trace) -> Iterator[Check]:
-    called, sums = rates.calls(trace), rates.of_calls(trace)
-    name = trace.name[called.row]
+    rated_calls, sums = rates.calls(trace), rates.of_calls(trace)
+    name = trace.name[rated_calls.row]
     by_name = {column: summed(name, values, len(trace.names)) for column, values in sums.items()}
     for number in np.flatnonzero(rates.is_above_peak(by_name)).tolist():
         times = int((name == number).sum())
@@ -277,7 +277,7 @@ def _check_rates(trace: Trace) -> Iterator[Check]:
             f"{trace.names[number]} at {ratio:.3g} times the peak of the device: its work is missing, or it computes "
             "less than its shapes suggest, for example causal attention; its rate is not shown"
         )
-        yield Check("warning", "rate-above-peak", times, text, _describe_first(trace, called.row[name == number]))
+        yield Check("warning", "rate-above-peak", times, text, _describe_first(trace, rated_calls.row[name == number]))
 
 
 def _check_marks(trace: Trace) -> Iterator[Check]:

@@ -186,14 +186,14 @@ def _launching_range(trace: Trace, marks: Ints, owner: Ints, launch: Ints) -> In
     return ranges
 
 
-def _independent_ranges(trace: Trace, marks: Ints, label: Ints, used: Ints) -> Ints:
+def _independent_ranges(trace: Trace, marks: Ints, label: Ints, launching: Ints) -> Ints:
     """Return the indices of outermost ranges that are collectives themselves, or represent untraced ones."""
     if not len(marks):
         return marks
     root = outermost(nest(trace.thread[marks], trace.start[marks], trace.end[marks]).parent)
     outer = intervals.distinct(root)
-    free = outer[~np.isin(outer, root[used[used >= 0]])]
-    shown: Ints = free[_runs_on_host(trace, label[free]) | (not trace.is_device_traced)]
+    unused = outer[~np.isin(outer, root[launching[launching >= 0]])]
+    shown: Ints = unused[_runs_on_host(trace, label[unused]) | (not trace.is_device_traced)]
     # a record may be a different call: creation of a group, or a wait
     arguments = trace.argument("collective")[marks[shown]].tolist()
     return shown[
@@ -214,14 +214,14 @@ def _is_transfer(trace: Trace, rows: Ints) -> Flags:
 
 
 def _bandwidth_columns(described: list[Message], span: list[int]) -> dict[str, list[float | None]]:
-    plain: list[float | None] = []
+    algorithm: list[float | None] = []
     bus: list[float | None] = []
     for message, nanos in zip(described, span, strict=True):
         factor = bus_factor(message.operation, message.group_size)
         speed = message.bytes / nanos if message.bytes and nanos > 0 and message.operation != "barrier" else None
-        plain.append(speed)
+        algorithm.append(speed)
         bus.append(None if speed is None or factor is None else speed * factor)
-    return {"algorithm_gb_per_s": plain, "bus_gb_per_s": bus}
+    return {"algorithm_gb_per_s": algorithm, "bus_gb_per_s": bus}
 
 
 def bus_factor(name: str | None, ranks: int | None) -> float | None:
@@ -250,8 +250,8 @@ def _exposed_ms(trace: Trace, rows: Ints) -> pl.Series:
     work = trace.device_rows[device.classes(trace) == device.CLASSES.index("compute")]
     compute = intervals.of_slices(trace, work)
     start, end = trace.start[rows], trace.end[rows]
-    free = (end - start - intervals.within(compute, start, end)) * MS
-    return where(trace.kind[rows] == Kind.KERNEL, free)
+    exposed = (end - start - intervals.within(compute, start, end)) * MS
+    return where(trace.kind[rows] == Kind.KERNEL, exposed)
 
 
 def _device_columns(trace: Trace, rows: Ints) -> dict[str, pl.Series]:

@@ -89,11 +89,11 @@ def _has_later_wait(trace: Trace, calls: Ints, launch: Ints, owner: Ints) -> Fla
     if not len(calls):
         return np.zeros(len(launch), np.bool_)
     # slices are sorted by thread and start, so the first wait after the launch is the next row among the waits
-    after = np.searchsorted(calls, launch, "right")
-    first = calls[np.minimum(after, len(calls) - 1)]
-    is_on_thread: Column = (after < len(calls)) & (trace.thread[first] == trace.thread[launch])
+    next_index = np.searchsorted(calls, launch, "right")
+    first = calls[np.minimum(next_index, len(calls) - 1)]
+    is_on_thread: Column = (next_index < len(calls)) & (trace.thread[first] == trace.thread[launch])
     is_inside = (owner >= 0) & (trace.kind[owner] == Kind.OP) & (trace.start[first] < trace.end[owner])
-    around = device.holders(trace, first, trace.rows(Kind.OP))
-    is_around = (around >= 0) & (trace.start[around] <= trace.start[launch])
+    operator = device.holders(trace, first, trace.rows(Kind.OP))
+    is_around = (operator >= 0) & (trace.start[operator] <= trace.start[launch])
     has_wait: Flags = is_on_thread & (is_inside | is_around)
     return has_wait

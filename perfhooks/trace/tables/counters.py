@@ -87,7 +87,6 @@ def table(trace: Trace) -> pl.DataFrame:
 
     A sample is valid until the next one, the last sample for the median distance of samples::
 
-
         samples    70 W        90 W   90 W
                    |-----------|------|......|
         step               |=========|            integral 70 W * 4 ms + 90 W * 5 ms = 0.73 J

@@ -182,12 +182,12 @@ def span(trace: Trace) -> Span:
     compute, comm, copied = (intervals.union(begin[is_kind], finish[is_kind]) for is_kind in kinds)
     kernels = intervals.joined(compute, comm)
     sets = (compute, comm, kernels, intervals.joined(kernels, copied))
-    computed, communicated, in_kernels, busy = (_time_per_step(moments, time, len(marks.start)) for moments in sets)
+    compute_ns, comm_ns, in_kernels, busy = (_time_per_step(moments, time, len(marks.start)) for moments in sets)
     first, last = _work_extents(step, start, end, len(marks.start))
     device_busy = intervals.within(device.busy(trace), first, last)
     return Span(
-        *(last - first, busy, last - first - device_busy, computed, communicated),
-        *(in_kernels - computed, busy - in_kernels, device_busy - busy),
+        *(last - first, busy, last - first - device_busy, compute_ns, comm_ns),
+        *(in_kernels - compute_ns, busy - in_kernels, device_busy - busy),
     )
 
 
@@ -198,12 +198,11 @@ def idle(trace: Trace, number: int = ALL) -> Idle:
     The next work ends an idle interval. Before its launch began, the cause is the innermost slice of the launching
     thread. During the launch, the cause is ``launching``. After the launch, the first 10 us (`LATENCY_NS`) are ``start
     latency``. The time after that is ``waiting for other work`` if ``enable_cuda_sync_events`` recorded that the stream
-    waits for an event. Otherwise its cause is unknown::
+    waits for an event. Otherwise it is ``asked for, not begun``::
 
-
-        host      --|-- what the thread did --|launch|
+        host      --|-- the thread's slices --|launch|
         device  work|                                                       |next work
-                    |      not asked yet      |asking| latency |   waiting   |
+                    |      before launch      |launch| latency |   waiting   |
 
     * ``waiting for the device``: calls that wait (`device.wait_calls`, `waits.blocking`).
     * ``asking for memory``: calls that allocate or free memory.
@@ -216,8 +215,8 @@ def idle(trace: Trace, number: int = ALL) -> Idle:
     If the launching thread did nothing, for example autograd's thread before the backward pass, the thread of the steps
     decides. If that thread is between operators, autograd's thread decides.
 
-    The launch of a graph launches all its nodes, so idle time between them is ``inside a graph``. The cause is unknown
-    for work whose launch is not in the trace. If two steps overlap, the later one counts.
+    The launch of a graph launches all its nodes, so idle time between them is ``inside a graph``. If the launch of the
+    next work is not in the trace, the cause is ``launch not recorded``. If two steps overlap, the later one counts.
 
     Args:
         trace: Any trace.
@@ -257,8 +256,8 @@ def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     order = np.argsort(time, kind="stable")
     time, depth = np.append(time[order], _INFINITY), np.cumsum(change[order])
     columns = []
-    for least, most in ((1, FEW), (FEW + 1, FULL_QUEUE - 1), (FULL_QUEUE, _INFINITY)):
-        in_range = (depth >= least) & (depth <= most)
+    for shortest, longest in ((1, FEW), (FEW + 1, FULL_QUEUE - 1), (FULL_QUEUE, _INFINITY)):
+        in_range = (depth >= shortest) & (depth <= longest)
         columns.append(_within_steps(intervals.union(time[:-1][in_range], time[1:][in_range]), marks))
     return np.stack([marks.end - marks.start - sum(columns), *columns], axis=1)
 
@@ -365,12 +364,14 @@ def _awaited_events(trace: Trace, work: Ints) -> Ints:
     launched = number[trace.thread[trace.device_rows]] * time_range + device.launch_times(trace) - origin
     waits_from = number[trace.thread[reported]] * time_range + trace.start[reported] - origin
     reported = reported[np.argsort(waits_from, kind="stable")]
-    before = np.searchsorted(np.sort(waits_from), launched[work]) - 1
+    previous_wait = np.searchsorted(np.sort(waits_from), launched[work]) - 1
     previous = np.append(0, np.sort(launched))[np.searchsorted(np.sort(launched), launched[work])]
-    waited = np.append(np.sort(waits_from), -1)[before]
+    wait_time = np.append(np.sort(waits_from), -1)[previous_wait]
     row = by_number(trace.correlation, trace.rows(Kind.RUNTIME)).of(trace.correlation[reported])
     return np.where(
-        (work >= 0) & (waited > previous) & (waited // time_range == launched[work] // time_range), row[before], -1
+        (work >= 0) & (wait_time > previous) & (wait_time // time_range == launched[work] // time_range),
+        row[previous_wait],
+        -1,
     )
 
 
@@ -487,8 +488,8 @@ def _step_mark_entries(trace: Trace) -> tuple[Ints, Ints]:
 def _shown_rows(trace: Trace) -> Column:
     """Return the slice of each entry of `host.tree`, with each step mark replaced by its parent; -1 for no entry."""
     rows = np.append(host.tree(trace).row, -1).astype(np.int32)
-    marks, around = _step_mark_entries(trace)
-    rows[marks] = rows[around]
+    marks, parent = _step_mark_entries(trace)
+    rows[marks] = rows[parent]
     return rows
 
 
@@ -521,6 +522,6 @@ def _thread_causes(trace: Trace, thread: int) -> Column:
     cause: Column = _entry_causes(trace).copy()
     if thread not in step_marks.find(trace).thread:
         cause[:-1][idle_threads.waiting(trace)] = NOTHING
-    marks, around = _step_mark_entries(trace)
-    cause[marks] = cause[around]
+    marks, parent = _step_mark_entries(trace)
+    cause[marks] = cause[parent]
     return cause

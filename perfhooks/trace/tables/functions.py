@@ -42,7 +42,6 @@ def table(trace: Trace) -> pl.DataFrame:
     exactly to the time in which any function ran, for each thread. Waits for locks, queues, files or time on threads
     without steps are in no self time, as in the folded stacks::
 
-
         main   |----------------|     self 6, total 18
         load     |-----|              self 7
         load              |---|       self 5, so of load 12 in all

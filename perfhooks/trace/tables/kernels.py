@@ -90,9 +90,9 @@ def _work_rows(trace: Trace) -> pl.DataFrame:
     """Return one row for every piece of device work, by stream and start; times in ns."""
     rows = trace.device_rows
     names = pl.Series([*trace.names, BEFORE, None], dtype=pl.String)
-    before, without_name = len(trace.names), len(trace.names) + 1
+    before_window, without_name = len(trace.names), len(trace.names) + 1
     owner = device.owners(trace)
-    unknown = np.where(device.before_window(trace), before, without_name)
+    unknown = np.where(device.before_window(trace), before_window, without_name)
     return (
         pl.DataFrame(
             {

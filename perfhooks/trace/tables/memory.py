@@ -161,8 +161,8 @@ def alive_at_peak(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
         )
         # arrays, because damaged sizes beyond 63 bits raise no error in them
         unrecorded_bytes = usage.allocated[top : top + 1] - np.array([grouped["bytes"].sum()])
-        before = pl.DataFrame({"operator": [BEFORE], "bytes": unrecorded_bytes}).head(int(unrecorded_bytes.any()))
-        table = pl.concat([grouped, before], how="diagonal").select(
+        unrecorded = pl.DataFrame({"operator": [BEFORE], "bytes": unrecorded_bytes}).head(int(unrecorded_bytes.any()))
+        table = pl.concat([grouped, unrecorded], how="diagonal").select(
             pl.lit(usage.device).alias("device"), *list(_ALIVE)[1:]
         )
         frames.append(table.sort("bytes", "operator", "source", descending=[True, False, False]))

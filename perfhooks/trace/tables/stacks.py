@@ -187,11 +187,11 @@ def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
 def _shortened_names(trace: Trace, rows: Ints, uses: Ints) -> list[str]:
     """Return the names of all frames, without their middle if the rows with their uses would be too long."""
     names = list(map(_escape, trace.names))
-    most = _MAX_LETTERS + _MAX_LETTERS_PER_SLICE * len(trace)
+    max_letters = _MAX_LETTERS + _MAX_LETTERS_PER_SLICE * len(trace)
     lengths = np.array([*map(len, names), 0], np.int64)[rows].sum(axis=1)
-    if (lengths * np.maximum(uses, 1)).sum() <= most:
+    if (lengths * np.maximum(uses, 1)).sum() <= max_letters:
         return names
-    half = max(most // (int(uses.sum()) * (rows.size // len(rows)) + 1) // 2, _MIN_NAME_END)
+    half = max(max_letters // (int(uses.sum()) * (rows.size // len(rows)) + 1) // 2, _MIN_NAME_END)
     return [name if len(name) <= 2 * half else f"{name[:half]}…{name[-half:]}" for name in names]
 
 
@@ -248,11 +248,11 @@ def _attach_values(named: _Named, node: Ints, leaf: Ints, value: Ints) -> Summed
     return Summed(names, np.append(parents, around), np.append(frames, under), values)
 
 
-def _limit_depth(tree: Summed, most: int) -> Summed:
+def _limit_depth(tree: Summed, max_letters: int) -> Summed:
     """Return the tree without nodes too deep to be written; frames ``(deeper)`` have their values."""
     lengths = np.array([*map(len, tree.names), 0], np.int64)[tree.frames]
     depth = host.depths(tree.parents)
-    deepest = host.writable_depth(tree.parents, depth, lengths, most)
+    deepest = host.writable_depth(tree.parents, depth, lengths, max_letters)
     if not (depth > deepest).any():
         return tree
     top = host.ancestors(tree.parents, depth, deepest)

@@ -74,7 +74,6 @@ def table(
 
     So compute + exposed_comm + exposed_copy = busy, and busy + other_work + idle = span, to the nanosecond::
 
-
         compute           |--kernel--|               |--kernel--|
         communication           |---nccl---|
         another step's                         |--|
@@ -181,8 +180,8 @@ def _count_columns(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, obj
         calls, copies, launches = device.outermost_waits(trace), waits.blocking(trace), device.launch_calls(trace)
         counts["launches"] = step_marks.per_step(steps, trace.start[launches]) if device.has_launches(trace) else None
         counts["syncs"] = step_marks.per_step(steps, trace.start[calls])
-        waited = intervals.joined(intervals.of_slices(trace, calls), intervals.union(copies.start, copies.end))
-        counts["sync_ms"] = intervals.within(waited, steps.start, steps.end) * intervals.MS
+        wait_intervals = intervals.joined(intervals.of_slices(trace, calls), intervals.union(copies.start, copies.end))
+        counts["sync_ms"] = intervals.within(wait_intervals, steps.start, steps.end) * intervals.MS
     return counts
 
 
@@ -205,12 +204,12 @@ def _memory_columns(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, ob
     on_device = events.device_type > 0
     selected = on_device if on_device.any() else ~on_device
     time, size = events.time[selected], events.size[selected]
-    measured: dict[str, object] = {"alloc_count": step_marks.per_step(steps, time[size > 0])}
+    columns: dict[str, object] = {"alloc_count": step_marks.per_step(steps, time[size > 0])}
     has_total = selected & (events.allocated >= 0)
     if has_total.any():
         level = _total_level(events.device[has_total], events.allocated[has_total])
-        measured["allocated_peak_mb"] = _peaks_mb(events.time[has_total], level, steps)
-    return measured
+        columns["allocated_peak_mb"] = _peaks_mb(events.time[has_total], level, steps)
+    return columns
 
 
 def _total_level(owner: Ints, allocated: Ints) -> Ints:
