@@ -112,7 +112,7 @@ def test_bars_begin_at_zero_or_show_that_they_do_not(tmp_path, data, is_cut):
     with browser.Browser() as opened:
         opened.open(path)
         assert opened.run("document.querySelectorAll('.waterfall .cut').length") == (2 if is_cut else 0)
-        assert ("the picture begins at" in opened.run("document.getElementById('waterfall').innerText")) == is_cut
+        assert ("the chart starts at" in opened.run("document.getElementById('waterfall').innerText")) == is_cut
         widths = opened.run(
             "[...document.querySelectorAll('.waterfall .step')].map((each) => parseFloat(each.style.width))"
         )

@@ -33,20 +33,20 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "label of the user. Without such a label, perfhooks decides. Data is time inside PyTorch's DataLoader. "
             "Optimizer is time inside Optimizer.step and zero_grad. Transfer is operators that copy to a device. "
             "Forward and validation are the outermost calls of modules. Backward is the whole call. Checkpoint is the "
-            "call that saves one. Communication is the loop's own waits for collectives. "
-            "A call in evaluation mode without gradients is validation on two conditions. It belongs to a "
-            "batch of a loader, or a loss is computed from it; and no backward pass follows. So rollouts, target "
-            "networks, teachers and sampling count as forward. In traces without labels of perfhooks, forward "
-            "extends over the operators that autograd recorded, and backward from its first to its last node. With a "
-            "device, these are the times in which the host launches the work. The times of the device are below."
+            "call that saves one. Communication is the loop's own waits for collectives. A call in evaluation mode "
+            "without gradients is validation on two conditions. It belongs to a batch of a loader, or a loss is "
+            "computed from it; and no backward pass follows. So rollouts, target networks, teachers and sampling "
+            "count as forward. Traces of other recorders have no such labels. There, forward extends over the "
+            "operators that autograd recorded, and backward over its nodes. With a device, these are the times in "
+            "which the host launches the work. The times of the device are below."
         ),
         "device span": (
-            "The time from the start of the first to the end of the last device work that was launched inside the "
-            "step. All threads and all devices of the process count. The span may end after the step. Work "
-            "that was launched before the window belongs to no step; it is in the table of kernels."
+            "The time from the first to the last device work that was launched inside the step. All threads and all "
+            "devices of the process count. The span may end after the step. Work that was launched before the window "
+            "belongs to no step; it is in the table of kernels."
         ),
         "device busy, idle": (
-            "Busy is the part of the wall time in which a device worked for any step, over all devices of the process. "
+            "Busy is the part of the wall time in which any device of the process worked, for any step. "
             "Idle is the rest of the wall time. The causes of idle time are under Device time."
         ),
         "own work": (
@@ -58,15 +58,15 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "exposed communication": "The time in which a communicating kernel ran and no computing one.",
         "exposed copies": "The time in which a copy or memset ran and no kernel.",
         "other steps' work": (
-            "The time within the device span in which the device worked only for other steps, or for work of no step."
+            "The time within the device span in which the device worked only for other steps or for none."
         ),
         "idle in the span": (
             "The time within the device span in which the device had no work. Compute, exposed "
             "communication, exposed copies, other steps' work and idle sum to the span."
         ),
         "syncs": (
-            "Calls that synchronise with the device. Their time is how long the host waited in these calls and in "
-            "copies that block, without the cost of the call itself."
+            "Calls that synchronise with the device. Their time is the wait of the host in these calls and in "
+            "blocking copies, without the cost of the call."
         ),
         "peak memory": (
             "The highest amount of allocated memory during the step, in MiB. It is the sum over all devices, or "
@@ -77,10 +77,9 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "Causal attention counts in full."
         ),
         "MFU, HFU": (
-            "The time that these operations need at the dense peak of their data type, as a percentage of the wall "
-            "time of the step. With several active devices, the wall time counts once for each. HFU includes "
-            "operations that are repeated for gradients (activation checkpointing); MFU does not. Values above "
-            "100 are not clipped."
+            "The time of these operations at the dense peak of their data type, as a percentage of the step. With "
+            "several active devices, the wall time counts once for each. HFU includes operations that are repeated "
+            "for gradients (activation checkpointing); MFU does not. Values above 100 are not clipped."
         ),
         "of which known": (
             "The percentage of kernel time with known operations, over GEMM, convolution, attention, expert and "
@@ -163,11 +162,11 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
     },
     "limits": {
         "TFLOP/s": (
-            "10^12 floating point operations per second: matrix products, convolutions and attention, by the "
-            "formulas of torch's FlopCounterMode and the recorded shapes. Causal attention counts in full. The time "
-            "is the device time of the calls with known operations, or their host time if no device was traced. A "
-            "kernel gets the operations of the operator that launched it. It gets none if that operator launched "
-            "other kernels of the same kind."
+            "10^12 floating point operations per second: matrix products, convolutions and attention, by the formulas "
+            "of torch's FlopCounterMode and the recorded shapes. Causal attention counts in full. The time is the "
+            "device time of the calls with known operations, or their host time without a device. A kernel gets the "
+            "operations of the operator that launched it. It gets none if that operator launched other kernels of the "
+            "same kind."
         ),
         "GB/s": (
             "10^9 bytes per second. Each tensor that is read or written counts once, by its recorded "
@@ -316,9 +315,9 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
     },
     "ranks": {
         "role": (
-            "Ranks have the same role if they take part in the same kinds of collectives and messages, about equally "
-            "often in a step. They do the same work, so they are compared with each other. The stages of a "
-            "pipeline have different roles."
+            "Ranks of one role take part in the same kinds of collectives and messages, about equally often in a "
+            "step. They do the same work, so they are compared with each other. The stages of a pipeline have "
+            "different roles."
         ),
         "stage": (
             "A part of the step that all ranks report. Ranks synchronise in the backward pass, so the stages run from "
@@ -332,14 +331,14 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "mostly last": "The rank that ends the stage last most often, and the percentage of steps in which it does.",
         "straggler": (
-            "The delay of a rank in a stage is its extra time compared with the other ranks, as far as it remains at "
-            "the end of the stage. A straggler has a mean delay of 10% of the step (among 8 ranks 2%, and six times "
-            "the usual spread). The delay must also exceed chance: equal ranks have one straggler in 100 "
-            "checks. If more than half of the ranks are late, none is a straggler."
+            "The delay of a rank in a stage is its extra time compared with the other ranks. It counts as far as it "
+            "remains at the end of the stage. A straggler has a mean delay of 10% of the step or more. Among 8 ranks "
+            "or more, 2% and six times the usual spread are enough. The delay must also exceed chance: equal ranks "
+            "have one straggler in 100 checks. If more than half of the ranks are late, none is a straggler."
         ),
         "wait": (
-            "The time in which a rank only waited for others inside collectives. It is the duration of each collective "
-            "minus the shortest duration on any rank, as far as no computation hid it. No clocks are "
+            "The time in which a rank only waited for others inside collectives. It is the duration of each "
+            "collective minus the shortest one on any rank, without parts that computation hid. No clocks are "
             "compared for it."
         ),
         "own work": (
@@ -362,9 +361,9 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "times the usual spread between them."
         ),
         "evidence": (
-            "A rank is named if three of four of its steps are slow and its excess exceeds chance. Chance is Student's "
-            "t for the variation between steps and the number of ranks, with one false name in a hundred windows. "
-            "Two steps that agree are enough; three that disagree are not."
+            "A rank is named if three of four of its steps are slow and its excess exceeds chance. Chance is "
+            "Student's t for the variation between steps and the number of ranks: one false name in a hundred "
+            "windows. Two steps that agree are enough; three that disagree are not."
         ),
         "busy communication": (
             "The time in which a rank communicated, the wait included. Exposed is the part of it in which its device "
@@ -372,8 +371,8 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
         "clock offset": (
             "The offset from the clock of the rank to the clock of the lowest rank. Clocks of several hosts are "
-            "aligned at the ends of collectives, because all ranks leave a collective at the same time. The error is "
-            "the median distance of an end from the middle of the ends of its collective."
+            "aligned at the ends of collectives, which all ranks leave at the same time. The error is the median "
+            "distance of an end from the middle of the ends of its collective."
         ),
         "spread of starts": (
             "The median time from the first to the last rank's start of a collective, by aligned clocks. "
@@ -397,8 +396,8 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "stage, step": "The loop, and the number of the step.",
         "wall_ms, times_median": "The duration of the step, and its ratio to the median.",
         "cause": (
-            "The first cause that explains half of the time above the median, by its amount above the usual of the "
-            "run. The causes and their sources are "
+            "The first cause that explains half of the time above the median. Only its amount above the usual of the "
+            "run counts. The causes and their sources are "
             + "; ".join(f"{cause}: {seen_by}" for cause, seen_by in SEEN_BY.items())
             + "."
         ),

@@ -130,7 +130,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
     windows = data.get("windows") or []
     loop = _main_loop(windows, steps)
     window = _shown(windows, loop)
-    share: Mapping[str, Any] = next(iter(window.get("details", {}).values()), {})
+    details: Mapping[str, Any] = next(iter(window.get("details", {}).values()), {})
     rank: Mapping[str, Any] = next(iter(window.get("ranks", ())), {})
     summary = RunSummary(
         window=window.get("name", ""),
@@ -141,8 +141,8 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         summary.step_ms = typical.median_ms
         many = f"unprofiled {summary.unit}{'es' if summary.unit.endswith(('ch', 'ss')) else 's'}"
         summary.steps = words.count(len(typical.all_ms), f"unprofiled {summary.unit}", many)
-    _add_profiled(summary, window, share)
-    summary.parts = _parts(summary, share.get("steps", {}).get("usual", {}), typical, findings.BOUND)
+    _add_profiled(summary, window, details)
+    summary.parts = _parts(summary, details.get("steps", {}).get("usual", {}), typical, findings.BOUND)
     rows = findings.ordered([*data.get("findings", ()), *findings.first_rank_findings(window)])
     summary.findings = [
         SummaryFinding(
@@ -154,7 +154,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         for row in rows
         if not row.get("doubts_others") and row.get("rule") != findings.OVERHEAD
     ][:3]
-    summary.warning = next(_warnings(summary, share, rank, rows), None)
+    summary.warning = next(_warnings(summary, details, rank, rows), None)
     return summary
 
 
@@ -173,9 +173,9 @@ def _shown(windows: Sequence[Mapping[str, Any]], loop: str) -> Mapping[str, Any]
     return next(detailed, candidates[-1] if candidates else {})
 
 
-def _add_profiled(summary: RunSummary, window: Mapping[str, Any], share: Mapping[str, Any]) -> None:
+def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mapping[str, Any]) -> None:
     """Add the time of the profiled steps. The time of a part of a step is no step time."""
-    table = share.get("steps", {})
+    table = details.get("steps", {})
     wall, first, last = table.get("usual", {}).get("wall_ms"), window.get("first"), window.get("last")
     summary.profiled_steps = "" if first is None or last is None else words.steps(first, last)
     if table.get("is_part"):
@@ -222,7 +222,7 @@ def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | Non
 
 
 def _warnings(
-    summary: RunSummary, share: Mapping[str, Any], rank: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+    summary: RunSummary, details: Mapping[str, Any], rank: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
     """Yield reasons to doubt the numbers, the most important first."""
     yield from (row["title"] for row in rows if row.get("doubts_others"))
@@ -230,7 +230,7 @@ def _warnings(
         yield "No whole step was measured, so the step time is unknown."
     if summary.is_profiled and summary.steps == "profiled step 0":
         yield "Only the first step was measured. It includes work that is done once."
-    if share.get("steps", {}).get("no_device_data"):
+    if details.get("steps", {}).get("no_device_data"):
         yield "The work of the device was not recorded."
     if rank.get("partial"):
         yield f"The window is not complete: {rank['partial']}"

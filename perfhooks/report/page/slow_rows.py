@@ -57,9 +57,7 @@ def gather(run: Path, steps: int | None, listing: Listing | None = None) -> dict
     waits = pl.col("cause").is_in([RANKS, UNKNOWN])
     by_step = rows.sort(waits, maintain_order=True).group_by("stage", "step")
     slow = by_step.agg(pl.col("cause").first(), pl.col("wall_ms").max())
-    causes = (
-        slow["cause"].value_counts(sort=True).sort("count", "cause", descending=[True, False]).head(16)
-    )  # files may contain unknown causes
+    causes = slow["cause"].value_counts(sort=True).sort("count", "cause", descending=[True, False]).head(16)
     ranks = rows["rank"].n_unique()
     return {
         "rows": json_values.columns(rows if ranks > 1 else rows.drop("rank"), 200),
