@@ -186,7 +186,7 @@ def test_what_recording_cost_is_kept_and_shown():
     active = sorted(float(row["wall_ms"]) for row in rows if row["phase"] == "active")
     assert min(active) <= cost["recorded_step_ms"] <= max(active)
     assert "recording stopped the loop for" in prof.summary()
-    assert "unrecorded" in prof.summary()
+    assert "unprofiled" in prof.summary()
 
 
 def test_the_timeline_has_every_step_once_with_its_phase():
