@@ -1,7 +1,7 @@
-"""Pages that are made from what stands elsewhere: options, columns, findings, and documents outside of this folder.
+"""Parts of pages that are generated: options, columns, findings, and documents outside of this folder.
 
-mkdocs calls `on_page_markdown` for every page; a line ``<!-- generated: options -->`` gives way to what stands here, so
-that the site, the page of a run and ``help()`` say the same.
+mkdocs calls `on_page_markdown` for every page. It replaces a line ``<!-- generated: options -->``, so that the site,
+the report and ``help()`` have the same texts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 _MARK = re.compile(r"^<!-- generated: (\w+)(?: (\w[\w ./']*))? -->$", re.MULTILINE)
 _ROLE = re.compile(r":(?:class|data|func|meth):`~?([^`]+)`")
 _SHOWN_ROLE = re.compile(r":(?:class|data|func|meth):<code>~?")
-"""How a role of a docstring comes out on the page of the API, whose Markdown knows none."""
+"""HTML of a docstring role on the API page. Its Markdown does not support roles."""
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 
 
@@ -38,12 +38,12 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Show the name that a role of a docstring has, without the role."""
+    """Replace docstring roles by their names."""
     return _SHOWN_ROLE.sub("<code>", html)
 
 
 def options(_: str) -> str:
-    """Every option, with its default and what it means."""
+    """Return the table of all options with defaults and meanings."""
     from perfhooks.core.options import described
 
     rows = [f"| `{each.name}` | `{each.default!r}` | {_cell(each.meaning)} |" for each in described()]
@@ -51,7 +51,7 @@ def options(_: str) -> str:
 
 
 def successors(whose: str) -> str:
-    """What the options of another profiler are called here."""
+    """Return the table of another profiler's options and their names here."""
     from perfhooks.core.successors import SUCCESSORS
 
     named = next(options for owner, options in SUCCESSORS.items() if owner.endswith(whose))
@@ -60,7 +60,7 @@ def successors(whose: str) -> str:
 
 
 def definitions(section: str) -> str:
-    """What every number of the page and the tables means, or those of one section, without its title."""
+    """Return the definitions of all figures in report and tables, or of one section without its title."""
     from perfhooks.report.page.definitions import DEFINITIONS
 
     if section:
@@ -69,14 +69,14 @@ def definitions(section: str) -> str:
 
 
 def rules(_: str) -> str:
-    """Every rule: what it means, what to do about it, and how it is told."""
+    """Return all rules with meaning, fix and detection."""
     from perfhooks.analysis.findings import RULES, RUN_RULES
 
     return "\n\n".join(_rule(rule) for rule in (*RULES, *RUN_RULES))
 
 
 def causes(_: str) -> str:
-    """Every cause of a slow step, in the order in which they are tried, and what tells it."""
+    """Return the table of causes of slow steps and their detection, in the order of the checks."""
     from perfhooks.record.watch.causes import SEEN_BY
 
     return "\n".join(
@@ -85,7 +85,7 @@ def causes(_: str) -> str:
 
 
 def file(path: str) -> str:
-    """A document outside of this folder, without its title; links to others that the site has lead to their pages."""
+    """Return a document outside of this folder without its title; links lead to pages of the site if it has them."""
     text = (ROOT / path).read_text(encoding="utf-8").partition("\n")[2]
 
     def link(match: re.Match[str]) -> str:
@@ -97,7 +97,7 @@ def file(path: str) -> str:
 
 @cache
 def _shown() -> dict[str, str]:
-    """For each document outside of this folder the page that shows it."""
+    """Return the page of each document outside of this folder."""
     pages = {page.name: _MARK.findall(page.read_text(encoding="utf-8")) for page in (ROOT / "docs").glob("*.md")}
     return {path: page for page, marks in pages.items() for maker, path in marks if maker == "file"}
 
@@ -107,7 +107,7 @@ def _terms(terms: dict[str, str]) -> str:
     return "\n".join(["| | |", "|---|---|", *rows])
 
 
-# --- findings: a rule's call of `finding` says what the page of a run shows, its docstring how that is told ---
+# --- findings: the title, fix and code of a rule come from its call of `finding`, its thresholds from its docstring ---
 
 _MEASURED = {
     r"\bshare\(": "N%",
@@ -117,13 +117,13 @@ _MEASURED = {
     "^backend$": "mkldnn",
     "^name$": "Adam",
 }
-"""What stands in a title or an advice where a rule puts what it has measured or met; N for all else."""
+"""Replacements of measured values in titles and fixes; N for all other values."""
 
 _FILLED_IN = {"optimizer": "Adam"}
-"""What stands in braces in the words of a face."""
+"""Values of the names in braces in the code of fixes."""
 
 _SOURCE = re.compile(r"^Source:((,| and)? `[\w.]+`)*[.;]? ?(the (?=time |kernels ))?")
-"""The beginning of a paragraph that says how a rule tells, and the names of its thresholds."""
+"""Start of the paragraph about detection, with the names of its thresholds."""
 
 _ADVICE = {
     "waiting-for-data": (
@@ -140,90 +140,102 @@ _ADVICE = {
         "If this code prepares data, move it into a Dataset and let the workers of a DataLoader run it during the "
         "step. Otherwise, run it less often or in a thread."
     ),
+    "exposed-communication": (
+        "Overlap communication with computation, and send fewer bytes. The finding adapts its fix to the operation "
+        "with the longest exposed time. Check the other ranks too: if one rank arrives late, the others wait in the "
+        "collective."
+    ),
+    "recompilation": (
+        "Keep shapes constant: drop the last, smaller batch, pad sequences to a few lengths, or mark the dimension as "
+        "dynamic. The evidence lists the failed guards. If it is only the first compilation, start recording later."
+    ),
 }
-"""Where a rule puts its advice together from what it saw."""
+"""Fixes of the rules that adapt their fix to the window."""
 
 
 def _rule(rule: Callable[..., Any]) -> str:
     module = importlib.import_module(rule.__module__)
     call = _call_of_finding(rule)
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    seen, *paragraphs = (inspect.getdoc(rule) or "").split("\n\n")
-    told = dict(_told(paragraphs))
-    how = told.get("How it is told", "")
-    constants = [each for paragraph in paragraphs for each in re.findall(r"`([A-Z_]+)`", paragraph)]
-    thresholds = [line for each in dict.fromkeys(constants) for line in _threshold(module, each)]
+    arguments = {keyword.arg: keyword.value for keyword in call.keywords}
+    summary, *paragraphs = (inspect.getdoc(rule) or "").split("\n\n")
+    detection, measured = _detection(paragraphs), _measurement(paragraphs)
+    constants = [name for paragraph in paragraphs for name in re.findall(r"`([A-Z_]+)`", paragraph)]
+    thresholds = [line for name in dict.fromkeys(constants) for line in _threshold(module, name)]
     name = _text(call.args[0], module)
-    advice, code = _text(given["advice"], module) or _ADVICE[name], _text(given["code"], module)
-    frameworks = [line for node in ast.walk(given["code"]) if _is_said(node) for line in _of_frameworks(node)]
-    details = ['??? note "How it is told"', *(_indented(each) for each in (how, "\n".join(thresholds)) if each)]
+    advice, code = _ADVICE.get(name) or _text(arguments["advice"], module), _text(arguments["code"], module)
+    rows = [row for node in ast.walk(arguments["code"]) if _is_code_of_framework(node) for row in _framework_rows(node)]
+    details = [_indented(text) for text in (detection, "\n".join(thresholds)) if text]
     return "\n\n".join(
         filter(
             None,
             [
-                f"### {_text(given['title'], module).rstrip('.')}",
-                f"`{name}`: {_plain(seen)}",
-                f"**What to do.** {_plain(advice)}" if advice else "",
+                f"### {_text(arguments['title'], module).rstrip('.')}",
+                f"`{name}`: {_plain(summary)}",
+                f"**Fix.** {_plain(advice)}" if advice else "",
                 f"```python\n{code}\n```" if code else "",
-                "\n".join(["| framework | its words |", "|---|---|", *frameworks]) if frameworks else "",
-                *([f"**Measured.** {told['Measured']}"] if "Measured" in told else []),
-                *(details if len(details) > 1 else []),
+                "\n".join(["| framework | code |", "|---|---|", *rows]) if rows else "",
+                f"**Measured.** {measured}" if measured else "",
+                *(['??? note "Detection"', *details] if details else []),
             ],
         )
     )
 
 
 def _call_of_finding(rule: Callable[..., Any]) -> ast.Call:
-    """Where a rule says what the page shows."""
     body = ast.walk(ast.parse(inspect.getsource(rule)))
     calls = [node for node in body if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".finding")]
     (call,) = calls
     return call
 
 
-def _told(paragraphs: list[str]) -> Iterator[tuple[str, str]]:
-    """The paragraphs of a docstring by what they are for, without the names of thresholds, which are listed."""
-    how = [_SOURCE.sub("", " ".join(each.split())) for each in paragraphs if not each.startswith("Measured: ")]
-    yield "How it is told", "\n\n".join(_plain(each[0].upper() + each[1:]) for each in how if each)
-    for each in paragraphs:
-        if each.startswith("Measured: "):
-            text = _plain(" ".join(each.split()).removeprefix("Measured: "))
-            yield "Measured", text[0].upper() + text[1:]
+def _detection(paragraphs: list[str]) -> str:
+    """Return the paragraphs about detection, without the names of thresholds at their start."""
+    texts = [_SOURCE.sub("", " ".join(text.split())) for text in paragraphs if not text.startswith("Measured: ")]
+    return "\n\n".join(_plain(text[0].upper() + text[1:]) for text in texts if text)
+
+
+def _measurement(paragraphs: list[str]) -> str:
+    """Return the paragraph about measurements of the fix; empty without one."""
+    for paragraph in paragraphs:
+        if paragraph.startswith("Measured: "):
+            text = _plain(" ".join(paragraph.split()).removeprefix("Measured: "))
+            return text[0].upper() + text[1:]
+    return ""
 
 
 def _text(node: ast.expr, module: ModuleType) -> str:
-    """What an expression of a rule says, with a word for what it measures; of two cases both."""
+    """Return the text of an expression of a rule, with replacements of measured values; both texts of a condition."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
         return "".join(_text(part, module) for part in node.values)
     if isinstance(node, ast.FormattedValue):
-        if isinstance(kept := getattr(module, ast.unparse(node.value), None), str):
-            return kept
+        if isinstance(constant := getattr(module, ast.unparse(node.value), None), str):
+            return constant
         return next((word for code, word in _MEASURED.items() if re.search(code, ast.unparse(node.value))), "N")
     if isinstance(node, ast.IfExp):
-        one, other = _text(node.body, module), _text(node.orelse, module)
-        return other if one in other else f"{one}\n\n{other}"
-    said = frameworks.code_for(ast.literal_eval(node.args[0]), **_FILLED_IN) if _is_said(node) else None
-    return said or str(getattr(module, ast.unparse(node), ""))
+        text, alternative = _text(node.body, module), _text(node.orelse, module)
+        return alternative if text in alternative else f"{text}\n\n{alternative}"
+    code = frameworks.code_for(ast.literal_eval(node.args[0]), **_FILLED_IN) if _is_code_of_framework(node) else ""
+    return code or str(getattr(module, ast.unparse(node), ""))
 
 
-def _is_said(node: ast.AST) -> TypeGuard[ast.Call]:
-    """Whether a rule has lines of the table of faces there."""
+def _is_code_of_framework(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Return whether an expression takes code from the table of frameworks."""
     return isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".code_for")
 
 
-def _of_frameworks(node: ast.Call) -> Iterator[str]:
-    """Rows of a table: what these lines are in the words of each framework that has its own."""
-    advised = ast.literal_eval(node.args[0])
-    for framework in frameworks.CODE[advised]:
+def _framework_rows(node: ast.Call) -> Iterator[str]:
+    """Yield the table rows with the code of each framework that has its own."""
+    fix = ast.literal_eval(node.args[0])
+    for framework in frameworks.CODE[fix]:
         if framework:
-            lines = frameworks.code_for(advised, framework, **_FILLED_IN).splitlines()
+            lines = frameworks.code_for(fix, framework, **_FILLED_IN).splitlines()
             yield f"| {framework} | {'<br>'.join(f'`{line}`' for line in lines)} |"
 
 
 def _threshold(module: ModuleType, name: str) -> Iterator[str]:
-    """A threshold with its value and its reason, as the module says it."""
+    """Yield the line of a threshold with its value and its docstring."""
     if not hasattr(module, name):
         return
     if f"\n{name}: " not in inspect.getsource(module):
