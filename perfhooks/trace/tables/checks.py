@@ -126,10 +126,10 @@ def _check_log(trace: Trace) -> Iterator[Check]:
 _DROPPED: Final = {
     "Out-of-range": (
         "info",
-        "records of the device from outside of the window: of warm-up steps, or kernels lost at its start",
+        "device records outside of the window: warm-up steps, or kernels lost at its start",
     ),
     "Invalid ext correlations": ("warning", "records that could not be joined to an operator"),
-    "CPU GPU out-of-order": ("warning", "kernels that seemed to run before their launch, and were dropped"),
+    "CPU GPU out-of-order": ("warning", "dropped kernels, because their recorded start is before their launch"),
 }
 
 
@@ -145,18 +145,18 @@ def _check_launches(trace: Trace) -> Iterator[Check]:
     if not len(lost):
         return
     if not trace.is_device_traced and not len(_counter_ranges(trace)):
-        text = f"{len(lost)} launches, but no work of any device: it was not recorded, or all of it was lost"
+        text = f"{len(lost)} kernel launches, but no device work: it was not recorded, or its records were lost"
         yield Check("error", "no-device-work", len(lost), text, _describe_first(trace, lost))
     if not trace.is_device_traced:
         return
     complete = calls[~np.isin(calls, lost)]
     tail = lost[trace.start[lost] > trace.start[complete].max(initial=np.iinfo(np.int64).min)]
     if len(tail) >= _MIN_TAIL_LAUNCHES:
-        text = f"the last {len(tail)} launches have no kernel: the device was not recorded to the end"
+        text = f"the last {len(tail)} launches have no kernel: device recording stopped before the window ended"
         yield Check("error", "device-stopped", len(tail), text, _describe_first(trace, tail))
         lost = lost[~np.isin(lost, tail)]
     if len(lost):
-        text = f"{len(lost)} of {len(calls)} launches have no kernel: its record was lost, and its time is missing"
+        text = f"{len(lost)} of {len(calls)} launches have no kernel: its record was lost, so its time is missing"
         yield Check("warning", "launches-without-kernel", len(lost), text, _describe_first(trace, lost))
 
 
@@ -164,8 +164,8 @@ def _check_counters(trace: Trace) -> Iterator[Check]:
     rows = _counter_ranges(trace)
     if len(rows):
         text = (
-            f"{len(rows)} ranges of CUPTI's range profiler: it counted what kernels did, one kernel after the other, "
-            "and recorded no times; the device tables are empty"
+            f"{len(rows)} ranges of CUPTI's range profiler: it counts events of kernels, which it runs one by one, "
+            "and records no times; the device tables are empty"
         )
         yield Check("info", "counters-only", len(rows), text, _describe_first(trace, rows))
 
@@ -186,11 +186,11 @@ def _check_orphans(trace: Trace) -> Iterator[Check]:
         return
     text = f"{len(orphans)} of {len(work)} kernels, copies and memsets have no launch in the trace"
     if not len(trace.rows(Kind.RUNTIME)):
-        severity, reason = "info", "no calls of the runtime were recorded, so they belong to the step in which they ran"
+        severity, reason = "info", "no runtime calls were recorded, so this work counts in the step in which it ran"
     elif len(orphans) <= max(missing_work.STRAY * len(work), 1):
-        severity, reason = "info", "they belong to the step in which they ran"
+        severity, reason = "info", "this work counts in the step in which it ran"
     else:
-        severity, reason = "warning", "they belong to no operator, and to the step in which they ran"
+        severity, reason = "warning", "this work has no operator and counts in the step in which it ran"
     yield Check(severity, "kernels-without-launch", len(orphans), f"{text}: {reason}", _describe_first(trace, orphans))
 
 
@@ -198,7 +198,7 @@ def _before_window_check(trace: Trace, rows: Ints) -> Check:
     time_ms = intervals.total(intervals.of_slices(trace, rows)) * MS
     text = (
         f"{len(rows)} kernels, copies and memsets ({words.ms(time_ms)}) were launched before the window: they are in "
-        "the table of kernels, and in no step"
+        "the table of kernels, but in no step"
     )
     return Check("info", "launched-before-window", len(rows), text, _describe_first(trace, rows))
 
@@ -235,8 +235,8 @@ def _check_few_kernels(trace: Trace) -> Iterator[Check]:
     if few is None:
         return
     for severity, is_chosen, reason in (
-        ("warning", few.is_lost, "though it launched as many: kernels were lost, its device times are unknown"),
-        ("info", few.is_less, "and launched as few: it did less"),
+        ("warning", few.is_lost, "although it launched as many: kernels were lost, so its device times are unknown"),
+        ("info", few.is_less, "and as few launches: this step had less work"),
     ):
         rows = np.flatnonzero(is_chosen)
         if len(rows):
@@ -251,7 +251,7 @@ def _check_replays(trace: Trace) -> Iterator[Check]:
     if len(short.calls):
         text = (
             f"replays of one graph differ by {short.missing} kernels: {len(short.calls)} replays lack records, "
-            "the device times of their steps are unknown"
+            "so the device times of their steps are unknown"
         )
         yield Check("warning", "unequal-replays", len(short.calls), text, _describe_first(trace, short.calls))
 
@@ -260,7 +260,7 @@ def _check_computation(trace: Trace) -> Iterator[Check]:
     if missing_work.lacks_computation(trace):
         ops = trace.rows(Kind.OP)
         problem = f"{len(ops)} operators ran, but no kernel that computes" if len(ops) else "copies, but no kernel"
-        text = f"{problem} was recorded: the times of the device are unknown"
+        text = f"{problem} was recorded: device times are unknown"
         yield Check(
             "error", "no-compute-kernels", 1, text, _describe_first(trace, ops if len(ops) else trace.device_rows)
         )
@@ -283,7 +283,7 @@ def _check_rates(trace: Trace) -> Iterator[Check]:
 def _check_marks(trace: Trace) -> Iterator[Check]:
     steps = step_marks.find(trace)
     if steps.number == [None]:
-        text = "no ProfilerStep marks: the tables have one row for the whole trace"
+        text = "no ProfilerStep marks: the tables have one row for the whole trace; call step() in the training loop"
         yield Check("info", "no-steps", 1, text)
         return
     numbers = np.array(steps.number, np.int64)
@@ -311,13 +311,13 @@ def _check_overhead(trace: Trace) -> Iterator[Check]:
     window_ns = intervals.total(window)
     if len(buffers):
         time_ns, share = _time_and_ratio(trace, buffers, window)
-        text = f"the recorder waited for memory, for {words.ms(time_ns * MS)} ({words.share(share)} of the steps)"
+        text = f"the recorder allocated memory for {words.ms(time_ns * MS)} ({words.share(share)} of the steps)"
         severity = "warning" if share >= _MIN_INFO_RATIO else "info"
         yield Check(severity, "buffer-requests", len(buffers), text, _describe_first(trace, buffers))
     time_ns, share = _time_and_ratio(trace, inside, window)
     if window_ns and share >= _MIN_INFO_RATIO:
         names = ", ".join(sorted({trace.names[name] for name in trace.name[inside]}))
-        text = f"{words.ms(time_ns * MS)} ({words.share(share)} of the steps) went into {names}"
+        text = f"{words.ms(time_ns * MS)} ({words.share(share)} of the steps) are recorder overhead: {names}"
         severity = "warning" if share >= _MIN_WARNING_RATIO else "info"
         yield Check(severity, "profiler-overhead", len(inside), text, _describe_first(trace, inside))
 
@@ -334,7 +334,7 @@ def _check_start(trace: Trace) -> Iterator[Check]:
             if len(kind_moments)
         )
         share = words.share(one_time_ns / window_ns)
-        text = f"{share} of the recorded time is a start ({details}): record later steps to see their normal time"
+        text = f"{share} of the recorded time is one-time work ({details}): record later steps to see their normal time"
         yield Check("warning", "recorded-a-start", 1, text)
 
 
