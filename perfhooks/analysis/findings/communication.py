@@ -100,8 +100,8 @@ _JOIN: Final = "Join tensors before sending. Each collective costs tens of micro
 _ALL_TO_ALL: Final = (
     (
         "Distribute experts or embedding tables so that ranks have equal load. Send fewer bits. Start the exchange "
-        "before work that does not need it. In an all-to-all, each rank sends tokens or embedding rows to every "
-        "other rank, and all wait for the rank with the largest load."
+        "before work that does not need it. In an all-to-all, each rank sends tokens or embedding rows to all "
+        "others. All wait for the rank with the largest load."
     ),
     (
         "work = torch.distributed.all_to_all_single(received, sent, async_op=True)\n"

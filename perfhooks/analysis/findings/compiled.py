@@ -27,8 +27,8 @@ _MAX_LINES: Final = 5
 
 _WHOLE: Final = "model = torch.compile(model, fullgraph=True)   # raises if the graph breaks"
 _LIMIT_REACHED: Final = (
-    "Find the value that changes often, and make it a tensor, mark the dimension as dynamic, or move its use out of "
-    "the compiled function. If it has few values, increase torch._dynamo.config.recompile_limit (cache_size_limit "
+    "Find the value that changes often. Make it a tensor, mark the dimension as dynamic, or move its use out of the "
+    "compiled function. If it has few values, increase torch._dynamo.config.recompile_limit (cache_size_limit "
     "before torch 2.6). Compiled code is valid only for certain shapes, numbers and attributes."
 )
 _CANNOT_COMPILE: Final = (
@@ -76,9 +76,9 @@ def recompilation(window: Evidence) -> Iterator[Finding]:
 def left_uncompiled(window: Evidence) -> Iterator[Finding]:
     """torch.compile runs a function uncompiled: it cannot compile it, or compiled it too often.
 
-    Source: TorchDynamo's report of a compilation (`perfhooks.run.compilation.Graph.failed`): its limit of compilations
-    (8 per function unless ``torch._dynamo.config.recompile_limit`` differs), or a line at which a graph cannot break,
-    for example in a loop. torch 2.4 does not report the limit.
+    Source: TorchDynamo's report of a compilation (`perfhooks.run.compilation.Graph.failed`): either its limit of
+    compilations, or a line at which a graph cannot break, for example in a loop. The limit is
+    ``torch._dynamo.config.recompile_limit``, by default 8 per function. torch 2.4 does not report it.
 
     Measured: never, because the gain depends on the function; the gain is an upper bound.
     """
@@ -112,15 +112,15 @@ def left_uncompiled(window: Evidence) -> Iterator[Finding]:
 def graph_breaks(window: Evidence) -> Iterator[Finding]:
     """Compiled code in the steps is split into pieces, because torch.compile cannot compile some lines.
 
-    Breaks in torch's own code, for example in the step of an optimizer, and in functions that do not run in the steps
-    do not count. There is no finding if compiled code takes less than 1% of the steps.
+    Breaks in torch's own code, for example in an optimizer, do not count. Breaks in functions that do not run in the
+    steps do not count either. There is no finding if compiled code takes less than 1% of the steps.
 
     Source: TorchDynamo's report of breaks (`perfhooks.run.compilation.Break`), the ranges around compiled code in the
     trace, `evidence.NOTABLE`.
 
-    Measured: on one thread of a CPU, with Inductor. Steps of a linear layer and three chains of small operators with a
-    ``print`` between them took 0.78, 1.73 and 11.3 ms for batches of 1, 64 and 1,024 rows. Without the ``print`` they
-    took 0.49, 1.18 and 5.63 ms. On a device it was not measured.
+    Measured: on one thread of a CPU, with Inductor. The step had a linear layer and three chains of small operators
+    with a ``print`` between them. It took 0.78, 1.73 and 11.3 ms for batches of 1, 64 and 1,024 rows, and 0.49, 1.18
+    and 5.63 ms without the ``print``. On a device it was not measured.
     """
     regions = window.with_prefix(ranges.COMPILED_REGION, Kind.OP, Kind.ANNOTATION)
     if not len(regions) or window.share(inside_ms(window)) < NOTABLE:

@@ -34,7 +34,8 @@ MANY_LAUNCHES: Final = 50
 """Minimum launches per step. With fewer, launching does not limit the step."""
 PAUSE_NS: Final = 5_000_000
 """Maximum idle gap that slow launching explains, in ns. Launches are microseconds to some hundreds of microseconds
-apart. In longer gaps the host does other work (two sampled ranks of a 128-rank job pause for 10 to 70 ms at a time)."""
+apart. In longer gaps the host does other work. For example, two ranks of a 128-rank job pause for 10 to 70 ms at a
+time."""
 PAUSES: Final = 0.1
 """Minimum share of the step that is idle time in long pauses, or before launches of one kernel."""
 
@@ -216,10 +217,7 @@ def host_bound(window: Evidence) -> Iterator[Finding]:
         gain,
         is_wait=True,
         title=f"The device idles for {words.ms(starved_ms)} of a {window.unit} because the host launches too slowly.",
-        estimate=(
-            "The time in which the device had no launched work and the host did not wait or load data, without the "
-            "time that recording added."
-        ),
+        estimate=("The idle time of the device while the host did not wait or load data, without profiler overhead."),
         evidence=[
             f"{launches:.0f} {counter} in {words.ms(wall)}, one every {words.ms(wall / max(launches, 1))}",
             f"the device works for {words.ms(busy)}; its idle time by cause:",
@@ -280,10 +278,10 @@ def synchronisation(window: Evidence) -> Iterator[Finding]:
             *sources,
         ],
         advice=(
-            "Reading a value of the device (item(), cpu(), nonzero(), a condition on a tensor, print) makes the host "
-            "wait until the device is done. torch.cuda.synchronize() also waits; only measurements need it. Keep such "
-            "values on the device, add them up there, and read them once every many steps. Use torch.where instead of "
-            "indexing with masks. To find the other waits, use "
+            "Keep values on the device, add them up there, and read them once every many steps. Reading a value "
+            "(item(), cpu(), nonzero(), a condition on a tensor, print) makes the host wait for the device. Use "
+            "torch.where instead of indexing with masks. Remove torch.cuda.synchronize(), which only measurements "
+            "need. To find other waits, use "
             'torch.cuda.set_sync_debug_mode("warn").'
         ),
         code=window.code_for("values read seldom"),

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
 UNFOLDED: Final = 0.25
-"""Saving of oneDNN for convolutions by unfolding, as a share of their time. With one thread, forward and backward, it
-saved 14 and 21% for 3 x 3 filters on 8 images of 32 x 32, 36% in a small network, and 58% on 2 images of 64 x 112 x
+"""Saving of oneDNN for convolutions by unfolding, as a share of their time. Measured with one thread, forward and
+backward: 14 and 21% for 3 x 3 filters on 8 images of 32 x 32; 36% in a small network; 58% on 2 images of 64 x 112 x
 112."""
 FUSABLE: Final = 0.2
 """Minimum share of the step for chains that a compiler would fuse. All trainings have some; from 20% on, repeated reads
@@ -48,8 +48,8 @@ def slow_convolution(window: Evidence) -> Iterator[Finding]:
     """Convolutions by unfolding (``_slow_conv2d``, ...) take 5% of the step or more while oneDNN is off.
 
     Source: `HEAVY`, `UNFOLDED`; the library settings of the recorded process (`Circumstances`). If oneDNN is on, torch
-    chooses unfolding itself when it is faster, for example for 1 x 1 filters with one thread and a batch below 16. If
-    the setting is unknown, one convolution in the library shows that it is on. In float64, a CPU has no other
+    uses unfolding only when it is faster. Examples are 1 x 1 filters with one thread and a batch below 16. If the
+    setting is unknown, one convolution in the library shows that it is on. In float64, a CPU has no other
     implementation; see `float64_products`.
 
     Measured: on a CPU, see `UNFOLDED`. On a device it was not measured, so the gain there is an upper bound.
@@ -191,10 +191,10 @@ def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
         ],
         advice=(
             "These kernels are large enough to reach peak speed but do not. Try another implementation of the same "
-            "operation: other sizes, contiguous tensors, another backend (for attention or GEMMs) or a newer library. "
-            "Usual causes are sizes that are no multiples of 16 bytes, tensors that are not contiguous, few rows with "
-            "many columns, and types or layouts without a fast kernel. On the recorded device, perfhooks try measures "
-            "these operators padded, in other types and in other layouts."
+            "operation: other sizes, contiguous tensors, another backend (for attention or GEMMs) or a newer "
+            "library. Usual causes are sizes that are no multiples of 16 bytes, non-contiguous tensors, and few "
+            "rows with many columns. Some types and layouts have no fast kernel. On the recorded device, perfhooks "
+            "try measures these operators padded, in other types and in other layouts."
         ),
         code="perfhooks try perf/latest",
     )

@@ -31,8 +31,8 @@ COLUMNS: Final = {
     **dict.fromkeys(("batches_per_s", "of_step_percent", "waits_percent", "step_ms"), float),
     "said": str,
 }
-"""Types of the columns of a plan's table. One row describes one number of workers: the batches per second that they can
-make, the percentage of the demand that they supply, the percentage of the step that waits, and the step time."""
+"""Types of the columns of a plan's table, with one row per number of workers. The columns are the batches per second
+that the workers make, the supplied percentage of the demand, the waiting percentage of the step, and the step time."""
 
 KEEPS_UP: Final = 1.02
 """Maximum ratio of a step time to the time without any wait at which the workers keep up."""

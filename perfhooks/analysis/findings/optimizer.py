@@ -27,10 +27,11 @@ FEW: Final = 60
 """Number of parameters below which the fixed costs of an update matter."""
 SAVED: Final = {"Adam": (0.5, 0.65), "AdamW": (0.5, 0.65), "Adagrad": (0.45, 0.55), "SGD": (0.4, 0.4)}
 """Saving of ``fused=True`` on a CPU as a share of a looping update, by optimizer, for less than `FEW` parameters and
-for more. It is about the middle of measurements, in CPU time of one thread, with 20, 30, 60 and 160 parameters of 32 to
-262,144 elements: Adam 35 to 69% and 58 to 73%, AdamW 37 to 72% and 63 to 75%, Adagrad 34 to 63% and 50 to 60%, SGD with
-momentum 26 to 59% and 25 to 62%. A small convolutional net and ResNet-18 saved more. SGD without momentum (0 to 59%) is
-left out. ``foreach=True`` was measured at -69% to +93% on a CPU, so it is not recommended there."""
+for more. The values are about the middle of measurements, in CPU time of one thread. With 20, 30, 60 and 160
+parameters of 32 to 262,144 elements, these were Adam 35 to 69% and 58 to 73%, AdamW 37 to 72% and 63 to 75%, Adagrad
+34 to 63% and 50 to 60%, SGD with momentum 26 to 59% and 25 to 62%. A small convolutional net and ResNet-18 saved
+more. SGD without momentum (0 to 59%) is left out. ``foreach=True`` was measured at -69% to +93% on a CPU, so it is
+not recommended there."""
 
 
 _AT_ONCE: Final = rf"{operators.MANY_TENSORS}|{ranges.COMPILED}"

@@ -30,10 +30,10 @@ SAVED: Final = 0.5
 """Assumed saving for GEMMs that move to tensor cores, as a share of their time. It is conservative: on an A100, TF32
 has eight times the peak of float32, but memory access limits the gain."""
 HALVED: Final = 0.5
-"""Saving for GEMMs in float64 that move to float32 on a CPU, as a share of their time, about the middle of the
-measurements. With one thread, forward, backward and update saved 35% in layers of 64 (GEMMs were 20% of the step), 56%
-in layers of 512 and 1,024, and 99% in convolutions (float64 has no fast path). An LSTM saved its whole GEMM time,
-because its other operators became faster as well."""
+"""Saving of float32 over float64 for GEMMs on a CPU, as a share of their time; about the middle of the measurements.
+Measured with one thread, forward, backward and update: 35% in layers of 64 (GEMMs were 20% of the step); 56% in layers
+of 512 and 1,024; 99% in convolutions (float64 has no fast path). An LSTM saved its whole GEMM time, because its other
+operators became faster as well."""
 TENSOR_CORES: Final = 7
 """Minimum compute capability of NVIDIA devices with tensor cores (Volta)."""
 TF32: Final = 8
