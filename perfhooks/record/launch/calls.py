@@ -2,12 +2,10 @@
 
 They are installed after the import of torch. The wrapper of module calls is removed when recording starts, because
 `perfhooks.record.loop.labelling` reports later calls. The wrapper of backward passes is removed after the first step of
-an
-optimizer if a device works on the passes. On a CPU it stays and measures them, because ranks meet in them.
+an optimizer if a device works on the passes. On a CPU it stays and measures them, because ranks meet in them.
 
 While torch.compile is imported, it takes the current ``torch.nn.Module.__call__`` for torch's own. So the wrapper is
-removed
-during that import.
+removed during that import.
 """
 
 from __future__ import annotations

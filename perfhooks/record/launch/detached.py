@@ -56,8 +56,7 @@ def is_possible() -> bool:
     """Return whether another process can wait for this one without being its child.
 
     Orphans become children of a subreaper, or of the first process of a container. A script that waits for all children
-    would
-    wait for ours, and ours would wait for the script.
+    would wait for ours, and ours would wait for the script.
     """
     if not hasattr(os, "fork"):
         return False

@@ -1,8 +1,7 @@
 """Start-up recording: the first steps of a program, kept in memory until the end.
 
 Most programs reach a window of the schedule, and the start-up recording is dropped. A program that ends earlier has it
-in
-its report. Examples are one forward pass, ten steps, or an evaluation without a loader::
+in its report. Examples are one forward pass, ten steps, or an evaluation without a loader::
 
     torch is imported   the first call, fetch, backward or update           6 steps, or budget     the end
     ────────────────────┬──────────────────────────────────────────────────┬──────────── ... ──────┬
@@ -11,12 +10,11 @@ its report. Examples are one forward pass, ten steps, or an evaluation without a
                         └ 0.3 s of plain script code ──► operators, without steps
 
 A step starts with a fetch, or with the call of a module that was called before. It needs an end before it: an update,
-else a
-backward pass, else a call. If a stronger end appears later, for example the first update after several backward passes,
-the recorder continues and the steps are counted anew.
+else a backward pass, else a call. A stronger end may appear later, for example the first update after several backward
+passes. Then the recorder continues, and the steps are counted anew.
 
 The recorded thread also ends the recording, because torch's recorder must not end while this thread runs an operator.
-The recorder does not start again while a recorded range is open: the end of that range would write to freed memory.
+It does not start again while a recorded range is open, because the end of that range would write to freed memory.
 """
 
 from __future__ import annotations

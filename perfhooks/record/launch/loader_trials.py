@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from perfhooks.core.guard import cause_of, logger
 from perfhooks.run.job import current_job
@@ -21,12 +21,6 @@ from perfhooks.run.publishing import publish_json
 
 if TYPE_CHECKING:
     from perfhooks.record.launch.command_line import Request
-
-
-_MIN_S: Final = 0.1
-"""Minimum time of a trial: one batch of each setting."""
-_TRIAL_SHARE: Final = 0.9
-"""Share of the time for the trial. The end of its workers takes the other tenth."""
 
 
 def listen(module: Any, request: Request) -> None:
@@ -59,8 +53,9 @@ def _end_with(loader: Any, request: Request) -> None:
             try:
                 from perfhooks.trials.loader_trial import try_loader  # torch is being imported when this module is
 
-                remaining_s = max(request.trial_ends - time.monotonic(), _MIN_S)
-                publish_json(file, try_loader(loader, seconds=_TRIAL_SHARE * remaining_s))
+                remaining_s = max(request.trial_ends - time.monotonic(), 0.1)
+                # the end of the workers takes the other tenth
+                publish_json(file, try_loader(loader, seconds=0.9 * remaining_s))
             except Exception as error:  # the waiting command reports it in one line
                 logger.debug("trying the loader failed", exc_info=True)
                 publish_json(file, {"name": kind, "problem": f"trying it failed ({cause_of(error)})"})

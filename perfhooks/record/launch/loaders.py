@@ -40,9 +40,8 @@ def listen(module: Any, signal: StepSignal) -> Callable[[], None]:
     """Wrap the iterators of all DataLoaders, so that they report passes and fetches.
 
     The classes of loaders and iterators stay the same, because code may use ``super(self.__class__, self)``. A worker
-    is
-    forked inside the constructor of its iterator and inherits its frames. So no function of perfhooks is on the stack
-    there.
+    is forked inside the constructor of its iterator and inherits its frames. So no function of perfhooks is on the
+    stack there.
 
     Args:
         module: ``torch.utils.data.dataloader``.

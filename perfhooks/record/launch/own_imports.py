@@ -1,14 +1,10 @@
 """Imports of our own code under ``perfhooks run``, independent of the program's changes to ``sys.path``.
 
 A program may have its own ``psutil``, as ray has: beside the script, in PYTHONPATH, or in a folder added to
-``sys.path``
-later. Our modules must import the installed one, and the program its own. So our modules get a private ``__import__``,
-and
-their dependencies do not stay in ``sys.modules``. If the program imports the same file, it gets the same module,
-because some
-extension modules must not be loaded twice. Modules of Python and requirements of torch are shared from the start, if
-the
-program would find the same file.
+``sys.path`` later. Our modules must import the installed one, and the program its own. So our modules get a private
+``__import__``, and their dependencies do not stay in ``sys.modules``. If the program imports the same file, it gets the
+same module, because some extension modules must not be loaded twice. Modules of Python and requirements of torch are
+shared from the start, if the program would find the same file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Start-up table: time before the end of the first step, for example imports, first batch and compilation.
 
-A thread samples the stack of the main thread every 100 ms from the import of torch, so the times are accurate to about
-100 ms. It takes 0.1% of the time and ends with the first step.
+From the import of torch, a thread samples the stack of the main thread every 100 ms. So the times are accurate to about
+100 ms. Sampling takes 0.1% of the time and ends with the first step.
 """
 
 from __future__ import annotations
@@ -33,9 +33,6 @@ LONGEST_S: Final = 3600.0
 """Maximum sampling time in seconds, for processes that never make a step."""
 _SCRIPT_SAMPLES: Final = 3
 """Consecutive samples in the script, after which it is considered to compute and may call operators of torch."""
-_WRITE_S: Final = 2.0
-"""Maximum wait for the table at the end of the process, in seconds. Writing takes a millisecond if the disk
-responds."""
 HEADER: Final = "phase,what,seconds\n"
 
 _IMPORTING: Final = "importlib._bootstrap>"
@@ -95,7 +92,7 @@ class Startup:
         """Wait for the table at the end of the process."""
         self.end()
         if self._file is not None:
-            self._thread.join(_WRITE_S)
+            self._thread.join(2.0)  # writing takes a millisecond if the disk responds
 
     def rows(self) -> list[tuple[str, str, float]]:
         """Return phase, activity and seconds, in order of the first occurrence."""

@@ -1,9 +1,8 @@
 """Step detectors: rules that decide which event ends a step, and when one rule replaces another.
 
 A step ends when a DataLoader fetches a batch and an optimizer has stepped since the last boundary. If updates follow
-each
-other without a fetch, each update is a step. With several optimizers, the last update of a round ends the step.
-If there are fetches and no updates, as in evaluation, each fetch ends a step.
+each other without a fetch, each update is a step. With several optimizers, the last update of a round ends the step. If
+there are fetches and no updates, as in evaluation, each fetch ends a step.
 
 If a program has no optimizer by its twentieth backward pass, it updates by hand: each pass counts as an update.
 
@@ -203,8 +202,7 @@ class Events:
         """Classify an ended pass over a loader: without an update it is a validation.
 
         A single fetch is no pass, because ``next(iter(loader))`` fetches the batch of a training step. A pass before
-        the first
-        update is never a validation, because the program may make no updates at all.
+        the first update is never a validation, because the program may make no updates at all.
 
         Args:
             since: The counts at its start.

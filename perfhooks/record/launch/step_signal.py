@@ -1,7 +1,7 @@
 """Step detection under ``perfhooks run``, from optimizers and loaders.
 
-`step_detectors.Events` counts the events. The current detector decides which of them end a step.
-This module acts on the decision: it ends a step, starts or ends a profiler, and reports the result.
+`step_detectors.Events` counts the events. The current detector decides which of them end a step. This module acts on
+the decision: it ends a step, starts or ends a profiler, and reports the result.
 """
 
 from __future__ import annotations

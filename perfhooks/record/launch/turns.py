@@ -5,18 +5,15 @@
          ◄──────► one block: some untimed steps (░), then the requested number of timed steps
 
 The first steps of a block take up to twice as long, because the other program's data is in the caches. Each block runs
-on
-the CPU on which the other program's block ended. On a shared host one CPU is often half as fast as the next for a
-while,
-and the system keeps each program on its own CPU. For a small training alone on two such CPUs, neighbouring blocks of
-20 ms differed by 27% on separate CPUs and by 11% on the same one.
+on the CPU on which the other program's block ended. On a shared host one CPU is often half as fast as another for a
+while, and the system keeps each program on its own CPU. Measured with a small training: neighbouring blocks of 20 ms
+differed by 27% on two such CPUs, and by 11% on the same CPU.
 
-All ranks of a program receive the same number of steps, so they are held at the same step and none waits in a
-collective.
-Between two blocks nothing runs. The device has finished its work when the clocks are read. Child processes such as
-loader workers are stopped: otherwise they would prefetch batches for the next block. `perfhooks.cli.turns.freezing`
-stops them once all ranks are held, because a rank may have started another one. If the socket closes, the supervisor
-has died, and the program ends itself.
+All ranks of a program receive the same number of steps. So they are held at the same step, and no rank waits in a
+collective. Between two blocks nothing runs. The device has finished its work when the clocks are read. Child processes
+such as loader workers are stopped: otherwise they would prefetch batches for the next block.
+`perfhooks.cli.turns.freezing` stops them once all ranks are held, because a rank may have started another one. If the
+socket closes, the supervisor has died, and the program ends itself.
 """
 
 from __future__ import annotations

@@ -179,8 +179,8 @@ class Explainer:
     def _inside_new_function(self, facts: StepFacts) -> list[tuple[Sample, Frame]]:
         """Return the samples in the innermost function that holds most of the excess and is never in usual steps.
 
-        Functions that a model calls count as part of the call of the model.
-        Return an empty list if the training is still in that function after the step: it has moved to another loop.
+        Functions that a model calls count as part of the call of the model. Return an empty list if the training is
+        still in that function after the step: it has moved to another loop.
         """
         if len(self.usual.samples) < MIN_SAMPLES:
             return []
@@ -277,7 +277,7 @@ class Explainer:
     def _blamed_frame(self, facts: StepFacts, cause: str, samples: Sequence[Sample]) -> Frame | None:
         """Return the line with most time, in the function with most time.
 
-        Return None if the samples cover less than half of the excess, or if the cause is unrelated to the running line.
+        Return None if the samples cover less than half of the excess, or if any line could run at that moment.
         """
         if cause == GARBAGE:
             return facts.garbage_at

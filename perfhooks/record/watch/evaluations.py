@@ -1,8 +1,8 @@
 """Detection of evaluations, rollouts and generation: modules that run without training.
 
 Names do not show them. Modules in evaluation mode do, and module calls without gradients. Only some samples of an
-evaluation show these; the others show loading or scoring. The samples of an evaluation share a function
-that usual steps never run, else a loop in the function that trains.
+evaluation show these; the others show loading or scoring. The samples of an evaluation share a function that usual
+steps never run, else a loop in the function that trains.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.usual import UsualSteps
 
 _MIN_SHARE: Final = 0.1
-"""Minimum share of module calls in an evaluating function. The rest may be scores, or the environment of a rollout,
-where calls of a small model take 20% of the time. Loading does not count."""
+"""Minimum share of module calls in an evaluating function. The rest may be scores or the environment of a rollout.
+Calls of a small model take 20% of a rollout. Loading does not count."""
 
 
 def evaluating(samples: Sequence[Sample], usual: UsualSteps) -> list[Sample]:

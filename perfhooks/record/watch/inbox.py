@@ -28,8 +28,6 @@ _RECENT_NS: Final = 2e9
 can hide a second change."""
 _FULL_READ_EVERY: Final = 10
 """One of this many polls reads the folder in any case, because some file systems do not update its time."""
-_MAX_REASON: Final = 300
-"""Maximum length of a reason."""
 
 
 class RequestInbox:
@@ -105,7 +103,7 @@ class RequestInbox:
         """Refuse a request. Only the first refusal is a warning in the log, because there may be many."""
         (logger.debug if self._has_refused else logger.warning)("a request is refused: %s", printable(why))
         self._has_refused = True
-        answer = Answer(rank=self._run.rank, state="refused", why=why[:_MAX_REASON])
+        answer = Answer(rank=self._run.rank, state="refused", why=why[:300])
         self._write(partial(requests.write_answer, self._run.folder, name, answer))
 
     def answer(self, loop: WatchedLoop) -> None:

@@ -38,7 +38,7 @@ class LoopRequest:
 class WatchedLoop:
     """State shared by the profiler of a loop and the watcher.
 
-    Each attribute is written by one of them, and each access is one operation in C, so neither waits for the other.
+    Each attribute has one writer, and each access is one operation in C. So neither waits for the other.
 
     Args:
         timeline: The clock of the loop.

@@ -32,9 +32,8 @@ _MIN_STEPS: Final = 20
 class Pace:
     """Running median of the steps of a loop, and the limit beyond which a step is slow.
 
-    `perfhooks.run.steps` decides which steps are first steps. That decision needs later steps, so here the minimum is
-    skipped.
-    The running median holds `LATELY` steps, so it loses any other first steps later.
+    `perfhooks.run.steps` decides which steps are first steps. It needs later steps for that. So only the minimum
+    number is skipped here. The running median holds `LATELY` steps, so it loses other first steps later.
     """
 
     def __init__(self) -> None:

@@ -7,8 +7,8 @@ The delay of a sample corrects that::
     samples            ▲     △······▲    ▲          △·····▲
                     in time   late, held   in time   late, held: Python was forced to release the GIL, the line is exact
 
-A sample is scheduled for a moment (△). The state at that moment counts for the time since the previous sample.
-If a sample is late, and its own thread did not wait for a CPU, the training held the GIL.
+A sample is scheduled for a moment (△). The state at that moment counts for the time since the previous sample. If a
+sample is late, and its own thread did not wait for a CPU, the training held the GIL.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ _MIN_CPU: Final = 0.25
 """Minimum CPU share of the time outside the run queue before a thread counts as computing."""
 _MAX_STACKS: Final = 5000
 """Maximum number of different stacks in a run."""
-_MAX_DEPTH: Final = 200
-"""Maximum stack depth in the search for a module call."""
 
 
 class State(enum.Enum):
@@ -144,7 +142,7 @@ class Sampler:
 def _is_evaluating(ident: int) -> bool:
     """Whether the outermost running module is in evaluation mode."""
     call = None
-    for frame in islice(outwards(innermost_of(ident)), _MAX_DEPTH):
+    for frame in islice(outwards(innermost_of(ident)), 200):
         if frame.f_code.co_name == frames.CALLS_MODULE and frames.MODELS in frame.f_code.co_filename:
             call = frame
     return call is not None and getattr(call.f_locals.get("self"), "training", True) is False
@@ -177,8 +175,8 @@ _SYSCALLS: Final = {
     "x86_64": ({202}, {26, 74, 75, 162, 277, 306}, {0, 1, 17, 18, 19, 20, 40, 295, 296, 326}),
     "aarch64": ({98}, {81, 82, 83, 84, 227, 267}, {63, 64, 65, 66, 67, 68, 69, 70, 71, 285}),
 }
-"""By CPU architecture: system calls that wait for a lock (``futex``), flush files (``fsync``, ``msync``, ``sync``,
-...), and read or write them (``read``, ``pwrite64``, ``sendfile``, ...). See syscalls(2)."""
+"""System calls by CPU architecture, see syscalls(2). The three sets wait for a lock (``futex``), flush files
+(``fsync``, ``msync``, ...), and read or write files (``read``, ``pwrite64``, ...)."""
 _LOCKS, _FLUSHES, _TRANSFERS = _SYSCALLS.get(platform.machine(), (set(), set(), set()))
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType, FrameType
 
-_MAX_DEPTH: Final = 200
-"""Maximum stored frames of a stack, innermost first."""
 _MAX_VISITED: Final = 1000
 """Maximum visited frames of a stack. Only deep recursion has more. Visiting 100,000 blocks the training for 40 ms."""
 
@@ -75,7 +73,7 @@ def innermost_of(thread: int) -> FrameType | None:
 
 def stack_of(thread: int) -> Stack:
     """Return the stack of a thread; empty if it has ended."""
-    frames = islice(map(Frame.of, outwards(innermost_of(thread))), _MAX_DEPTH)
+    frames = islice(map(Frame.of, outwards(innermost_of(thread))), 200)
     # skip our own callback of a garbage collection
     return tuple(dropwhile(lambda frame: frame.file.startswith(_OURS), frames))[::-1]
 

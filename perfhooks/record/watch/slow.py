@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 SHORTEST_S: Final = 0.005
 """Shortest sampling interval in a slow step, in seconds."""
-_LONGEST_S: Final = 0.1
-"""Longest sampling interval: a checkpoint that takes minutes needs no more."""
-_INTERVALS: Final = 100
-"""The sampling interval is the sampled time divided by this number."""
 _MAX_AGE_NS: Final = 2_000_000_000
 """Maximum age of counters before a step, in ns."""
 _READ_INTERVAL_NS: Final = 200_000_000
@@ -54,7 +50,6 @@ _MAX_WINDOWS: Final = 10
 _WINDOW_STEPS: Final = 3
 _MIN_SLOW_STEPS: Final = 3
 """Minimum slow steps for a period."""
-_MAX_STEPS: Final = 8
 
 
 class _Times(NamedTuple):
@@ -177,7 +172,8 @@ class SlowSteps:
         watched.unsampled_ns = max(watched.unsampled_ns, now - watched.last_sample)
         watched.samples.append(self._sample(now, now - watched.last_sample, late_ns))
         watched.last_sample = now
-        return min(max(SHORTEST_S, spent(watched.samples) / 1e9 / _INTERVALS), _LONGEST_S)
+        # sample less often over time, because a checkpoint that takes minutes needs no more
+        return min(max(SHORTEST_S, spent(watched.samples) / 1e9 / 100), 0.1)
 
     def _sample(self, now: int, spent_ns: int, late_ns: int) -> Sample:
         return self._sampler.sample(self._loop.thread, self._loop.native, now=now, spent_ns=spent_ns, late_ns=late_ns)
@@ -257,7 +253,7 @@ class SlowSteps:
         self.folded.add(samples)
         if not self._loop.is_quiet:
             self._log.say(row)
-        self._steps = [*self._steps, step][-_MAX_STEPS:]
+        self._steps = [*self._steps, step][-8:]
         if self._loop.triggers:
             self._request_window()
 

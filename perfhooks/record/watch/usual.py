@@ -19,17 +19,13 @@ if TYPE_CHECKING:
 MIN_SAMPLES: Final = 20
 """Samples needed before an unseen frame counts as unusual. A frame that takes 10% of a step is seen with probability
 7/8 by then."""
-_MAX_SAMPLES: Final = 200
-_DECAY: Final = 0.9
-"""Decay of the counters per reading, so that they describe the last seconds."""
 
 
 def beyond(share: float, usual: float) -> float:
     """Return the part of some time that a share explains beyond its usual value.
 
     If each step waits 80% of its time for a CPU, a wait of 80% explains nothing. A wait of 96% makes the step five
-    times
-    as long, so it explains 80%.
+    times as long, so it explains 80%.
     """
     return max(share - usual, 0.0) / (1 - usual) if usual < 1 else 0.0
 
@@ -38,7 +34,7 @@ class UsualSteps:
     """Samples and counters of steps that were not slow."""
 
     def __init__(self) -> None:
-        self.samples: deque[Sample] = deque(maxlen=_MAX_SAMPLES)
+        self.samples: deque[Sample] = deque(maxlen=200)
         self.prefix: Stack | None = None
         """Outer functions that all samples share. They are never a cause."""
         self._spent = self._waited = self._computed = self._system = 0.0
@@ -55,8 +51,9 @@ class UsualSteps:
         """Add the counters of an interval without a slow step."""
         added = (spent_ns, counts.waited_ns or 0, counts.cpu_ns or 0, counts.system_ns or 0)
         totals = (self._spent, self._waited, self._computed, self._system)
+        # decay, so that the counters describe the last seconds
         self._spent, self._waited, self._computed, self._system = (
-            _DECAY * total + amount for total, amount in zip(totals, added, strict=True)
+            0.9 * total + amount for total, amount in zip(totals, added, strict=True)
         )
 
     @property

@@ -1,7 +1,7 @@
 """The watcher: the one thread per process that observes its loops.
 
-It wakes about once a second, reads requests from the run folder, and writes the timeline to disk.
-It samples the training thread if a step is slow. An error ends the watcher with one log line; the training continues.
+It wakes about once a second, reads requests from the run folder, and writes the timeline to disk. It samples the
+training thread if a step is slow. An error ends the watcher with one log line; the training continues.
 """
 
 from __future__ import annotations
@@ -30,23 +30,15 @@ if TYPE_CHECKING:
 NAME: Final = "perfhooks-watcher"
 """Name of the thread."""
 
-_MIN_SLEEP_S: Final = 0.005
-"""Shortest sleep, in seconds."""
-_JOIN_S: Final = 1.0
 _SHARE: Final = 0.00075
 """Maximum CPU use of checks while no step is slow, in cores. The poll once a second takes about as much."""
-_MAX_PAUSE_S: Final = 0.5
-"""Longest pause between two checks, in seconds, so that a longer slow step is always sampled."""
-_AVERAGED: Final = 8
-"""Number of checks over which the cost is averaged."""
 
 
 class SamplingBudget:
     """Pause between checks of usual steps, by the measured cost of a check.
 
     A check takes 20 us of CPU time on one host and 140 us on another, such as a virtual machine. Steps of 10 ms need a
-    check
-    every 80 ms, which would take 0.2% of a core on the second host.
+    check every 80 ms, which would take 0.2% of a core on the second host.
 
     Args:
         spent: Returns the CPU time of the calling thread, in seconds.
@@ -65,9 +57,10 @@ class SamplingBudget:
         """
         now = self._spent()
         if is_usual:
-            self._cost += (now - self._before - self._cost) / _AVERAGED
+            self._cost += (now - self._before - self._cost) / 8
         self._before = now
-        return min(self._cost / _SHARE, _MAX_PAUSE_S)
+        # never longer than half a second, so that a longer slow step is always sampled
+        return min(self._cost / _SHARE, 0.5)
 
 
 class Watcher:
@@ -113,7 +106,7 @@ class Watcher:
         self._watches, thread = {}, self._thread
         self._wake()
         if thread is not None:
-            thread.join(_JOIN_S)
+            thread.join(1.0)
 
     def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # already released
@@ -133,7 +126,7 @@ class Watcher:
                 delay, is_quiet = self._check(late_ns)
                 pause_s = budget.rest(is_usual=is_quiet and not is_due)
                 delay = min(max(delay, pause_s) if is_quiet else delay, self._next_poll - time.monotonic())
-                delay = max(_MIN_SLEEP_S, delay)
+                delay = max(0.005, delay)
                 wake_at = clock() + int(delay * 1e9)
                 late_ns = 0 if self._wake_lock.acquire(timeout=delay) else clock() - wake_at
         except Exception as error:  # nothing else would report the end of this thread

@@ -34,7 +34,6 @@ _MAX_TEXT: Final = 4096
 """Maximum length of a path on Linux."""
 _MAX_TABLE: Final = 1 << 20
 """Maximum size of a line table, in bytes."""
-_TRIES: Final = 3
 MAX_FRAMES: Final = 100
 """Maximum frames of a stack, innermost first."""
 
@@ -178,7 +177,7 @@ class Interpreter:
         Raises:
             OSError: The process has ended, or the stack changes too fast.
         """
-        for _ in range(_TRIES):
+        for _ in range(3):
             with suppress(OSError, ValueError, KeyError):
                 return list(itertools.islice(self._frames(thread, outermost), most))
         raise OSError("no stack")

@@ -2,10 +2,8 @@
 
 The client writes two files into the folder ``requests`` of the run. ``ID.call.json`` requests the current step of each
 rank, and each rank answers with ``ID/rank0.here.json``. ``ID.window.json`` then names steps ahead of all ranks. So all
-ranks
-profile the same steps without communication, and each answers with ``ID/rank0.json``. A file gets its name only when it
-is
-complete. The client deletes the files at the end.
+ranks profile the same steps without communication, and each answers with ``ID/rank0.json``. A file gets its name only
+when it is complete. The client deletes the files at the end.
 """
 
 from __future__ import annotations
