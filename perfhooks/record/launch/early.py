@@ -9,12 +9,12 @@ in its report. Examples are one forward pass, ten steps, or an evaluation withou
                         │                                                  │                       │ is no other window
                         └ 0.3 s of plain script code ──► operators, without steps
 
-A step starts with a fetch, or with the call of a module that was called before. It needs an end before it: an update,
-else a backward pass, else a call. A stronger end may appear later, for example the first update after several backward
-passes. Then the recorder continues, and the steps are counted anew.
+A fetch, or a repeated call of the same module, starts a new step once the previous step has ended. A step ends with an
+update, else a backward pass, else a call. A stronger end may appear later, for example the first update after several
+backward passes. Then the recorder continues, and the steps are counted anew.
 
 The recorded thread also ends the recording, because torch's recorder must not end while this thread runs an operator.
-It does not start again while a recorded range is open, because the end of that range would write to freed memory.
+The recorder does not start again while a recorded range is open: the end of the range would write to freed memory.
 """
 
 from __future__ import annotations

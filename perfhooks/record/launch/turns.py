@@ -6,8 +6,8 @@
 
 The first steps of a block take up to twice as long, because the other program's data is in the caches. Each block runs
 on the CPU on which the other program's block ended. On a shared host one CPU is often half as fast as another for a
-while, and the system keeps each program on its own CPU. Measured with a small training: neighbouring blocks of 20 ms
-differed by 27% on two such CPUs, and by 11% on the same CPU.
+while. The system would keep each program on its own CPU. With a small training, neighbouring blocks of 20 ms differed
+by 27% on two such CPUs. They differed by 11% on the same CPU.
 
 All ranks of a program receive the same number of steps. So they are held at the same step, and no rank waits in a
 collective. Between two blocks nothing runs. The device has finished its work when the clocks are read. Child processes
