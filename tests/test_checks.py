@@ -115,7 +115,7 @@ def test_kernels_without_launch(tmp_path, kernels, severity):
 def test_kernels_without_launch_where_no_call_was_recorded(tmp_path):
     row = only(tmp_path, [event for event in sound() if event["cat"] != "cuda_runtime"])
     assert (row["severity"], row["count"]) == ("info", 40)
-    assert "the step in which they ran" in row["text"]
+    assert "the step in which it ran" in row["text"]
 
 
 def test_work_launched_before_the_window(tmp_path):
