@@ -1,1 +1,1 @@
-"""Reports and files that are made of recordings."""
+"""Reports and other files of recordings."""
