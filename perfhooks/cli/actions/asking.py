@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from perfhooks.run.capture import Capture
-    from perfhooks.run.live.requests import Answer, Here
+    from perfhooks.run.live.requests import Answer, RankPosition
 
 _CALL_S: Final = 60.0
 """The longest wait for a first answer to a call: a rank answers within two of its looks at the folder."""
@@ -123,11 +123,11 @@ class CaptureRequest:
             raise PerfhooksError(f"the job of {self.run} has ended: a window can be asked for only while it runs")
         return living
 
-    def _call(self, ranks: Sequence[int], until: float) -> dict[int, Here]:
+    def _call(self, ranks: Sequence[int], until: float) -> dict[int, RankPosition]:
         """Return the current step of each rank. Ranks that answer much later than the first are skipped."""
         self._called = time.monotonic()
         requests.call(self.run, self.name)
-        here: dict[int, Here] = {}
+        here: dict[int, RankPosition] = {}
         while len(here) < len(ranks) and any(map(self._may_live, ranks)) and time.monotonic() < until:
             positions = requests.positions(self.run, self.name)
             if positions and not here:
@@ -151,7 +151,7 @@ class CaptureRequest:
             return "its process has ended"
         return "it did not answer: its profiler has stopped, was started with watch=False, or cannot write here"
 
-    def _stage(self, here: Mapping[int, Here]) -> str:
+    def _stage(self, here: Mapping[int, RankPosition]) -> str:
         """Return the loop of the request: that of most ranks."""
         loops = [loop for position in here.values() for loop in position.loops]
         if self.wish.stage is not None:
@@ -164,7 +164,7 @@ class CaptureRequest:
         running = Counter(loop.stage for loop in loops if loop.is_running)
         return max((loop.stage for loop in loops), key=lambda stage: (running[stage], stage == "train"))
 
-    def _ask(self, stage: str, here: Mapping[int, Here]) -> None:
+    def _ask(self, stage: str, here: Mapping[int, RankPosition]) -> None:
         """Choose steps ahead of every rank and after the steps of other requests."""
         with self._alone():
             first = self._first(stage, here)
@@ -184,7 +184,7 @@ class CaptureRequest:
                 stack.enter_context(locked(self.run / layout.REQUESTS_LOCK, timeout=5))
             yield
 
-    def _first(self, stage: str, here: Mapping[int, Here]) -> int:
+    def _first(self, stage: str, here: Mapping[int, RankPosition]) -> int:
         loops = [loop for position in here.values() for loop in position.loops if loop.stage == stage]
         medians = [loop.median_ms for loop in loops if loop.median_ms]
         away_s = time.monotonic() - self._called + 2 * max(position.poll for position in here.values())

@@ -13,7 +13,7 @@ from perfhooks.core.options import MOST_WAITING
 from perfhooks.core.words import printable
 from perfhooks.record.watch.loops import LoopRequest
 from perfhooks.run.live import requests
-from perfhooks.run.live.requests import Answer, Here
+from perfhooks.run.live.requests import Answer, RankPosition
 from perfhooks.run.liveness import Process
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class RequestInbox:
             self._refuse(name, f"{len(new)} requests arrived at once; at most {MOST_WAITING} are accepted")
         for file, name, kind in incoming[:MOST_WAITING]:
             if kind == "call":
-                position = Here(
+                position = RankPosition(
                     rank=self._run.rank,
                     process=Process.current(),
                     poll=min(loop.poll for loop in loops),

@@ -10,7 +10,7 @@ from perfhooks.core import json_values
 from perfhooks.run import layout
 from perfhooks.run.layout import Listing
 from perfhooks.run.live import slow_steps
-from perfhooks.run.live.slow_causes import LUCKY, RANKS, UNKNOWN
+from perfhooks.run.live.slow_causes import CHANCE_CAUSES, RANKS, UNKNOWN
 from perfhooks.run.live.slow_steps import SlowStep
 from perfhooks.run.reading import is_plain
 
@@ -91,7 +91,7 @@ def _unify_causes(table: pl.DataFrame) -> pl.DataFrame:
 
     The first steps were classified when few samples of the function existed. Random causes stay.
     """
-    is_by_chance = pl.col("cause").is_in([*LUCKY, RANKS])
+    is_by_chance = pl.col("cause").is_in([*CHANCE_CAUSES, RANKS])
     is_script = pl.col("line").str.starts_with("<module>")
     function = pl.when(is_script).then("line").otherwise(pl.col("line").str.replace(_LINE_NUMBER, ")"))
     rows = table.with_columns(function=function)

@@ -80,7 +80,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the loop is running. Otherwise it is between two passes, for example during validation."""
 
 
-class Here(msgspec.Struct, frozen=True, kw_only=True):
+class RankPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of a rank to a call."""
 
     rank: _Count
@@ -180,9 +180,9 @@ def is_open(run: Path, name: str) -> bool:
     return any((run / layout.REQUESTS / f"{name}.{kind}.json").exists() for kind in ("call", "window"))
 
 
-def write_position(run: Path, name: str, here: Here) -> None:
+def write_position(run: Path, name: str, position: RankPosition) -> None:
     """Write the answer to a call."""
-    _write_answer(run, name, f"rank{here.rank}.here.json", here)
+    _write_answer(run, name, f"rank{position.rank}.here.json", position)
 
 
 def write_answer(run: Path, name: str, answer: Answer) -> None:
@@ -199,9 +199,11 @@ def _write_answer(run: Path, name: str, file: str, content: object) -> None:
             withdraw(run, name)
 
 
-def positions(run: Path, name: str) -> dict[int, Here]:
+def positions(run: Path, name: str) -> dict[int, RankPosition]:
     """Return the answers to a call, by rank."""
-    return {here.rank: here for here in _read_answers(run, name, r"rank[0-9]{1,6}\.here\.json", Here)}
+    return {
+        position.rank: position for position in _read_answers(run, name, r"rank[0-9]{1,6}\.here\.json", RankPosition)
+    }
 
 
 def answers(run: Path, name: str) -> dict[int, Answer]:

@@ -47,5 +47,5 @@ SEEN_BY: Final = {
 }
 """Detection of each cause, in the order of the checks. The report and the site show these texts."""
 
-LUCKY: Final = (GARBAGE, CONTENTION, ALLOCATOR, CLOCK)
+CHANCE_CAUSES: Final = (GARBAGE, CONTENTION, ALLOCATOR, CLOCK)
 """Causes that may hit any step by chance, whatever function runs. They are measured."""
