@@ -38,7 +38,7 @@ HEADER: Final = "phase,what,seconds\n"
 _IMPORTING: Final = "importlib._bootstrap>"
 
 
-class Sample(NamedTuple):
+class StartupSample(NamedTuple):
     """Activity of the main thread."""
 
     phase: str
@@ -53,7 +53,7 @@ class Startup:
     """
 
     def __init__(self, began: int) -> None:
-        self._seconds: dict[Sample, float] = {}
+        self._seconds: dict[StartupSample, float] = {}
         self._main = threading.main_thread().ident or 0
         self._torch = time.monotonic_ns()
         self._in_step = False
@@ -63,7 +63,7 @@ class Startup:
         """Time of that start, in seconds of the clock of process starts."""
         if began:
             self._began_s = clock_s() - (time.monotonic_ns() - began) * 1e-9
-            self._add(Sample("before torch", "what ran before torch was imported"), (self._torch - began) * 1e-9)
+            self._add(StartupSample("before torch", "what ran before torch was imported"), (self._torch - began) * 1e-9)
         self.when_computing: Callable[[], object] | None = None
         """Called in the sampling thread while the script computes without calling modules."""
         self._thread = threading.Thread(target=self._run, name="perfhooks-startup", daemon=True)
@@ -133,11 +133,11 @@ class Startup:
             if is_over or is_loader_worker():
                 return
 
-    def _add(self, sample: Sample, seconds: float) -> None:
+    def _add(self, sample: StartupSample, seconds: float) -> None:
         self._seconds[sample] = self._seconds.get(sample, 0.0) + seconds
 
 
-def classify(frame: FrameType | None, *, in_step: bool) -> Sample:
+def classify(frame: FrameType | None, *, in_step: bool) -> StartupSample:
     """Classify a stack.
 
     Args:
@@ -146,7 +146,11 @@ def classify(frame: FrameType | None, *, in_step: bool) -> Sample:
     """
     stack = list(outwards(frame))
     imports = [caller for caller in stack if caller.f_code.co_filename.endswith(_IMPORTING)]
-    return Sample("imports", _imported(imports)) if imports else Sample(_phase(stack, in_step), _own_line(stack))
+    return (
+        StartupSample("imports", _imported(imports))
+        if imports
+        else StartupSample(_phase(stack, in_step), _own_line(stack))
+    )
 
 
 def _phase(stack: list[FrameType], in_step: bool) -> str:

@@ -281,7 +281,7 @@ def _own_memory(pid: int) -> int | None:
     return None
 
 
-class Sampler:
+class WorkerSampler:
     """Samples all workers."""
 
     def __init__(self) -> None:
@@ -347,7 +347,7 @@ def serve(channel: int, answers: int) -> None:
             ends the window.
         answers: Receives the sums of a window, as a line of JSON.
     """
-    sampler = Sampler()
+    sampler = WorkerSampler()
     with socket.socket(fileno=channel) as orders:
         while True:
             if select.select([orders], [], [], sampler.wait_s())[0]:
