@@ -506,6 +506,7 @@ def test_the_training_process_imports_nothing_heavy_but_torch():
 # --- the public names ---
 
 
+@pytest.mark.process
 def test_the_public_names_are_sorted_and_each_one_is_there():
     names = list(getattr(perfhooks, "__all__", []))
     assert names == sorted(set(names))
