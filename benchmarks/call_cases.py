@@ -124,7 +124,7 @@ class Hurried:
 
 def signature(name: str, dice: random.Random) -> Any:
     """A call of an operator."""
-    formal = schemas.formal(dice.choice(schemas.overloads(name))[0])
+    formal = schemas.schema_arguments(dice.choice(schemas.overloads(name))[0])
     if dice.random() < TAME:
         some = Tame(dice)
         return Signature(name, tuple(some.argument(each.name, str(each.type)) for each in formal))

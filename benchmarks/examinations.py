@@ -130,7 +130,7 @@ class Examination:
         from perfhooks.trials import cut, inputs, recorded, schemas
 
         try:
-            offered = cut.cut(recorded.find(tables.Tables(read(self.path, strides=True))))
+            offered = cut.select_calls(recorded.load_calls(tables.Tables(read(self.path, strides=True))))
         except PerfhooksError as error:
             return self._line(error)
         built = 0

@@ -198,7 +198,7 @@ def test_operators_are_tried_with_shapes_of_the_second_and_times_of_the_first(fo
     last, shapes = sources.last_window(found)[0], sources.last_window(found, need="record_shapes")[0]
     assert (last.window, shapes.window) == ("train-000012-000014", "train-000016-000016")
     timed, own = (source.capture.tables(trace.read(source.path)) for source in (last, shapes))
-    calls = recorded.find(own, None, timed)
+    calls = recorded.load_calls(own, None, timed)
     spent = dict.fromkeys(calls.names(), 0.0)
     for name, time in zip(calls.names(), calls.own.tolist(), strict=True):
         spent[name] += time / calls.steps / 1e6

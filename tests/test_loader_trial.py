@@ -21,7 +21,7 @@ from perfhooks import OptionError, try_loader
 from perfhooks.record.launch import loader_trials
 from perfhooks.run.circumstances import Circumstances, Loader
 from perfhooks.trials import loader_trial
-from perfhooks.trials.loader_results import LoaderSetting, LoaderTrial, TriedLoader
+from perfhooks.trials.loader_results import LoaderResult, LoaderSetting, LoaderTrial
 
 pytestmark = pytest.mark.process
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_tried_is_refused(loader, seconds):
 
 def tried(workers, rate, *, processors=0.5, verdict="faster", own=False, ahead=2, queued=0.0):
     setting = LoaderSetting(workers, ahead if workers else None)
-    return TriedLoader(
+    return LoaderResult(
         setting=setting,
         is_own=own,
         batches=int(rate * 10),

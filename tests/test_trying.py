@@ -23,7 +23,7 @@ from perfhooks.run.publishing import publish_json
 from perfhooks.trace import read
 from perfhooks.trace.window import Tables
 from perfhooks.trials import bench, inputs, ready, recorded, safe, schemas, timing, trial, variants, written
-from perfhooks.trials.cut import Group, OperatorSelection, cut
+from perfhooks.trials.cut import Group, OperatorSelection, select_calls
 from perfhooks.trials.ready import difference
 from perfhooks.trials.recorded import Argument, Signature, Update
 from perfhooks.trials.variants import BY_NAME, VARIANTS
@@ -43,7 +43,7 @@ def calls(tmp_path_factory):
     def of(name):
         if name not in known:
             path = trying_models.record(MODELS[name], folder / f"{name}.json")
-            known[name] = recorded.find(Tables(read(path, strides=True)))
+            known[name] = recorded.load_calls(Tables(read(path, strides=True)))
         return known[name]
 
     return of
@@ -87,7 +87,7 @@ def test_nearly_all_of_a_step_can_be_run_again_and_the_rest_has_its_reason(calls
     """By the number of operators, not by their time: a machine that others use may stop any of them for long."""
     found = calls(name)
     is_torch = np.array([each.startswith("aten::") for each in found.names()])
-    chosen = cut(replace(found, own=is_torch.astype(np.int64)))
+    chosen = select_calls(replace(found, own=is_torch.astype(np.int64)))
     assert chosen.covered >= 0.99
     left = {each.name: each.reason for each in chosen.left}
     operators = {each: reason for each, reason in left.items() if each.startswith("aten::")}
@@ -106,7 +106,7 @@ def test_all_that_can_be_run_runs_and_gives_what_the_training_got(calls, name):
     with Witness() as witness:
         trying_models.step(optimizer, loss)
     checked = 0
-    for group in cut(calls(name)).groups:
+    for group in select_calls(calls(name)).groups:
         call = inputs.build(group.signature, CPU)
         call()
         # what autograd gave, with the same sizes, types and plain arguments: one level below where Python calls
@@ -198,7 +198,7 @@ def test_results_count_for_the_memory_that_is_needed():
 def test_what_the_first_call_of_all_calls_is_a_part_of_it(tmp_path):
     given = {"Input_Dims": [[4, 4]] * 2, "Input_type": ["float"] * 2, "Concrete_Inputs": ["", ""]}
     outer, inner = testing.op("aten::matmul", 0, 90, **given), testing.op("aten::mm", 10, 80, **given)
-    found = cut(recorded.find(Tables(read(testing.write_trace(tmp_path / "t.json", [outer, inner])))))
+    found = select_calls(recorded.load_calls(Tables(read(testing.write_trace(tmp_path / "t.json", [outer, inner])))))
     assert [group.signature.name for group in found.groups] == ["aten::matmul"]
 
 
@@ -281,12 +281,12 @@ class Machine:
         self.now += seconds * math.exp(self._drift + self._fast * self._random.normal())
 
     def call(self, seconds):
-        return ready.Ready(lambda: self.work(seconds), ())
+        return ready.PreparedCall(lambda: self.work(seconds), ())
 
 
 def beside(machine, first, second, **limits):
     """Two calls timed in turn by a machine's clock."""
-    return timing.in_turn(timing.Blocks(first, machine.clock), timing.Blocks(second, machine.clock), **limits)
+    return timing.time_interleaved(timing.Blocks(first, machine.clock), timing.Blocks(second, machine.clock), **limits)
 
 
 def totals(done):
@@ -325,8 +325,10 @@ def test_slow_calls_are_timed_no_longer_than_they_may_and_nothing_is_said_of_the
 def test_a_variant_is_timed_for_half_of_what_it_is_given(monkeypatch, given_s, longest_s):
     """The other half goes into building it, and into holding results against each other."""
     limits = []
-    in_turn = timing.in_turn
-    monkeypatch.setattr(timing, "in_turn", lambda *calls, **given: limits.append(given) or in_turn(*calls, **given))
+    in_turn = timing.time_interleaved
+    monkeypatch.setattr(
+        timing, "time_interleaved", lambda *calls, **given: limits.append(given) or in_turn(*calls, **given)
+    )
     machine = Machine()
     with Costs(machine, bytes_and_layout):
         wish = bench.TrialOptions(device=CPU, clock=machine.clock, variants=("bf16",))
@@ -348,7 +350,7 @@ def test_a_drift_of_the_machine_favours_nobody():
     def work():
         machine.now += 1e-3 * (1 + machine.now)  # every call is slower than the one before
 
-    both = [ready.Ready(work, ()), ready.Ready(work, ())]
+    both = [ready.PreparedCall(work, ()), ready.PreparedCall(work, ())]
     found = beside(machine, *both)
     assert found.outcome == "same"
     assert found.ratio == pytest.approx(1, abs=1e-3)
@@ -363,7 +365,7 @@ def test_a_block_is_a_millisecond_or_more_and_inputs_that_change_begin_anew():
         seen.append(float(values[0]))
         machine.work(1e-6)
 
-    blocks = timing.Blocks(ready.Ready(halve, (), written=(values,)), machine.clock)
+    blocks = timing.Blocks(ready.PreparedCall(halve, (), written=(values,)), machine.clock)
     assert blocks.number * 1e-6 >= 1e-3
     assert blocks.seconds() == pytest.approx(1e-6)
     assert min(seen) >= 0.5**256
@@ -372,7 +374,7 @@ def test_a_block_is_a_millisecond_or_more_and_inputs_that_change_begin_anew():
 
 def test_a_clock_that_stands_still_is_refused_before_calls_without_number_are_made():
     """It took 20 GB of memory for the pieces of what changes its inputs."""
-    calls = ready.Ready(int, (), written=(torch.ones(3),))
+    calls = ready.PreparedCall(int, (), written=(torch.ones(3),))
     with pytest.raises(OptionError, match="clock must advance"):
         timing.Blocks(calls, lambda: 0.0)
 
@@ -452,7 +454,7 @@ def test_what_takes_another_time_alone_than_it_took_in_the_training_saves_a_rang
     assert any(said in line for line in written.sentences(done)), written.sentences(done)
     assert any("Their savings are ranges" in line for line in written.sentences(done)) != is_sure
     assert (written.table(done)["saved_ms"][0] is None) != is_sure
-    (shown,) = (one for one in written.of_findings(done) if one.rule == "float32-products")
+    (shown,) = (one for one in written.advice_results(done) if one.rule == "float32-products")
     assert (shown.saved_ms, shown.most.saved_ms if shown.most else shown.saved_ms) == pytest.approx(saved)
 
 
@@ -489,7 +491,7 @@ def test_what_earlier_trials_said_of_other_findings_is_kept(tmp_path):
 
     publish_json(tmp_path / TRIED, TriedFile(format=TRIED_FORMAT, measured=[told("other"), told("float32-products")]))
     done = run_with(bytes_and_layout, offer((MM, 3.2, 10)), variants=("bf16",))
-    assert written.keep(done, tmp_path)
+    assert written.save_advice(done, tmp_path)
     found = [(each.rule, each.variant) for each in read_tried(tmp_path / TRIED)]
     assert found == [("other", "x"), ("float32-products", "bf16")]
 
@@ -552,7 +554,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_variant_gives_the_same_result_as_nearly_as_it_promises(name):
     variant = BY_NAME[name]
-    with safe.restored():
+    with safe.preserve_state():
         torch.set_num_threads(2)
         call = inputs.build(CASES[name], CPU)
         assert variant.suits(call) or name == "fp16"
@@ -583,9 +585,9 @@ def test_what_needs_a_device_is_no_variant_of_a_call_on_a_cpu():
 
 
 def test_the_variant_of_threads_runs_with_another_number_of_them_and_no_longer():
-    with safe.restored():
+    with safe.preserve_state():
         torch.set_num_threads(2)
-        call = ready.Ready(torch.get_num_threads, ())
+        call = ready.PreparedCall(torch.get_num_threads, ())
         assert (call(), BY_NAME["threads"].changed(call)(), torch.get_num_threads()) == (2, 1, 2)
 
 
@@ -593,9 +595,9 @@ def test_the_variant_of_threads_runs_with_another_number_of_them_and_no_longer()
 def test_a_call_of_one_thread_is_tried_with_all_processors_where_there_are_several(monkeypatch, cores, wanted):
     """Its own setting counts, and not how many this process has."""
     monkeypatch.setattr(variants.Circumstances, "current", lambda: Circumstances(cores=cores))
-    with safe.restored():
+    with safe.preserve_state():
         torch.set_num_threads(2)
-        call = ready.Ready(torch.get_num_threads, (), setting=lambda: safe.switched({safe.THREADS: 1}))
+        call = ready.PreparedCall(torch.get_num_threads, (), setting=lambda: safe.override_flags({safe.THREADS: 1}))
         changed = BY_NAME["threads"].changed(call)
         assert (changed and changed()) == wanted
 
@@ -637,7 +639,7 @@ def test_a_machine_without_a_compiler_is_told_so_and_no_other(monkeypatch, cause
 
 
 def test_onednn_is_tried_where_the_training_had_it_off():
-    with safe.restored(), safe.as_recorded(Circumstances(onednn=False)):
+    with safe.preserve_state(), safe.recorded_settings(Circumstances(onednn=False)):
         call = built("conv2d", *CONV.arguments)
         assert BY_NAME["no-onednn"].changed(call) is None
         changed = BY_NAME["onednn"].changed(call)
@@ -653,7 +655,7 @@ def test_onednn_is_tried_where_the_training_had_it_off():
 @pytest.mark.parametrize("name", ["resnet", "gpt"])
 def test_an_update_is_made_again_with_the_parameters_of_the_training(calls, name):
     optimizer, _ = MODELS[name]()
-    (group,) = (each for each in cut(calls(name)).groups if isinstance(each.signature, Update))
+    (group,) = (each for each in select_calls(calls(name)).groups if isinstance(each.signature, Update))
     update = group.signature
     assert (update.optimizer, update.implementation, group.calls) == (type(optimizer).__name__, "for-loop", 1)
     shapes = Counter(tuple(each.shape) for group in optimizer.param_groups for each in group["params"])
@@ -692,7 +694,7 @@ def recorded_updates(path, parameters, step):
                 each.grad = None
             profiler.step()
     profiler.export_chrome_trace(str(path))
-    groups = cut(recorded.find(Tables(read(path, strides=True)))).groups
+    groups = select_calls(recorded.load_calls(Tables(read(path, strides=True)))).groups
     return [group.signature for group in groups if isinstance(group.signature, Update)]
 
 
@@ -796,7 +798,7 @@ def test_a_device_that_is_not_here_is_refused_with_the_way_out(monkeypatch):
 
     monkeypatch.setattr(safe.torch, "empty", absent)
     with pytest.raises(OptionError) as refused:
-        safe.device_of(None, on_device=True)
+        safe.select_device(None, on_device=True)
     assert str(refused.value) == (
         "the recorded device 'cuda' is not available: No CUDA GPUs are available. "
         "--device cpu runs the operators on this CPU, with little meaning for the device"
@@ -804,13 +806,13 @@ def test_a_device_that_is_not_here_is_refused_with_the_way_out(monkeypatch):
     with pytest.raises(
         OptionError, match=r"^device 'cuda:1' is not available: No CUDA GPUs are available\. Use --device cpu$"
     ):
-        safe.device_of("cuda:1", on_device=True)
+        safe.select_device("cuda:1", on_device=True)
     with pytest.raises(
         OptionError, match=r"^device must be a device of torch, for example cpu or cuda:1, got 'nowhere'$"
     ):
-        safe.device_of("nowhere", on_device=True)
+        safe.select_device("nowhere", on_device=True)
     with pytest.raises(OptionError, match=r"^device 'meta' computes nothing .* Use --device cpu$"):
-        safe.device_of("meta", on_device=False)
+        safe.select_device("meta", on_device=False)
 
 
 @pytest.mark.parametrize(
@@ -830,14 +832,14 @@ def test_what_torch_says_of_a_device_is_cut_after_its_first_sentence(monkeypatch
 
     monkeypatch.setattr(safe.torch, "empty", absent)
     with pytest.raises(OptionError, match=re.escape(f"device 'cuda' is not available: {short}. Use --device cpu")):
-        safe.device_of("cuda", on_device=False)
+        safe.select_device("cuda", on_device=False)
 
 
 def test_a_variant_or_a_finding_that_there_is_not_is_refused_with_those_that_there_are():
     with pytest.raises(OptionError, match=r"channels_last.*got 'nhwc'"):
-        variants.chosen(["nhwc"])
+        variants.select_variants(["nhwc"])
     with pytest.raises(OptionError, match=r"optimizer-loop.*got 'host-bound'"):
-        variants.advised("host-bound")
+        variants.advice_for("host-bound")
 
 
 # --- what comes of it ---
@@ -849,7 +851,7 @@ def test_what_is_measured_belongs_to_the_finding_whose_advice_it_is():
 
     double = signature("mm", tensor(64, 64, kind="double"), tensor(64, 64, kind="double"))
     done = run_with(cost, offer((double, 64 * 64 * 16 * RATE * 1e3, 100)), variants=("float32",))
-    (found,) = written.of_findings(done)
+    (found,) = written.advice_results(done)
     assert (found.rule, found.variant, found.operators) == ("float64-products", "float32", 1)
     assert found.times == pytest.approx(2)
     assert found.saved_ms == pytest.approx(0.5 * 100 * 64 * 64 * 16 * RATE * 1e3)

@@ -198,5 +198,5 @@ def test_a_child_that_dies_leaves_no_core_on_the_disk():
 
 @trial.contextlib.contextmanager
 def limits():
-    bench.safe.bind(1.0, CPU)
+    bench.safe.limit_memory(1.0, CPU)
     yield lambda: resource.getrlimit(resource.RLIMIT_CORE)

@@ -19,7 +19,7 @@ from perfhooks.run.circumstances import Circumstances
 from perfhooks.trace import read
 from perfhooks.trace.window import Tables
 from perfhooks.trials import bench, recorded, safe, trial, variants
-from perfhooks.trials.cut import cut
+from perfhooks.trials.cut import select_calls
 
 pytestmark = pytest.mark.process
 
@@ -43,7 +43,7 @@ def convolution(*, mended):
     step = stepping(model.parameters(), lambda: model(torch.ones(2, 16, 80, 80)).square().mean())
 
     def switched():
-        with safe.switched({safe.ONEDNN: mended}):
+        with safe.override_flags({safe.ONEDNN: mended}):
             step()
 
     return switched
@@ -106,10 +106,10 @@ def test_the_estimate_of_a_rule_is_a_fifth_to_twice_of_what_its_advice_gives(rul
     (found,) = (each for each in findings.find(Capture(circumstances=said), trace) if each.rule == rule)
     # what was recorded is by the clock on the wall, which a busy machine moves on as it likes
     monkeypatch.setattr(trial, "COMPARABLE", (0.0, 1e9))
-    calls = recorded.find(Tables(trace))
-    way = variants.advised(rule)
+    calls = recorded.load_calls(Tables(trace))
+    way = variants.advice_for(rule)
     wish = bench.TrialOptions(device=torch.device("cpu"), variants=way.variants[:1], clock=time.thread_time)
-    done = trial.run(cut(calls, re.compile(way.operators).fullmatch), calls.step_ms, wish, said)
+    done = trial.run(select_calls(calls, re.compile(way.operators).fullmatch), calls.step_ms, wish, said)
     # also where one is not decided in time: that is for people
     saved = sum(row.group.step_ms * (1 - each.timing.ratio) for row in done.rows for each in row.tried)
     estimate, measured = found.gain_percent / 100, saved / done.step_ms
@@ -133,7 +133,7 @@ def test_a_call_takes_the_device_as_long_as_all_that_what_it_calls_launches(tmp_
         testing.launch(2, 860 * us, 870 * us),
         testing.kernel(2, 900 * us, 950 * us, external=8),
     ]
-    found = recorded.find(Tables(read(testing.write_trace(tmp_path / "t.json", events), strides=True)))
+    found = recorded.load_calls(Tables(read(testing.write_trace(tmp_path / "t.json", events), strides=True)))
     spent_us = dict(zip(found.names(), (found.total / us).tolist(), strict=True))
     assert {name: spent_us[name] for name in spent_us if "aten" in name} == {
         "aten::linear": 500,
@@ -154,7 +154,7 @@ def test_what_the_recorder_added_is_no_time_of_an_update(tmp_path):
     spent_ms = {
         known: dict(zip(found.names(), (found.total / 1e6).tolist(), strict=True)) | {"step": found.step_ms}
         for known in (None, 6.0, 20.0)
-        for found in [recorded.find(tables, known)]
+        for found in [recorded.load_calls(tables, known)]
     }
     names = ("ProfilerStep#3", "Optimizer.step#Adam.step", "aten::add_", "aten::mul", "step")
     assert [spent_ms[None][each] for each in names] == pytest.approx([10, 9, 0.8, 0.7, 10])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from perfhooks.run.circumstances import Circumstances
-    from perfhooks.trials.ready import Ready
+    from perfhooks.trials.ready import PreparedCall
     from perfhooks.trials.recorded import Signature, Update
     from perfhooks.trials.timing import Clock, Timing
     from perfhooks.trials.variants import Variant
@@ -37,7 +37,7 @@ SHORTEST_S: Final = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class VariantResult:
     """The measurement of one variant of one operator."""
 
     variant: str
@@ -50,7 +50,7 @@ class Tried:
     """Reason why the variant failed."""
 
 
-class Alone(NamedTuple):
+class CallTiming(NamedTuple):
     """The measurement of a recorded call without variants."""
 
     ms: float | None = None
@@ -85,13 +85,13 @@ class TrialOptions:
         if not self.seconds > 0:
             raise OptionError(f"seconds must be a number above 0, got {self.seconds:g}")
 
-    def of(self, call: Ready) -> list[Variant]:
-        """Return the variants of a call: the selected ones, else those that suit it."""
-        return [variant for variant in variants.chosen(self.variants) if self.variants or variant.suits(call)]
+    def of(self, call: PreparedCall) -> list[Variant]:
+        """Return the variants of a call: the selected ones, else all that suit it."""
+        return [variant for variant in variants.select_variants(self.variants) if self.variants or variant.suits(call)]
 
 
 @contextmanager
-def answering(
+def open_bench(
     signatures: Sequence[Signature | Update], options: TrialOptions, circumstances: Circumstances
 ) -> Iterator[Callable[..., Any]]:
     """Run a `Bench` in a child process.
@@ -99,8 +99,8 @@ def answering(
     Yields:
         A function that calls a method of the bench by its name.
     """
-    with safe.as_recorded(circumstances):
-        safe.bind(options.memory, options.device)
+    with safe.recorded_settings(circumstances):
+        safe.limit_memory(options.memory, options.device)
         bench = Bench(signatures, options)
         yield lambda method, *arguments: getattr(bench, method)(*arguments)
 
@@ -116,34 +116,34 @@ class Bench:
     def __init__(self, signatures: Sequence[Signature | Update], options: TrialOptions) -> None:
         self._signatures = signatures
         self._options = options
-        self._current: tuple[int, Ready] | None = None
+        self._current: tuple[int, PreparedCall] | None = None
         self._original: Blocks | None = None
 
-    def alone(self, index: int, seconds: float) -> Alone | None:
+    def alone(self, index: int, seconds: float) -> CallTiming | None:
         """Measure a call without variants. Return None if no variant suits it."""
         try:
             names = tuple(variant.name for variant in self._options.of(self._call(index)))
-            return Alone(ms=1e3 * self._seconds(index, seconds), variants=names) if names else None
+            return CallTiming(ms=1e3 * self._seconds(index, seconds), variants=names) if names else None
         except Exception as error:  # noqa: BLE001 -- operators raise any exception
-            return Alone(problem=self._problem(error))
+            return CallTiming(problem=self._problem(error))
 
-    def tried(self, index: int, variant_index: int, seconds: float) -> Tried | None:
+    def tried(self, index: int, variant_index: int, seconds: float) -> VariantResult | None:
         """Compare a call with a variant. Return None if the variant is equal to the call or impossible."""
         variant = self._options.of(self._call(index))[variant_index]
         try:
             return self._tried(index, variant, seconds)
         except Exception as error:  # noqa: BLE001 -- operators raise any exception
-            return Tried(variant=variant.name, problem=self._problem(error))
+            return VariantResult(variant=variant.name, problem=self._problem(error))
         finally:
             gc.collect(0)
 
-    def _call(self, index: int) -> Ready:
+    def _call(self, index: int) -> PreparedCall:
         if self._current is None or self._current[0] != index:
             self._current = self._original = None  # frees memory for the next call
             self._current = index, self._build(self._signatures[index])
         return self._current[1]
 
-    def _build(self, signature: Signature | Update) -> Ready:
+    def _build(self, signature: Signature | Update) -> PreparedCall:
         inputs.check_memory(signature, self._options.memory * safe.GIB)
         return inputs.build(signature, self._options.device)
 
@@ -160,7 +160,7 @@ class Bench:
             samples.append(blocks.seconds())
         return median(samples)
 
-    def _tried(self, index: int, variant: Variant, seconds: float) -> Tried | None:
+    def _tried(self, index: int, variant: Variant, seconds: float) -> VariantResult | None:
         call = self._call(index)
         if (changed := variant.changed(call)) is None:
             return None
@@ -168,11 +168,13 @@ class Bench:
         limit = min(max(seconds / 2, SHORTEST_S), timing.LONGEST_S)
         deviation = difference(call, changed)
         blocks = Blocks(changed, self._options.clock)
-        timing_result = timing.in_turn(self._blocks(index), blocks, seconds=min(timing.SECONDS, limit), longest=limit)
+        timing_result = timing.time_interleaved(
+            self._blocks(index), blocks, seconds=min(timing.SECONDS, limit), longest=limit
+        )
         is_wrong = deviation is not None and deviation > variant.tolerance
-        return Tried(variant=variant.name, timing=timing_result, difference=deviation, is_wrong=is_wrong)
+        return VariantResult(variant=variant.name, timing=timing_result, difference=deviation, is_wrong=is_wrong)
 
     def _problem(self, error: Exception) -> str:
-        if isinstance(error, UnmatchedError) or not safe.is_of_memory(error):
+        if isinstance(error, UnmatchedError) or not safe.is_out_of_memory(error):
             return said(error)[:_LONGEST]
         return f"needs more memory than the limit of {self._options.memory:.3g} GiB (--memory)"

@@ -57,7 +57,7 @@ class SkippedOperators:
 
 @dataclass(frozen=True)
 class OperatorSelection:
-    """The operators of a recording, divided into those that can run again and the skipped ones."""
+    """The operators of a recording: groups that can run again, and skipped operators."""
 
     groups: tuple[Group, ...]
     """Groups by time per step, the costliest first."""
@@ -66,12 +66,12 @@ class OperatorSelection:
     """Share of the groups in the time of all operators and of autograd between them."""
 
 
-def cut(calls: CountedCalls, wanted: Callable[[str], object] | None = None) -> OperatorSelection:
+def select_calls(calls: CountedCalls, is_selected: Callable[[str], object] | None = None) -> OperatorSelection:
     """Select the outermost calls that can run again.
 
     Args:
         calls: The calls of a window.
-        wanted: Filter on operator names. The outermost calls that match are selected, even inside other operators.
+        is_selected: Filter on operator names. The outermost calls that match are selected, even inside other operators.
     """
     signatures, names, is_operator = calls.signatures(), calls.names(), calls.is_operator
     updates = dict(_updates(calls, signatures, names))
@@ -82,7 +82,7 @@ def cut(calls: CountedCalls, wanted: Callable[[str], object] | None = None) -> O
     for index, parent in enumerate(calls.parent.tolist()):
         if parent >= 0 and is_inside[parent]:
             is_inside[index] = True
-        elif (wanted is None or wanted(names[index])) and (index in updates or is_operator[index]):
+        elif (is_selected is None or is_selected(names[index])) and (index in updates or is_operator[index]):
             call = updates.get(index) or signatures[index]
             if isinstance(call, Signature) and (reason := reason_of(call)) is not None:
                 skipped[call.name, reason] += int(calls.own[index])

@@ -11,7 +11,7 @@ import torch
 
 from perfhooks.trace.names import operators
 from perfhooks.trials import schemas
-from perfhooks.trials.ready import Ready, extent, tensors
+from perfhooks.trials.ready import PreparedCall, extent, tensors
 from perfhooks.trials.recorded import Argument, Update
 from perfhooks.trials.safe import GIB
 from perfhooks.trials.schemas import DTYPES, UnmatchedError
@@ -41,7 +41,7 @@ _FEW: Final = 2
 """Exclusive limit of integers that are valid for any argument."""
 
 
-def learn_sizes() -> None:
+def import_shape_functions() -> None:
     """Import torch's shape computation, which takes two seconds, before this process is forked."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # torch warns about devices and compilers that are not used here
@@ -86,7 +86,7 @@ def _bytes(argument: Argument) -> int:
     return itemsize * sum(extent(*layout) for layout in argument.tensors)
 
 
-def build(again: Signature | Update, device: str | torch.device) -> Ready:
+def build(again: Signature | Update, device: str | torch.device) -> PreparedCall:
     """Make a recorded call or update ready to run.
 
     Args:
@@ -99,11 +99,11 @@ def build(again: Signature | Update, device: str | torch.device) -> Ready:
     if isinstance(again, Update):
         return _update(again, [_parameter(*parameter, device) for parameter in again.parameters], again.implementation)
     operator, arguments = schemas.overload(again)
-    formal = schemas.formal(operator)
+    formal = schemas.schema_arguments(operator)
     values = {argument.name: _value_of(argument, arguments, again.name, torch.device(device)) for argument in formal}
     # attention is tagged as random, even without dropout
     draws = torch.Tag.nondeterministic_seeded in operator.tags and arguments.get("dropout_p") != 0
-    return Ready(
+    return PreparedCall(
         operator,
         tuple(values[argument.name] for argument in formal if not argument.kwarg_only),
         {argument.name: values[argument.name] for argument in formal if argument.kwarg_only},
@@ -137,14 +137,14 @@ def _dtype(value: Argument, name: str, arguments: Mapping[str, Any]) -> torch.dt
     return torch.int64 if name == "indices" else next((DTYPES[other.type] for other in other_tensors), torch.float32)
 
 
-def _fill(tensor: torch.Tensor, operator: str, name: str, given: Mapping[str, Any], place: int) -> None:
+def _fill(tensor: torch.Tensor, operator: str, name: str, arguments: Mapping[str, Any], place: int) -> None:
     """Fill a tensor with values that are valid for an operator, for example indices within range, or probabilities.
 
     Args:
         tensor: The tensor to fill.
         operator: Name of the operator, without namespace and suffix.
         name: Name of the argument in the schema.
-        given: All arguments of the call by name: `Argument` for tensors, else values.
+        arguments: All arguments of the call by name: `Argument` for tensors, else values.
         place: Index of the tensor in a list.
     """
     if operator in _PROBABILITIES:
@@ -159,30 +159,30 @@ def _fill(tensor: torch.Tensor, operator: str, name: str, given: Mapping[str, An
         drawn = tensor.dtype if tensor.is_complex() or tensor.dtype == torch.float64 else torch.float32
         tensor.copy_(torch.randn(tensor.shape, dtype=drawn, device=tensor.device))
     else:
-        tensor.random_(0, _limit(name, given, place))
+        tensor.random_(0, _limit(name, arguments, place))
 
 
-def _limit(name: str, given: Mapping[str, Any], place: int) -> int:
+def _limit(name: str, arguments: Mapping[str, Any], place: int) -> int:
     """Return the exclusive limit of the integers of an argument."""
-    if isinstance(weights := given.get("num_weights", given.get("num_classes")), int) and weights > 0:
+    if isinstance(weights := arguments.get("num_weights", arguments.get("num_classes")), int) and weights > 0:
         return weights
-    source = next((given[name] for name in ("weight", "self", "input") if _has_sizes(given.get(name))), None)
-    if source is None or given.get(name) is source:
+    source = next((arguments[name] for name in ("weight", "self", "input") if _has_sizes(arguments.get(name))), None)
+    if source is None or arguments.get(name) is source:
         return _FEW
     sizes = source.dims
     if name == "target":
         limit = sizes[1] if len(sizes) > 1 else sizes[0]
-    elif isinstance(dim := given.get("dim"), int) and -len(sizes) <= dim < len(sizes):
+    elif isinstance(dim := arguments.get("dim"), int) and -len(sizes) <= dim < len(sizes):
         limit = sizes[dim]
-    elif "kernel_size" in given:  # positions in an image
+    elif "kernel_size" in arguments:  # positions in an image
         limit = math.prod(sizes[2:])
     else:
         limit = sizes[place] if place < len(sizes) else sizes[0]
     return max(int(limit), 1)
 
 
-def _has_sizes(given: object) -> bool:
-    return isinstance(given, Argument) and given.is_tensor and bool(given.dims)
+def _has_sizes(value: object) -> bool:
+    return isinstance(value, Argument) and value.is_tensor and bool(value.dims)
 
 
 def _parameter(kind: str, dims: tuple[int, ...], device: str | torch.device) -> torch.Tensor:
@@ -193,7 +193,7 @@ def _parameter(kind: str, dims: tuple[int, ...], device: str | torch.device) -> 
 
 def _update(
     update: Update, parameters: list[torch.Tensor], implementation: str, state: dict[Any, Any] | None = None
-) -> Ready:
+) -> PreparedCall:
     """Make an update of parameters by one implementation of an optimizer ready to run."""
     options = {
         **dict(update.options),
@@ -208,7 +208,7 @@ def _update(
     if state:  # for example momentum
         optimizer.load_state_dict(optimizer.state_dict() | {"state": copy.deepcopy(state)})
 
-    def remade(new_implementation: str) -> Ready | None:
+    def remade(new_implementation: str) -> PreparedCall | None:
         # a deep copy of a leaf includes its gradient
         copies = copy.deepcopy(parameters)
         return (
@@ -218,4 +218,4 @@ def _update(
         )
 
     written = tuple(parameter.detach() for parameter in parameters)
-    return Ready(optimizer.step, (), {}, written, update.name, remade=remade)
+    return PreparedCall(optimizer.step, (), {}, written, update.name, remade=remade)

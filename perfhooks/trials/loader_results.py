@@ -40,7 +40,7 @@ class LoaderSetting(msgspec.Struct, frozen=True):
         return f"num_workers={self.workers}{ahead}{', pin_memory=True' if self.pinned else ''}"
 
 
-class TriedLoader(msgspec.Struct, frozen=True, kw_only=True):
+class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
     """The measurements of one setting."""
 
     setting: LoaderSetting
@@ -81,7 +81,7 @@ class TriedLoader(msgspec.Struct, frozen=True, kw_only=True):
         worker_s = self.seconds * max(self.setting.workers, 1)
         return 100 * max(1 - (self.processor_s + (self.queued_s or 0.0)) / worker_s, 0.0)
 
-    def is_usual(self, ahead: int, own: TriedLoader | None) -> bool:
+    def is_usual(self, ahead: int, own: LoaderResult | None) -> bool:
         """Return whether only the number of workers differs from the training's own setting."""
         return self.setting.ahead == ahead and (own is None or self.setting.pinned == own.setting.pinned)
 
@@ -96,7 +96,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """Description of the loader: its class, data set and batch size."""
-    tried: tuple[TriedLoader, ...] = ()
+    tried: tuple[LoaderResult, ...] = ()
     cores: int | None = None
     """Number of CPUs available to this process, shared by all ranks on the node."""
     ranks: int = 1
@@ -133,7 +133,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         """Return one row per setting.
 
         ``batches_per_s`` is the median over all blocks. ``planned`` is the rate that is expected from the cost of one
-        worker on idle CPUs. ``processors`` is the average number of CPUs in use by the workers. ``waited_percent`` is
+        worker on idle CPUs. ``processors`` counts the CPUs in use by the workers, on average. ``waited_percent`` is
         the percentage of worker time without computation and without run-queue wait. ``verdict`` compares the setting
         with the setting of half the workers, or with its base setting.
         """
@@ -190,12 +190,12 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
             yield "Interrupted: fewer blocks were measured than planned."
 
     @property
-    def own(self) -> TriedLoader | None:
+    def own(self) -> LoaderResult | None:
         """The training's own setting; None if it could not be measured."""
         return next((loader for loader in self.tried if loader.is_own and loader.batches), None)
 
     @property
-    def best(self) -> TriedLoader | None:
+    def best(self) -> LoaderResult | None:
         """The setting with the fewest workers whose rate is close to the highest; None if no setting could be measured.
 
         A setting with more prefetched batches or pinned memory is eligible only if it is certainly faster.
@@ -212,7 +212,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
             default=None,
         )
 
-    def _best(self, best: TriedLoader) -> str:
+    def _best(self, best: LoaderResult) -> str:
         own = self.own
         text = f"{best.setting} supplies {best.rate:.3g} batches per second"
         if own is not None and own.setting != best.setting:
@@ -239,7 +239,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
                 "On an idle machine the rates are higher."
             )
 
-    def _passes(self, best: TriedLoader) -> Iterator[str]:
+    def _passes(self, best: LoaderResult) -> Iterator[str]:
         if self.keeps_workers or best.first_s is None or best.again_s is None:
             return
         if best.first_s - best.again_s > _COSTLY_S:

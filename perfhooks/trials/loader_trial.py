@@ -31,7 +31,7 @@ from perfhooks.core.guard import cause_of
 from perfhooks.core.statistics import LEAST_STEPS
 from perfhooks.core.thread_time import CountedThread
 from perfhooks.run.circumstances import Circumstances, Loader
-from perfhooks.trials.loader_results import LoaderSetting, LoaderTrial, TriedLoader
+from perfhooks.trials.loader_results import LoaderResult, LoaderSetting, LoaderTrial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -195,11 +195,11 @@ class _Runner:
         """Batches per second of each block."""
         return [batches / block.wall_s for batches, block in zip(self.made, self.blocks, strict=True)]
 
-    def result(self, other: _Runner | None) -> TriedLoader:
+    def result(self, other: _Runner | None) -> LoaderResult:
         wall_s, cpu_s, queued_s = (
             (sum(column) for column in zip(*self.blocks, strict=True)) if self.blocks else (0, 0, 0)
         )
-        return TriedLoader(
+        return LoaderResult(
             setting=self.setting,
             is_own=self.is_own,
             problem=self.problem,
@@ -211,7 +211,7 @@ class _Runner:
             first_s=self.first_s,
             again_s=self.again_s,
             rates=tuple(self.rates),
-            verdict=None if other is None else beside(self.rates, other.rates),
+            verdict=None if other is None else compare_rates(self.rates, other.rates),
         )
 
     @property
@@ -219,7 +219,7 @@ class _Runner:
         return any(block.processor_s for block in self.blocks)
 
 
-def beside(rates: Sequence[float], others: Sequence[float]) -> Outcome:
+def compare_rates(rates: Sequence[float], others: Sequence[float]) -> Outcome:
     """Compare the batch rates of two settings that were measured in interleaved blocks.
 
     Args:
@@ -265,13 +265,13 @@ def try_loader(loader: Any, *, seconds: float = SECONDS) -> LoaderTrial:
 class _RecordedFailure(contextlib.AbstractContextManager[None]):
     """Records an exception of the data set as the result of a setting."""
 
-    def __init__(self, failed: list[TriedLoader], setting: LoaderSetting, *, is_own: bool) -> None:
+    def __init__(self, failed: list[LoaderResult], setting: LoaderSetting, *, is_own: bool) -> None:
         self._failed, self._setting, self._is_own = failed, setting, is_own
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, Exception):
             return False
-        self._failed.append(TriedLoader(setting=self._setting, is_own=self._is_own, problem=_problem_of(error)))
+        self._failed.append(LoaderResult(setting=self._setting, is_own=self._is_own, problem=_problem_of(error)))
         return True
 
 
@@ -287,7 +287,7 @@ class _Trial:
         self._runners: dict[LoaderSetting, _Runner] = {}
         self._baselines: dict[LoaderSetting, LoaderSetting] = {}
         """Baseline of each setting."""
-        self._failed: list[TriedLoader] = []
+        self._failed: list[LoaderResult] = []
         self._here = Circumstances.current()
 
     def _setting(self, workers: int, ahead: int | None = None, *, pinned: bool | None = None) -> LoaderSetting:
@@ -370,7 +370,7 @@ class _Trial:
     @property
     def _is_decided(self) -> bool:
         return all(
-            beside(runner.rates, self._runners[self._baselines[setting]].rates) != "undecided"
+            compare_rates(runner.rates, self._runners[self._baselines[setting]].rates) != "undecided"
             for setting, runner in self._runners.items()
             if setting in self._baselines and self._baselines[setting] in self._runners
         )
@@ -406,7 +406,7 @@ class _Trial:
             if self._is_over:
                 break
 
-    def _results(self) -> Iterator[TriedLoader]:
+    def _results(self) -> Iterator[LoaderResult]:
         for setting, runner in self._runners.items():
             if runner.made:
                 baseline = self._baselines.get(setting)
@@ -418,7 +418,7 @@ def _with_planned_rates(trial: LoaderTrial) -> LoaderTrial:
     if cost is None:
         return trial
 
-    def with_rate(loader: TriedLoader) -> TriedLoader:
+    def with_rate(loader: LoaderResult) -> LoaderResult:
         if not loader.setting.workers or loader.problem:
             return loader
         return msgspec.structs.replace(loader, planned=cost.rate(loader.setting.workers, cores))

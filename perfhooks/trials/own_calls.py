@@ -24,9 +24,9 @@ from perfhooks.core.statistics import level
 from perfhooks.run.publishing import publish
 from perfhooks.run.reading import read_format
 from perfhooks.trials import timing
-from perfhooks.trials.ready import Ready, difference, tensors
-from perfhooks.trials.safe import THREADS, restored, switched
-from perfhooks.trials.statement import function_of
+from perfhooks.trials.ready import PreparedCall, difference, tensors
+from perfhooks.trials.safe import THREADS, override_flags, preserve_state
+from perfhooks.trials.statement import compile_statement
 
 if TYPE_CHECKING:
     import os
@@ -249,13 +249,13 @@ def compare_calls(
     sets = {sub_label or _shapes([args, kwargs]): (args, kwargs or {})} if inputs is None else _sets(inputs)
     limits = {"seconds": seconds, "tolerance": tolerance}
     rows: list[TimedCall] = []
-    with restored():
+    with preserve_state():
         for name, arguments in sets.items():
             ready = {
                 call_name: _ready(call_name, call, arguments, setup, globals or {}) for call_name, call in calls.items()
             }
             for number in _threads(threads):
-                with switched({THREADS: number}):
+                with override_flags({THREADS: number}):
                     rows += _measure(ready, {"sub_label": name, "threads": number}, limits, clock)
     return CallComparison(
         rows=tuple(rows),
@@ -303,23 +303,25 @@ def _threads(threads: int | Sequence[int] | None) -> list[int]:
     return numbers
 
 
-def _ready(name: str, call: Call, arguments: _Given, setup: str, names: Mapping[str, Any]) -> Ready:
+def _ready(name: str, call: Call, arguments: _Given, setup: str, names: Mapping[str, Any]) -> PreparedCall:
     args, kwargs = arguments
     if not isinstance(call, str):
-        return Ready(call, tuple(args), dict(kwargs), name=name, gradients=True)  # the user's code may need autograd
+        return PreparedCall(
+            call, tuple(args), dict(kwargs), name=name, gradients=True
+        )  # the user's code may need autograd
     if args:
         raise OptionError(f'a statement needs inputs by name ({{"x": x}}), but {name!r} got {len(args)} by position')
-    return Ready(function_of(call, setup, {**names, **kwargs}), (), name=name, gradients=True)
+    return PreparedCall(compile_statement(call, setup, {**names, **kwargs}), (), name=name, gradients=True)
 
 
 def _measure(
-    ready: Mapping[str, Ready], case: Mapping[str, Any], limits: Mapping[str, Any], clock: Clock | None
+    ready: Mapping[str, PreparedCall], case: Mapping[str, Any], limits: Mapping[str, Any], clock: Clock | None
 ) -> list[TimedCall]:
     """Measure each call with one set of inputs and one number of threads."""
     reference, *candidates = ready
     differences = {name: difference(ready[reference], ready[name]) for name in candidates}
     blocks = {name: timing.Blocks(call, clock) for name, call in ready.items()}
-    timings = {name: timing.in_turn(blocks[reference], blocks[name], **limits) for name in candidates}
+    timings = {name: timing.time_interleaved(blocks[reference], blocks[name], **limits) for name in candidates}
     reference_times = [seconds for timing_result in timings.values() for seconds in timing_result.a]
     if not candidates:  # a single call, for a later comparison
         reference_times = [blocks[reference].seconds() for _ in range(2 * timing.PAIRS)]

@@ -18,7 +18,7 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Ready:
+class PreparedCall:
     """A call that can be run any number of times."""
 
     operator: Callable[..., Any]
@@ -32,7 +32,7 @@ class Ready:
     """Context manager for each run, for example with flags of torch."""
     result: Callable[[Any], Any] = lambda given: given
     """Selects the part of the result that is compared."""
-    remade: Callable[[str], Ready | None] | None = None
+    remade: Callable[[str], PreparedCall | None] | None = None
     """Makes the same update with another implementation; only for updates by an optimizer."""
     gradients: bool = False
     """Whether autograd stays enabled, because the user's own code may need it."""
@@ -54,7 +54,7 @@ class Ready:
         """Yield all tensors among the arguments."""
         yield from tensors((self.arguments, self.keywords))
 
-    def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Ready:
+    def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> PreparedCall:
         """Return the same call with changed tensors.
 
         Arguments that were the same tensor stay the same tensor. Written tensors are always copied, so that the two
@@ -123,7 +123,7 @@ def extent(dims: Sequence[int], strides: Sequence[int] | None) -> int:
     return 0 if 0 in dims else 1 + sum((size - 1) * step for size, step in zip(dims, strides, strict=True))
 
 
-def difference(a: Ready, b: Ready) -> float | None:
+def difference(a: PreparedCall, b: PreparedCall) -> float | None:
     """Return the largest difference between the results of two calls, relative to the largest value of each tensor.
 
     Written tensors are restored.
@@ -145,7 +145,7 @@ def difference(a: Ready, b: Ready) -> float | None:
     return max((_relative_difference(*pair) for pair in zip(results_a, results_b, strict=True)), default=None)
 
 
-def _results(call: Ready) -> list[torch.Tensor]:
+def _results(call: PreparedCall) -> list[torch.Tensor]:
     """Return the results and the written tensors of a call, on the CPU."""
     torch.manual_seed(_SEED)
     with call.unwritten():

@@ -188,10 +188,10 @@ class _Costs(NamedTuple):
     step_ms: float
 
 
-def find(tables: Tables, unrecorded_ms: float | None = None, timed: Tables | None = None) -> CountedCalls:
+def load_calls(tables: Tables, unrecorded_ms: float | None = None, timed: Tables | None = None) -> CountedCalls:
     """Return the calls of a window.
 
-    If the unprofiled step time is known, host times are reduced by the overhead of the recorder. The overhead is spread
+    With an unprofiled step time, host times are reduced by the overhead of the recorder. The overhead is spread
     evenly over all recorded slices. Example: an update of hundreds of parameters consists of thousands of small
     operators. Recording doubles its time.
 

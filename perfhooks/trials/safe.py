@@ -65,7 +65,7 @@ _FLAGS: Final = (CUDNN, SEARCHING, *TF32, ONEDNN, THREADS, Flag(torch.backends.c
 
 
 @contextmanager
-def switched(values: Mapping[Flag, Any]) -> Iterator[None]:
+def override_flags(values: Mapping[Flag, Any]) -> Iterator[None]:
     """Set flags inside the context, and restore them afterwards."""
     before = {flag: flag.value for flag in values}
     try:
@@ -82,12 +82,12 @@ def _set(values: Mapping[Flag, Any]) -> None:
 
 
 @contextmanager
-def restored() -> Iterator[None]:
+def preserve_state() -> Iterator[None]:
     """Restore random numbers, flags and threads on exit, and free cached memory."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
         try:
-            with switched({flag: flag.value for flag in _FLAGS}):
+            with override_flags({flag: flag.value for flag in _FLAGS}):
                 yield
         finally:
             gc.collect()
@@ -101,15 +101,15 @@ def has_onednn() -> bool:
     return bool(backend.is_available())
 
 
-def as_recorded(training: Circumstances) -> AbstractContextManager[None]:
-    """Return a context with the libraries and threads of the training, as far as they are known."""
+def recorded_settings(training: Circumstances) -> AbstractContextManager[None]:
+    """Return a context with the recorded libraries and threads of the training."""
     limit = training.cores or training.threads or 0
     threads = training.threads if 0 < (training.threads or 0) <= limit else None
     flags = {ONEDNN: training.onednn if has_onednn() else None, CUDNN: training.cudnn, THREADS: threads}
-    return switched({flag: value for flag, value in flags.items() if value is not None})
+    return override_flags({flag: value for flag, value in flags.items() if value is not None})
 
 
-def bind(memory: float, device: torch.device) -> None:
+def limit_memory(memory: float, device: torch.device) -> None:
     """Limit the memory of this process, and disable core dumps.
 
     Args:
@@ -130,7 +130,7 @@ def bind(memory: float, device: torch.device) -> None:
         own.rlimit(psutil.RLIMIT_DATA, (int(min(limit, 1 << 62)), own.rlimit(psutil.RLIMIT_DATA)[1]))
 
 
-def is_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Return whether an exception means that memory is exhausted."""
     return isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
 
@@ -142,7 +142,7 @@ def free_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def device_of(name: str | None, *, on_device: bool) -> torch.device:
+def select_device(name: str | None, *, on_device: bool) -> torch.device:
     """Return the device for calls that were recorded on a device or on the host.
 
     Args:

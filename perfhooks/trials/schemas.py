@@ -81,7 +81,7 @@ def overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
     if packet is None or not hasattr(packet, "overloads"):
         return ()
     overloads = [getattr(packet, name) for name in packet.overloads()]
-    return tuple((operator, formal(operator)) for operator in overloads)
+    return tuple((operator, schema_arguments(operator)) for operator in overloads)
 
 
 def is_pure(operator: Any, parameters: tuple[Any, ...]) -> bool:
@@ -97,7 +97,7 @@ def is_pure(operator: Any, parameters: tuple[Any, ...]) -> bool:
     return is_computed and string_names <= _MODES and torch.Tag.inplace_view not in operator.tags
 
 
-def formal(operator: Any) -> tuple[Any, ...]:
+def schema_arguments(operator: Any) -> tuple[Any, ...]:
     """Return the arguments of an overload's schema."""
     return tuple(_schema(operator).arguments)
 

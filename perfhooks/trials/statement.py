@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _VALUE: Final = "return (\n{stmt}\n)"
 
 
-def function_of(stmt: str, setup: str, names: Mapping[str, Any]) -> Callable[[], Any]:
+def compile_statement(stmt: str, setup: str, names: Mapping[str, Any]) -> Callable[[], Any]:
     """Run the setup, and return a function that runs a statement.
 
         function_of("x @ y", "y = x.T", {"x": x})()  # the value of x @ y

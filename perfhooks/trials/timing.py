@@ -19,7 +19,7 @@ from perfhooks.core.statistics import LEAST_STEPS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from perfhooks.trials.ready import Ready
+    from perfhooks.trials.ready import PreparedCall
 
     Clock = Callable[[], float]
 
@@ -86,7 +86,7 @@ class Blocks:
             devices.
     """
 
-    def __init__(self, call: Ready, clock: Clock | None = None) -> None:
+    def __init__(self, call: PreparedCall, clock: Clock | None = None) -> None:
         self._call = call
         self._saved = [tensor.clone() for tensor in call.written]
         operate = functools.partial(call.operator, *call.arguments, **call.keywords)
@@ -117,7 +117,7 @@ class Blocks:
             return max(sum(map(self._timer.timeit, counts)), _TICK)
 
 
-def in_turn(
+def time_interleaved(
     a: Blocks, b: Blocks, *, seconds: float = SECONDS, longest: float = LONGEST_S, tolerance: float = TOLERANCE
 ) -> Timing:
     """Time two calls in interleaved blocks until the comparison is decided.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks.trials import bench, inputs
-from perfhooks.trials.bench import SHORTEST_S, Alone, Tried
+from perfhooks.trials.bench import SHORTEST_S, CallTiming, VariantResult
 from perfhooks.trials.child import ChildProcess, DeadError
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ class Saving(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class TriedOperator:
+class OperatorResult:
     """The measurements of one operator."""
 
     group: Group
     alone_ms: float | None = None
     """Duration of a call outside the training, in milliseconds; None if it failed."""
     problem: str = ""
-    tried: list[Tried] = field(default_factory=list)
+    tried: list[VariantResult] = field(default_factory=list)
 
     @property
     def beside_recorded(self) -> float | None:
@@ -67,16 +67,16 @@ class TriedOperator:
         ratio = self.beside_recorded
         return ratio is not None and COMPARABLE[0] <= ratio <= COMPARABLE[1]
 
-    def saving(self, tried: Tried) -> Saving | None:
+    def saving(self, result: VariantResult) -> Saving | None:
         """Return the estimated reduction of the step time; None if it is unknown.
 
         The result is a range if the comparison is undecided, or if the call took another time outside the training. In
         the second case only the common part of both times certainly belongs to the operator.
         """
-        if tried.timing is None or tried.is_wrong or not self.beside_recorded:
+        if result.timing is None or result.is_wrong or not self.beside_recorded:
             return None
-        difference = 0.0 if tried.timing.outcome == "same" else self.group.step_ms * (1 - tried.timing.ratio)
-        if tried.timing.outcome == "undecided":
+        difference = 0.0 if result.timing.outcome == "same" else self.group.step_ms * (1 - result.timing.ratio)
+        if result.timing.outcome == "undecided":
             return Saving(0.0, max(difference, 0.0))
         common_share = 1.0 if self.is_comparable else min(self.beside_recorded, 1 / self.beside_recorded)
         return Saving(*sorted((common_share * difference, difference)))
@@ -89,7 +89,7 @@ class Trial:
     cut: OperatorSelection
     step_ms: float
     device: str
-    rows: list[TriedOperator] = field(default_factory=list)
+    rows: list[OperatorResult] = field(default_factory=list)
     is_interrupted: bool = False
     is_out_of_time: bool = False
     """Whether the time limit ended the trial before the last operator."""
@@ -101,9 +101,9 @@ class Trial:
         """
         saved: dict[str, list[Saving]] = {}
         for row in self.rows:
-            for tried in row.tried:
-                if (saving := row.saving(tried)) is not None and saving.most > 0:
-                    saved.setdefault(tried.variant, []).append(saving)
+            for result in row.tried:
+                if (saving := row.saving(result)) is not None and saving.most > 0:
+                    saved.setdefault(result.variant, []).append(saving)
         return dict(sorted(saved.items(), key=lambda entry: Saving.sum(entry[1]), reverse=True))
 
 
@@ -132,10 +132,10 @@ def run(
     start = time.monotonic()
     trial = Trial(cut=cut, step_ms=step_ms, device=str(options.device))
     signatures = tuple(group.signature for group in cut.groups)
-    answering = functools.partial(bench.answering, signatures, options, circumstances)
+    answering = functools.partial(bench.open_bench, signatures, options, circumstances)
     forks = options.device.type == "cpu" and sys.platform == "linux"
     if forks:
-        inputs.learn_sizes()
+        inputs.import_shape_functions()
     with contextlib.closing(ChildProcess(answering, forks=forks)) as child:
         requests = _Requests(child, start + options.seconds if ends is None else ends, options.limit, tell)
         try:
@@ -180,18 +180,18 @@ class _Requests:
         try:
             alone = self._ask(seconds, "alone", index)
         except DeadError as dead:
-            alone = Alone(problem=str(dead))
+            alone = CallTiming(problem=str(dead))
         if alone is None:
             return
-        row = TriedOperator(group=trial.cut.groups[index], alone_ms=alone.ms, problem=alone.problem)
+        row = OperatorResult(group=trial.cut.groups[index], alone_ms=alone.ms, problem=alone.problem)
         trial.rows.append(row)
         for variant_index, variant in enumerate(alone.variants):
             self._tell(len(trial.rows), self._limit, f"{name} {variant}")
             try:
-                tried = self._ask(seconds / len(alone.variants), "tried", index, variant_index)
+                result = self._ask(seconds / len(alone.variants), "tried", index, variant_index)
             except DeadError as dead:
-                tried = Tried(variant=variant, problem=str(dead))
-            row.tried += [tried] if tried else []
+                result = VariantResult(variant=variant, problem=str(dead))
+            row.tried += [result] if result else []
 
     def _ask(self, seconds: float, *question: Any) -> Any:
         """Send a request. Its limit is its share, or half of the remaining time if that is longer."""

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from perfhooks.trials.ready import Ready
+    from perfhooks.trials.ready import PreparedCall
 
-    Change = Callable[[Ready], Ready | None]
-    Test = Callable[[Ready], bool]
+    Change = Callable[[PreparedCall], PreparedCall | None]
+    Test = Callable[[PreparedCall], bool]
 
 _EXACT: Final = 1e-3
 """Maximum difference of results of equal precision. It allows another order of summation, and TF32 products with 10
@@ -55,7 +55,7 @@ class Variant:
     """Maximum difference of results."""
 
 
-def _is_on_cuda(call: Ready) -> bool:
+def _is_on_cuda(call: PreparedCall) -> bool:
     return any(tensor.is_cuda for tensor in call.tensors())
 
 
@@ -71,7 +71,7 @@ def _is_named(pattern: str, *, on_cuda: bool | None = None) -> Test:
 def _with_inputs(convert: Callable[[torch.Tensor], torch.Tensor]) -> Change:
     """Return a change of each input. It returns None for updates, and if no input changes."""
 
-    def changed(call: Ready) -> Ready | None:
+    def changed(call: PreparedCall) -> PreparedCall | None:
         if call.remade is not None or all(convert(tensor) is tensor for tensor in call.tensors()):
             return None
         return call.with_tensors(convert)
@@ -88,7 +88,7 @@ def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if layout is None else tensor.contiguous(memory_format=layout)
 
 
-def _is_scattered(call: Ready) -> bool:
+def _is_scattered(call: PreparedCall) -> bool:
     """Return whether an input is neither contiguous nor channels-last."""
     layouts = ((tensor, _LAYOUTS.get(tensor.dim(), torch.contiguous_format)) for tensor in call.tensors())
     return any(
@@ -96,23 +96,23 @@ def _is_scattered(call: Ready) -> bool:
     )
 
 
-def _has_float64(call: Ready) -> bool:
+def _has_float64(call: PreparedCall) -> bool:
     return any(tensor.dim() for tensor in call.tensors() if tensor.dtype == torch.float64)
 
 
-def _is_odd(call: Ready) -> bool:
+def _is_odd(call: PreparedCall) -> bool:
     """Return whether the call is a matrix product with a size that is not a multiple of 8."""
     factors = [call.arguments[place] for place in operators.FACTORS.get(call.name, ())]
     return any(size % _MULTIPLE for factor in factors for size in factor.shape[-2:])
 
 
-def _padded(call: Ready) -> Ready | None:
+def _padded(call: PreparedCall) -> PreparedCall | None:
     """Return the product with zero padding of both factors and of the added matrix."""
     if not _is_odd(call):
         return None
-    left, right = (call.arguments[index] for index in operators.FACTORS[call.name])
-    rows, columns = left.shape[-2], right.shape[-1]
-    padded = [_with_margins(argument, argument is left or argument is right) for argument in call.arguments]
+    factor_a, factor_b = (call.arguments[index] for index in operators.FACTORS[call.name])
+    rows, columns = factor_a.shape[-2], factor_b.shape[-1]
+    padded = [_with_margins(argument, argument is factor_a or argument is factor_b) for argument in call.arguments]
     return replace(call, arguments=tuple(padded), result=lambda product: product[..., :rows, :columns])
 
 
@@ -140,11 +140,11 @@ def _while(setting: Callable[[], AbstractContextManager[None]], can: Test) -> Ch
 def _flags(values: Mapping[safe.Flag, Any], can: Test) -> Change:
     """Return a change that sets flags. It returns None if they already have these values."""
 
-    def changes(call: Ready) -> bool:
+    def changes(call: PreparedCall) -> bool:
         with call.setting():
             return can(call) and any(flag.value != value for flag, value in values.items())
 
-    return _while(lambda: safe.switched(values), changes)
+    return _while(lambda: safe.override_flags(values), changes)
 
 
 def _attention(kernel: str, backend: Any, *, has_cpu: bool) -> Variant:
@@ -155,11 +155,11 @@ def _attention(kernel: str, backend: Any, *, has_cpu: bool) -> Variant:
     return Variant(f"attention-{kernel}", suits, change, _OTHER_WAY)
 
 
-def _with_other_threads(call: Ready) -> Ready | None:
+def _with_other_threads(call: PreparedCall) -> PreparedCall | None:
     """Return the call with one thread, or with all CPUs if it had one; None if there is only one CPU."""
     with call.setting():
-        wanted = 1 if safe.THREADS.value > 1 else Circumstances.current().cores or 1
-    return _flags({safe.THREADS: wanted}, _is_on_cpu)(call)
+        number = 1 if safe.THREADS.value > 1 else Circumstances.current().cores or 1
+    return _flags({safe.THREADS: number}, _is_on_cpu)(call)
 
 
 # --- the same result from other code ---
@@ -169,7 +169,7 @@ def _remade(implementation: str) -> Change:
     return lambda call: None if call.remade is None else call.remade(implementation)
 
 
-def _compiled(call: Ready) -> Ready | None:
+def _compiled(call: PreparedCall) -> PreparedCall | None:
     """Return the compiled call; None for updates. The compilation happens in the first run."""
     if call.remade is not None:
         return None
@@ -192,7 +192,7 @@ def _compiled(call: Ready) -> Ready | None:
     return replace(call, operator=compiled)
 
 
-def _is_update(call: Ready) -> bool:
+def _is_update(call: PreparedCall) -> bool:
     return call.remade is not None
 
 
@@ -205,11 +205,11 @@ _is_convolution_on_cpu = _is_named(operators.CONVOLUTIONS, on_cuda=False)
 _is_on_cpu = _is_named(".*", on_cuda=False)
 
 
-def _has_float32_on_cuda(call: Ready) -> bool:
+def _has_float32_on_cuda(call: PreparedCall) -> bool:
     return any(tensor.is_cuda and tensor.dtype == torch.float32 for tensor in call.tensors())
 
 
-def _can_have_onednn(call: Ready) -> bool:
+def _can_have_onednn(call: PreparedCall) -> bool:
     return safe.has_onednn() and _is_on_cpu(call)
 
 
@@ -244,7 +244,7 @@ VARIANTS: Final = (
 BY_NAME: Final = {variant.name: variant for variant in VARIANTS}
 
 
-def chosen(names: Sequence[str]) -> tuple[Variant, ...]:
+def select_variants(names: Sequence[str]) -> tuple[Variant, ...]:
     """Return variants by name; all variants if no name is given.
 
     Raises:
@@ -274,7 +274,7 @@ ADVICE: Final = {
 """Trials by the name of the rule."""
 
 
-def advised(rule: str) -> Advice:
+def advice_for(rule: str) -> Advice:
     """Return the trial of a finding.
 
     Raises:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from perfhooks.trials.bench import Tried
+    from perfhooks.trials.bench import VariantResult
     from perfhooks.trials.cut import SkippedOperators
-    from perfhooks.trials.trial import Trial, TriedOperator
+    from perfhooks.trials.trial import OperatorResult, Trial
 
 FORMAT: Final = 1
 SCHEMA: Final = {
@@ -57,7 +57,7 @@ def table(trial: Trial) -> pl.DataFrame:
     return pl.DataFrame([cells for row in trial.rows for cells in _rows(row, trial)], schema=SCHEMA)
 
 
-def brief(trial: Trial) -> pl.DataFrame:
+def terminal_table(trial: Trial) -> pl.DataFrame:
     """Return the table for a terminal: fewer columns, and each operator named once."""
     is_repeated = pl.Series(
         [index > 0 for row in trial.rows for index in range(max(len(row.tried), 1))], dtype=pl.Boolean
@@ -82,7 +82,7 @@ def _three_digits(name: str) -> pl.Expr:
     return pl.col(name).map_elements(lambda value: f"{value:.3g}", return_dtype=pl.String)
 
 
-def _rows(row: TriedOperator, trial: Trial) -> Iterator[dict[str, Any]]:
+def _rows(row: OperatorResult, trial: Trial) -> Iterator[dict[str, Any]]:
     first = {
         "operator": row.group.signature.name,
         "inputs": row.group.signature.shapes,
@@ -92,26 +92,26 @@ def _rows(row: TriedOperator, trial: Trial) -> Iterator[dict[str, Any]]:
     }
     if not row.tried:
         yield first | {"verdict": f"not run: {row.problem}" if row.problem else "nothing to try"}
-    for tried in row.tried:
-        saving = row.saving(tried)
+    for result in row.tried:
+        saving = row.saving(result)
         saved = saving.least if saving and saving.is_sure else None
         yield {
             **first,
-            "variant": tried.variant,
-            **(tried.timing.columns if tried.timing else {}),
-            "verdict": verdict(row, tried),
-            "difference": tried.difference,
+            "variant": result.variant,
+            **(result.timing.columns if result.timing else {}),
+            "verdict": verdict(row, result),
+            "difference": result.difference,
             "saved_ms": saved,
             "saved_percent": None if saved is None else 100 * saved / trial.step_ms,
         }
 
 
-def verdict(row: TriedOperator, tried: Tried) -> str:
+def verdict(row: OperatorResult, result: VariantResult) -> str:
     """Return the verdict on a variant, in at most three words."""
-    if tried.timing is None:
-        return f"not run: {tried.problem}"
-    word = tried.timing.outcome
-    if tried.is_wrong:
+    if result.timing is None:
+        return f"not run: {result.problem}"
+    word = result.timing.outcome
+    if result.is_wrong:
         return f"{word}, WRONG"
     return word if row.is_comparable else f"{word}, not comparable"
 
@@ -123,7 +123,7 @@ def sentences(trial: Trial) -> list[str]:
         which = "all operators" if trial.rows else "the first operator"
         lines.append(f"Time limit reached before {which} had been tried: increase --seconds.")
     incomparable = sum(row.alone_ms is not None and not row.is_comparable for row in trial.rows)
-    undecided = sum(tried.timing is not None and tried.timing.outcome == "undecided" for tried in _all(trial))
+    undecided = sum(result.timing is not None and result.timing.outcome == "undecided" for result in _all(trial))
     least, most = trials.COMPARABLE
     if incomparable:
         lines.append(
@@ -145,7 +145,7 @@ def sentences(trial: Trial) -> list[str]:
     return lines
 
 
-def _all(trial: Trial) -> Iterator[Tried]:
+def _all(trial: Trial) -> Iterator[VariantResult]:
     for row in trial.rows:
         yield from row.tried
 
@@ -162,7 +162,7 @@ def _line(name: str, savings: list[Saving], trial: Trial) -> str:
     return f"  {name}: {times}, {shares} ({operators})"
 
 
-def untried(trial: Trial) -> Iterator[str]:
+def skip_reasons(trial: Trial) -> Iterator[str]:
     """Yield the reasons why operators were skipped, those with the largest time first."""
     by_reason: dict[str, list[SkippedOperators]] = defaultdict(list)
     for operator in trial.cut.left:
@@ -193,27 +193,27 @@ def data(trial: Trial) -> dict[str, Any]:
     }
 
 
-def of_findings(trial: Trial) -> list[TriedAdvice]:
+def advice_results(trial: Trial) -> list[TriedAdvice]:
     """Return the best measured variant of each advice; nothing for advice without measurements."""
     entries: list[TriedAdvice] = []
     for rule, advice in ADVICE.items():
         rows = [row for row in trial.rows if re.fullmatch(advice.operators, row.group.signature.name)]
-        measured = [tried for variant in advice.variants for tried in _of_variant(rule, variant, rows, trial)]
+        measured = [result for variant in advice.variants for result in _of_variant(rule, variant, rows, trial)]
         entries += sorted(measured, key=_most_saved)[:1]
     return entries
 
 
-def _most_saved(tried: TriedAdvice) -> tuple[float, float]:
-    return -tried.saved_ms, -(tried.most.saved_ms if tried.most else tried.saved_ms)
+def _most_saved(advice: TriedAdvice) -> tuple[float, float]:
+    return -advice.saved_ms, -(advice.most.saved_ms if advice.most else advice.saved_ms)
 
 
-def _of_variant(rule: str, variant: str, rows: list[TriedOperator], trial: Trial) -> Iterator[TriedAdvice]:
-    """Yield the total saving of one variant over all operators of an advice, if it is known."""
+def _of_variant(rule: str, variant: str, rows: list[OperatorResult], trial: Trial) -> Iterator[TriedAdvice]:
+    """Yield the total saving of one variant over all operators of an advice, if it was measured."""
     pairs = [
         (row.group.step_ms, saving)
         for row in rows
-        for tried in row.tried
-        if tried.variant == variant and (saving := row.saving(tried)) is not None
+        for result in row.tried
+        if result.variant == variant and (saving := row.saving(result)) is not None
     ]
     if pairs:
         before_ms, total = sum(step_ms for step_ms, _ in pairs), Saving.sum(saving for _, saving in pairs)
@@ -232,17 +232,17 @@ def _of_variant(rule: str, variant: str, rows: list[TriedOperator], trial: Trial
         )
 
 
-def keep(trial: Trial, folder: Path) -> bool:
+def save_advice(trial: Trial, folder: Path) -> bool:
     """Write the entries for findings into a run folder. Earlier entries for other findings are preserved.
 
     Returns:
         Whether there are entries. Without entries nothing is written.
     """
-    entries = of_findings(trial)
+    entries = advice_results(trial)
     if entries:
         earlier: list[TriedAdvice] = []
         with contextlib.suppress(FileNotFoundError, PerfhooksError):  # a damaged file is replaced
             earlier = read_tried(folder / TRIED)
-        earlier_others = [tried for tried in earlier if tried.rule not in {entry.rule for entry in entries}]
+        earlier_others = [advice for advice in earlier if advice.rule not in {entry.rule for entry in entries}]
         publish_json(folder / TRIED, TriedFile(format=TRIED_FORMAT, measured=[*earlier_others, *entries]))
     return bool(entries)

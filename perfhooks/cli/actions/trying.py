@@ -21,7 +21,7 @@ from perfhooks.run.layout import MANIFEST, PAGE
 from perfhooks.trace.names.operators import NAMESPACE
 from perfhooks.trace.window import Tables
 from perfhooks.trials import bench, recorded, safe, trial, variants, written
-from perfhooks.trials.cut import cut
+from perfhooks.trials.cut import select_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,14 +63,14 @@ def tried(
         OptionError: The variant or finding is unknown.
         PerfhooksError: No operator can be run again.
     """
-    advice = None if finding is None else variants.advised(finding)
-    variants.chosen(variant)
+    advice = None if finding is None else variants.advice_for(finding)
+    variants.select_variants(variant)
     with working(f"reading {source.path}"):
-        calls = recorded.find(*_read(source, timed))
-        offered = cut(calls, wanted(op, advice and advice.operators))
+        calls = recorded.load_calls(*_read(source, timed))
+        offered = select_calls(calls, wanted(op, advice and advice.operators))
     if not offered.groups:
         raise PerfhooksError(_nothing(offered, op or ([finding] if finding else [])))
-    where = safe.device_of(device, on_device=calls.on_device)
+    where = safe.select_device(device, on_device=calls.on_device)
     options = bench.TrialOptions(
         device=where,
         variants=tuple(variant or (advice.variants if advice else ())),
@@ -120,7 +120,7 @@ def keep(done: Trial, source: Source) -> None:
     """Put what was measured of findings into the run, and onto its page."""
     folder = Path(source.path).parent.parent
     is_run = source.capture is not None and (folder / MANIFEST).exists()
-    if is_run and written.keep(done, folder) and (folder / PAGE).exists():
+    if is_run and written.save_advice(done, folder) and (folder / PAGE).exists():
         typer.echo(f"{report.write(folder)} shows it beside what was estimated", err=True)
 
 
@@ -133,8 +133,8 @@ def tell(done: Trial, form: Form) -> None:
         sys.stdout.write(table_text.csv_of_three_digits(written.table(done)))
         sys.stdout.flush()
     else:
-        for line in written.untried(done):
+        for line in written.skip_reasons(done):
             typer.echo(line)
-        draw({"tried": written.brief(done)}, limit=0)
+        draw({"tried": written.terminal_table(done)}, limit=0)
     for line in written.sentences(done):
         typer.echo(line, err=form == "csv")
