@@ -350,7 +350,7 @@ def test_a_lowered_clock_is_said_with_the_times_and_the_clocks_and_not_where_the
     (found,) = found_in(tmp_path, slowed(1400))
     said = "step 1: 14 ms with Clock (MHz) at 1400; the median step takes 10 ms with 1980"
     assert (found.title, found.evidence) == (
-        "Step 1 took longer at a lower device clock.", (said,)
+        "Step 1 took 4 ms longer at a lower device clock.", (said,)
     )  # fmt: skip
     assert found.gain_ms == pytest.approx(4 / 3)
     assert "lowered-clock" not in rules(found_in(tmp_path, slowed(1400, begin=4 * MS)))
@@ -1305,7 +1305,7 @@ def test_copies_beside_launches_without_kernels_are_not_alone(tmp_path):
 def test_prepared_kernel_is_named_and_no_other_advice_is_given(tmp_path):
     (finding,) = found_in(tmp_path, made_of(preparing))
     assert finding.title == "The device idles for 4.19 ms of a step before launches of own_kernel."
-    assert finding.evidence[0] == "6 launches of it in a step follow idle time, 0.698 ms each"
+    assert finding.evidence[0] == "6 launches of this kernel in a step follow idle time of 0.698 ms each"
     assert any(line.startswith("block: 4.") for line in finding.evidence)
     assert "compile" not in finding.code
 

@@ -121,7 +121,7 @@ def launch_preparation(window: Evidence) -> Iterator[Finding]:
         title=f"The device idles for {words.ms(kernel_ms)} of a {window.unit} before launches of {preparation.kernel}.",
         estimate="All of this time, if the launches are prepared while the device works.",
         evidence=[
-            f"{launches} launches of it in a {window.unit} follow idle time, {words.ms(ms_each)} each",
+            f"{launches} launches of this kernel in a {window.unit} follow idle time of {words.ms(ms_each)} each",
             (
                 f"idle time of the device without launched work in a {window.unit}: {words.ms(idle_ms)}; before this "
                 "kernel:"

@@ -140,7 +140,7 @@ def lowered_clock(window: Evidence) -> Iterator[Finding]:
     yield from window.finding(
         "lowered-clock",
         float(slow["extra"].sum()) / window.count,
-        title=f"{steps} took longer at a lower device clock.",
+        title=f"{steps} took {words.ms(float(slow['extra'].sum()) / slow.height)} longer at a lower device clock.",
         estimate="The excess of these steps over the median step.",
         evidence=[
             f"step {row['step']}: {words.ms(row['wall_ms'])} with {row['counter']} at {row['mean']:.4g}; the "
