@@ -79,7 +79,7 @@ def test_what_a_batch_costs_agrees_with_what_a_step_takes(workers, batch_s):
 def test_workers_that_explain_less_than_half_of_a_wait_are_not_taken_for_slower_than_they_were():
     needs = Demand(rest_s=0.03, waited_s=0.01, processors=8, own_s=0.005)
     plan = LoaderPlan.of(made(1, 0.02, 0.02), needs)
-    assert (plan.cost.alone_s, plan.bound) == (pytest.approx(0.02), "hand-over")
+    assert (plan.cost.alone_s, plan.bound) == (pytest.approx(0.02), "transfer")
 
 
 def test_workers_that_only_hand_over_late_are_said_to_where_more_would_help():
@@ -110,7 +110,7 @@ def test_workers_that_others_keep_from_processors_are_not_told_of_free_ones():
     crowded = LoaderPlan.of(made(4, 0.1, 0.0375, 0.6), Demand(rest_s=0.01, waited_s=0.015, processors=16))
     assert not crowded.is_larger
     alone = LoaderPlan.of(made(4, 0.1, 0.1), Demand(rest_s=0.01, waited_s=0.015, processors=16))
-    assert (alone.advised, alone.bound) == (10, "processors")
+    assert (alone.advised, alone.bound) == (10, "CPUs")
 
 
 def test_workers_that_there_are_are_not_said_to_keep_up_while_a_step_waits():

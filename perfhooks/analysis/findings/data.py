@@ -31,7 +31,7 @@ _MIN_SAMPLES: Final = 20
 """Minimum worker samples before shares are reported."""
 _MIN_SHARE: Final = 0.1
 """Minimum share of the workers' time of a function in the evidence."""
-HANDED_OVER_MS: Final = 5.0
+TRANSFER_MS: Final = 5.0
 """Cost of receiving one batch from a worker, in ms of the training process. With DDP on two cores, batches that took
 2.2 ms to make took 7.1 ms from workers. Cheaper batches are faster without workers."""
 
@@ -103,7 +103,7 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
     without the moments of device work. A batch takes many small Python calls. With stacks, recording can more than
     double its time.
 
-    Measured: on the host, if a batch takes longer to make than to transfer (`HANDED_OVER_MS`) and CPUs are free. On a
+    Measured: on the host, if a batch takes longer to make than to transfer (`TRANSFER_MS`) and CPUs are free. On a
     busy host with two cores, two workers reduced the time of a batch from 118 to 83 ms. A batch had 64 samples with 0.2
     ms of work each. With a device, the host waits in the same way. `perfhooks.analysis.findings.loader_plan` computes
     the number of workers and its effect. Other fixes were not measured: their gain is an upper bound.
@@ -267,9 +267,9 @@ def _advice(window: Evidence, wait: _Wait, plan: LoaderPlan | None, *, is_alone:
         has_workers: Whether workers make the batches.
     """
     short, setting = words.ms(wait.exposed), frameworks.setting("num_workers", window.circumstances.framework)
-    if has_workers and (wait.exposed < HANDED_OVER_MS if plan is None else plan.bound == "hand-over"):
+    if has_workers and (wait.exposed < TRANSFER_MS if plan is None else plan.bound == "transfer"):
         return _Advice(_TRANSFER.format(short, setting), _WHOLE_BATCH)
-    if is_alone and wait.exposed < HANDED_OVER_MS:
+    if is_alone and wait.exposed < TRANSFER_MS:
         return _Advice(_CHEAPER_BATCH.format(short, setting), _WHOLE_BATCH)
     if plan is None:
         return _Advice(_UNKNOWN_CAUSE + _CHEAPER_SAMPLES, _TRY)

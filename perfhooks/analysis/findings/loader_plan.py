@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from perfhooks.run.loader.making import WorkerCounts
 
-Bound = Literal["processors", "waits", "slow batches", "hand-over"]
+Bound = Literal["CPUs", "waits", "slow batches", "transfer"]
 """The bottleneck of the workers: computing; waiting for a disk, a network or a lock; single slow batches; or the
 transfer of finished batches to the training."""
 
@@ -285,15 +285,15 @@ class LoaderPlan:
             + 1
         )
         step_s = needs.step_with(cost, needs.workers)
-        bound: Bound = "processors"
+        bound: Bound = "CPUs"
         if cost.handed_over_s > cost.alone_s / 2:
-            bound = "hand-over"
+            bound = "transfer"
         elif cost.waits_s > cost.alone_s / 2:
             bound = "waits"
         ahead = None
         if needs.workers and step_s - needs.rest_s < needs.waited_s / 2:
             # the workers keep up on average, so the step waits for something else
-            advised, bound = needs.workers, "hand-over"
+            advised, bound = needs.workers, "transfer"
             batch_s = needs.workers * needs.rest_s / needs.batches
             if cost.deviation >= _UNEVEN and cost.longest_s > batch_s * needs.ahead:
                 bound, ahead = "slow batches", math.ceil(cost.longest_s / batch_s)
@@ -340,7 +340,7 @@ class LoaderPlan:
 
         The table is empty if the step does not wait for the workers: another number of workers changes nothing.
         """
-        rows = self.predictions if self.bound in ("processors", "waits") or self.is_larger else []
+        rows = self.predictions if self.bound in ("CPUs", "waits") or self.is_larger else []
         keeps_up = self.predict(self.keep_up).supply * KEEPS_UP >= 1
         labels = {self.keep_up: "would keep up" if keeps_up else "would keep up with more CPUs"}
         labels[self.advised] = "advised"
@@ -372,11 +372,11 @@ class LoaderPlan:
                 f"{_ms(cost.longest_s)}. The prefetched batches last only "
                 f"{_ms(needs.workers * needs.ahead * needs.rest_s / needs.batches)}."
             )
-        if self.bound == "hand-over" and not self.is_larger:
+        if self.bound == "transfer" and not self.is_larger:
             return (
                 "Workers make batches as fast as the step uses them, so the step waits for the transfer of each batch."
             )
-        if self.bound == "hand-over":
+        if self.bound == "transfer":
             return (
                 f"Workers spend {words.share(cost.handed_over_s / cost.alone_s)} of their time on transferring batches."
             )
@@ -385,7 +385,7 @@ class LoaderPlan:
     @property
     def _number(self) -> str:
         needs, free = self.needs, self.free
-        if self.bound in ("slow batches", "hand-over") and not self.is_larger:
+        if self.bound in ("slow batches", "transfer") and not self.is_larger:
             return f"More than {words.count(needs.workers, 'worker')} would not help."
         plan_row, wait_share = self.predict(self.advised), needs.waited_s / needs.step_s
         wait_change = f"the wait falls from {words.share(wait_share)} to {words.share(plan_row.wait_share)}"
