@@ -44,9 +44,9 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def options(_: str) -> str:
     """Return the table of all options with defaults and meanings."""
-    from perfhooks.core.options import described
+    from perfhooks.core.options import all_options
 
-    rows = [f"| `{each.name}` | `{each.default!r}` | {_cell(each.meaning)} |" for each in described()]
+    rows = [f"| `{each.name}` | `{each.default!r}` | {_cell(each.meaning)} |" for each in all_options()]
     return "\n".join(["| option | default | |", "|---|---|---|", *rows])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from perfhooks import OptionError, Profiler, testing
 from perfhooks.cli.actions import show
-from perfhooks.core.options import DEFAULTS, checked
+from perfhooks.core.options import DEFAULTS, check_options
 from perfhooks.report.finishing.finish import finish
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.publishing import publish_json
@@ -130,4 +130,4 @@ def test_what_is_no_part_of_a_name_is_refused(tmp_path, value):
     with pytest.raises(OptionError, match="communication must be parts of kernel names"):
         read(path, communication=value)
     with pytest.raises(OptionError, match="communication must be parts of kernel names"):
-        checked({**DEFAULTS, "communication": value})
+        check_options({**DEFAULTS, "communication": value})

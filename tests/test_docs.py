@@ -13,7 +13,7 @@ import typer.main
 from perfhooks.analysis.findings import RULES, RUN_RULES
 from perfhooks.cli.actions import show
 from perfhooks.cli.app import app
-from perfhooks.core.options import described
+from perfhooks.core.options import all_options
 from perfhooks.core.schedule import Schedule
 from perfhooks.report import handlers
 from perfhooks.report.page.definitions import DEFINITIONS
@@ -36,7 +36,7 @@ def generated():
 
 def test_every_option_is_in_one_table_with_its_default(generated):
     table = generated.options("")
-    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [option.name for option in described()]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [option.name for option in all_options()]
     assert "| `exit_timeout` | `2.0` |" in table
     assert all(row.count(" | ") == 2 for row in table.splitlines()[2:]), "a meaning would break its row"
 
@@ -180,7 +180,7 @@ def files_of_a_run():
 
 
 DOCUMENTED = {
-    "option": [f"`{option.name}`" for option in described()],
+    "option": [f"`{option.name}`" for option in all_options()],
     "verb": [f"perfhooks {verb}" for verb in VERBS],
     "file": sorted(set(files_of_a_run())),
     "handler": [f'"{name}"' for name in handlers.NAMES],

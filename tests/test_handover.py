@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from perfhooks import Profiler
-from perfhooks.core.guard import logger, speak_up
+from perfhooks.core.guard import enable_console_log, logger
 from perfhooks.record.loop.window import Window, _silenced_stderr
 from perfhooks.report.finishing.finish import _cost
 from perfhooks.report.finishing.leftovers import finish_all
@@ -390,13 +390,13 @@ def test_a_url_has_the_steps_after_the_last_window_when_the_training_has_ended(r
 
 
 def test_progress_is_shown_on_a_terminal_only(monkeypatch, capsys):
-    from perfhooks.core.progress import waiting
+    from perfhooks.core.progress import show_wait
 
-    with waiting() as show:
+    with show_wait() as show:
         show(5.0)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with waiting() as show:
+    with show_wait() as show:
         show(5.0)
     assert "writing the report, 5 s" in capsys.readouterr().err
 
@@ -432,7 +432,7 @@ def test_a_program_that_configures_logging_later_shows_each_of_our_lines_once(mo
     monkeypatch.setattr(root, "handlers", [])
     monkeypatch.setattr(logger, "handlers", [])
     monkeypatch.setattr(logger, "level", logging.NOTSET)
-    speak_up()
+    enable_console_log()
     logger.info("one")
     root.addHandler(logging.StreamHandler(sys.stderr))
     logger.info("two")
@@ -445,7 +445,7 @@ def test_a_program_that_knows_nothing_of_us_has_nothing_of_ours_in_its_log(monke
     monkeypatch.setattr(root, "handlers", [logging.StreamHandler(sys.stdout)])
     for name, value in (("handlers", []), ("level", logging.NOTSET), ("propagate", True)):
         monkeypatch.setattr(logger, name, value)
-    speak_up(apart=True)
+    enable_console_log(apart=True)
     logger.info("one")
     assert capsys.readouterr() == ("", "INFO perfhooks: one\n")
 
@@ -456,7 +456,7 @@ def test_a_standard_error_that_was_exchanged_and_closed_is_no_failure(monkeypatc
         monkeypatch.setattr(logger, name, value)
     with monkeypatch.context() as exchanged, io.StringIO() as theirs:
         exchanged.setattr(sys, "stderr", theirs)
-        speak_up()
+        enable_console_log()
         logger.info("one")
     logger.info("two")
     assert capsys.readouterr().err == "INFO perfhooks: two\n"
@@ -471,7 +471,7 @@ def test_only_warnings_stay_in_a_notebook(monkeypatch):
     for name, value in (("handlers", []), ("level", logging.NOTSET), ("propagate", True)):
         monkeypatch.setattr(logger, name, value)
     monkeypatch.setattr(sys, "stderr", BaselineFile())
-    speak_up()
+    enable_console_log()
     logger.info("one")
     logger.warning("two")
     assert sys.stderr.getvalue() == "WARNING perfhooks: two\n"

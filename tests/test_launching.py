@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 from perfhooks.cli import app
 from perfhooks.cli.actions import run
 from perfhooks.core.errors import OptionError
-from perfhooks.core.options import described
+from perfhooks.core.options import all_options
 from perfhooks.record.launch import detached, exit_summary, notes, startup
 from perfhooks.record.launch.command_line import VARIABLE
 from perfhooks.record.launch.summary_text import text_of
@@ -434,7 +434,7 @@ SAID = {
 TAKEN = {"activities": ["cpu", "cuda"], "ranks": [0, 4, 5, 6]}
 
 
-@pytest.mark.parametrize("option", described(), ids=lambda option: option.name)
+@pytest.mark.parametrize("option", all_options(), ids=lambda option: option.name)
 def test_every_option_that_can_be_said_in_words_reaches_the_training(monkeypatch, tmp_path, option):
     """All but those that only Python can make."""
     name, asked = option.name, []

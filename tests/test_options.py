@@ -11,13 +11,13 @@ import torch
 
 import perfhooks
 from perfhooks import Options, Profiler
-from perfhooks.core.options import DEFAULTS, RECORDING, RecordingOptions, checked, described, with_options
+from perfhooks.core.options import DEFAULTS, RECORDING, RecordingOptions, all_options, check_options, with_options
 
 
 def test_every_option_has_a_type_a_default_and_a_meaning():
     hints = typing.get_type_hints(Options)
-    assert [option.name for option in described()] == list(hints) == list(DEFAULTS)
-    for option in described():
+    assert [option.name for option in all_options()] == list(hints) == list(DEFAULTS)
+    for option in all_options():
         assert option.meaning.endswith("."), option.name
         assert DEFAULTS[option.name] == option.default
 
@@ -35,7 +35,7 @@ def test_the_signature_shows_every_option_with_its_default():
 
 def test_help_tells_what_every_option_means():
     text = pydoc.plain(pydoc.render_doc(Profiler))
-    for option in described():
+    for option in all_options():
         assert f"{option.name}: {option.meaning} Default: {option.default!r}." in text
 
 
@@ -153,9 +153,9 @@ def test_what_is_not_a_number_is_no_number_of_seconds_or_megabytes(name):
     + [(name, 1e-9, 0) for name in ("poll", "max_trace_mb")],
 )
 def test_the_least_that_an_option_may_be_is_taken_and_less_is_refused(name, least, below):
-    checked({name: least})
+    check_options({name: least})
     with pytest.raises(perfhooks.OptionError, match=f"{name} must be"):
-        checked({name: below})
+        check_options({name: below})
 
 
 @pytest.mark.parametrize("out", ["", 3, b"runs"])

@@ -29,7 +29,7 @@ def test_the_line_is_gone_at_the_end_also_after_an_error(monkeypatch):
     shown = terminal(monkeypatch)
 
     def interrupted():
-        with progress.counting("rank") as show:
+        with progress.show_count("rank") as show:
             show(2, 7)
             raise KeyboardInterrupt
 
@@ -40,14 +40,14 @@ def test_the_line_is_gone_at_the_end_also_after_an_error(monkeypatch):
 
 def test_where_nothing_was_shown_nothing_is_wiped(monkeypatch):
     shown = terminal(monkeypatch)
-    with progress.waiting() as show:
+    with progress.show_wait() as show:
         show(0.9)
     assert shown.lines == []
 
 
 def test_a_wait_is_shown_after_a_second(monkeypatch):
     shown = terminal(monkeypatch)
-    with progress.waiting() as show:
+    with progress.show_wait() as show:
         show(1.0)
     assert shown.lines[0].rstrip() == "perfhooks: writing the report, 1 s"
 
@@ -57,7 +57,7 @@ def test_what_is_left_is_told_by_what_was_done_takes(monkeypatch):
     shown = terminal(monkeypatch)
     seconds = itertools.count(100.0, 20.0)
     monkeypatch.setattr("time.monotonic", lambda: next(seconds))
-    with progress.remaining("trying") as show:
+    with progress.show_remaining("trying") as show:
         show(1, 6, "mm")
         show(3, 6, "x" * 90)
     assert shown.lines == ["trying 1 of 6: mm", f"trying 3 of 6, 40 s left: {'x' * 60}", ""]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 import typer
 
 from perfhooks.cli.actions import run
-from perfhooks.core.options import Option, RecordingOptions, described
+from perfhooks.core.options import Option, RecordingOptions, all_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def _parameters() -> Iterator[inspect.Parameter]:
         "--help-all", callback=_say_all, is_eager=True, help="Show all options and exit.", show_default=False
     )
     yield _parameter("help_all", bool | None, every, None)
-    for option in described():
+    for option in all_options():
         kind = run.kind_of(option)
         if kind is not None:
             name = f"--{option.name.replace('_', '-')}"

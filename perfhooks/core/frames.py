@@ -55,7 +55,7 @@ def is_ours(file: str) -> bool:
     return file.startswith(_HERE) or "/perfhooks_" in file
 
 
-def shown(file: str) -> str:
+def display_path(file: str) -> str:
     """Return the file name for tables: relative to the working directory if the file is inside it."""
     here = working_directory() + os.sep
     return file.removeprefix(here)

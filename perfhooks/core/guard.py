@@ -78,7 +78,7 @@ def write_error(text: str) -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def speak_up(*, apart: bool = False) -> None:
+def enable_console_log(*, apart: bool = False) -> None:
     """Show INFO lines on the terminal if the program did not configure logging.
 
     Args:

@@ -255,7 +255,7 @@ class Option(NamedTuple):
 
 
 @functools.cache
-def described() -> tuple[Option, ...]:
+def all_options() -> tuple[Option, ...]:
     """Return all options in the order of their definition."""
     return tuple(_option(name, hint) for name, hint in get_type_hints(Options, include_extras=True).items())
 
@@ -266,7 +266,7 @@ def _option(name: str, hint: Any) -> Option:
     return Option(name, hint.__origin__, default.value, doc.documentation, rule)
 
 
-DEFAULTS: Final = cast("Options", {option.name: option.default for option in described()})
+DEFAULTS: Final = cast("Options", {option.name: option.default for option in all_options()})
 """Default values by option."""
 
 Face = TypeVar("Face", bound=type)
@@ -284,7 +284,7 @@ def with_options(*, without: Collection[str] = (), **defaults: Any) -> Callable[
             the
         line ``**options: ...`` with the list of options.
     """
-    accepted = [option for option in described() if option.name not in without]
+    accepted = [option for option in all_options() if option.name not in without]
     shown = [option._replace(default=defaults.get(option.name, option.default)) for option in accepted]
 
     def show(face: Face) -> Face:
@@ -307,7 +307,7 @@ def with_options(*, without: Collection[str] = (), **defaults: Any) -> Callable[
 _OPTIONS_LINE: Final = re.compile(r"^ +\*\*options: .*\n", re.MULTILINE)
 
 
-def checked(options: Options) -> Options:
+def check_options(options: Options) -> Options:
     """Return all options including defaults, after checking their values.
 
     Raises:
@@ -316,7 +316,7 @@ def checked(options: Options) -> Options:
     """
     check_names(options)
     values: dict[str, Any] = {**DEFAULTS, **options}
-    for name, _, default, _, rule in described():
+    for name, _, default, _, rule in all_options():
         value = values[name]
         if rule is not None and not (value is None and default is None) and not rule.holds(value):
             raise OptionError(f"{name} must be {rule.text}, got {value!r}")
@@ -376,7 +376,7 @@ def recording(options: Options) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in names and value != DEFAULTS.get(name)}
 
 
-def selected(ranks: Ranks, job: Job) -> bool:
+def is_selected(ranks: Ranks, job: Job) -> bool:
     """Return whether this process records."""
     if callable(ranks):
         return bool(ranks(job))
@@ -385,12 +385,12 @@ def selected(ranks: Ranks, job: Job) -> bool:
     return job.rank in ranks
 
 
-def are_any(ranks: Ranks, world_size: int) -> bool:
+def may_select_any(ranks: Ranks, world_size: int) -> bool:
     """Return whether ``ranks`` may select any rank of a job of this size."""
     return callable(ranks) or isinstance(ranks, str) or min(ranks) < world_size
 
 
-def said(ranks: Ranks) -> str | list[int]:
+def describe_ranks(ranks: Ranks) -> str | list[int]:
     """Return ``ranks`` for ``run.json``; a function becomes ``"callable"``."""
     if callable(ranks):
         return "callable"

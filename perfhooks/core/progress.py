@@ -18,7 +18,7 @@ _PATIENCE_S: Final = 1.0
 
 
 @contextmanager
-def working(text: str) -> Iterator[None]:
+def show_spinner(text: str) -> Iterator[None]:
     """Show a spinner with a text on a terminal."""
     if not sys.stderr.isatty():
         yield
@@ -30,7 +30,7 @@ def working(text: str) -> Iterator[None]:
 
 
 @contextmanager
-def line() -> Iterator[Callable[[str], None]]:
+def status_line() -> Iterator[Callable[[str], None]]:
     """Show one line on a terminal, and remove it at the end.
 
     Yields:
@@ -53,14 +53,14 @@ def line() -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def waiting() -> Iterator[Callable[[float], None]]:
+def show_wait() -> Iterator[Callable[[float], None]]:
     """Show after a second that the process waits for files; on a terminal the line disappears at the end.
 
     Yields:
         A function that accepts the elapsed seconds.
     """
     is_shown = False
-    with line() as tell:
+    with status_line() as tell:
 
         def show(seconds: float) -> None:
             nonlocal is_shown
@@ -76,25 +76,25 @@ def waiting() -> Iterator[Callable[[float], None]]:
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+def show_count(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show the progress of a long task on a terminal.
 
     Yields:
         A function that accepts the number of finished items and the total.
     """
-    with line() as tell:
+    with status_line() as tell:
         yield lambda done, total: tell(f"{what} {done + 1} of {total}")
 
 
 @contextmanager
-def remaining(what: str) -> Iterator[Callable[[int, int, str], None]]:
+def show_remaining(what: str) -> Iterator[Callable[[int, int, str], None]]:
     """Show the progress and the remaining time of a long task on a terminal.
 
     Yields:
         A function that accepts the number of the current item (from 1), the total, and a description.
     """
     start = time.monotonic()
-    with line() as tell:
+    with status_line() as tell:
 
         def show(number: int, total: int, now: str) -> None:
             done = number - 1

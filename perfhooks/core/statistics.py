@@ -2,7 +2,7 @@
 
 Steps of one run are not independent, because the cause of one slow step also slows the next. A test that assumes
 independence finds a difference in half of all comparisons of equal runs. Therefore blocks of steps are resampled
-(`level`). Ranks of one run are compared within each step (`behind`). Causes that slow all ranks cancel out.
+(`level`). Ranks of one run are compared within each step (`compare_ranks`). Causes that slow all ranks cancel out.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def _crossing(positions: Values, values: Values) -> float:
 
 
 @dataclass(frozen=True)
-class Behind:
+class RankDelays:
     """The delay of each rank compared with the others."""
 
     excess: Values
@@ -327,7 +327,7 @@ class Behind:
         return are_slow(self.excess, self.slow_percent, self.certain)
 
 
-def behind(times: Matrix, step: float) -> Behind:
+def compare_ranks(times: Matrix, step: float) -> RankDelays:
     """Compare ranks.
 
     Args:
@@ -343,11 +343,11 @@ def behind(times: Matrix, step: float) -> Behind:
         (excess >= limit).sum(axis=1) * 100.0, steps, where=steps > 0, out=np.full(len(excess), np.nan)
     )
     # with many ranks the limit includes their variation, so a single step is enough
-    return Behind(medians(excess), slow_percent, _is_certain(excess, alone=len(excess) >= MANY))
+    return RankDelays(medians(excess), slow_percent, _is_certain(excess, alone=len(excess) >= MANY))
 
 
 def are_slow(excess: Values, slow_percent: Values, certain: Flags) -> Flags:
-    """Return the slow ranks, see `Behind`. If more than half are slow, return none: the others are fast."""
+    """Return the slow ranks, see `RankDelays`. If more than half are slow, return none: the others are fast."""
     is_slow: Flags = (excess > 0) & (slow_percent >= MOST_PERCENT) & certain
     return is_slow if 2 * is_slow.sum() <= len(is_slow) else np.zeros(len(is_slow), np.bool_)
 

@@ -83,7 +83,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     """Options of the recorder."""
     ranks: str | tuple[_Count, ...] | None = None
-    """Which ranks were to record, as `perfhooks.core.options.said` says it."""
+    """Which ranks were to record, as `perfhooks.core.options.describe_ranks` says it."""
     steps_by: StepsBy | None = None
     """How ``perfhooks run`` told steps; None where the training or its framework says what a step is."""
     keep_windows: Annotated[int, msgspec.Meta(ge=1)] | None = None

@@ -63,8 +63,8 @@ def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a finding for each part of the step in which ranks delay the other ranks; empty without stragglers.
 
     A rank that waits in a collective is not slow, so ranks are compared by their own work: the step without waits. A
-    rank is named if it is slow (`perfhooks.core.statistics.Behind`) in most windows that it recorded. The part is the
-    one with the largest excess over the other ranks. Stragglers found in all steps of the run by
+    rank is named if it is slow (`perfhooks.core.statistics.RankDelays`) in most windows that it recorded. The part is
+    the one with the largest excess over the other ranks. Stragglers found in all steps of the run by
     `perfhooks.analysis.ranks.leads.leads` are not repeated for windows.
 
     Args:

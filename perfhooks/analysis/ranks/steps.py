@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from perfhooks.core.statistics import behind, beyond_others, medians
+from perfhooks.core.statistics import beyond_others, compare_ranks, medians
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,7 +93,7 @@ def complete_steps(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
 def of_ranks(split: pl.DataFrame, roles: Mapping[int, int]) -> pl.DataFrame:
     """Return one row per rank: the means of the parts, and the excess of its own work.
 
-    ``excess_ms``, ``slow_percent`` and ``certain`` are about own work, see `perfhooks.core.statistics.Behind`.
+    ``excess_ms``, ``slow_percent`` and ``certain`` are about own work, see `perfhooks.core.statistics.RankDelays`.
     ``data_excess_ms`` and so on are about the parts. Ranks are compared with ranks of the same ``role``, a column that
     exists if there are several roles.
 
@@ -120,7 +120,7 @@ def _compare_role(split: pl.DataFrame) -> pl.DataFrame:
         return means
     shape = (len(ranks), int(column.max()) + 1)
     matrices = {name: _to_matrix(split[name], row, column, shape) for name in _TIMES[2:]}
-    delays = behind(matrices["own_ms"], float(np.nanmedian(split["wall_ms"].to_numpy())))
+    delays = compare_ranks(matrices["own_ms"], float(np.nanmedian(split["wall_ms"].to_numpy())))
     parts = {f"{part}_excess_ms": medians(beyond_others(matrices[f"{part}_ms"])) for part in PARTS}
     return means.with_columns(
         pl.Series("excess_ms", delays.excess, nan_to_null=True),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from perfhooks.cli.actions.asking import CaptureOptions, CaptureRequest, RankOutcome
-from perfhooks.core.progress import line
+from perfhooks.core.progress import status_line
 from perfhooks.core.words import printable
 from perfhooks.report.page.terminal_tables import step_table
 from perfhooks.run.layout import STEPS
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def asked(run: Path, timeout: float, **wish: Any) -> bool:
     """Request a window of a run. Return whether any rank has recorded it before the timeout, in seconds."""
-    with line() as tell:
+    with status_line() as tell:
         outcomes = CaptureRequest(run, CaptureOptions(**wish), tell).outcomes(timeout)
     return _show(outcomes)
 

@@ -18,7 +18,7 @@ from perfhooks.cli.actions import mirror
 from perfhooks.cli.actions.output import write
 from perfhooks.cli.targets import run_in
 from perfhooks.core.errors import OptionError
-from perfhooks.core.progress import working
+from perfhooks.core.progress import show_spinner
 from perfhooks.core.words import count, line
 from perfhooks.report.comparison import written
 from perfhooks.report.comparison.opening import data
@@ -52,7 +52,7 @@ def share(text: str | None, name: str) -> float:
 
 def compared(sides: Sequence[Sequence[str]], stage: str | None, tolerance: float, *, shares: bool) -> Comparison:
     """Two sides, each of one run or several, held against each other."""
-    with working("comparing"), contextlib.ExitStack() as adoptions:
+    with show_spinner("comparing"), contextlib.ExitStack() as adoptions:
         a, b = read([[_run(run, adoptions) for run in side] for side in sides], stage)
         return compare(a, b, tolerance=tolerance, shares=shares)
 
@@ -67,7 +67,7 @@ def _run(target: str, adoptions: contextlib.ExitStack) -> Path:
 
 def save(runs: Sequence[str], stage: str | None, path: Path) -> None:
     """Keep runs as a baseline."""
-    with working("reading"), contextlib.ExitStack() as adoptions:
+    with show_spinner("reading"), contextlib.ExitStack() as adoptions:
         (side,) = read([[_run(run, adoptions) for run in runs]], stage)
     _warn(side)
     if 0 < len(side.levels) < baseline.FEWEST_RUNS:

@@ -11,7 +11,7 @@ import typer
 
 from perfhooks.cli.actions.output import write
 from perfhooks.cli.actions.sources import find, last_window
-from perfhooks.core.progress import working
+from perfhooks.core.progress import show_spinner
 from perfhooks.report.handlers import Flame, Stacks
 from perfhooks.run.capture import Capture
 from perfhooks.trace import read
@@ -33,7 +33,7 @@ def flame(target: str | None, out: Path | None, *, by: Measure, form: Form | Non
     form_name: Form = form or named or "svg"
     source = last_window(find(target), need="with_stack")[0]
     trace = Path(source.path)
-    with working(f"reading {trace}"):
+    with show_spinner(f"reading {trace}"):
         content = drawn(trace, by=by, form=form_name)
     if str(out) == "-":
         sys.stdout.buffer.write(content)

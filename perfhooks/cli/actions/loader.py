@@ -18,7 +18,7 @@ import typer
 
 from perfhooks.cli.actions import sources, table_text
 from perfhooks.core.errors import CommandError, OptionError, PerfhooksError
-from perfhooks.core.progress import working
+from perfhooks.core.progress import show_spinner
 from perfhooks.record.launch import command_line
 from perfhooks.report.page.terminal_tables import draw
 from perfhooks.run.reading import read_json
@@ -52,7 +52,7 @@ def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
     if not 0 < seconds < float("inf"):
         raise OptionError(f"seconds must be a number above 0, got {seconds:g}")
     words = command_line.command(command)
-    with tempfile.TemporaryDirectory(prefix="perfhooks-try-") as folder, working("trying the loader"):
+    with tempfile.TemporaryDirectory(prefix="perfhooks-try-") as folder, show_spinner("trying the loader"):
         file = Path(folder, "trial.json")
         request = command_line.Request(trial=str(file), trial_ends=ends, here=os.fspath(Path.cwd()))
         code = _run(words, command_line.environment(request, os.environ), file, ends)

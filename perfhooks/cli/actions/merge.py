@@ -11,7 +11,7 @@ import typer
 from perfhooks.analysis.ranks import merge as merging
 from perfhooks.cli.actions import mirror
 from perfhooks.core.errors import PerfhooksError
-from perfhooks.core.progress import counting
+from perfhooks.core.progress import show_count
 from perfhooks.core.words import printable
 from perfhooks.report.finishing.adoption import adopted
 from perfhooks.run import remote
@@ -30,7 +30,7 @@ def merge(said: str | None, out: Path | None, ranks: str | None) -> bool:
         target = mirror.here(said)
     rank_numbers = None if ranks is None else merging.rank_set(ranks)
     try:
-        with counting("merging rank") as tell:
+        with show_count("merging rank") as tell:
             merged = _merge(target, out, rank_numbers, tell)
     except OSError as error:
         raise PerfhooksError(f"the merged trace cannot be written: {error}") from error

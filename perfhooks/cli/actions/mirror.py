@@ -24,7 +24,7 @@ from fsspec.core import url_to_fs
 from perfhooks.cli.targets import last_run
 from perfhooks.core import words
 from perfhooks.core.errors import PerfhooksError
-from perfhooks.core.progress import counting
+from perfhooks.core.progress import show_count
 from perfhooks.run import layout, remote
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.reading import LARGEST, read_json
@@ -70,7 +70,7 @@ def here(target: str | None, *, traces: bool = False) -> Path:
         return last_run()
     if not remote.is_url(target):
         return Path(target)
-    with counting("bringing file") as tell:
+    with show_count("bringing file") as tell:
         return mirror(target, tell, traces=traces)
 
 

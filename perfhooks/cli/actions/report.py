@@ -14,7 +14,7 @@ from perfhooks.analysis.ranks.missing import name_ranks
 from perfhooks.cli.actions import mirror
 from perfhooks.cli.actions.output import write
 from perfhooks.core.errors import OptionError, PerfhooksError
-from perfhooks.core.progress import counting, working
+from perfhooks.core.progress import show_count, show_spinner
 from perfhooks.core.words import printable
 from perfhooks.report import page as report
 from perfhooks.report.finishing.adoption import adopted
@@ -76,7 +76,7 @@ def of_run(run: Path, handlers: Sequence[str], url: str | None, out: Path | None
         hint = f"; its page is {run / PAGE}" if (run / PAGE).exists() else ""
         raise PerfhooksError(f"{run} cannot be written to: copy it to a folder of your own{hint}")
     outcomes = []
-    with working(f"finishing {run}"):
+    with show_spinner(f"finishing {run}"):
         for _, window in groupby(
             finish_all(run, Permit(kinds=tuple(handlers), remote=url)), lambda outcome: outcome.place.folder
         ):
@@ -87,7 +87,7 @@ def of_run(run: Path, handlers: Sequence[str], url: str | None, out: Path | None
     if not outcomes:
         typer.echo(f"{run}: no window was recorded")
         return None, True
-    with working(f"making the page of {run}"):
+    with show_spinner(f"making the page of {run}"):
         page = report.write(run, remote=url)
     elsewhere = Manifest.read(run).remote
     if elsewhere is not None and url is None:
@@ -102,7 +102,7 @@ def of_run(run: Path, handlers: Sequence[str], url: str | None, out: Path | None
 
 def of_folder(folder: Path | str, out: Path, communication: str | None, on: str | None) -> tuple[Path | None, bool]:
     """The page of all traces in a folder, and whether all of them could be read."""
-    with counting("reading trace") as tell, adopted(folder, communication=communication, on=on, tell=tell) as run:
+    with show_count("reading trace") as tell, adopted(folder, communication=communication, on=on, tell=tell) as run:
         title = folder.resolve().name if isinstance(folder, Path) else folder.rstrip("/").rpartition("/")[2]
         hint = report.write(run.folder, title=title, unread=run.problems)
         lines, content = report.headlines(hint), hint.read_bytes()
@@ -113,7 +113,7 @@ def of_folder(folder: Path | str, out: Path, communication: str | None, on: str 
 
 def of_trace(trace: Path, out: Path, communication: str | None) -> tuple[Path | None, bool]:
     """The page of one trace."""
-    with working(f"reading {trace}"):
+    with show_spinner(f"reading {trace}"):
         content = render(from_trace(trace, communication=communication)).encode()
     return _put(content, out), True
 

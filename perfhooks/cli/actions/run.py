@@ -16,7 +16,7 @@ import msgspec
 
 from perfhooks.core.errors import CommandError, OptionError
 from perfhooks.core.guard import write_error
-from perfhooks.core.options import Option, described
+from perfhooks.core.options import Option, all_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +73,7 @@ def parsed(arguments: Sequence[str]) -> Parsed | None:
 
 def _flags() -> dict[str, dict[str, bool]]:
     """Return the options without a value, as they are written, with their effect."""
-    switches = [option for option in described() if kind_of(option) is bool]
+    switches = [option for option in all_options() if kind_of(option) is bool]
     return {_written(option.name): {option.name: True} for option in switches} | {
         f"--no-{_written(option.name)[2:]}": {option.name: False} for option in switches if option.default is True
     }
@@ -81,7 +81,7 @@ def _flags() -> dict[str, dict[str, bool]]:
 
 def _kinds() -> dict[str, tuple[str, Callable[[str], Any]]]:
     """Return the options that take a value, as they are written, with their names and types."""
-    valued = {option.name: kind_of(option) for option in described()} | _OWN
+    valued = {option.name: kind_of(option) for option in all_options()} | _OWN
     return {_written(name): (name, kind) for name, kind in valued.items() if kind not in (None, bool)}
 
 

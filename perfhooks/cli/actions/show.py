@@ -22,7 +22,7 @@ from perfhooks.cli.actions.sources import Source, find, last_window, run_of
 from perfhooks.cli.targets import run_in
 from perfhooks.core import words
 from perfhooks.core.errors import OptionError
-from perfhooks.core.progress import working
+from perfhooks.core.progress import show_spinner
 from perfhooks.report.finishing.adoption import adopted
 from perfhooks.report.handlers import collectives
 from perfhooks.report.page import compiled_rows, slow_rows, startup_rows
@@ -257,7 +257,7 @@ def tables(
         ]
         if not here:
             continue
-        with working(f"reading {source.path}"):
+        with show_spinner(f"reading {source.path}"):
             read = trace.read(source.path, communication=communication or source.communication)
             for name in here:
                 if name == "findings":

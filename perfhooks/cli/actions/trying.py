@@ -13,7 +13,7 @@ import typer
 from perfhooks import trace
 from perfhooks.cli.actions import table_text
 from perfhooks.core.errors import OptionError, PerfhooksError
-from perfhooks.core.progress import remaining, working
+from perfhooks.core.progress import show_remaining, show_spinner
 from perfhooks.report import page as report
 from perfhooks.report.page.terminal_tables import draw
 from perfhooks.run.circumstances import Circumstances
@@ -65,7 +65,7 @@ def tried(
     """
     advice = None if finding is None else variants.advice_for(finding)
     variants.select_variants(variant)
-    with working(f"reading {source.path}"):
+    with show_spinner(f"reading {source.path}"):
         calls = recorded.load_calls(*_read(source, timed))
         offered = select_calls(calls, wanted(op, advice and advice.operators))
     if not offered.groups:
@@ -79,7 +79,7 @@ def tried(
         seconds=seconds,
     )
     circumstances = Circumstances() if source.capture is None else source.capture.circumstances
-    with remaining("trying") as tell:
+    with show_remaining("trying") as tell:
         return trial.run(offered, calls.step_ms, options, circumstances, tell, ends=ends)
 
 

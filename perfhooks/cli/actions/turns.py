@@ -66,7 +66,7 @@ def outcome(
         _compare, sides, folder, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds
     )
     try:
-        with progress.line() as status:
+        with progress.status_line() as status:
             say = functools.partial(typer.echo, err=True)
             result = supervise(work, clean=folder.remove, status=status, say=say)
     except ComparisonEndError as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from perfhooks.core.errors import CommandError, OptionError
-from perfhooks.core.options import checked
+from perfhooks.core.options import check_options
 from perfhooks.core.process import working_directory
 from perfhooks.core.schedule import Schedule
 from perfhooks.run.remote import check_out, in_this_process
@@ -107,7 +107,7 @@ def request(
             if handler != "default":
                 build(handler)
     values = dict(options)
-    checked(values)  # type: ignore[arg-type]  # the names were generated from Options
+    check_options(values)  # type: ignore[arg-type]  # the names were generated from Options
     out = values.get("out")
     if out is not None:
         if in_this_process(out):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from perfhooks.core import process
 from perfhooks.core.guard import write_error
-from perfhooks.core.options import checked
+from perfhooks.core.options import check_options
 from perfhooks.record.launch import notes
 from perfhooks.record.launch.command_line import Request
 from perfhooks.run.reading import read_bytes
@@ -68,7 +68,7 @@ def _print(request: Request, *, is_command: bool) -> None:
         from perfhooks.record.launch.summary_text import text_of, wait_for_reports  # numpy, which few processes need
 
         other_runs = [run for run in runs if run not in {note.run for note in own}]
-        missing = wait_for_reports(other_runs, checked(cast("Options", request.options))["exit_timeout"])
+        missing = wait_for_reports(other_runs, check_options(cast("Options", request.options))["exit_timeout"])
         write_error(text_of(runs, process.outcome.unfinished | missing))
     elif is_command and not any(note.run for note in [*all_notes, *own]):
         for reason in reasons(all_notes, sys.orig_argv):

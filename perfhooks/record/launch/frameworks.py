@@ -6,7 +6,7 @@ import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.core.guard import guard, hide_frames, speak_up
+from perfhooks.core.guard import enable_console_log, guard, hide_frames
 from perfhooks.record.launch import step_signal
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _integrate(signal: StepSignal, package: str, name: str, register: Callable[[
         )  # imports torch, which is being imported when this module is
 
         kind = getattr(importlib.import_module(package), name)
-        speak_up(apart=True)
+        enable_console_log(apart=True)
         integration = kind(
             schedule=request.schedule, on_trace_ready=request.handlers, log_results=False, **request.options
         )

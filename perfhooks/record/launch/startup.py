@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perfhooks.core import frames
-from perfhooks.core.frames import shown
+from perfhooks.core.frames import display_path
 from perfhooks.core.guard import guard
 from perfhooks.record.watch.sampling import innermost_of, outwards
 from perfhooks.run import layout
@@ -179,7 +179,7 @@ def _own_line(stack: list[FrameType]) -> str:
     for frame in stack:
         file = frame.f_code.co_filename
         if not file.startswith(("<", *_INSTALLED)) and not frames.is_ours(file):
-            return f"{shown(file)}:{frame.f_lineno} {frame.f_code.co_name}"
+            return f"{display_path(file)}:{frame.f_lineno} {frame.f_code.co_name}"
     return stack[-1].f_code.co_name if stack else "(the main thread has ended)"
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.core import labels, process, words
-from perfhooks.core.guard import cause_of, guard, logger, speak_up
+from perfhooks.core.guard import cause_of, enable_console_log, guard, logger
 from perfhooks.core.schedule import Schedule
 from perfhooks.record.launch import notes
 from perfhooks.record.launch.command_line import Request
@@ -270,7 +270,7 @@ class StepSignal:
     def _start_profiling(self, detector: ActiveDetector) -> None:
         """Start to profile with a new detector, and end the profiler of the previous one."""
         began = clock()
-        speak_up(apart=True)
+        enable_console_log(apart=True)
         self.startup.first_step()
         self._profilers = self._profilers or self._make_profilers()
         if isinstance(self.events.detector, (Undecided, BesideIntegration)):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.core.guard import logger
-from perfhooks.core.options import are_any, said, selected
+from perfhooks.core.options import describe_ranks, is_selected, may_select_any
 from perfhooks.record.loop.limits.run_opening import has_other_threads
 from perfhooks.run import remote
 from perfhooks.run.folder import Run
@@ -69,8 +69,8 @@ class Membership:
         self._out, self._name = self._options["out"] or out or "perf", self._options["run"] or run
         self._count_runs()
         ranks = self._options["ranks"]
-        if not selected(ranks, job):
-            if job.rank == 0 and not are_any(ranks, job.world_size):
+        if not is_selected(ranks, job):
+            if job.rank == 0 and not may_select_any(ranks, job.world_size):
                 logger.warning(
                     "ranks=%r are not in this job (world size %d): nothing is recorded", ranks, job.world_size
                 )
@@ -107,7 +107,7 @@ class Membership:
                 "call start() after init_process_group()", job.rank, job.world_size, before.rank, before.world_size,
             )  # fmt: skip  # keeps the values below their placeholders
             return True
-        previous, records = self._handover.run, selected(self._options["ranks"], job)
+        previous, records = self._handover.run, is_selected(self._options["ranks"], job)
         self._handover.move(self._open_run(job) if records and self.writes else None)
         if previous is not None:
             previous.discard()
@@ -120,7 +120,7 @@ class Membership:
         if callable(ranks):
             has_other = run is not None and not run.is_new and not job.is_restart
         else:
-            has_other = selected(ranks, job.first)
+            has_other = is_selected(ranks, job.first)
         return job.rank == 0 or not has_other
 
     def _open_run(self, job: Job) -> Run:
@@ -128,7 +128,7 @@ class Membership:
             "schedule": self._requests.fields,
             "handlers": self._handover.recipes,
             "options": self._handover.options,
-            "ranks": said(self._options["ranks"]),
+            "ranks": describe_ranks(self._options["ranks"]),
             "keep_windows": self._options["keep_windows"],
             "steps_by": self.steps_by,
         }

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from typing_extensions import Self, Unpack
 
 from perfhooks.core.errors import OptionError
-from perfhooks.core.guard import cause_of, guard, logger, speak_up
-from perfhooks.core.options import Options, check_request, checked, recording, with_options
+from perfhooks.core.guard import cause_of, enable_console_log, guard, logger
+from perfhooks.core.options import Options, check_options, check_request, recording, with_options
 from perfhooks.core.schedule import Schedule
 from perfhooks.record.loop.controller import LoopController, LoopState
 from perfhooks.record.loop.ending import lifetime
@@ -89,12 +89,12 @@ class Profiler(TorchInterface):
             options["activities"] = legacy_activities(options.get("activities"), use_cpu, use_device)
         if not enabled:
             options["ranks"] = _selects_no_rank
-        all_options, steps = checked(options), Schedule.of(schedule)
+        all_options, steps = check_options(options), Schedule.of(schedule)
         if all_options["out"] is not None:
             check_out(all_options["out"])
         course = LoopController(all_options, steps, on_trace_ready, check_recording(recording(options)))
         super().__init__(course, on_trace_ready)
-        speak_up()
+        enable_console_log()
 
     def start(
         self, step: int | None = None, *, out: str | os.PathLike[str] | None = None, run: str | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.core.guard import guard, logger
-from perfhooks.core.progress import waiting
+from perfhooks.core.progress import show_wait
 from perfhooks.record.loop.ending import lifetime
 from perfhooks.record.loop.worker import Worker, reap
 from perfhooks.report.finishing.messages import FinishWindow, WakeUp
@@ -182,7 +182,7 @@ class Tasks:
             Whether all windows are finished.
         """
         began = time.monotonic()
-        with waiting() as show:
+        with show_wait() as show:
             while self.pending and (self.worker is not None or self._former):
                 passed = time.monotonic() - began
                 if timeout is not None and passed >= timeout:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from perfhooks.core.errors import OptionError
-from perfhooks.core.guard import guard, speak_up
+from perfhooks.core.guard import enable_console_log, guard
 from perfhooks.core.labels import DEVICE_STOPPED
 from perfhooks.core.schedule import Planned
 from perfhooks.record.loop.handover import Handover
@@ -46,7 +46,7 @@ def on_trace_ready(
         if callable(handler) or not isinstance(handler, str | Mapping | Handler):
             raise OptionError(f"on_trace_ready() takes handlers that need only files, got {handler!r}")
     check_out(out)
-    speak_up()
+    enable_console_log()
     runs: list[Run] = []
     handovers: list[Handover] = []
 

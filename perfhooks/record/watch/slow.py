@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from perfhooks.core.frames import shown
+from perfhooks.core.frames import display_path
 from perfhooks.core.schedule import Phase
 from perfhooks.record.watch.causes import Explainer, StepFacts, spent
 from perfhooks.record.watch.counters import Collections, Counters, clock_mhz
@@ -355,7 +355,9 @@ def _row(stage: str, step: int, facts: StepFacts, result: Explanation) -> SlowSt
         times_median=round(facts.wall_ns / facts.median_ns, 1),
         cause=result.cause,
         explained_ms=None if result.explained_ns is None else round(result.explained_ns / 1e6, 3),
-        line="" if result.frame is None else f"{result.frame.name} ({shown(result.frame.file)}:{result.frame.line})",
+        line=""
+        if result.frame is None
+        else f"{result.frame.name} ({display_path(result.frame.file)}:{result.frame.line})",
         data_ms=None if facts.wait_ns < 0 else round(facts.wait_ns / 1e6, 3),
         gc_ms=round(facts.garbage_ns / 1e6, 3),
         cpu_share=None if cpu is None or not sampled_ns else round(cpu / sampled_ns, 3),
