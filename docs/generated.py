@@ -77,7 +77,7 @@ def rules(_: str) -> str:
 
 def causes(_: str) -> str:
     """Return the table of causes of slow steps and their detection, in the order of the checks."""
-    from perfhooks.record.watch.causes import SEEN_BY
+    from perfhooks.run.live.slow_causes import SEEN_BY
 
     return "\n".join(
         ["| cause | seen by |", "|---|---|", *(f"| {cause} | {seen} |" for cause, seen in SEEN_BY.items())]
