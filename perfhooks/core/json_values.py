@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 Columns = dict[str, list[Any]]
 """Table values by column, all of one length; None for unknown values."""
 
-_DIGITS: Final = 7
 _LONGEST: Final = 240
 
 
@@ -43,7 +42,7 @@ def number(value: Any) -> Any:
     """Return a number with seven significant digits; None for infinities, NaN and other types."""
     if not isinstance(value, float | int) or not math.isfinite(value):
         return None
-    short = float(f"{value:.{_DIGITS}g}")
+    short = float(f"{value:.7g}")
     return int(short) if short.is_integer() else short
 
 

@@ -52,23 +52,13 @@ MOST_PERCENT: Final = 75.0
 
 OUTLIER: Final = 3.0
 """Multiple of the median from which a step is an outlier, for example a validation, a checkpoint or a pause."""
-_KINDS: Final = 3
-"""Rounds of splits into kinds: at most eight kinds."""
 _FEWEST: Final = 3
 """Maximum size of a group that is not split."""
-_SAME: Final = 0.05
-"""Relative difference up to which step times belong to one kind. It is the accuracy of the reported step time."""
-_TRIMMED: Final = 0.05
-"""Share of steps that is trimmed at both ends of each side of a gap."""
 _ROUNDING: Final = 1e-12
 """Maximum difference of equal values."""
-_LEAST_BLOCK: Final = 20
-_LEAST_BLOCKS: Final = 5
-"""Minimum blocks per run for an estimate of their variance."""
 _PLACES: Final = np.linspace(-1.0, 1.0, 31)
 """Grid of quantiles for the distribution of the median, scaled to the number of steps; linear between grid points. With
 two kinds of steps, half each, the median of 50,000 steps jumps within half a percent of them."""
-_OUTERMOST: Final = 0.495
 _ANGLES: Final = np.linspace(0.0, np.pi / 2, 20_001)
 """Grid for the sum of Student's density. Quantiles are exact to five digits."""
 _COSINES: Final = np.cos(_ANGLES)
@@ -226,7 +216,7 @@ def _median(steps: Values, profile: Values) -> Estimate:
     # the variance is largest if each block contains one kind of steps
     reach = min(
         outer_quantile * 0.5 * math.sqrt(length / len(values) / _visible_variance(len(values), length, memory)),
-        _OUTERMOST,
+        0.495,
     )
     grid = np.quantile(values, 0.5 + reach * _PLACES)
     below = _shares_below(values, grid)
@@ -249,7 +239,7 @@ def block_length(values: Values) -> int:
 
     The result is at least 20 and at most a fifth of all steps.
     """
-    return max(1, min(max(_LEAST_BLOCK, 2 * _memory(values)), len(values) // _LEAST_BLOCKS))
+    return max(1, min(max(20, 2 * _memory(values)), len(values) // 5))
 
 
 def _memory(values: Values) -> int:
@@ -416,7 +406,8 @@ def most_common(wall: Values) -> Flags:
     percentile of each side.
     """
     groups = [np.argsort(wall, kind="stable")]
-    for _ in range(_KINDS):
+    # at most eight kinds
+    for _ in range(3):
         groups = [part for group in groups for part in np.split(group, _gap(np.log(wall[group])))]
     mask: Flags = np.zeros(len(wall), np.bool_)
     mask[max(groups, key=len)] = True
@@ -431,12 +422,13 @@ def _gap(scale: Values) -> list[int]:
     lower = _edges(scale, np.zeros_like(below), below - 1)
     upper = _edges(scale, below, np.full_like(below, size - 1))
     spread = np.where(2 * below >= size, lower[1] - lower[0], upper[1] - upper[0])
-    is_gap = upper[0] - lower[1] > np.maximum(spread, _SAME)
+    # kinds differ by at least 5%, the accuracy of the reported step time
+    is_gap = upper[0] - lower[1] > np.maximum(spread, 0.05)
     split = int(np.where(is_gap, np.diff(scale), -1).argmax())
     return [int(below[split])] if is_gap[split] else []
 
 
 def _edges(values: Values, first: Ints, last: Ints) -> tuple[Values, Values]:
     """Return the 5th and the 95th percentile of sorted values, between a first and a last index."""
-    trimmed = (_TRIMMED * (last - first)).astype(np.int64)
+    trimmed = (0.05 * (last - first)).astype(np.int64)
     return values[first + trimmed], values[last - trimmed]

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _SAMPLES: Final = 5
 """Blocks of a call without variants. Their median only decides whether the call is comparable."""
-_LONGEST: Final = 200
-"""Maximum length of an error message of torch in a table."""
 SHORTEST_S: Final = 0.1
 """Minimum time per variant, in seconds, even after the time limit. Shorter measurements are useless."""
 
@@ -176,5 +174,5 @@ class Bench:
 
     def _problem(self, error: Exception) -> str:
         if isinstance(error, UnmatchedError) or not safe.is_out_of_memory(error):
-            return said(error)[:_LONGEST]
+            return said(error)[:200]
         return f"needs more memory than the limit of {self._options.memory:.3g} GiB (--memory)"

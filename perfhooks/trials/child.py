@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from perfhooks.core import words
 
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     Answer = Callable[..., Any]
-
-_LONGEST_S: Final = 1e6
-"""System limit of a timer, in seconds."""
-_GRACE_S: Final = 2.0
-"""Wait after the child's own timer should have ended it, in seconds."""
 
 
 class DeadError(Exception):
@@ -57,10 +52,12 @@ class ChildProcess:
         """
         if self._process is None:
             self._start()
-        limit = min(seconds, _LONGEST_S)
+        # system limit of a timer
+        limit = min(seconds, 1e6)
         try:
             self._pipe.send((limit, question))
-            if self._pipe.poll(limit + _GRACE_S):
+            # the child's own timer ends it first
+            if self._pipe.poll(limit + 2.0):
                 return self._pipe.recv()
             code = -signal.SIGALRM  # the child blocks the signal, or still imports torch
         except (EOFError, ConnectionError):

@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 
     from perfhooks.trials.recorded import Signature
 
-_COPIES: Final = 4
-"""Copies of a call's inputs in memory: as built and saved for the next run, for the call and for its variant."""
-_RESULTS: Final = 3
-"""Copies of a call's results in memory: the result itself, and float copies of both results for the comparison."""
-_OF_UPDATE: Final = 8
-"""Copies of an update's parameters in memory: parameter, gradient and two states, for the update and its variant."""
-_ENDLESS: Final = 1 << 62
-"""Upper bound of a memory estimate, in bytes. Sizes in a trace may exceed the range of a float."""
 _PROBABILITIES: Final = frozenset({"bernoulli", "binary_cross_entropy", "binary_cross_entropy_backward", "multinomial"})
 _POSITIVE: Final = frozenset(
     {"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "pow", "lgamma", "digamma", "xlogy", "poisson", "reciprocal"}
@@ -37,8 +29,6 @@ _POSITIVE_NAMES: Final = frozenset(
     {"rstd", "save_invstd", "save_var", "running_var", "var", "tensor2", "exp_avg_sq", "total_weight", "weight_sum"}
 )
 """Arguments that are variances, standard deviations or divisors."""
-_FEW: Final = 2
-"""Exclusive limit of integers that are valid for any argument."""
 
 
 def import_shape_functions() -> None:
@@ -61,7 +51,8 @@ def check_memory(again: Signature | Update, allowed: float) -> None:
     Raises:
         UnmatchedError: It needs more memory, or torch cannot compute the size of its result.
     """
-    for needed_bytes in (min(estimate, _ENDLESS) for estimate in _estimates(again)):
+    # sizes in a trace may exceed the range of a float
+    for needed_bytes in (min(estimate, 1 << 62) for estimate in _estimates(again)):
         if needed_bytes > allowed:
             raise UnmatchedError(f"needs {needed_bytes / GIB:.3g} GiB; the limit is {allowed / GIB:.3g} GiB (--memory)")
 
@@ -69,16 +60,19 @@ def check_memory(again: Signature | Update, allowed: float) -> None:
 def _estimates(again: Signature | Update) -> Iterator[int]:
     """Yield lower bounds in bytes, each more exact: the inputs, then inputs and results."""
     if isinstance(again, Update):
-        yield _OF_UPDATE * sum(math.prod(dims) * DTYPES[kind].itemsize for kind, dims in again.parameters)
+        # parameter, gradient and two states, of the update and of its variant
+        yield 8 * sum(math.prod(dims) * DTYPES[kind].itemsize for kind, dims in again.parameters)
         return
-    input_bytes = _COPIES * sum(map(_bytes, again.arguments or ()))
+    # built and saved inputs, of the call and of the variant
+    input_bytes = 4 * sum(map(_bytes, again.arguments or ()))
     yield input_bytes
     try:
         # on the meta device torch only computes shapes
         results = [*tensors(build(again, "meta")())]
     except NotImplementedError as error:
         raise UnmatchedError("the size of its result is unknown before it runs") from error
-    yield input_bytes + _RESULTS * sum(result.numel() * result.itemsize for result in results)
+    # the result, and copies of both results for the comparison
+    yield input_bytes + 3 * sum(result.numel() * result.itemsize for result in results)
 
 
 def _bytes(argument: Argument) -> int:
@@ -168,7 +162,8 @@ def _limit(name: str, arguments: Mapping[str, Any], place: int) -> int:
         return weights
     source = next((arguments[name] for name in ("weight", "self", "input") if _has_sizes(arguments.get(name))), None)
     if source is None or arguments.get(name) is source:
-        return _FEW
+        # 0 and 1 are valid for any argument
+        return 2
     sizes = source.dims
     if name == "target":
         limit = sizes[1] if len(sizes) > 1 else sizes[0]

@@ -20,10 +20,6 @@ _COSTLY_S: Final = 0.1
 """Minimum cost of new workers per pass, in seconds, before ``persistent_workers`` is suggested."""
 _WAITING: Final = 50.0
 """Minimum percentage of waiting time before the workers are reported as waiting."""
-_BUSY: Final = 0.1
-"""Minimum run-queue wait of a single worker, relative to its CPU time, before CPU contention is reported."""
-_FULL: Final = 0.8
-"""Ratio of used CPUs from which more workers cannot help. The training process itself also needs a CPU."""
 
 
 class LoaderSetting(msgspec.Struct, frozen=True):
@@ -225,14 +221,15 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
             text += f" Undecided after {words.count(len(best.rates), 'block')}: give it more time."
         if (best.waited_percent or 0.0) > _WAITING:
             return f"{text} Its workers wait {best.waited_percent:.0f}% of their time, for example for a disk."
-        if self.cores is not None and (best.processors or 0.0) > _FULL * self.cores:
+        # the training itself also needs CPU time
+        if self.cores is not None and (best.processors or 0.0) > 0.8 * self.cores:
             used = f"{best.processors:.1f} of {words.count(self.cores, 'CPU')} are in use"
             return f"{text} More workers cannot help: {used}."
         return text
 
     def _contention(self) -> Iterator[str]:
         single = next((loader for loader in self.tried if loader.setting.workers == 1 and loader.batches), None)
-        if single is not None and single.processor_s and (single.queued_s or 0.0) > _BUSY * single.processor_s:
+        if single is not None and single.processor_s and (single.queued_s or 0.0) > 0.1 * single.processor_s:
             share = (single.queued_s or 0.0) / (single.processor_s + (single.queued_s or 0.0))
             yield (
                 f"CPU contention: a single worker waited for a CPU {words.share(share)} of its runnable time. "

@@ -49,12 +49,8 @@ _GAIN: Final = 1.1
 _FIRST: Final = (1, 2, 4)
 _FEW: Final = 2
 """Rounds between two checks of the results: one forwards and one backwards."""
-_LONG: Final = 4
-"""Minimum batches per worker in a pass before its start is excluded. At the start no batch is prefetched."""
 _MOST: Final = 64
 """Maximum workers of a trial."""
-_FREE: Final = 0.5
-"""Maximum share of the free memory for all workers together."""
 
 
 class _WorkerClocks(NamedTuple):
@@ -118,7 +114,8 @@ class _Runner:
         try:
             next(self._batches)
         except StopIteration:
-            self._is_short = self._in_pass <= _LONG * max(self.setting.workers, 1)
+            # at the start of a pass no batch is prefetched
+            self._is_short = self._in_pass <= 4 * max(self.setting.workers, 1)
             self._batches, self._in_pass = DataLoader.__iter__(self._loader), 1
             try:
                 next(self._batches)
@@ -377,7 +374,7 @@ class _Trial:
 
     def _has_room(self, workers: int) -> bool:
         memory = max((runner.memory or 0 for runner in self._runners.values()), default=0)
-        return workers * memory <= _FREE * (Circumstances.current().memory_bytes or float("inf"))
+        return workers * memory <= 0.5 * (Circumstances.current().memory_bytes or float("inf"))
 
     def _start(self, setting: LoaderSetting, baseline: LoaderSetting | None) -> LoaderSetting | None:
         """Start a setting. Return None and record the problem if it fails."""

@@ -34,8 +34,6 @@ SECONDS: Final = 0.8
 """Default time limit per comparison, in seconds. Ten operators with five variants then take a minute."""
 LONGEST_S: Final = 20.0
 """Time limit for the minimum number of blocks, in seconds. Calls that need more are not decided."""
-_TICK: Final = 1e-9
-"""Minimum length of a block, in seconds, for clocks that do not advance."""
 _MOST: Final = 1 << 30
 """Maximum calls per block: no call takes less than a picosecond."""
 UNBOUNDED: Final = 1e9
@@ -114,7 +112,8 @@ class Blocks:
         calls_per_reset = PIECE if self._call.written else number
         counts = [min(calls_per_reset, number - first) for first in range(0, number, calls_per_reset)]
         with self._call.running():
-            return max(sum(map(self._timer.timeit, counts)), _TICK)
+            # a coarse clock does not advance in a short block
+            return max(sum(map(self._timer.timeit, counts)), 1e-9)
 
 
 def time_interleaved(

@@ -44,10 +44,6 @@ SCHEMA: Final = {
 with the 99% interval from ``low`` to ``high``. ``difference``: relative difference of results, null for random ones.
 ``saved_ms`` and ``saved_percent``: estimated reduction of the step time if nothing else changes, null for a range.
 """
-_MOST_LINES: Final = 8
-"""Maximum lines of the conclusion, which is the end of the output."""
-_REASONS: Final = 6
-"""Maximum reasons for skipped operators, by their time."""
 _NAMED: Final = 3
 """Maximum operators named per reason."""
 
@@ -139,7 +135,7 @@ def sentences(trial: Trial) -> list[str]:
     )
     if saved := trial.saved():
         lines.append(f"If nothing else changes, a step of {words.ms(trial.step_ms)} would be shorter by:")
-        lines += [_line(name, savings, trial) for name, savings in [*saved.items()][: _MOST_LINES - len(lines)]]
+        lines += [_line(name, savings, trial) for name, savings in [*saved.items()][: 8 - len(lines)]]
     elif trial.rows:
         lines.append("No variant certainly makes the step shorter.")
     return lines
@@ -168,7 +164,7 @@ def skip_reasons(trial: Trial) -> Iterator[str]:
     for operator in trial.cut.left:
         by_reason[operator.reason].append(operator)
     shares = {reason: sum(operator.share for operator in skipped) for reason, skipped in by_reason.items()}
-    for reason in sorted(shares, key=lambda reason: -shares[reason])[:_REASONS]:
+    for reason in sorted(shares, key=lambda reason: -shares[reason])[:6]:
         skipped = by_reason[reason]
         names = ", ".join(operator.name for operator in skipped[:_NAMED])
         more = f" and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""

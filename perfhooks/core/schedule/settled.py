@@ -28,12 +28,9 @@ _LOOKS: Final = (10, 15, 22, 33, 50)
 """Steps after which step times are compared. Ten show start-up costs, such as workers and compilation. If 50 have not
 settled, later steps will not be more even."""
 MOST_LOOKED_AT: Final = 50
-_OF_STEPS: Final = 0.4
-"""Share of steps in each compared group: the last ones and those before. The first fifth is in neither group."""
 _EVEN: Final = 0.1
 """Relative difference of medians that counts as settled. Medians of four steps of an even training differ as much by
 chance."""
-_WARMUP: Final = 2
 _WARMUP_S: Final = 10.0
 """Maximum length of the warm-up, in seconds. The start of the recorder takes at most one second."""
 _ROUND: Final = (3, 10, 30, 100)
@@ -92,7 +89,8 @@ class WhenSettled(OnRequest):
         if together and ended == 1:
             self._since = now
         # fewer times than steps if the caller keeps only the last ones
-        compared = max(1, int(_OF_STEPS * min(ended, len(walls))))
+        # two groups, without the first fifth
+        compared = max(1, int(0.4 * min(ended, len(walls))))
         before, last = walls[-2 * compared : -compared], walls[-compared:]
         if not before:
             self._look_at = step + 1
@@ -140,5 +138,6 @@ def _window(step: int, pace: float, *, together: bool) -> Planned:
     active = _active(pace)
     if together:
         active = next(steps for steps in _ROUND if steps >= active)
-    begin = step + min(_WARMUP, int(_WARMUP_S * _S / pace))
+    # torch's recorder needs at most one second to start, so a warm-up is at most 10 s
+    begin = step + min(2, int(_WARMUP_S * _S / pace))
     return Planned(step, begin, begin + active - 1)
