@@ -119,7 +119,6 @@ class Profiler(perfhooks.Profiler):
         return accelerator is None or (accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped)
 
     def _follow(self) -> None:
-        """Add or remove labels when a window opens or closes."""
         if not self.in_window:
             self._unlabel()
         elif not self._parts.is_on:
@@ -132,7 +131,6 @@ class Profiler(perfhooks.Profiler):
 
 
 def _log(accelerator: Accelerator, capture: Capture, _place: Place) -> None:
-    """Log the results of a window to the trackers."""
     accelerator.log(adapting.scalars(capture), step=adapting.last_step(capture))
 
 

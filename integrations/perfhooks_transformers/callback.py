@@ -192,7 +192,6 @@ def _parts(profiler: Profiler, stage: str, *, module_names: bool) -> Parts:
 
 
 def _counts(callbacks: Any, name: str) -> dict[str, int]:
-    """Return the finished steps from a checkpoint."""
     ours = callbacks.get(name) if isinstance(callbacks, dict) else callbacks
     # with several callbacks it is a list, and each checkpoint appends all of them
     ours = ours[-1] if isinstance(ours, list) and ours else ours

@@ -207,7 +207,6 @@ class Stage:
         return count
 
     def _follow(self, *, waiting: bool) -> None:
-        """Add or remove labels when a window opens or closes."""
         is_open = self.profiler.in_window
         with guard("labelling the parts of a step", self._on_error):
             if is_open and self._global_step is not None:

@@ -188,7 +188,6 @@ def _commands(targets: Sequence[str], runs: Sequence[str]) -> list[tuple[str | N
 
 
 def _sides(targets: Sequence[str]) -> list[list[str]]:
-    """The paths of both sides."""
     arguments = list(targets)
     if _BETWEEN in arguments:
         place = arguments.index(_BETWEEN)

@@ -23,7 +23,6 @@ EXAMPLES: Final = """Examples:
 
 
 def _tables() -> list[str]:
-    """Return completions for the shell."""
     from perfhooks.cli.actions.show import TABLES
 
     return list(TABLES)

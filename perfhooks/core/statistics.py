@@ -196,7 +196,6 @@ def _mean(steps: Values, profile: Values) -> Estimate:
 
 
 def _estimate(log: float, residuals: Values) -> Estimate:
-    """Return the estimate of a mean from its relative residuals."""
     if np.ptp(residuals) < _ROUNDING:
         return Estimate(log=log, freedom=max(len(residuals) - 1.0, 1.0))
     length, memory = block_length(residuals), _memory(residuals)

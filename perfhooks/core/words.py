@@ -78,7 +78,6 @@ def _rounded(value: float) -> float:
 
 
 def _plain(value: float) -> str:
-    """Return three digits without exponent and trailing zeros."""
     if value >= 100:  # three digits before the decimal point
         return f"{value:,.0f}" if value < _ABSURD else f"{value:.3g}"
     text = (

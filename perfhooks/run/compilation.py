@@ -150,7 +150,6 @@ def _graph(metric: Any, installation: Installation, began: float) -> Graph:
 
 
 def _together(first: Graph, later: Graph) -> Graph:
-    """Add a later compilation to its graph."""
     return replace(
         first,
         seconds=first.seconds + later.seconds,
@@ -197,7 +196,6 @@ def _break(reason: Any, installation: Installation) -> Break | None:
 
 
 def _name(function: str) -> str:
-    """The name of a function as its author wrote it."""
     resumed = _RESUMED.fullmatch(function)
     return resumed[1] if resumed else function
 

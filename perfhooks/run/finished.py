@@ -121,7 +121,6 @@ class FinishedRun:
 
     @cached_property
     def _done(self) -> list[FinishedWindow]:
-        """Windows and ranks with finished files."""
         done = (
             FinishedWindow(
                 window.folder,

@@ -126,7 +126,6 @@ def _of_torchrun() -> str | None:
 
 
 def _of_parent() -> str:
-    """Return the parent process by number and start time."""
     parent = os.getppid()
     port = os.environ.get("MASTER_PORT", "")
     return "-".join(filter(None, ("job", str(parent), began(parent), port)))

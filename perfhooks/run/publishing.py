@@ -158,7 +158,6 @@ class OwnFolder:
 
 
 def _opened_below(here: _Opened, name: str) -> int | None:
-    """Open or create a folder in an open folder."""
     info = os.stat(here(name), dir_fd=here.descriptor, follow_symlinks=False)
     # Windows has junctions besides, which are folders by their mode
     is_junction = getattr(info, "st_file_attributes", 0) & getattr(stat, "FILE_ATTRIBUTE_REPARSE_POINT", 0)

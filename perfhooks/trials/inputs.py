@@ -157,7 +157,6 @@ def _fill(tensor: torch.Tensor, operator: str, name: str, arguments: Mapping[str
 
 
 def _limit(name: str, arguments: Mapping[str, Any], place: int) -> int:
-    """Return the exclusive limit of the integers of an argument."""
     if isinstance(weights := arguments.get("num_weights", arguments.get("num_classes")), int) and weights > 0:
         return weights
     source = next((arguments[name] for name in ("weight", "self", "input") if _has_sizes(arguments.get(name))), None)

@@ -155,7 +155,6 @@ class _Runner:
         self.made.append(batches)
 
     def _skip(self, count: int) -> _WorkerClocks:
-        """Discard the prefetched batches."""
         for _ in range(0 if self._is_short else count):
             if self._consume():
                 break

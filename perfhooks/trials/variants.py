@@ -89,7 +89,6 @@ def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_scattered(call: PreparedCall) -> bool:
-    """Return whether an input is neither contiguous nor channels-last."""
     layouts = ((tensor, _LAYOUTS.get(tensor.dim(), torch.contiguous_format)) for tensor in call.tensors())
     return any(
         not tensor.is_contiguous() and not tensor.is_contiguous(memory_format=layout) for tensor, layout in layouts

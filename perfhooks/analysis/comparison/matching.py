@@ -93,7 +93,6 @@ class _Tree:
         self._content: dict[str, int] = {}
 
     def _add(self, path: str) -> None:
-        """Add a module and its parents."""
         while path and path not in self.own:
             self.own[path] = Counter()
             self.children.setdefault(path, [])
@@ -123,7 +122,6 @@ def class_of(path: str) -> str:
 
 
 def _match_children(trees: tuple[_Tree, _Tree], of_a: str, of_b: str) -> list[tuple[str, str]]:
-    """Match the modules inside two matched modules."""
     inside = [side.children[parent] for side, parent in zip(trees, (of_a, of_b), strict=True)]
     pairs: list[tuple[str, str]] = []
     for name in sorted({class_of(path) for path in inside[0]} & {class_of(path) for path in inside[1]}):

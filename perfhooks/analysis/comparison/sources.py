@@ -58,7 +58,6 @@ def _open(path: Path) -> Side | RunOrTrace:
 
 
 def _choose_stage(sources: Iterable[Side | RunOrTrace], requested: str | None) -> str:
-    """Return the stage to compare. Traces fit any stage."""
     stages_of = [[source.stage] if isinstance(source, Side) else source.stages for source in sources]
     lists = [stages for stages in stages_of if stages is not None]
     if not lists:
@@ -97,7 +96,6 @@ def _is_same_program(a: FinishedRun, b: FinishedRun) -> bool:
 
 
 def _distinguish_labels(sides: Sequence[Side]) -> None:
-    """Prefix equal labels with A and B."""
     if len({side.label for side in sides}) < len(sides):
         for side, letter in zip(sides, "AB", strict=False):
             side.label = f"{letter} ({side.label})"

@@ -260,7 +260,6 @@ def _inner_slice(values: Values) -> slice:
 
 
 def _mean_variance(values: Values, freedom: int) -> Variance:
-    """Return the variance of the mean of independent values."""
     return Variance(float(values.var(ddof=1)) / len(values), freedom)
 
 

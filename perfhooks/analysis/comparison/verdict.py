@@ -364,7 +364,6 @@ def compare_paired(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) 
 
 
 def _log_edges(tolerance: float) -> tuple[float, float]:
-    """Return the log edges for "different" and for "the same"."""
     return math.log1p(tolerance), math.log1p(SAME_MARGIN * tolerance)
 
 

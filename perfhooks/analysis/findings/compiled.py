@@ -186,7 +186,6 @@ def _location(graph_break: Break) -> str:
 
 
 def _guard_lines(graphs: Sequence[Graph]) -> list[str]:
-    """Return the failed guards with their functions, most frequent first."""
     counts = Counter(f"{graph.function}: {graph.reason}" for graph in graphs)
     return [f"{text}{f' ({count} times)' if count > 1 else ''}" for text, count in counts.most_common(_MAX_LINES)]
 

@@ -185,7 +185,6 @@ def _queued(window: Evidence, calls: Ints) -> Intervals:
 
 
 def _slow_calls(window: Evidence) -> Ints:
-    """Return the slow copy calls on threads that launch kernels."""
     trace = window.trace
     calls = window.matching(runtime_calls.COPY, Kind.RUNTIME)
     launches = trace.launches[trace.kind[trace.device_rows] == Kind.KERNEL]

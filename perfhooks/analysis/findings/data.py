@@ -228,12 +228,10 @@ def _data_wait(window: Evidence, fetches: Ints) -> _Wait:
 
 
 def _has_no_workers(window: Evidence) -> bool:
-    """Return whether the training process makes the batches."""
     return len(window.with_prefix(ranges.LOADER_ALONE, Kind.ANNOTATION, Kind.OP)) > 0
 
 
 def _has_workers(window: Evidence) -> bool:
-    """Return whether workers make the batches."""
     return (
         not _has_no_workers(window)
         and len(window.with_prefix(ranges.LOADER_WITH_WORKERS, Kind.ANNOTATION, Kind.OP)) > 0

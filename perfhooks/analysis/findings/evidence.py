@@ -86,7 +86,6 @@ class Evidence:
 
     @cached_property
     def _selected(self) -> Flags:
-        """Mask of the complete steps that count."""
         table = self.tables.steps
         usual, numbers = step_kinds.usual(table), table["step"].fill_null(0).to_numpy()
         complete = usual & ~missing_work.unknown(self.trace).wall[self.tables.counting]
@@ -196,7 +195,6 @@ class Evidence:
 
     @cached_property
     def _usual_intervals(self) -> Intervals:
-        """Intervals of the steps without one-time work."""
         return intervals.subtract(self.windows, intervals.joined(*self.startup.values()))
 
     def spans(self, rows: Ints) -> Intervals:
@@ -439,7 +437,6 @@ class Evidence:
         return attribution.lines(self.trace, rows, self.tables.owners)
 
     def _frames(self, origin: Origin) -> Ints:
-        """Return the Python frames of one origin."""
         frames = self.trace.rows(Kind.PYTHON)
         return frames[attribution.names_of(self.trace, (origin,), self.tables.owners)[self.trace.name[frames]]]
 
@@ -501,7 +498,6 @@ class Evidence:
         return int(self.marks.thread[0]) if self.count else -1
 
     def _in_steps(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows of a table whose step counts."""
         if not self.are_numbered or not table.height:
             return table
         return table.filter(pl.col("step").is_in(self.steps["step"].implode()))

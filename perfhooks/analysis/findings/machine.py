@@ -207,7 +207,6 @@ def shared_device(window: Evidence) -> Iterator[Finding]:
 
 
 def _may_wait_unrecorded(window: Evidence) -> bool:
-    """Return whether streams may wait for events outside this trace."""
     trace = window.trace
     is_npu = len(trace.chosen(runtime_calls.ASYNCHRONOUS.search, Kind.RUNTIME)) > 0
     return (
@@ -243,7 +242,6 @@ def profiler_overhead(window: Evidence) -> Iterator[Finding]:
 
 
 def _code_without(window: Evidence, options: list[str]) -> str:
-    """Return the code that disables the expensive options."""
     if window.circumstances.is_launched:
         return f"perfhooks run ...   # without {' '.join(map(window.option, options))}" if options else ""
     return ", ".join(f"{name}=False" for name in options)

@@ -152,6 +152,5 @@ def _updates(window: Evidence) -> Intervals:
 
 
 def _within(window: Evidence, rows: Ints, moments: Intervals) -> Ints:
-    """Return the slices that begin in some intervals."""
     time = window.trace.start[rows]
     return rows[intervals.within(moments, time, time + 1) > 0]

@@ -65,7 +65,6 @@ def recorded_start(window: Evidence) -> Iterator[Finding]:
 
 
 def _code_to_record_later(window: Evidence, wait: int) -> str:
-    """Return the code that records later."""
     line = frameworks.recording(
         window.option("schedule", f"wait={wait} warmup={WARMUP} active=3 repeat=1"), window.circumstances
     )

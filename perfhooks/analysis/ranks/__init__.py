@@ -188,7 +188,6 @@ def _with_offsets(table: pl.DataFrame, offsets: Any) -> pl.DataFrame:
 
 
 def _with_nodes(table: pl.DataFrame, window: RankedWindow) -> pl.DataFrame:
-    """Add the node of each rank if there are several."""
     nodes = [window.facts[rank].node or None for rank in table["rank"]]
     return table if len({*nodes}) <= 1 else table.with_columns(pl.Series("node", nodes, dtype=pl.String))
 
@@ -204,7 +203,6 @@ def _tabulate_own_work(split: pl.DataFrame) -> dict[str, Any]:
 
 
 def _to_columns(table: pl.DataFrame) -> dict[str, list[Any]]:
-    """Return a table as lists, without empty columns."""
     names = [name for name in table.columns if table[name].null_count() < table.height]
     short = table.select(names).with_columns(pl.col(pl.Float64).round_sig_figs(_DIGITS))
     return {name: short[name].to_list() for name in names}

@@ -70,7 +70,6 @@ def align(ends: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Clocks
 
 
 def _clock_numbers(clocks: Mapping[int, str]) -> pl.Expr:
-    """Return the clock of each rank as its lowest rank."""
     first: dict[str, int] = {}
     lowest = {rank: first.setdefault(name, rank) for rank, name in sorted(clocks.items())}
     return pl.col("rank").replace(lowest) if lowest else pl.col("rank")

@@ -121,7 +121,6 @@ def _select_met(rows: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
 
 
 def _aligned_starts(clocks: Clocks) -> pl.Expr:
-    """Return the starts on aligned clocks."""
     offset = pl.col("rank").replace_strict(clocks.offset_ms, default=0.0, return_dtype=pl.Float64)
     return pl.col("start_ms") + offset
 

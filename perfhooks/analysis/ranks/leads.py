@@ -130,7 +130,6 @@ def _extract_stages(rank: RankSteps, names: tuple[str, ...]) -> tuple[Ints, Ints
 
 
 def _find_common(a: Ints, b: Ints) -> Ints:
-    """Return the numbers in both sorted arrays."""
     if not len(b):
         return b
     common: Ints = a[b[np.searchsorted(b, a).clip(max=len(b) - 1)] == a]
@@ -254,7 +253,6 @@ def describe_lead(lead: Lead, name: str) -> str:
 
 
 def _min_delay(means: Values, step: float) -> float:
-    """Return the minimum mean delay of a straggler in ns."""
     if len(means) < MANY:
         return SLOW * step
     return max(MANY_SLOW * step, FAR * float(np.median(np.abs(means - np.median(means)))))
@@ -268,7 +266,6 @@ def _find_candidates(times: Ints, means: Values) -> list[int]:
 
 
 def _find_delays(stage_times: Ints, ends: Ints, rows: list[int]) -> dict[int, Values]:
-    """Return the delays of ranks in a stage, by row."""
     return dict(zip(rows, np.minimum(_find_excess(stage_times, rows), _find_excess(ends, rows)), strict=True))
 
 

@@ -312,7 +312,6 @@ def _parse_time(time: bytes) -> Decimal | None:
 
 
 def _make_unique(number: bytes, index: int, count: int) -> bytes:
-    """Return an id that is unique across ranks."""
     if number.isdigit() and len(number) < _MAX_DIGITS:
         return b"%d" % (int(number) * count + index)
     return _ENCODE.encode(f"{index}.{number.decode('utf-8', 'replace')}")

@@ -140,7 +140,6 @@ def _find_absent(
 
 
 def _group_by_text(window: str | None, what: str, texts: Iterable[tuple[int, str | None]]) -> list[dict[str, Any]]:
-    """Return one entry for all ranks with the same text."""
     ranks: dict[str, list[int]] = {}
     for rank, text in texts:
         if text is not None:

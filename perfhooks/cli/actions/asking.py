@@ -146,13 +146,11 @@ class CaptureRequest:
         return self._owners[rank].is_alive is not False
 
     def _silent(self, rank: int) -> str:
-        """Why a rank may have said nothing."""
         if not self._may_live(rank):
             return "its process has ended"
         return "it did not answer: its profiler has stopped, was started with watch=False, or cannot write here"
 
     def _stage(self, here: Mapping[int, RankPosition]) -> str:
-        """Return the loop of the request: that of most ranks."""
         loops = [loop for position in here.values() for loop in position.loops]
         if self.wish.stage is not None:
             if self.wish.stage not in {loop.stage for loop in loops}:
@@ -192,7 +190,6 @@ class CaptureRequest:
         return max(loop.step for loop in loops) + ahead + _WARMUP + 1
 
     def _wait(self, ranks: Sequence[int], until: float) -> list[RankOutcome]:
-        """Wait for the outcome of each rank."""
         done: dict[int, RankOutcome] = {}
         while len(done) < len(ranks):
             answers = requests.answers(self.run, self.name)

@@ -84,7 +84,6 @@ def _run(words: Sequence[str], environment: dict[str, str], file: Path, ends: fl
 
 
 def _end(program: psutil.Process) -> None:
-    """Kill a program and the processes that it started."""
     processes = [*program.children(recursive=True), program]
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):

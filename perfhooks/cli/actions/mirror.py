@@ -134,7 +134,6 @@ def mirror(target: str, tell: Callable[[int, int], object] | None = None, *, tra
 def _fill(
     folder: Path, have: dict[str, _File], missing: list[str], tell: Callable[[int, int], object] | None = None
 ) -> None:
-    """Bring some files, and keep what is here by then."""
     for begin in range(0, len(missing), _BATCH):
         batch = missing[begin : begin + _BATCH]
         if tell is not None:
@@ -170,7 +169,6 @@ def forget() -> int:
 
 
 def _parts(target: str) -> list[str]:
-    """The places that one run was written to."""
     return re.split(r",(?=[\w.+-]+://)", target)
 
 
@@ -187,7 +185,6 @@ def _base(url: str) -> tuple[str | None, str]:
 
 
 def _tree(url: str) -> dict[str, _File]:
-    """The files at a URL, by their names below it."""
     with remote.reaching(url) as (system, path):
         system.invalidate_cache()
         entries = {path: system.info(path)} if is_file(url) else system.find(path, maxdepth=2, detail=True)
@@ -246,7 +243,6 @@ def _together(trees: list[dict[str, _File]]) -> dict[str, _File]:
 
 
 def _get(files: dict[str, Path]) -> None:
-    """Copy files, each to its path here."""
     of_protocol: dict[str, list[str]] = {}
     for url in files:
         of_protocol.setdefault(url.partition("://")[0], []).append(url)
@@ -259,7 +255,6 @@ def _get(files: dict[str, Path]) -> None:
 
 
 def _have(root: Path) -> dict[str, _File]:
-    """Contents of a mirror."""
     try:
         return read_json(root / _HAVE, dict[str, _File], "what a mirror has", most=_MOST * 400)
     except (FileNotFoundError, PerfhooksError):

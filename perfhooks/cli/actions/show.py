@@ -273,7 +273,6 @@ def tables(
 
 
 def _need(name: str, by: Sequence[str]) -> str | None:
-    """Return the recorder option that a table needs."""
     if name in _OF_STACKS and "device" not in by:
         return "with_stack"
     return next((_BEHIND[item] for item in by if item in _BEHIND), None)

@@ -135,7 +135,6 @@ def _loose(folder: Path) -> list[Source]:
 
 
 def _places(window: Path) -> list[Place]:
-    """The ranks of one window."""
     return [place for place in Run(window.parent).places() if place.folder.name == window.name]
 
 

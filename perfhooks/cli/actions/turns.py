@@ -89,7 +89,6 @@ def _compare(
     steps: int | None,
     seconds: float | None,
 ) -> ComparisonResult:
-    """Run both sides in the supervisor."""
     try:
         a, b = (_command(name, *side, folder, owner) for name, side in zip("AB", sides, strict=True))
         plan = Plan(a=a, b=b, tolerance=tolerance, in_turns=in_turns, steps=steps, seconds=seconds)

@@ -84,7 +84,6 @@ def _below(state: RunState, note: str) -> Iterator[_Line]:
 
 
 def _ranks(ranks: Sequence[RankState], room: int) -> Iterator[_Line]:
-    """The slow ones first, as far as there is room."""
     ordered = sorted(ranks, key=lambda rank: (not rank.slow, rank.rank))
     shown = ordered if len(ordered) <= room else ordered[: max(0, room - 1)]
     for number, rank in enumerate(shown):
@@ -148,5 +147,4 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return a printable text without line ends and tabs."""
     return " ".join(words.printable(text).split())

@@ -67,7 +67,6 @@ def threads(process: Descendant) -> list[int]:
 
 
 def _descendants() -> Iterator[Descendant]:
-    """Yield all descendants of this process, parents first."""
     by_parent: dict[str, list[tuple[str, str]]] = {}
     for name in filter(str.isdigit, [entry.name for entry in _PROC.iterdir()]):
         with contextlib.suppress(OSError):

@@ -274,7 +274,6 @@ class Program:
             self.notes.append(f"another process of {self.command.name} made steps as well, and was not held")
 
     def _give_up(self) -> None:
-        """Stop waiting for a missing rank."""
         if self.is_over or self.is_held:
             self._block_began = None
             return

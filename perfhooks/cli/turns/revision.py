@@ -62,7 +62,6 @@ def _add(repository: Path, commit: str, tree: Path, folder: WorkFolder, owner: O
 
 
 def _submodules(tree: Path, owner: Owner) -> Iterator[tuple[str, str]]:
-    """Yield the path of each submodule, and its commit."""
     for line in _git(owner, "ls-tree", "-r", "-z", "HEAD", at=tree).split("\0"):
         facts, _, path = line.partition("\t")
         if facts.startswith("160000"):

@@ -205,7 +205,6 @@ def _reap(pid: int, *, is_wanted: bool) -> None:
 
 
 def _run(work: Callable[[Owner], Any], owner: Owner, numbers: Collection[signal.Signals]) -> NoReturn:
-    """Be the supervisor."""
     try:
         os.setsid()  # Ctrl-C is for perfhooks
         _prctl(_SET_ADOPTS, 1)
@@ -269,7 +268,6 @@ def _is_reaped(pid: int) -> bool:
 
 @contextlib.contextmanager
 def _noting(numbers: Sequence[signal.Signals], received: list[int]) -> Iterator[None]:
-    """Note signals instead of their usual effect."""
     before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
     try:
         yield
@@ -280,7 +278,6 @@ def _noting(numbers: Sequence[signal.Signals], received: list[int]) -> Iterator[
 
 @contextlib.contextmanager
 def _adopting_orphans() -> Iterator[None]:
-    """Adopt the processes that a dead descendant leaves behind."""
     before = ctypes.c_int(0)
     _prctl(_GET_ADOPTS, ctypes.byref(before))
     _prctl(_SET_ADOPTS, 1)

@@ -30,7 +30,6 @@ def lines(result: ComparisonResult) -> Iterator[str]:
 
 
 def _doubts(result: ComparisonResult, judgement: Judgement) -> Iterator[str]:
-    """A figure for each side, and how sure they are."""
     verdict = judgement.verdict
     figures = [words.ms(step) for step in (verdict.decisive.a, verdict.decisive.b)]
     wide = max(map(len, figures))

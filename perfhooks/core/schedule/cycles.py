@@ -194,11 +194,9 @@ class Schedule:
         return f"{self._words()}\n{drawing(self.windows(), repeat=self.repeat, total=self.total_steps)}"
 
     def _repr_html_(self) -> str:
-        """Return the drawing for notebooks."""
         return f'<pre style="line-height: 1.3">{self}</pre>'  # contains no characters to escape
 
     def _words(self) -> str:
-        """Return the fields that differ from their defaults."""
         values = ((field, getattr(self, field.name)) for field in fields(self))
         return " ".join(f"{field.name}={value}" for field, value in values if value != field.default)
 
@@ -208,12 +206,10 @@ class Schedule:
 
     @property
     def _length(self) -> int:
-        """Steps per window."""
         return self.warmup + self.active
 
     @property
     def _origin(self) -> int:
-        """First step of the first window."""
         return self.skip_first + (0 if self.skip_first_wait else self.wait)
 
     def _has(self, index: int) -> bool:
@@ -235,7 +231,6 @@ _WORDS: Final = {ON_REQUEST: OnRequest, WHEN_SETTLED: WhenSettled}
 
 
 def _set_field(schedule: Schedule, name: str, value: int) -> None:
-    """Set a field of a frozen dataclass during its construction."""
     object.__setattr__(schedule, name, value)
 
 

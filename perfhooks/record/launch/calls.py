@@ -118,7 +118,6 @@ def is_device_used() -> bool:
 
 
 def _replace(owner: Any, name: str, current: Any, replacement: Any) -> None:
-    """Replace an attribute, unless other code has replaced it already."""
     if vars(owner).get(name) is current:
         setattr(owner, name, replacement)
 
@@ -154,7 +153,6 @@ def _count_call() -> None:
 
 @functools.wraps(_backward)
 def _wrapped_backward(outputs: Any, *options: Any, **named: Any) -> Any:
-    """Wrap the function that runs a backward pass."""
     began = clock()
     try:
         result = _backward(outputs, *options, **named)

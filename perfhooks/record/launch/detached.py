@@ -158,7 +158,6 @@ def wait(pid: int, descriptor: int | None) -> int | None:
 
 
 def _exit_code(descriptor: int) -> int | None:
-    """Return the exit code of a reaped process."""
     import fcntl  # only on systems that have such descriptors
 
     with contextlib.suppress(OSError):  # before Linux 6.15

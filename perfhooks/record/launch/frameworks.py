@@ -49,7 +49,6 @@ def hook_transformers(trainer: Any, signal: StepSignal) -> None:
 
 
 def _after_init(kind: Any, act: Callable[[Any], None]) -> None:
-    """Call a function with each new object of a class."""
     init = kind.__init__
 
     @functools.wraps(init)

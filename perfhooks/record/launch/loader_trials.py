@@ -45,7 +45,6 @@ def listen(module: Any, request: Request) -> None:
 
 
 def _end_with(loader: Any, request: Request) -> None:
-    """Measure a loader, write the result, and end this process."""
     try:
         if current_job().rank == 0:
             file, kind = Path(request.trial), type(loader).__name__

@@ -66,7 +66,6 @@ def _set_all(functions: list[tuple[Any, str, Any]]) -> None:
 
 
 def _passes(iterator: Any, parallel: Any, events: Events) -> list[tuple[Any, str, Any]]:
-    """Return the wrapped functions that start a pass."""
     make, reset, reset_parallel = iterator.__init__, vars(iterator)["_reset"], vars(parallel)["_reset"]
 
     def begin_pass(self: Any) -> None:

@@ -124,7 +124,6 @@ class OwnImports:
             self._theirs[name] = sys.modules.pop(name)
 
     def _put_back(self) -> None:
-        """Restore the program's modules, and remove ours."""
         self._modules.update((name, sys.modules[name]) for name in self._new if name in sys.modules)
         self._new.clear()
         for name in self._modules.keys() - self._shared_names:
@@ -160,7 +159,6 @@ class OwnImports:
 
     @staticmethod
     def _set_builtins(loader: Any, names: dict[str, Any]) -> None:
-        """Make a loader set the builtins of its module."""
         execute = getattr(loader, "exec_module", None)
         if execute is None:
             return
@@ -209,7 +207,6 @@ class _ExistingLoader:
 
 
 def _absolute(name: str, scope: dict[str, Any], level: int) -> str:
-    """Resolve a relative import."""
     package = scope.get("__package__") or scope["__name__"]
     base = package.rsplit(".", level - 1)[0]
     return f"{base}.{name}" if name else base

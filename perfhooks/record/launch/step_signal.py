@@ -444,7 +444,6 @@ class StepSignal:
         return False
 
     def _keep_before_kill(self, why: str) -> None:
-        """Write the start-up recording before a signal ends the process."""
         if self._keep_early(why):
             self.startup.wait()
 
@@ -469,7 +468,6 @@ class StepSignal:
                 notes.leave(self.request.notes, **note)
 
     def _missing_reason(self) -> str:
-        """Return why nothing was recorded, with the counted events."""
         events = self.events
         counts = (
             (self._call_count, "call of a module", "calls of modules"),

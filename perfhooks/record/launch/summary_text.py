@@ -150,7 +150,6 @@ def one_line(content: Box) -> str:
 
 
 def _rows(content: Box) -> list[tuple[str, str]]:
-    """Return the labels and texts of the lines."""
     summary = content.summary
     texts = [content.line] if summary is None else [summary.step, content.line]
     rows = [("", words.line(text)) for text in texts if text]
@@ -183,6 +182,5 @@ def _fits(text: str, encoding: str) -> bool:
 
 
 def _columns(text: str) -> int:
-    """Return the width of a text in terminal columns."""
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))

@@ -144,7 +144,6 @@ class HeldSteps:
             os.close(self._socket.detach())  # a thread of the parent may have held the lock of the reader
 
     def _on_boundary(self) -> None:
-        """Start the timed steps, or hold after them."""
         if self._until == NEVER:
             return
         uses_device = _await_devices()
@@ -268,7 +267,6 @@ def _has_children() -> bool:
 
 
 def _cpu() -> int | None:
-    """Return the CPU of this thread."""
     return _sched_getcpu()()
 
 
@@ -297,5 +295,4 @@ def _move_to_cpu(cpu: int) -> None:
 
 @functools.cache
 def _node(cpu: int | None) -> frozenset[str]:
-    """Return the NUMA node of a CPU, if known."""
     return frozenset(path.name for path in (_CPUS / f"cpu{cpu}").glob("node*"))

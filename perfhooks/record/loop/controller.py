@@ -324,7 +324,6 @@ class LoopController:
         self.pulse.due = self._turn_at = step + 1
 
     def _next_due(self, step: int) -> int:
-        """Return the next step with a change."""
         if self.state is LoopState.LEFT_OUT:
             return NEVER
         change = self.requests.next_change(step)

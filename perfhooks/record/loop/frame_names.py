@@ -36,7 +36,6 @@ def add(file: IO[bytes], recorder: Any) -> None:
 
 
 def _append(file: IO[bytes], keys: str) -> None:
-    """Append keys to the JSON object in a file."""
     size = file.seek(0, os.SEEK_END)
     begin = file.seek(max(size - 100, 0))
     file.seek(begin + file.read().rindex(b"}"))

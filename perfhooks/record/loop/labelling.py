@@ -387,7 +387,6 @@ def _part_of(module: Module) -> str:
 
 
 def _begin(part: str) -> _Label:
-    """Open a label. Return None if that fails."""
     _state.is_label_open = True
     try:
         if not _state.has_function_mode:

@@ -278,7 +278,6 @@ class Profiler(TorchInterface):
 
     @contextmanager
     def _rare(self, part: str) -> Iterator[None]:
-        """Time a validation or a checkpoint in every step."""
         began = clock()
         try:
             with LabelledRange(part) if self.pulse.is_recording else _NO_LABEL:

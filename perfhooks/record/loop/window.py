@@ -514,7 +514,6 @@ class Window(RecordedWindow, TorchProfile):
 
     @property
     def _cuspy_profiler_observer(self) -> Any:
-        """Device observer of torch's next recorder, set before Kineto prepares."""
         return self._observer
 
     @_cuspy_profiler_observer.setter
@@ -671,7 +670,6 @@ class Window(RecordedWindow, TorchProfile):
         self.schedule: Any = None
 
     def _file(self) -> IO[bytes]:
-        """Return the saved trace, positioned at its start."""
         saved = self._saved
         if saved is None:
             if not self.ready:

@@ -222,7 +222,6 @@ class Windows:
                 lifetime.unwatch(spare)
 
     def _shorten(self, window: Window, planned: Planned, end: int) -> None:
-        """End a window before a step."""
         if end > planned.last:
             return
         window.shortened += planned.last - end + 1
@@ -288,14 +287,12 @@ class Windows:
             logger.log(level, "%s at step %d (%s)", event, reached, partial)
 
     def _announce(self, window: Window) -> None:
-        """Log the wait for a trace if it is long."""
         wait_s = window.budget.cost.wait_s
         if wait_s >= LONG_WAIT_S:
             events, wait = words.count(window.budget.events, "event"), words.ms(1e3 * wait_s)
             logger.info("the recorder holds %s; the training waits about %s until the trace is saved", events, wait)
 
     def _save(self, window: Window) -> None:
-        """Save a recorded window. torch calls this at its end."""
         requests = self._requests
         # a loop that ends one step before a window leaves a window without steps
         is_empty = window.partial == STOPPED and window.reached == window.first != requests.began

@@ -229,7 +229,6 @@ class Explainer:
         return any(cause in _causes_of_frame(frame.file, frame.name) for frame in self.usual.own(sample.stack))
 
     def _unusual_ns(self, facts: StepFacts, cause: str, samples: Sequence[Sample]) -> float:
-        """Return the time of a cause, less its usual share."""
         if not samples:
             return 0.0
         usual = self.usual.share(lambda sample: self._has_cause(sample, cause))
@@ -248,7 +247,6 @@ class Explainer:
         return holding if explained >= needed_ns else []
 
     def _holds_gil(self, sample: Sample) -> bool:
-        """Whether code outside torch held the GIL."""
         return sample.is_held and bool(sample.stack) and not frames.is_torch(sample.stack[-1].file)
 
     def _paging_ns(self, facts: StepFacts) -> float:
@@ -260,7 +258,6 @@ class Explainer:
         return share * (cpu + (facts.counters.waited_ns or 0))
 
     def _queued_ns(self, facts: StepFacts) -> float:
-        """Return the run-queue wait above the usual share."""
         usual, new = self.usual.waiting, self.usual.unseen(facts.samples, facts.after)
         if facts.waited_ns is None or usual is None or spent(new) >= _SUFFICIENT * facts.sampled_ns:
             return 0.0

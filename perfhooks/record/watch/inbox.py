@@ -74,13 +74,11 @@ class RequestInbox:
                 self._pass_on(file, name, loops)
 
     def _is_unchanged(self) -> bool:
-        """Whether the folder is unchanged since it was last read."""
         before, self._changed_ns = self._changed_ns, requests.changed_ns(self._run.folder)
         self._polls += 1
         return self._changed_ns == before and not _is_recent(before) and self._polls % _FULL_READ_EVERY != 0
 
     def _pass_on(self, file: str, name: str, loops: Sequence[WatchedLoop]) -> None:
-        """Pass a request to the loop that it names."""
         try:
             window = requests.read_window(self._run.folder, file)
         except PerfhooksError as error:

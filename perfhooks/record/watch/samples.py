@@ -140,7 +140,6 @@ class Sampler:
 
 
 def _is_evaluating(ident: int) -> bool:
-    """Whether the outermost running module is in evaluation mode."""
     call = None
     for frame in islice(outwards(innermost_of(ident)), 200):
         if frame.f_code.co_name == frames.CALLS_MODULE and frames.MODELS in frame.f_code.co_filename:

@@ -179,7 +179,6 @@ class SlowSteps:
         return self._sampler.sample(self._loop.thread, self._loop.native, now=now, spent_ns=spent_ns, late_ns=late_ns)
 
     def _sample_usual(self, step: int, now: int, late_ns: int) -> None:
-        """Store the sample and the counters of a usual step."""
         usual, (stored_at, stored_step, sample) = self._explainer.usual, self._usual_sample
         if step != stored_step and (len(usual.samples) < MIN_SAMPLES or now - stored_at > _USUAL_SAMPLE_S * 1e9):
             if sample is not None:
@@ -330,7 +329,6 @@ def predict(steps: list[int]) -> int | None:
 
 
 def _mark_evaluation(sample: Sample, aside: list[tuple[int, int]]) -> Sample:
-    """Mark a sample within a reported evaluation."""
     return sample._replace(is_evaluating=True) if any(first <= sample.at <= last for first, last in aside) else sample
 
 

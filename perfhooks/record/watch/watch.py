@@ -183,7 +183,6 @@ class Watch:
 
     @contextmanager
     def _writing(self, action: str) -> Iterator[None]:
-        """Log a failed write once. The next attempt may succeed."""
         try:
             yield
         except OSError as error:

@@ -155,7 +155,6 @@ class Watcher:
             return bool(self._watches)
 
     def _poll(self) -> None:
-        """Read requests, write answers, and update each loop."""
         for run, loops in self._by_run():
             folder = run.folder
             if folder not in self._inboxes:

@@ -165,7 +165,6 @@ def _running(file: int, depth: int) -> set[tuple[int, int]]:
 
 
 def _frame_fields(file: int) -> dict[str, Any]:
-    """Find the fields of a frame in the running frame."""
     marker = object()
     frame = sys._getframe()
     content = os.pread(file, 512, _address(file, frame))
@@ -191,7 +190,6 @@ def _frame_fields(file: int) -> dict[str, Any]:
 
 
 def _code_fields() -> dict[str, Any]:
-    """Find the fields of a code object."""
     line = 123_456_789
     code = _code_fields.__code__.replace(co_firstlineno=line, co_filename=f"{line} file", co_name=f"{line} name")
     content = ctypes.string_at(id(code), type(code).__basicsize__)

@@ -265,7 +265,6 @@ def _part_of(frames: Sequence[str]) -> str:
 
 
 def _parts(state: str, elapsed: int, computed: int, queued: int) -> list[tuple[str, int]]:
-    """Split the time of a sample into parts, in ns."""
     if state == "D":
         return [("disk", elapsed)]
     if state != "R":

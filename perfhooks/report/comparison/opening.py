@@ -97,7 +97,6 @@ def _describe_window(side: Side) -> str:
 
 
 def _merge_notes(notes: Iterable[str]) -> Iterator[str]:
-    """Merge equal notes about several runs."""
     by_text: dict[str, list[str]] = {}
     for note in notes:
         run, colon, text = note.partition(": ")

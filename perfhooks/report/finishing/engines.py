@@ -124,7 +124,6 @@ def _ray(address: str, work: Work, items: Sequence[str]) -> Iterator[Result]:
 
 
 def _call(work: Work, item: str) -> bytes:
-    """Call the work in Ray, which accepts plain functions only."""
     return work(item)
 
 

@@ -78,7 +78,6 @@ def template(name: str) -> str:
 
 
 def _inert(data: Any) -> str:
-    """Return JSON that cannot end its element."""
     text = words.printable(msgspec.json.encode(data).decode())  # without control characters of the text direction
     # these characters occur only inside strings; the last two end a line in old JavaScript
     for mark in "<>&\u2028\u2029":

@@ -223,7 +223,6 @@ def _add_mfu(summary: dict[str, Any], explanation: dict[str, Any], idle_ms: floa
 
 
 def _facts(window: FinishedWindow) -> dict[str, Any]:
-    """Return the facts that all ranks of a window share."""
     capture = window.capture
     facts = {"stage": capture.stage, "first": capture.first, "last": window.last, "time": capture.time}
     return {"name": window.name, **facts}
@@ -276,7 +275,6 @@ def _has_one_rank(run: FinishedRun) -> bool:
 
 
 def _rare_work_findings(run: FinishedRun, steps: Mapping[str, Steps]) -> list[dict[str, Any]]:
-    """Return the findings about validations and checkpoints of the training."""
     training = steps.get(_TRAINING)
     if training is None:
         return []

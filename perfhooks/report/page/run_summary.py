@@ -224,7 +224,6 @@ def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | Non
 def _warnings(
     summary: RunSummary, details: Mapping[str, Any], rank: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Yield reasons to doubt the numbers, the most important first."""
     yield from (row["title"] for row in rows if row.get("doubts_others"))
     if summary.step_ms is None:
         yield "No whole step was measured, so the step time is unknown."

@@ -72,7 +72,6 @@ def gather(run: Path, steps: int | None, listing: Listing | None = None) -> dict
 
 
 def _read_table(run: Path | None, listing: Listing | None = None) -> tuple[pl.DataFrame, bool]:
-    """Return the table, and whether early rows were not read."""
     files = {} if run is None else _files(run, listing or Listing.of(run))
     max_bytes = max(_BUDGET // max(len(files), 1), _LEAST)
     columns: dict[str, list[Any]] = {name: [] for name in ("rank", *SlowStep._fields)}

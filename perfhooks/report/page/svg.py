@@ -54,7 +54,6 @@ def flame(tree: Mapping[str, Any], *, title: str, unit: Literal["nanoseconds", "
 
 
 def _frames(tree: Mapping[str, Any], unit: str) -> tuple[str, int]:
-    """Return the frames as markup, and their number of rows."""
     total = tree["value"][0]
     depth: list[int] = []
     start: list[int] = []
@@ -91,7 +90,6 @@ def _writable(text: str) -> str:
 
 
 def _label(name: str) -> str:
-    """Return the function, then its file and line."""
     place = _PLACE.fullmatch(name)
     return f"{place[3]}  {place[1]}:{place[2]}" if place else name
 

@@ -130,7 +130,6 @@ def _costliest(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _on_host(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows without device work and step marks."""
     return table.filter(~pl.col("kind").is_in(_ON_DEVICE) & ~pl.col("name").str.starts_with(STEP_MARK[:-1]))
 
 

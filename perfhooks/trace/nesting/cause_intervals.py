@@ -69,7 +69,6 @@ def reclassify(
 
 
 def _split(timeline: CauseIntervals, time: Ints) -> CauseIntervals:
-    """Cut disjoint intervals at ascending times."""
     index = np.searchsorted(timeline.start, time, "right") - 1
     inner = (index >= 0) & (time > timeline.start[index]) & (time < timeline.end[index])
     if not inner.any():

@@ -113,7 +113,6 @@ def _paths_by_level(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
 
 
 def _levels(parent: Ints, entries: Ints) -> Iterator[Ints]:
-    """Yield the positions of entries by depth, outer levels first."""
     index = np.full(int(entries.max(initial=-1)) + 2, -1, np.int64)
     index[entries] = np.arange(len(entries))
     depth = depths(index[parent])

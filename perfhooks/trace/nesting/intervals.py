@@ -117,7 +117,6 @@ def distinct(*values: Column) -> Ints:
 
 
 def _length_before(a: Intervals, time: Ints) -> Ints:
-    """Return the length of a set before each time."""
     lengths = np.concatenate(([0], np.cumsum(a[:, 1] - a[:, 0])))
     started = np.searchsorted(a[:, 0], time, "right")
     if not len(a):

@@ -150,7 +150,6 @@ def few_kernels(trace: Trace) -> FewKernels | None:
 
 
 def _neighbours(counts: Ints) -> Ints:
-    """Return the lower count of both neighbours of each entry."""
     padded = np.concatenate((counts[1:2], counts, counts[-2:-1]))
     return np.minimum(padded[:-2], padded[2:])
 

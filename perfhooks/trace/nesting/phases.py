@@ -65,7 +65,6 @@ def _node_creators(trace: Trace) -> Ints:
 
 @cached_per_trace
 def _node_intervals(trace: Trace) -> Intervals:
-    """Return the intervals in which nodes run, on any thread."""
     rows = host.tree(trace).row[autograd.find(trace).entry]
     return intervals.of_slices(trace, rows)
 
@@ -78,7 +77,6 @@ def _operators_outside_nodes(trace: Trace) -> Ints:
 
 
 def _on_thread(trace: Trace, thread: int, rows: Ints) -> Ints:
-    """Return the slices on a thread, from ascending slices."""
     first, last = np.searchsorted(rows, np.searchsorted(trace.thread, [thread, thread + 1]))
     return rows[first:last]
 

@@ -113,7 +113,6 @@ def _narrow(depth: Ints) -> Ints:
 
 
 def _nest_crossing(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-    """Nest one thread's slices individually with torch's stack."""
     parents, depths = [-1] * len(start), [0] * len(start)
     starts, ends = start.tolist(), end.tolist()
     cut_end = end.copy()

@@ -136,7 +136,6 @@ FIRST_OF_COLLECTIVES: Final = "collective"
 
 
 def _collective(base: type[Arguments]) -> type[Arguments]:
-    """Return a struct with the arguments of collectives in addition."""
     fields: tuple[tuple[str, Any, Any], ...] = (
         (FIRST_OF_COLLECTIVES, msgspec.Raw, msgspec.field(default=NOTHING, name="Collective name")),
         ("dtype", msgspec.Raw, msgspec.field(default=NOTHING, name="dtype")),

@@ -164,7 +164,6 @@ def _is_updating(trace: Trace, rows: Ints) -> Flags:
 
 @cached_per_trace
 def _optimizer_threads(trace: Trace) -> list[int]:
-    """Return the threads with labels or ranges of an optimizer."""
     name_rules = (part_names.of_label, part_names.of_automatic, part_names.of_range)
     rows = trace.chosen(
         lambda name: any(part_of(name) == labels.OPTIMIZER for part_of in name_rules), Kind.OP, Kind.ANNOTATION
@@ -195,7 +194,6 @@ def _device_costs(trace: Trace) -> _WorkTimes:
 
 
 def _host_costs(trace: Trace) -> tuple[_WorkTimes, Flags]:
-    """Return the host time, and which entries are operators."""
     host = calls(trace)
     counts = np.flatnonzero(host.counts)
     rows = host.row[counts]

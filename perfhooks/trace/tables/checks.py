@@ -374,7 +374,6 @@ _EXAMINATIONS: Final[tuple[Callable[[Trace], Iterator[Check]], ...]] = (
 
 
 def _describe_first(trace: Trace, rows: Ints) -> str:
-    """Return the time and name of the first slice."""
     row = rows[np.argmin(trace.start[rows])]
     return f"{since_start(trace, trace.start[row]):.6g} ms: {trace.names[trace.name[row]]}"
 

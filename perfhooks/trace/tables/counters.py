@@ -205,7 +205,6 @@ def _series(trace: Trace) -> list[_Series]:
 
 
 def _values_in(series: _Series, start: Ints, end: Ints) -> Iterator[dict[str, Any]]:
-    """Yield the values of a counter in each interval."""
     areas, covers = (after - before for before, after in zip(series.until(start), series.until(end), strict=True))
     first = np.searchsorted(series.ends, start, "right")
     last = np.searchsorted(series.time, end, "left")

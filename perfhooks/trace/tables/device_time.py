@@ -408,7 +408,6 @@ def _later_nodes(trace: Trace, selected: Ints) -> Ints:
 
 
 def _places_in_step(trace: Trace, gaps: _Gaps, marks: step_marks.MarkedSteps, selected: Ints) -> Column:
-    """Return the position of each idle interval in its step."""
     rows, own_step = trace.device_rows[selected], step_marks.step_of(marks, device.launch_times(trace)[selected])
     first, last = np.full(len(marks.start) + 1, _INFINITY), np.full(len(marks.start) + 1, -_INFINITY)
     np.minimum.at(first, own_step, trace.start[rows])  # the last entry serves work of no step

@@ -68,5 +68,4 @@ def of_operators(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_own(name: str) -> bool:
-    """Return whether a label is from the user's code."""
     return not (name.startswith(_BEGINNINGS) or name in _PARTS or _WORDS.search(name))

@@ -213,7 +213,6 @@ def _alive_events(trace: Trace, events: Ints) -> Ints:
 
 
 def _allocation_sources(trace: Trace, events: Ints, owners: Owners) -> tuple[list[str], list[str | None]]:
-    """Return the operator and the source of each allocation."""
     tree = host.tree(trace)
     parent, kind, name = tree.nesting.parent, trace.kind[tree.row], trace.name[tree.row]
     entry = host.innermost(trace, trace.instants.thread[events], trace.instants.time[events])

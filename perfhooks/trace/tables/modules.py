@@ -270,7 +270,6 @@ def _node_modules(trace: Trace, nodes: autograd.Nodes, forward: Ints) -> Ints:
 
 
 def _time_columns(trace: Trace, modules: ModuleTree, count: int) -> dict[str, Ints]:
-    """Return the time columns, in ns."""
     tree = host.tree(trace)
     span = tree.nesting.end - trace.start[tree.row]
     total = summed(modules.forward[modules.call], span[modules.call], count)

@@ -221,7 +221,6 @@ def _host_rows(trace: Trace) -> _Rows:
 
 
 def _counting_calls(tree: Calls) -> Ints:
-    """Return the calls that count on their own."""
     return np.flatnonzero(tree.into == np.arange(len(tree.row)))
 
 
@@ -261,7 +260,6 @@ def _rows(trace: Trace, rows: Ints, columns: dict[str, Ints]) -> _Rows:
 
 
 def _self_values(values: Ints, tree: Calls) -> Ints:
-    """Return each call's value minus its children's values."""
     own = np.append(values, 0)  # the last entry serves parent -1
     np.subtract.at(own, np.where(tree.into == np.arange(len(values)), tree.parent, -1), values)
     return own[:-1]
@@ -282,7 +280,6 @@ def _nesting_by_thread(trace: Trace) -> Nesting:
 
 @cached_per_trace
 def _shown_rows(trace: Trace) -> Ints:
-    """Return the host slices that torch shows."""
     rows = trace.rows(*_HOST)
     return rows[~torch_rules.hidden(trace, rows)]
 
@@ -311,7 +308,6 @@ def recorded(trace: Trace) -> int:
 
 
 def _total_values(values: Ints, tree: Calls) -> Ints:
-    """Return each call's value plus the values of its descendants."""
     total: Ints = values.copy()
     deepest = int(tree.depth.max(initial=0))
     by_depth = np.argsort(tree.depth, kind="stable")
@@ -385,7 +381,6 @@ def _sorted_names(trace: Trace) -> tuple[pl.Series, Ints]:
 
 
 def _build_table(trace: Trace, name: Ints, kind: Column, sums: dict[str, Ints], keys: dict[str, _Key]) -> pl.DataFrame:
-    """Return the sorted table, with the row of memory."""
     names, letters = _sorted_names(trace)
     kinds = pl.Series([*(kind.name.lower() for kind in Kind), "memory"], dtype=pl.String)
     if memory := _memory_row(trace):

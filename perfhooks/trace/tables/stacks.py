@@ -85,7 +85,6 @@ def folded(
 
 
 def _with_ancestors(parents: Ints, selected: Flags) -> Flags:
-    """Return the selected nodes and all their ancestors."""
     included: Flags = selected.copy()
     new = np.flatnonzero(included)
     while len(new):
@@ -290,7 +289,6 @@ def _device_values(trace: Trace, named: _Named) -> tuple[Ints, Ints, Ints]:
 
 
 def _allocated_bytes(trace: Trace, named: _Named) -> tuple[Ints, Ints, Ints]:
-    """Return allocations by the innermost slice open on their thread."""
     events = trace.instants
     grown = np.flatnonzero(events.size > 0)
     open_then = host.innermost(trace, events.thread[grown], events.time[grown])

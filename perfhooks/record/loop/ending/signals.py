@@ -219,7 +219,6 @@ class _SignalThread:
             self._ours = None
 
     def _handle(self, receiver: socket.socket, numbers: bytes) -> bool:
-        """Handle received signals. Return whether the thread must end."""
         if 0 in numbers:
             receiver.close()
             return True

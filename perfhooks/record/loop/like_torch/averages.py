@@ -48,7 +48,6 @@ def _is_frame(event: Any) -> bool:
 
 
 def _but_frames(events: Iterable[Any]) -> Iterator[Any]:
-    """Yield events, and for each Python function its children."""
     stack = [*events][::-1]
     while stack:
         event = stack.pop()

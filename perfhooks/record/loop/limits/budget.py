@@ -317,7 +317,6 @@ class WindowBudget:
         return cost._replace(wait_s=cost.wait_s * _corrections.wait)
 
     def _events(self) -> tuple[float, float]:
-        """Return the recorded operators and Python calls of all threads."""
         counter = _counter()
         if counter is None:
             operators = _OPERATORS_PER_S * (time.perf_counter() - self._began)

@@ -48,7 +48,6 @@ def _is_label(name: str) -> bool:
 
 
 def _contains(parent: Ints, inner: Column) -> Column:
-    """Return which entries contain at least one inner entry."""
     contains = np.zeros(len(parent), np.bool_)
     outer = parent[inner]
     while len(outer := np.unique(outer[outer >= 0])):
