@@ -15,7 +15,7 @@ from torchvision.models import resnet18
 
 import perfhooks
 from perfhooks.core import words
-from perfhooks.record.loop import explaining
+from perfhooks.record.loop.limits import explaining
 from perfhooks.record.loop.limits.budget import EXPLAINING_S
 from perfhooks.run.finished import FinishedRun
 

@@ -614,15 +614,15 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(run, tmp_path):
 
 
 def test_the_timeline_of_a_long_training_is_read_in_parts(tmp_path):
-    from perfhooks.report.page.run_data import _count, _thinned
+    from perfhooks.report.page.run_data import _count_steps, _downsample
 
     path = tmp_path / "rank0.timeline.csv"
     rows = "".join(f"train,{step},wait,{step / 1000:.6f},\n" for step in range(300_000))
     path.write_text(HEADER + rows)
     assert path.stat().st_size > 4 << 20
     sampled = steps.read_sample(path)
-    assert 299_000 < _count(sampled) <= 300_000
-    found = _thinned(sampled["train"])
+    assert 299_000 < _count_steps(sampled) <= 300_000
+    found = _downsample(sampled["train"])
     assert 300 < len(found["step"]) <= 401
     assert all(abs(wall - step / 1000) < 1.5 for step, wall in zip(found["step"], found["wall_ms"], strict=True))
 
