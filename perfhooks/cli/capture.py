@@ -24,7 +24,7 @@ def command(
     target: Annotated[
         Path | None,
         typer.Argument(
-            help="The folder of the job's run, such as perf/latest; the last run below here if not given.",
+            help="The folder of the job's run, such as perf/latest; the last run below this folder by default.",
             show_default=False,
         ),
     ] = None,

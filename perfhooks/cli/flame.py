@@ -35,7 +35,7 @@ def command(
         str | None,
         typer.Argument(
             help="A Kineto trace, or the folder of a run or of a window: then its last window's lowest rank; the last "
-            "run below here if not given.",
+            "run below this folder by default.",
             show_default=False,
         ),
     ] = None,

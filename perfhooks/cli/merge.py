@@ -20,7 +20,7 @@ def command(
         str | None,
         typer.Argument(
             help="A trace, or the folder of a window, of a run (its latest window), or of traces, or its URL; the last "
-            "run below here if not given.",
+            "run below this folder by default.",
             show_default=False,
         ),
     ] = None,

@@ -25,7 +25,7 @@ def command(
         str | None,
         typer.Argument(
             help="A run folder, such as perf/latest, any Kineto trace, or a folder of such traces, or the URL of one; "
-            "the last run below here if not given.",
+            "the last run below this folder by default.",
             show_default=False,
         ),
     ] = None,
@@ -41,8 +41,8 @@ def command(
         typer.Option(
             "--on",
             metavar="ENGINE",
-            help="Where a folder's traces are read: local or local:8 (processes), dask://scheduler:8786, "
-            "ray://head:10001; else here, one after the other.",
+            help="Engine that reads the traces of a folder: local or local:8 (processes), dask://scheduler:8786, "
+            "ray://head:10001. By default this process reads them one after the other.",
             show_default=False,
         ),
     ] = None,
@@ -52,7 +52,7 @@ def command(
         typer.Option(
             "--handler",
             help="A handler that the run may use, such as mine.handlers:Table: it is code, so a run folder alone "
-            "cannot start it. May be given several times.",
+            "cannot start it. Repeat it for several.",
             show_default=False,
         ),
     ] = None,

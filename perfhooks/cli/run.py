@@ -27,8 +27,8 @@ _SCHEDULE: Final = (
 )
 _HANDLER: Final = "Handler of each window, by name; repeat it for several. All handlers by default."
 _PATIENCE: Final = (
-    "Seconds from the first call of a model or backward pass on in which a fetch or an update is expected: the page of "
-    "a program that makes neither, with what it did first, is then made while it goes on, not at its end. Default: 60."
+    "Seconds after the first call of a model or backward pass. If no fetch or update follows within them, the report "
+    "of the first steps is written at once, and not at the end. Default: 60."
 )
 _USUAL: Final = {"with_stack", "record_shapes", "profile_memory", "with_flops", "out", "run", "ranks", "max_trace_mb"}
 """Common options in ``--help``; ``--help-all`` shows all."""

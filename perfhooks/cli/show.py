@@ -42,7 +42,7 @@ def command(
         str | None,
         typer.Argument(
             help="A Kineto trace (.json, .json.gz, a URL), or the folder of a run, of a window, or of traces; "
-            "the last run below here if not given.",
+            "the last run below this folder by default.",
             show_default=False,
         ),
     ] = None,
@@ -53,13 +53,11 @@ def command(
             "--table",
             "-t",
             help="steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; labels: your labels, "
-            "by total time; functions: the Python functions, where stacks were recorded; workers: where those of the "
-            "loader spent their time, where stacks were; plan: how many of them would keep up; categories: the time "
-            "by kind of work; counters: power, clocks and what else was sampled, by step; idle: why devices idled; "
-            "gaps: when they did for longest; compiled: what torch.compile made; findings: what to do about the "
-            "training; checks: what is doubtful about the trace itself; startup: what came before the first step; "
-            "slow: steps that took much longer than others, and why. May be given several times. Without it an "
-            "overview.",
+            "by total time; functions: Python functions, if stacks were recorded; workers: time of loader workers, if "
+            "stacks were recorded; plan: number of workers that keep up; categories: time by kind of work; counters: "
+            "power, clocks and other samples, by step; idle: causes of idle time; gaps: longest idle times; compiled: "
+            "graphs of torch.compile; findings: advice; checks: doubts about the trace; startup: time before the "
+            "first step; slow: outlier steps and their causes. Repeat it for several. Default: an overview.",
             show_default=False,
             autocompletion=_tables,
         ),
@@ -78,7 +76,7 @@ def command(
         typer.Option(
             "--sort",
             help="Sort by a column, the largest first, or by a key of torch's tables: cpu_time_total, cuda_time, "
-            "self_cpu_memory_usage, count and so on. Without --table it is operators that are sorted.",
+            "self_cpu_memory_usage, count and so on. Without --table it sorts operators.",
             show_default=False,
         ),
     ] = None,
@@ -92,7 +90,7 @@ def command(
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", "-n", help="So many rows; 0 shows all. All in CSV and JSON.", show_default=False),
+        typer.Option("--limit", "-n", help="Maximum rows; 0 shows all. CSV and JSON have all.", show_default=False),
     ] = None,
 ) -> None:
     """Show where the time went in a trace: tables on a terminal, CSV in a pipe.

@@ -17,7 +17,7 @@ def command(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="The folder of a run, such as perf/latest, or its URL; the last run below here if not given.",
+            help="The folder of a run, such as perf/latest, or its URL; the last run below this folder by default.",
             show_default=False,
         ),
     ] = None,

@@ -24,8 +24,8 @@ MAX_UNPACKED: Final = typer.Option(
     "--max-unpacked-mb",
     metavar="MB",
     callback=_allow,
-    help=f"How many megabytes a packed trace may unpack to; else {MAX_UNPACKED_MB} in the environment says it, else it "
-    "is 100 times its size, or 268 if that is more.",
+    help=f"Maximum size of an unpacked trace in MB. Default: {MAX_UNPACKED_MB} in the environment, else 100 times its "
+    "packed size, and at least 268.",
     show_default=False,
 )
 """The option. A verb's parameter for it has a name that begins with _, as it has no use for the value."""
@@ -33,8 +33,8 @@ MAX_UNPACKED: Final = typer.Option(
 COMMUNICATION: Final = typer.Option(
     "--communication",
     metavar="TEXT",
-    help="Parts of names, as 'mine|other': kernels in whose name one of them is found communicate, beside those of "
-    "NCCL and the other libraries that are known.",
+    help="Parts of names, such as 'mine|other'. Kernels with such a name count as communication, in addition to those "
+    "of NCCL and other known libraries.",
     show_default=False,
 )
 """An option of those verbs that read traces of others."""

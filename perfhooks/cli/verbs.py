@@ -42,7 +42,7 @@ def _say_version(wanted: bool) -> None:
 def perfhooks(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and exit.")
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Profile PyTorch trainings, show recordings, and finish windows of killed processes."""
