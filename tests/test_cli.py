@@ -107,7 +107,7 @@ def test_a_flame_graph_is_a_picture_folded_or_for_speedscope(trace, run):
     assert "shared" in json.loads((trace.parent / "x.json").read_text())
 
 
-@pytest.mark.recorder
+@pytest.mark.process
 def test_the_doctor_records_a_window_and_says_what_works_here(tmp_path, run):
     done = run("doctor", folder=tmp_path)
     assert done.returncode == 0, done.stdout
