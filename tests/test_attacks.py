@@ -377,7 +377,7 @@ def test_a_torn_archive_is_translated_for_tensorboard_as_far_as_it_goes(tmp_path
     assert text.startswith(b"{")
     assert text.count(b'"cat": "cpu_op"') > 10_000
     assert b"user_annotation" not in text
-    assert "not whole" in caplog.text
+    assert "incomplete" in caplog.text
 
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 \x9b2J \u202eright \x7f\x00"

@@ -45,7 +45,7 @@ FOREIGN = {
     ],
     "a browser": {"traceEvents": [HOST | {"name": "RunTask", "cat": "devtools.timeline"}]},
     "py-spy": [HOST | {"name": "main", "cat": "py-spy", "ph": phase} for phase in "BE"],
-    "not known": {"traceEvents": [HOST | {"name": "work", "cat": "mine"}]},
+    "format is unknown": {"traceEvents": [HOST | {"name": "work", "cat": "mine"}]},
 }
 
 
@@ -57,7 +57,7 @@ def test_a_file_without_pytorch_events_is_named(tmp_path, program):
 
 
 @pytest.mark.parametrize("words", [["show"], ["show", "-t", "kernels", "--csv"], ["report"], ["flame"], ["merge"]])
-@pytest.mark.parametrize("program", ["TensorFlow", "py-spy", "not known"])
+@pytest.mark.parametrize("program", ["TensorFlow", "py-spy", "format is unknown"])
 def test_commands_refuse_such_files_and_folders(tmp_path, monkeypatch, capfd, words, program):
     folder = tmp_path / "traces"
     folder.mkdir()

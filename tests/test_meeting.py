@@ -57,4 +57,4 @@ def test_a_rank_that_turns_out_not_to_be_asked_records_nothing(tmp_path, monkeyp
         for _ in range(5):
             prof.step()
     assert [path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()] == []
-    assert "this rank is not among those" in prof.summary()
+    assert "ranks= excludes this rank" in prof.summary()

@@ -105,10 +105,12 @@ def test_commands_alternate_strictly_and_both_end_as_they_would_alone(compare, t
     done = compare("--run", a, "--", b)
     assert done.exit_code == 0, done.output
     times = sorted((step, name) for name in "ab" for step in steps_of(tmp_path, name))
-    assert len(times) == 2 * alternation.FEWEST_PAIRS * (STEPS - 1)
+    pairs, left = divmod(len(times), 2 * (STEPS - 1))
+    assert left == 0
+    assert 1 <= pairs <= alternation.FEWEST_PAIRS, "a busy machine may show that steps are too few"
     assert [(one, other) for (one, _), (other, _) in itertools.pairwise(times) if other[0] < one[1]] == []
     turns = [name for name, _ in itertools.groupby(name for _, name in times)]
-    assert len(turns) > 10 * alternation.FEWEST_PAIRS
+    assert len(turns) > 10 * pairs
 
 
 def test_the_slower_command_is_found_and_ends_with_its_exit_code(compare, tmp_path):
@@ -251,7 +253,7 @@ def git(*words):
         (("--run", "a", "--", "b", "c"), "one command on either side of --"),
         (("--run", "'", "--", "b"), "is no command"),
         (("--run", "nothing.py", "--", "b"), "there is no script 'nothing.py'"),
-        (("--run", "true", "--", "true", "--save", "x"), "choose one of --run"),
+        (("--run", "true", "--", "true", "--save", "x"), "choose either --run"),
         (("--run", "true", "--", "true", "--steps", "0"), "steps must be more than 0"),
         (("a", "b", "--in-turns"), "are about commands"),
         (("a", "b", "--steps", "5"), "are about commands"),

@@ -58,6 +58,8 @@ _OPTIONS: Final = {
 a CPU of 2.5 GHz. Later windows of a process use the cost of its earlier windows."""
 _CALLS_PER_S: Final = 300_000
 """Python calls per second of CPU time under torch's tracer, in code that calls modules and operators."""
+_MAX_TRACED_CALLS_PER_S: Final = 1_500_000
+"""Maximum Python calls per second of CPU time of the recorded thread: a loop of calls under torch's tracer."""
 _MAX_CALLS_PER_S: Final = 3_000_000
 """Python calls per second of CPU time in an empty loop, the maximum rate."""
 _OPERATORS_PER_S: Final = 150_000
@@ -334,7 +336,7 @@ class WindowBudget:
         step_s = step_calls.cpu_s + operators / (self._steps + 1) * _OPERATOR.record_s
         in_step_s = self._in_step_s(own_s)
         in_step = step_calls.calls * min(in_step_s / step_s, 1.0)
-        beyond = _MAX_CALLS_PER_S * max(in_step_s - step_s, 0.0)
+        beyond = _MAX_TRACED_CALLS_PER_S * max(in_step_s - step_s, 0.0)
         return step_calls.calls * self._steps + in_step + beyond + other_calls
 
     def _estimate_other_calls(self, cpu_s: float) -> float:
