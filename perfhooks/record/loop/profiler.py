@@ -251,7 +251,7 @@ class Profiler(TorchInterface):
     @property
     def in_window(self) -> bool:
         """Whether a window is open, warm-up included."""
-        return self._course.in_window
+        return self._course.windows.current is not None  # each call costs an idle step of an integration
 
     def steps(self, loader: Iterable[T]) -> SteppingLoader[T]:
         """Iterate over ``loader``, label the wait for each batch and report a step after each batch.
