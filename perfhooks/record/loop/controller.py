@@ -199,6 +199,11 @@ class LoopController:
             self.windows.handover.update_report()
             self.windows.handover.tasks.close_when_done()
 
+    @property
+    def in_window(self) -> bool:
+        """Whether a window is open, warm-up included."""
+        return self.windows.current is not None
+
     def stop(self, cause: str | None = None) -> None:
         """End the loop, see `Profiler.stop`, if the program has no reference to its profiler."""
         self.pause(cause)
