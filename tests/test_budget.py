@@ -133,7 +133,7 @@ def test_python_calls_are_bounded_while_a_step_is_longer_than_the_counted_one(mo
     own_s = now = 0.01
     assert seen._estimate_calls(0.0) == pytest.approx(1_000)
     own_s = now = 0.11
-    assert seen._estimate_calls(0.0) == pytest.approx(1_000 + 0.1 * 3_000_000)
+    assert seen._estimate_calls(0.0) == pytest.approx(1_000 + 0.1 * 1_500_000)
     now = 0.15
     seen.end_step()
     own_s, now = 0.12, 0.19
