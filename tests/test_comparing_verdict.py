@@ -86,6 +86,7 @@ def test_several_equal_runs_a_side_alarm_as_seldom(noise, runs):
     assert sum(each in AN_ALARM for each in found) <= max(len(found) / 100, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "runs"), [("independent", 3), ("correlated", 5), ("drifting", 5)])
 def test_five_percent_more_are_found_in_most(noise, runs):
     found = outcomes(noise, runs, 1.05)

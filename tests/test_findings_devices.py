@@ -440,6 +440,7 @@ def test_a_chain_is_no_finding_where_the_device_idles_a_fifth_of_the_step(tmp_pa
     assert ("fusable-chains" in rules(found)) == is_said
 
 
+@pytest.mark.slow
 def test_what_the_device_did_not_wait_for_is_no_finding(tmp_path):
     """Each of the planted problems in its harmless form: hidden, small, or of another device."""
     harmless = [
@@ -1074,6 +1075,7 @@ def test_recording_itself_is_not_the_host_being_slow(tmp_path):
     assert rules(found_in(tmp_path, made_of(many_launches), capture=slowed)) == ["profiler-overhead"]
 
 
+@pytest.mark.slow
 def test_no_gain_is_more_than_the_time_it_is_taken_from(tmp_path):
     for make, metadata in PLANTED.values():
         trace = read(testing.write_trace(tmp_path / "t.json", make(), **metadata))

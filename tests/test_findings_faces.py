@@ -50,6 +50,7 @@ def arguments(framework, head):
     return {given.arg for call in calls for given in call.keywords}
 
 
+@pytest.mark.slow
 def test_transformers_takes_the_arguments_that_are_advised():
     transformers = pytest.importorskip("transformers")
     taken = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
@@ -58,6 +59,7 @@ def test_transformers_takes_the_arguments_that_are_advised():
     assert {"optim", "torch_compile", "tf32"} <= advised <= taken
 
 
+@pytest.mark.slow
 def test_lightning_takes_the_arguments_that_are_advised():
     lightning = pytest.importorskip("lightning")
     advised = arguments(frameworks.LIGHTNING, "Trainer")

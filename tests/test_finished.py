@@ -50,6 +50,7 @@ PHASES = st.sampled_from(["wait"] * 8 + ["warmup", "active", "active"])
 STRETCHES = st.lists(st.tuples(st.integers(0, 400), st.sampled_from([1, 2, 3, 4, 30, 60, 99, 250])), max_size=5)
 
 
+@pytest.mark.slow
 @given(STRETCHES, st.data())
 def test_which_steps_count_is_what_one_finds_one_by_one(tmp_path_factory, stretches, data):
     rows = []
@@ -174,6 +175,7 @@ def last_of_all(run):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ended",
     [
@@ -190,6 +192,7 @@ def test_whoever_is_asked_names_the_same_last_window(tmp_path, ended):
     assert found == {who: {"train-000010-000012"} for who in found}
 
 
+@pytest.mark.slow
 def test_of_traces_without_times_the_last_one_is_the_last(tmp_path, monkeypatch):
     """Of twelve, the tables, the page and the merged trace are of the twelfth."""
     for number in range(12):

@@ -71,6 +71,7 @@ def slowly(frames):
     return opened, rows
 
 
+@pytest.mark.slow
 @given(frames)
 def test_self_and_total_are_what_counting_each_nanosecond_gives(tmp_path_factory, frames):
     nested, wanted = slowly(frames)

@@ -29,6 +29,7 @@ def members(found):
     return {moment for start, end in found.tolist() for moment in range(start, end)}
 
 
+@pytest.mark.slow
 @given(spans, spans)
 def test_set_algebra_is_that_of_sets_of_points(a, b):
     assert members(make(a)) == points(a)

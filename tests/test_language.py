@@ -63,12 +63,14 @@ def test_documents_use_plain_sentences(path):
     assert len(wrong) <= max(1, MOST_SENTENCES * sum(len(sentences(text)) for text in texts)), "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_docstrings_use_plain_sentences():
     texts = [text for path in MODULES for text in docstrings(ast.parse(path.read_text(encoding="utf-8")))]
     wrong = [sentence for text in texts for sentence in faults(text)]
     assert len(wrong) <= MOST_SENTENCES * sum(len(sentences(text)) for text in texts), "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_variables_name_their_content():
     names = [
         node.id if isinstance(node, ast.Name) else node.arg

@@ -116,6 +116,7 @@ def test_all_ranks_are_shown(call, folder):
     ]
 
 
+@pytest.mark.slow
 def test_the_page_of_the_folder_names_the_rank_that_the_others_wait_for(call, one_kind):
     code, text, errors = call("report", one_kind)
     assert (code, errors) == (0, "")
@@ -124,6 +125,7 @@ def test_the_page_of_the_folder_names_the_rank_that_the_others_wait_for(call, on
     assert not list(one_kind.glob("rank*.csv")), "nothing but the page is left there"
 
 
+@pytest.mark.slow
 def test_the_traces_of_the_folder_are_merged(call, one_kind):
     code, text, errors = call("merge", one_kind)
     assert (code, errors) == (0, "")
@@ -134,6 +136,7 @@ def test_the_traces_of_the_folder_are_merged(call, one_kind):
     assert len(loose.traces(one_kind)) == RANKS, "the merged one is none of them"
 
 
+@pytest.mark.slow
 def test_a_trace_that_cannot_be_read_costs_the_others_nothing(call, one_kind):
     (one_kind / "rank-9.json").write_text('{"traceEvents": [nothing', encoding="utf-8")
     code, text, errors = call("report", one_kind)

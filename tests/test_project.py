@@ -148,6 +148,7 @@ def test_the_map_has_nine_rooms():
     assert {room_of(path) for path in MODULES} - {""} - APART == set(ROOMS)
 
 
+@pytest.mark.slow
 def test_imports_between_rooms_run_down():
     def runs_up(path, name):
         package, _, below = name.partition(".")
@@ -171,6 +172,7 @@ def test_the_map_has_few_arrows():
     assert 20 < len(above) <= MOST_ARROWS, sorted(above)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["perfhooks", *INTEGRATIONS])
 def test_no_modules_import_each_other_in_a_circle(folder):
     root = PACKAGE if folder == "perfhooks" else ROOT / "integrations" / folder

@@ -133,6 +133,7 @@ def test_findings_of_ranks_keep_different_names_apart():
     assert "rank 0; ranks 0-1 have this finding: 0.95 to 3 ms" in found[1]["evidence"][-1]
 
 
+@pytest.mark.slow
 def test_run_shows_the_finding_of_its_last_window_once(tmp_path):
     """`report` of a folder and `show` of it agree."""
     folder = write_job(tmp_path / "job", [10, 14, 10, 10])
@@ -153,12 +154,14 @@ def test_markdown_of_a_folder_names_the_straggler(tmp_path):
     assert "Rank 2 computes longer" in text
 
 
+@pytest.mark.slow
 def test_folder_at_a_url_is_shown_and_summarized(tmp_path):
     url = write_job(tmp_path / "job", [10, 10, 15]).as_uri()
     assert "Rank 2 computes longer" in shown(url, "-t", "findings", "--csv")
     assert "Rank 2 computes longer" in shown(url, "--format", "markdown")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue", [False, True])
 def test_rank_without_its_kernels_has_no_compute_and_no_own_work(tmp_path, queue):
     from perfhooks.analysis.ranks import gather

@@ -194,6 +194,7 @@ def test_a_file_with_an_event_that_is_no_json_is_copied(tmp_path):
     assert written.read_bytes() == (tmp_path / "t.json").read_bytes()
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

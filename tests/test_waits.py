@@ -104,6 +104,7 @@ pieces = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(pieces)
 def test_the_wait_is_that_of_every_nanosecond(tmp_path_factory, made):
     """On one thread after the other, against a slow obvious count."""
