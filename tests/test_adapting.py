@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import perfhooks
-from perfhooks import adapters as adapting
+from perfhooks import adapters
 from perfhooks.adapters import ModuleNames, OpenLabels, Parts, Stage, Stages, WrappedMethods
 from perfhooks.adapters import parts as adapting_parts
 from perfhooks.run.capture import Capture
@@ -29,13 +29,13 @@ def run(stage, steps, **begin):
 def test_a_schedule_is_of_training_and_a_mapping_of_stages_of_each():
     stages = ("train", "validate")
     usual = "when settled"
-    assert adapting.schedules(None, stages) == {"train": usual}
-    assert adapting.schedules(ONE, stages) == {"train": ONE}
-    assert adapting.schedules({"wait": 1, "active": 1}, stages) == {"train": {"wait": 1, "active": 1}}
-    assert adapting.schedules({"validate": ONE}, stages) == {"validate": ONE}
-    assert adapting.schedules({"val": None}, {"val": "validate"}) == {"validate": usual}
+    assert adapters.schedules(None, stages) == {"train": usual}
+    assert adapters.schedules(ONE, stages) == {"train": ONE}
+    assert adapters.schedules({"wait": 1, "active": 1}, stages) == {"train": {"wait": 1, "active": 1}}
+    assert adapters.schedules({"validate": ONE}, stages) == {"validate": ONE}
+    assert adapters.schedules({"val": None}, {"val": "validate"}) == {"validate": usual}
     with pytest.raises(perfhooks.OptionError, match="'valid'"):
-        adapting.schedules({"train": ONE, "valid": ONE}, stages)
+        adapters.schedules({"train": ONE, "valid": ONE}, stages)
 
 
 # --- what a checkpoint holds ---
@@ -45,13 +45,13 @@ def test_a_schedule_is_of_training_and_a_mapping_of_stages_of_each():
     "state", [7, [1], {"train": "3"}, {"train": -1}, {"train": True}, {3: 3}, {"train": None}], ids=str
 )
 def test_counts_that_cannot_be_read_cost_a_log_line_and_nothing_else(state, caplog):
-    assert adapting.read_counts(state) == {}
+    assert adapters.read_counts(state) == {}
     assert "cannot be read" in caplog.text
 
 
 def test_counts_that_can_be_read_are_kept_beside_others_that_cannot(caplog):
-    assert adapting.read_counts({"train": 3, "test": "x"}) == {"train": 3}
-    assert adapting.read_counts({"train": 3}) == {"train": 3}
+    assert adapters.read_counts({"train": 3, "test": "x"}) == {"train": 3}
+    assert adapters.read_counts({"train": 3}) == {"train": 3}
     assert len(caplog.records) == 1
 
 
@@ -132,10 +132,10 @@ def test_a_listener_hears_of_a_window_and_learns_the_frameworks_own_step(tmp_pat
     heard = []
 
     def listen(capture, place):
-        heard.append((place.folder.name, stage.global_step_of(capture), adapting.last_step(capture)))
-        assert adapting.scalars(capture)["perf/train/wall_ms"] > 0
-        assert [step for step, row in adapting.step_rows(place) if row["wall_ms"] > 0] == [2]
-        assert "| wall_ms |" in adapting.markdown(capture, place)
+        heard.append((place.folder.name, stage.global_step_of(capture), adapters.last_step(capture)))
+        assert adapters.scalars(capture)["perf/train/wall_ms"] > 0
+        assert [step for step, row in adapters.step_rows(place) if row["wall_ms"] > 0] == [2]
+        assert "| wall_ms |" in adapters.markdown(capture, place)
         assert capture.circumstances.framework == "Frame"
 
     options = {"out": tmp_path, "background": False, "on_error": "raise"}
@@ -155,9 +155,9 @@ def test_a_step_that_is_no_number_raises_nothing(caplog):
 
 
 def test_a_window_that_was_cut_short_ended_where_it_was_cut():
-    assert adapting.last_step(Capture(first=2, last=5, reached=6)) == 5
-    assert adapting.last_step(Capture(first=2, last=5, reached=3, partial="ValueError")) == 3
-    assert adapting.last_step(Capture(first=2, reached=7)) == 7
+    assert adapters.last_step(Capture(first=2, last=5, reached=6)) == 5
+    assert adapters.last_step(Capture(first=2, last=5, reached=3, partial="ValueError")) == 3
+    assert adapters.last_step(Capture(first=2, reached=7)) == 7
 
 
 @pytest.mark.recorder
@@ -174,7 +174,7 @@ def test_a_stage_holds_no_results_of_a_window_unless_it_is_asked_to(tmp_path):
 
 
 def test_two_runs_that_begin_in_one_moment_have_names_of_their_own():
-    assert len({adapting.new_run_name() for _ in range(5)}) == 5
+    assert len({adapters.new_run_name() for _ in range(5)}) == 5
 
 
 def test_a_loop_without_a_schedule_has_a_stage_that_does_nothing(tmp_path):
@@ -202,10 +202,10 @@ def test_an_exception_that_cannot_say_what_it_is_has_its_name():
         def __str__(self):
             raise ValueError("no text")
 
-    assert adapting.cause_of(MuteError()) == "MuteError"
-    assert adapting.cause_of(KeyboardInterrupt()) == "KeyboardInterrupt"
-    assert adapting.cause_of(ValueError("no")) == "ValueError: no"
-    assert len(adapting.cause_of(ValueError("x" * 20_000_000))) < 2000
+    assert adapters.cause_of(MuteError()) == "MuteError"
+    assert adapters.cause_of(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert adapters.cause_of(ValueError("no")) == "ValueError: no"
+    assert len(adapters.cause_of(ValueError("x" * 20_000_000))) < 2000
 
 
 # --- labels, and methods of others ---
@@ -306,11 +306,11 @@ def test_what_somebody_covered_meanwhile_stays_theirs():
 def test_who_calls_is_found_on_the_stack():
     class Goose(Duck):
         def speak(self):
-            return adapting.caller(Duck)
+            return adapters.caller(Duck)
 
     goose = Goose()
     assert goose.speak() is goose
-    assert adapting.caller(Duck) is None
+    assert adapters.caller(Duck) is None
     assert copy.deepcopy(WrappedMethods()) is not None
 
 
@@ -331,7 +331,7 @@ def test_parts_are_labelled_while_a_window_is_open_and_a_validation_is_one(tmp_p
     options = {"out": tmp_path, "run": "run", "background": False, "on_error": "raise"}
     stage = Stage(
         "train", "wait=1 warmup=0 active=2 repeat=1", "steps", options=options,
-        labels=lambda profiler, _: adapting.Parts(profiler, methods, waits=True),
+        labels=lambda profiler, _: adapters.Parts(profiler, methods, waits=True),
     )  # fmt: skip
     with stage.running(model):
         for step in range(4):
@@ -343,7 +343,7 @@ def test_parts_are_labelled_while_a_window_is_open_and_a_validation_is_one(tmp_p
             stage.step()
             stage.parts.wait()
     assert vars(model.inner) == {}
-    rows = dict(adapting.step_rows(next(iter(stage.profiler._course.windows.handover.places))))
+    rows = dict(adapters.step_rows(next(iter(stage.profiler._course.windows.handover.places))))
     found = {step: {name for name in ("data", "forward", "validation", "checkpoint") if row.get(f"{name}_ms")}
              for step, row in rows.items()}  # fmt: skip
     assert found == {1: {"data", "forward"}, 2: {"data", "forward", "validation", "checkpoint"}}
@@ -364,7 +364,7 @@ def test_a_window_that_opens_as_a_step_ends_begins_with_a_wait_and_one_that_open
             torch.ones(3).sum()
             duck.speak()
             stage.step()
-    rows = dict(adapting.step_rows(next(iter(stage.profiler._course.windows.handover.places))))
+    rows = dict(adapters.step_rows(next(iter(stage.profiler._course.windows.handover.places))))
     assert {step: bool(row.get("data_ms")) for step, row in rows.items()} == {wait: waited}
     assert rows[wait]["forward_ms"]
 

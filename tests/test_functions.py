@@ -21,6 +21,7 @@ from perfhooks.run.capture import Capture
 from perfhooks.testing import op, python_frame, step_mark
 from perfhooks.trace import functions, read
 from perfhooks.trace.kinds import Kind
+from perfhooks.trace.names import perfhooks_frames
 from perfhooks.trace.tables import stacks
 
 MS = 1_000_000
@@ -199,3 +200,18 @@ def test_frames_of_perfhooks_and_what_they_call_have_no_row(tmp_path):
     assert not any("perfhooks/" in stack or "built-in" in stack or "threading" in stack for stack in stacks_of)
     assert any(stack.endswith("forward (auto);nn.Module: Linear_0") for stack in stacks_of)
     assert any("perfhooks/" in stack for stack in stacks.folded(trace, skip=None))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "record/launch/calls.py",
+        "record/launch/loaders.py",
+        "record/launch/frameworks.py",
+        "record/loop/loader.py",
+        "adapters/wrapped_methods.py",
+    ],
+)
+def test_wrappers_of_torch_are_recognized_by_their_path(path):
+    assert (Path(perfhooks.__file__).parent / path).exists()
+    assert perfhooks_frames.STAND_IN.search(f"perfhooks/{path}(7): call")

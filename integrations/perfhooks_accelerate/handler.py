@@ -11,8 +11,7 @@ from accelerate import Accelerator
 from typing_extensions import Unpack
 
 import perfhooks
-from perfhooks import Options
-from perfhooks import adapters as adapting
+from perfhooks import Options, adapters
 from perfhooks.adapters import Parts, Stages, guard, labels, logger, with_options
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class Profiler(perfhooks.Profiler):
         self._by_update = step_unit == "optimizer"
         self._parts = Parts(self, {} if accelerator is None else _METHODS)
         folder = None if accelerator is None else accelerator.logging_dir
-        self._folder = None if folder is None else adapting.folder_in(folder)
+        self._folder = None if folder is None else adapters.folder_in(folder)
         for profiler in (self, *stages.profilers.values()):
             profiler.speak_as("accelerate")
             if log_results and accelerator is not None:
@@ -108,7 +107,7 @@ class Profiler(perfhooks.Profiler):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue the step counts of a checkpoint."""
         with guard("reading the steps from the checkpoint"):
-            steps = adapting.read_counts(state_dict.get("steps"))
+            steps = adapters.read_counts(state_dict.get("steps"))
             self._stages.resume(steps)
             if "train" in steps:
                 self.pause("the training was resumed")
@@ -131,7 +130,7 @@ class Profiler(perfhooks.Profiler):
 
 
 def _log(accelerator: Accelerator, capture: Capture, _place: Place) -> None:
-    accelerator.log(adapting.scalars(capture), step=adapting.last_step(capture))
+    accelerator.log(adapters.scalars(capture), step=adapters.last_step(capture))
 
 
 @with_options(without=("stage",))
@@ -168,9 +167,9 @@ class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # ac
         log_results: bool = True,
         **options: Unpack[Options],
     ) -> None:
-        adapting.check(type(self), options, framework="accelerate", step_unit=step_unit)
+        adapters.check(type(self), options, framework="accelerate", step_unit=step_unit)
         super().__init__()
-        schedules = adapting.schedules(schedule, STAGES)
+        schedules = adapters.schedules(schedule, STAGES)
         own = schedules.pop("train", NOTHING)
         perfhooks.Profiler(schedule=own, on_trace_ready=on_trace_ready, **options)  # raises for invalid options
         self._other_stages = partial(Stages.of, schedules, on_trace_ready, options=options)
@@ -190,7 +189,7 @@ class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # ac
 
     def build(self) -> Profiler:
         """Return the profiler for ``accelerator.profile()``."""
-        accelerator = adapting.caller(Accelerator)
+        accelerator = adapters.caller(Accelerator)
         if accelerator is None:
             logger.warning("ProfileKwargs.build() was not called by an Accelerator: steps are batches without labels")
         return self._profiler(accelerator, self._other_stages())

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from typing_extensions import Unpack
 
-from perfhooks import OptionError, Options
-from perfhooks import adapters as adapting
-from perfhooks.adapters import Face, Parts, Stage, guard, labels, with_options
+from perfhooks import OptionError, Options, adapters
+from perfhooks.adapters import Adapter, Parts, Stage, guard, labels, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ _END: Final = object()
 
 
 @with_options(without=("stage",), keep_results=False)
-class ProfilerCallback(Face):
+class ProfilerCallback(Adapter):
     """Profiles the loops of a program with Fabric.
 
         callback = ProfilerCallback("wait=100 warmup=2 active=3 repeat=2")
@@ -116,7 +115,7 @@ class ProfilerCallback(Face):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue the step counts of a checkpoint, for ``fabric.load``."""
         with guard("reading the steps from the checkpoint"):
-            counts = adapting.read_counts(state_dict.get("steps"))
+            counts = adapters.read_counts(state_dict.get("steps"))
             for stage in self._stages.values():
                 stage.pause("the training was resumed")
             self._stages.resume(counts)
@@ -131,8 +130,8 @@ class ProfilerCallback(Face):
         with guard("reading the log folder of Fabric"):
             logger = next(iter(fabric.loggers), None)
             folder = None if logger is None else logger.log_dir or logger.root_dir
-            self._out = None if folder is None else adapting.folder_in(folder)
-        self._run = fabric.broadcast(self._run or adapting.new_run_name())
+            self._out = None if folder is None else adapters.folder_in(folder)
+        self._run = fabric.broadcast(self._run or adapters.new_run_name())
 
     def on_after_optimizer_step(self, strategy: Any, optimizer: Any) -> None:
         """End a step after an optimizer update, unless a loop over `steps` ends it."""
@@ -151,7 +150,7 @@ class ProfilerCallback(Face):
 
     def on_exception(self, *_: Any, exception: BaseException | None = None, **__: Any) -> None:
         """Stop with a reason, for ``fabric.call("on_exception", exception=error)``."""
-        self.stop(None if exception is None else adapting.cause_of(exception))
+        self.stop(None if exception is None else adapters.cause_of(exception))
 
     # -- implementation ------------------------------------------------------------------------------------------------
 
@@ -192,7 +191,7 @@ class ProfilerCallback(Face):
 
     def _log(self, capture: Capture, place: Place) -> None:
         if self._fabric is not None:
-            self._fabric.log_dict(adapting.scalars(capture), step=adapting.last_step(capture))
+            self._fabric.log_dict(adapters.scalars(capture), step=adapters.last_step(capture))
 
 
 def _parts(profiler: Profiler, stage: str) -> Parts:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from typing_extensions import Unpack
 
-from perfhooks import Options
-from perfhooks import adapters as adapting
-from perfhooks.adapters import Face, Stage, guard, labels, logger, with_options
+from perfhooks import Options, adapters
+from perfhooks.adapters import Adapter, Stage, guard, labels, logger, with_options
 from perfhooks_lightning import framework, results
 from perfhooks_lightning.regions import parts_of
 
@@ -30,7 +29,7 @@ PREDICT: Final = "predict"
 
 
 @with_options(without=("stage",), keep_results=False)
-class ProfilerCallback(Face, Callback):
+class ProfilerCallback(Adapter, Callback):
     """Profiles the loops of a Trainer. Each loop has its own schedule.
 
         callback = ProfilerCallback("wait=100 warmup=2 active=3 repeat=2", with_stack=True)
@@ -91,7 +90,7 @@ class ProfilerCallback(Face, Callback):
         self._global_step: int  # set when the training starts
         self._fits = self._has_other_recorder = False
         self._out = ""
-        self._run = adapting.new_run_name()
+        self._run = adapters.new_run_name()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the finished steps of each loop, for the checkpoint."""
@@ -101,13 +100,13 @@ class ProfilerCallback(Face, Callback):
         """Continue the step counts of a checkpoint, in ``fit``."""
         if self._fits:
             with guard("reading the steps from the checkpoint"):
-                self._stages.resume(adapting.read_counts(state_dict.get("steps")))
+                self._stages.resume(adapters.read_counts(state_dict.get("steps")))
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         """Set the folder of the run and broadcast its name. Lightning's ``log_dir`` is equal on all ranks."""
         self._trainer = trainer
         self._fits = stage == "fit"
-        self._out = adapting.folder_in(trainer.log_dir or trainer.default_root_dir)
+        self._out = adapters.folder_in(trainer.log_dir or trainer.default_root_dir)
         self._run = trainer.strategy.broadcast(self._run)
         self._has_other_recorder = framework.is_a(trainer.profiler, "PyTorchProfiler")
         if self._has_other_recorder:
@@ -119,7 +118,7 @@ class ProfilerCallback(Face, Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Stop all loops after an error, Ctrl-C or SIGTERM. Lightning calls no other hook then."""
-        self._stop(adapting.cause_of(exception))
+        self._stop(adapters.cause_of(exception))
 
     # -- training ----------------------------------------------------------------------------------------------------
 

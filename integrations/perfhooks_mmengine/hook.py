@@ -9,9 +9,8 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from typing_extensions import Unpack
 
-from perfhooks import OptionError, Options
-from perfhooks import adapters as adapting
-from perfhooks.adapters import SCHEDULE, Face, Stage, guard, with_options
+from perfhooks import OptionError, Options, adapters
+from perfhooks.adapters import SCHEDULE, Adapter, Stage, guard, with_options
 from perfhooks_mmengine import builtin, logs
 from perfhooks_mmengine.loops import STAGES, Loops, built
 from perfhooks_mmengine.regions import parts_of
@@ -28,7 +27,7 @@ _STEPS: Final = "perfhooks"
 
 
 @with_options(without=("stage",), keep_results=False)
-class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
+class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no types
     """Profiles the iterations of a Runner on a schedule. It replaces mmengine's hook of this name.
 
         custom_hooks = [  # in a config file
@@ -199,7 +198,7 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
     def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
         """Read the step counts of a resumed training."""
         with guard("reading the steps from the checkpoint", self._on_error):
-            self._loaded = adapting.read_counts(checkpoint.get(_STEPS))
+            self._loaded = adapters.read_counts(checkpoint.get(_STEPS))
 
     # -- implementation ------------------------------------------------------------------------------------------------
 
@@ -208,7 +207,7 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
         self._begin(self._evaluation, runner)
 
     def _begin(self, stage: Stage, runner: Any, step: int | None = None) -> None:
-        stage.begin(runner, step=step, out=adapting.folder_in(runner.log_dir), run=runner.timestamp)
+        stage.begin(runner, step=step, out=adapters.folder_in(runner.log_dir), run=runner.timestamp)
 
     def _close(self) -> None:
         """Stop at the limit of ``by_epoch`` and ``profile_times``. It may cut a window of a schedule short."""
@@ -231,7 +230,7 @@ class ProfilerHook(Face, Hook):  # type: ignore[misc]  # mmengine ships no types
             with self._train.parts.validation() if is_inside else nullcontext():
                 yield
         except BaseException as error:
-            cause = adapting.cause_of(error)
+            cause = adapters.cause_of(error)
             raise
         finally:
             self._end(name, cause, outermost=outermost)

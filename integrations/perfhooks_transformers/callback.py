@@ -12,9 +12,8 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 from typing_extensions import Unpack
 
-from perfhooks import Options
-from perfhooks import adapters as adapting
-from perfhooks.adapters import Face, Parts, WrappedMethods, guard, labels, with_options
+from perfhooks import Options, adapters
+from perfhooks.adapters import Adapter, Parts, WrappedMethods, guard, labels, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ _EVALUATION: Final = {"prediction_step": labels.FORWARD}
 
 
 @with_options(without=("stage",), keep_results=False)
-class ProfilerCallback(Face, TrainerCallback, ExportableState):
+class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
     """Profiles the loops of a Trainer. Each loop has its own schedule.
 
         callback = ProfilerCallback("wait=100 warmup=2 active=3 repeat=2", with_stack=True)
@@ -74,7 +73,7 @@ class ProfilerCallback(Face, TrainerCallback, ExportableState):
         steps: Mapping[str, int] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        trainer = None if steps is None else adapting.caller(Trainer)
+        trainer = None if steps is None else adapters.caller(Trainer)
         if trainer is not None:
             # transformers rebuilds the callback; the original, with schedule and handlers, is still in its list
             original = next(callback for callback in trainer.callback_handler.callbacks if type(callback) is type(self))
@@ -110,7 +109,7 @@ class ProfilerCallback(Face, TrainerCallback, ExportableState):
             self._stages.resume(_counts(state.stateful_callbacks, type(self).__name__) if state.global_step else {})
         self._train.pause("the training restarted")
         step = state.global_step if self._by_update or not state.global_step else None
-        self._train.begin(self._trainer(), step=step, out=adapting.folder_in(args.output_dir or ""))
+        self._train.begin(self._trainer(), step=step, out=adapters.folder_in(args.output_dir or ""))
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         """Report that the batches of the update arrived."""
@@ -155,7 +154,7 @@ class ProfilerCallback(Face, TrainerCallback, ExportableState):
 
     def _watch(self) -> None:
         """Wrap three methods of the Trainer, because no hook reports errors or the start of a loop."""
-        trainer = adapting.caller(Trainer)
+        trainer = adapters.caller(Trainer)
         if trainer is None or trainer is self._trainer():
             return
         self._methods.unwrap()
@@ -167,7 +166,7 @@ class ProfilerCallback(Face, TrainerCallback, ExportableState):
     @contextmanager
     def _looping(self, trainer: Trainer, name: str) -> Iterator[None]:
         """Run a loop other than the training. An evaluation of several data sets is one loop."""
-        outer, out = self._evaluation, adapting.folder_in(trainer.args.output_dir or "")
+        outer, out = self._evaluation, adapters.folder_in(trainer.args.output_dir or "")
         stage = self._stages[name] if outer is self._stages.unprofiled else outer
         with self._train.parts.validation(), ExitStack() as stack:
             if stage is not outer:
@@ -182,7 +181,7 @@ class ProfilerCallback(Face, TrainerCallback, ExportableState):
             return
         should_log = trainer.control.should_log
         # not the subclass's log(), which may reset values that it collects for the Trainer's lines
-        Trainer.log(trainer, adapting.scalars(capture))
+        Trainer.log(trainer, adapters.scalars(capture))
         trainer.control.should_log = should_log
 
 
@@ -195,4 +194,4 @@ def _counts(callbacks: Any, name: str) -> dict[str, int]:
     ours = callbacks.get(name) if isinstance(callbacks, dict) else callbacks
     # with several callbacks it is a list, and each checkpoint appends all of them
     ours = ours[-1] if isinstance(ours, list) and ours else ours
-    return adapting.read_counts(ours and ours["args"]["steps"])
+    return adapters.read_counts(ours and ours["args"]["steps"])

@@ -3,9 +3,9 @@
 A *stage* is a loop of the framework (train, validate, test, predict) with its own schedule.
 """
 
+from perfhooks.adapters.adapter import Adapter
 from perfhooks.adapters.callers import caller
 from perfhooks.adapters.checks import check, read_counts
-from perfhooks.adapters.face import Face
 from perfhooks.adapters.module_names import ModuleNames
 from perfhooks.adapters.open_labels import OpenLabels
 from perfhooks.adapters.parts import Parts
@@ -23,7 +23,7 @@ from perfhooks.run.capture import Place
 
 __all__ = [
     "SCHEDULE",
-    "Face",
+    "Adapter",
     "HandlerLike",
     "Labels",
     "ModuleNames",

@@ -7,7 +7,7 @@ from typing import Final
 
 OURS: Final = re.compile(r"(?:^|/)perfhooks(?:_[a-z]+)?/(?:\w+/)*\w+\.py\(\d+\): ")
 STAND_IN: Final = re.compile(
-    r"(?:^|/)perfhooks(?:_[a-z]+/|/adapting/|/launching/(?:calls|loaders|frameworks)\.py|/recording/loader\.py)"
+    r"(?:^|/)perfhooks(?:_[a-z]+/|/adapters/|/record/launch/(?:calls|loaders|frameworks)\.py|/record/loop/loader\.py)"
     r"|(?:^|/)perfhooks/record/loop/labelling\.py\(\d+\): (?:_labelled_call|labelled|noted)$"
 )
 """Frames that wrap functions of torch or of a framework, and call the user's program."""

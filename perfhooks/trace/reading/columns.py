@@ -335,10 +335,12 @@ class Columns:
         is_npu = ascend.is_ascend(self._processes)
         return {*self._kinds, *((Kind.OP,) if self._instants else ()), *((Kind.KERNEL,) if is_npu else ())}
 
-    def _ascend_adapter(self) -> ascend.Adapter | None:
+    def _ascend_adapter(self) -> ascend.AscendTranslator | None:
         if not ascend.is_ascend(self._processes):
             return None
-        return ascend.Adapter(self._processes, ascend.Numbers(self._names, self._texts, self._threads), self._links)
+        return ascend.AscendTranslator(
+            self._processes, ascend.Numbers(self._names, self._texts, self._threads), self._links
+        )
 
     def _classify_by_name(self, columns: dict[str, Column]) -> None:
         self._classify_labels(columns)

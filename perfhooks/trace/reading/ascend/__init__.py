@@ -7,7 +7,7 @@ Sources: ``torch_npu/profiler/analysis`` of https://gitcode.com/Ascend/pytorch, 
 https://gitcode.com/Ascend/msprof, and recorded traces of torch_npu from January 2024 and January 2025.
 """
 
-from perfhooks.trace.reading.ascend.adapter import Adapter
+from perfhooks.trace.reading.ascend.adapter import AscendTranslator
 from perfhooks.trace.reading.ascend.arguments import TASKS
 from perfhooks.trace.reading.ascend.flows import CATEGORIES as FLOWS
 from perfhooks.trace.reading.ascend.flows import FlowEnds
@@ -18,7 +18,7 @@ from perfhooks.trace.reading.ascend.work import Numbers
 __all__ = [
     "FLOWS",
     "TASKS",
-    "Adapter",
+    "AscendTranslator",
     "FlowEnds",
     "Numbers",
     "is_ascend",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.processes import ProcessNames
 
 
-class Adapter:
+class AscendTranslator:
     """Converts the slices of one file: `classify` before they are sorted, `link` afterwards."""
 
     def __init__(self, names: ProcessNames, numbers: Numbers, flows: FlowEnds) -> None:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture, Place
 
 
-class Face:
+class Adapter:
     """A callback or hook. The framework's own base class follows it in the list of bases.
 
-        class ProfilerCallback(adapting.Face, Callback):
+        class ProfilerCallback(adapters.Adapter, Callback):
             def __init__(self, schedule=None, on_trace_ready=None, *, step_unit="batch", **options):
                 super().__init__(schedule, on_trace_ready, options, framework="Frame", loops=("train", "validate"))
 
