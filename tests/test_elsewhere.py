@@ -334,6 +334,7 @@ def test_on_is_for_folders_of_traces(there, call, folder):
         assert (code, "--on is for a folder of traces" in errors) == (2, True)
 
 
+@pytest.mark.cluster
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 def test_dask_makes_the_same_page(call, folder):
@@ -373,6 +374,7 @@ def ray_node(monkeypatch):
     node.communicate(timeout=60)
 
 
+@pytest.mark.cluster
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 def test_ray_makes_the_same_page(call, folder, ray_node):
