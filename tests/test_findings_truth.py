@@ -447,7 +447,7 @@ def test_attention_that_torch_writes_out_itself_is_not_the_users(tmp_path):
 
 
 def waiting_in(tmp_path, queued, name="_SingleProcessDataLoaderIter"):
-    """What is found where the thread of the steps waited for a processor for such a share of its time."""
+    """What is found where the thread of the steps waited for a CPU for such a share of its time."""
     capture = replace(WHOLE, circumstances=Circumstances(cores=16, threads=1, queued=queued))
     return findings.find(capture, trace_of(tmp_path, loading(40, name)))
 

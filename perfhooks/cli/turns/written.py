@@ -79,7 +79,7 @@ def _clock(judgement: Judgement) -> str:
     """Return the reason for the clock of the verdict, and the result of the other clock."""
     shares = [judgement.verdict.waited_a, judgement.verdict.waited_b]
     phrases = " and ".join("an unknown share" if value is None else words.share(value) for value in shares)
-    why = [] if shares == [None, None] else [f"the steps waited for a processor {phrases} of their time"]
+    why = [] if shares == [None, None] else [f"the steps waited for a CPU {phrases} of their time"]
     other = "processor time" if judgement.verdict.clock == "wall" else "the wall clock"
     if sentences.is_wide(judgement.other):
         return "; ".join([*why, f"by {other} it is unknown: its steps are too uneven"])
