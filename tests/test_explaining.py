@@ -149,6 +149,7 @@ def test_what_only_shapes_tell_is_told_by_the_second_alone():
     assert findings.add_source_lines([row], [row], "step 17") == [row]
 
 
+@pytest.mark.nightly  # three threads that never rest leave the loop little of the interpreter, for minutes
 def test_no_second_window_beside_threads_that_call_all_the_time(tmp_path, monkeypatch, caplog):
     """torch's recorder records all threads, and each operator would wait for them."""
     for name, value in {"_EVEN": 1.0, "SHORTEST_S": 0.0, "_WARMUP_S": 1e9}.items():
