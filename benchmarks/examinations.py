@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfhooks.analysis.ranks import merge
-from perfhooks.cli.actions import flame, show, table_text
+from perfhooks.cli.actions import flame, output, show
 from perfhooks.core import json_values
 from perfhooks.core.errors import PerfhooksError, TraceError
 from perfhooks.report import handlers
@@ -67,7 +67,7 @@ class Examination:
     def table(self, name: str, by: tuple[str, ...] = ()) -> str:
         """One table, as CSV, as JSON, and on a terminal."""
         made = show.compute(self.trace, name, by)
-        for text in itertools.chain(table_text.csv(made), table_text.json(made)):
+        for text in itertools.chain(output.csv(made), output.json(made)):
             text.encode("utf-8", "replace")
         return f"{made.height} rows"
 

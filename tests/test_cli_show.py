@@ -18,7 +18,7 @@ from twins import TRACES
 
 from perfhooks import testing
 from perfhooks.cli import app
-from perfhooks.cli.actions import capture, show, table_text
+from perfhooks.cli.actions import capture, output, show
 from perfhooks.cli.actions.asking import RankOutcome
 from perfhooks.report.page import terminal_tables
 from perfhooks.run.capture import Capture, Place
@@ -466,12 +466,12 @@ def test_a_table_in_pieces_is_the_table(monkeypatch):
     """CSV and JSON are written some rows at a time; what comes of it is what polars writes at once."""
     table = pl.DataFrame({"a": range(7), "b": ["x,\n", None, "é", '"', "", "y", "z"], "c": [0.1234567] * 7})
     for size in (1, 3, 7, 500):
-        monkeypatch.setattr(table_text, "_ROWS", size)
+        monkeypatch.setattr(output, "_ROWS", size)
         for rows in range(8):
             head = table.head(rows)
-            assert "".join(table_text.csv(head)) == head.write_csv(float_precision=6)
-            assert json.loads("".join(table_text.json(head))) == json.loads(head.write_json())
-    assert max(map(len, table_text.json(table.head(0)))) == 1
+            assert "".join(output.csv(head)) == head.write_csv(float_precision=6)
+            assert json.loads("".join(output.json(head))) == json.loads(head.write_json())
+    assert max(map(len, output.json(table.head(0)))) == 1
 
 
 def test_what_is_not_as_it_was_asked_for_is_said_of_its_rank(tmp_path, capsys):

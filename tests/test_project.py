@@ -183,7 +183,7 @@ def test_no_modules_import_each_other_in_a_circle(folder):
 
 
 def test_no_folder_is_a_corridor():
-    crowded = {path.name: len(list(path.glob("[!_]*.py"))) for path in [PACKAGE, *PACKAGE.rglob("*")] if path.is_dir()}
+    crowded = {path.name: len(list(path.glob("*.py"))) for path in [PACKAGE, *PACKAGE.rglob("*")] if path.is_dir()}
     assert {name: count for name, count in crowded.items() if count > MOST_MODULES} == {}
 
 
@@ -439,7 +439,7 @@ OF_US = sorted(path for folder in ("perfhooks", "integrations") for path in (ROO
 EXCEPTION = re.compile(r"# (?:noqa|type: ignore|pragma|fmt: (?:skip|off))\b")
 EXPLAINED = re.compile(r"# (?:noqa: [A-Z0-9, ]+ --? |(?:type: ignore\[[a-z, -]+\]|fmt: skip)  # )\S")
 MOST_EXCEPTIONS = 80
-MOST_LATE_IMPORTS = 75
+MOST_LATE_IMPORTS = 70
 """In functions: what is heavy, may be missing, or would make a circle; one place for all functions that need it."""
 NAMES_OF_SEVERAL = {
     "Profiler": "accelerate's `profile()` gives one of its own, which stands in for ours",

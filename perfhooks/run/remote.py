@@ -12,7 +12,7 @@ import stat
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from perfhooks.core.errors import OptionError, PerfhooksError
 from perfhooks.run.publishing import draft_of
@@ -20,6 +20,7 @@ from perfhooks.run.reading import is_plain, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from types import ModuleType
 
 
 def is_url(out: str | os.PathLike[str]) -> bool:
@@ -92,7 +93,7 @@ def check(url: str) -> None:
         PerfhooksError: There is no local folder to finish files in before.
     """
     temporary_folder()
-    system, path = _open(url)
+    system, path = _downloads().located(url)
     system.makedirs(path, exist_ok=True)
     probe = f"{path}/.probe.{secrets.token_hex(6)}"
     system.pipe_file(probe, b"")
@@ -106,7 +107,7 @@ def in_this_process(url: str | os.PathLike[str]) -> bool:
 
 def copy(folder: Path, names: Iterable[str], url: str) -> None:
     """Copy files, as far as they are there."""
-    system, path = _open(url)
+    system, path = _downloads().located(url)
     system.makedirs(path, exist_ok=True)
     for name in names:
         if is_plain(folder / name):
@@ -121,7 +122,7 @@ def reaching(url: str) -> Iterator[tuple[Any, str]]:
         PerfhooksError: Something failed meanwhile.
     """
     try:
-        yield _open(url)
+        yield _downloads().located(url)
     except PerfhooksError:
         raise
     except Exception as error:  # fsspec's file systems raise what they like
@@ -145,9 +146,8 @@ def content(url: str) -> bytes:
     Raises:
         PerfhooksError: It cannot be read.
     """
-    from perfhooks.trace.reading.downloads import opened
-
-    with reaching(url), opened(url) as file:
+    file: IO[bytes]
+    with reaching(url), _downloads().opened(url) as file:
         return file.read()
 
 
@@ -155,16 +155,16 @@ def delete(run: str | None, window: str, names: Iterable[str]) -> None:
     """Delete files of a window, as far as they are there."""
     if run is None:
         return
-    system, path = _open(f"{run}/{window}")
+    system, path = _downloads().located(f"{run}/{window}")
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             system.rm_file(f"{path}/{name}")
 
 
-def _open(url: str) -> tuple[Any, str]:
-    from perfhooks.trace.reading.downloads import located
+def _downloads() -> ModuleType:
+    from perfhooks.trace.reading import downloads  # fsspec, which few runs need
 
-    return located(url)
+    return downloads
 
 
 def _user() -> str:

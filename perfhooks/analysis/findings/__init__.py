@@ -22,8 +22,17 @@ from perfhooks.analysis.findings import (
     unnamed,
 )
 from perfhooks.analysis.findings.evidence import Evidence
-from perfhooks.analysis.findings.finding import BOUND, OVERHEAD, Finding, first_rank_findings, gain, ordered, sort_key
-from perfhooks.analysis.findings.source_lines import add_source_lines, first_source_line
+from perfhooks.analysis.findings.finding import (
+    BOUND,
+    OVERHEAD,
+    Finding,
+    add_source_lines,
+    first_rank_findings,
+    first_source_line,
+    gain,
+    ordered,
+    sort_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from perfhooks.analysis.findings import frameworks
 from perfhooks.analysis.findings.evidence import top_lines
-from perfhooks.analysis.findings.finding import UNNAMED
+from perfhooks.analysis.findings.finding import AND, RECORD, UNNAMED
 from perfhooks.core import words
 from perfhooks.run.capture import LARGE
 from perfhooks.trace.kinds import Kind
@@ -30,11 +30,7 @@ _ADVICE: Final = (
     "If this code prepares data, move it into a Dataset, and let the workers of a DataLoader run it during the step. "
     "Otherwise, run it less often or in a thread."
 )
-RECORD: Final = " Record with "
 _THEN: Final = " to see modules and the lines of your code."
-AND: Final = "\n# and: "
-"""Start of the code that records stacks. `RECORD` starts the same advice; both are removed if another window has
-stacks."""
 
 
 def unnamed_time(window: Evidence) -> Iterator[Finding]:

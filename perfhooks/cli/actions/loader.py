@@ -16,7 +16,7 @@ import polars as pl
 import psutil
 import typer
 
-from perfhooks.cli.actions import sources, table_text
+from perfhooks.cli.actions import output, sources
 from perfhooks.core.errors import CommandError, OptionError, PerfhooksError
 from perfhooks.core.progress import show_spinner
 from perfhooks.record.launch import command_line
@@ -99,7 +99,7 @@ def tell(trial: LoaderTrial, form: Form) -> None:
         return
     table = pl.DataFrame(trial.rows(), infer_schema_length=None)
     if form == "csv":
-        sys.stdout.write(table_text.csv_of_three_digits(table))
+        sys.stdout.write(output.csv_of_three_digits(table))
         sys.stdout.flush()
     else:
         draw({"loader": table.filter(pl.col("batches_per_s").is_not_null()).select(BRIEF)}, limit=0)

@@ -1,14 +1,20 @@
-"""Output files of a verb."""
+"""Output of a verb: whole files, and tables in pieces, because a table need not fit in memory as text."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.run.publishing import publish
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    import polars as pl
+
+_ROWS: Final = 500
+"""Rows of a piece. A row may name several kernels of 8,192 letters, so a piece has at most some tens of megabytes."""
 
 
 def write(path: Path, content: bytes) -> None:
@@ -24,3 +30,35 @@ def write(path: Path, content: bytes) -> None:
             file.write(content)
     except OSError as error:
         raise PerfhooksError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def csv(table: pl.DataFrame) -> Iterator[str]:
+    """A table as CSV, with a line of names above it."""
+    yield table.head(0).write_csv()
+    for piece in table.iter_slices(_ROWS):
+        yield piece.write_csv(include_header=False, float_precision=6)
+
+
+def csv_of_three_digits(table: pl.DataFrame) -> str:
+    """Return a small table as CSV, its floats with three significant digits."""
+    rounded = [column.round_sig_figs(3) for column in table if column.dtype.is_float()]
+    return table.with_columns(rounded).write_csv()
+
+
+def json(table: pl.DataFrame) -> Iterator[str]:
+    """A table as a list of rows."""
+    yield "["
+    for number, piece in enumerate(table.iter_slices(_ROWS)):
+        text = piece.write_json().strip()[1:-1]
+        yield f",{text}" if number and text else text
+    yield "]"
+
+
+def json_object(tables: Mapping[str, pl.DataFrame]) -> Iterator[str]:
+    """Tables as an object of lists of rows."""
+    yield "{"
+    for number, (name, table) in enumerate(tables.items()):
+        separator = ",\n " if number else ""
+        yield f'{separator}"{name}": '
+        yield from json(table)
+    yield "}"

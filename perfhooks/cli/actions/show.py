@@ -12,12 +12,11 @@ import polars as pl
 from perfhooks import trace
 from perfhooks.analysis import findings, ranks
 from perfhooks.analysis.findings import data, frameworks
-from perfhooks.analysis.findings.finding import ordered
+from perfhooks.analysis.findings.finding import add_source_lines, ordered
 from perfhooks.analysis.findings.loader_plan import COLUMNS
-from perfhooks.analysis.findings.source_lines import add_source_lines
 from perfhooks.analysis.ranks.findings import merge_findings
 from perfhooks.analysis.ranks.missing import spans
-from perfhooks.cli.actions import mirror, table_text
+from perfhooks.cli.actions import mirror, output
 from perfhooks.cli.actions.sources import Source, find, last_window, run_of
 from perfhooks.cli.targets import run_in
 from perfhooks.core import words
@@ -417,7 +416,7 @@ def _written(by_name: dict[str, pl.DataFrame], form: Form, *, alone: bool) -> It
     """Return CSV, or JSON: a list of rows for one table, else an object of lists."""
     if form == "csv":
         (table,) = by_name.values()
-        yield from table_text.csv(table)
+        yield from output.csv(table)
         return
-    yield from table_text.json(*by_name.values()) if alone and len(by_name) == 1 else table_text.json_object(by_name)
+    yield from output.json(*by_name.values()) if alone and len(by_name) == 1 else output.json_object(by_name)
     yield "\n"

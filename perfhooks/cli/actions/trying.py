@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from perfhooks import trace
-from perfhooks.cli.actions import table_text
+from perfhooks.cli.actions import output
 from perfhooks.core.errors import OptionError, PerfhooksError
 from perfhooks.core.progress import show_remaining, show_spinner
 from perfhooks.report import page as report
@@ -130,7 +130,7 @@ def tell(done: Trial, form: Form) -> None:
         typer.echo(msgspec.json.encode(written.data(done)).decode())
         return
     if form == "csv":
-        sys.stdout.write(table_text.csv_of_three_digits(written.table(done)))
+        sys.stdout.write(output.csv_of_three_digits(written.table(done)))
         sys.stdout.flush()
     else:
         for line in written.skip_reasons(done):

@@ -116,9 +116,7 @@ def report(facts: Sequence[str]) -> None:
     all_notes = notes.read(folder)
     runs = [run for run in notes.runs(all_notes) if notes.claim(folder, run)]
     if runs:
-        from perfhooks.record.launch.summary_text import text_of, wait_for_reports  # numpy, as in `exit_summary`
-
-        write_error(text_of(runs, wait_for_reports(runs, _FILES_S)))
+        exit_summary.print_runs(runs, runs, _FILES_S)
     elif not notes.takes_files(folder):
         write_error(f"perfhooks: what was recorded is unknown: {folder} takes no files, is its disk full?\n")
     elif not any(note.run for note in all_notes) and exit_summary.known_before(words) is None:

@@ -23,7 +23,7 @@ from perfhooks.record.launch.command_line import Request
 from perfhooks.run.reading import read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from perfhooks.core.options import Options
     from perfhooks.record.launch.notes import Note
@@ -65,14 +65,26 @@ def _print(request: Request, *, is_command: bool) -> None:
     if process.outcome.is_interrupted:
         pass  # the user does not want to wait, `detached` included
     elif runs:
-        from perfhooks.record.launch.summary_text import text_of, wait_for_reports  # numpy, which few processes need
-
         other_runs = [run for run in runs if run not in {note.run for note in own}]
-        missing = wait_for_reports(other_runs, check_options(cast("Options", request.options))["exit_timeout"])
-        write_error(text_of(runs, process.outcome.unfinished | missing))
+        timeout = check_options(cast("Options", request.options))["exit_timeout"]
+        print_runs(runs, other_runs, timeout, process.outcome.unfinished)
     elif is_command and not any(note.run for note in [*all_notes, *own]):
         for reason in reasons(all_notes, sys.orig_argv):
             write_error(f"perfhooks: nothing was recorded: {reason}\n")
+
+
+def print_runs(runs: Sequence[str], waited: Collection[str], timeout: float, unfinished: Collection[str] = ()) -> None:
+    """Wait for the reports of some runs, then print the summaries of all.
+
+    Args:
+        runs: Run folders.
+        waited: The runs whose workers other processes started.
+        timeout: Maximum wait, in seconds.
+        unfinished: Runs whose own workers did not finish in time.
+    """
+    from perfhooks.record.launch.summary_text import text_of, wait_for_reports  # numpy, which few processes need
+
+    write_error(text_of(runs, {*unfinished, *wait_for_reports(waited, timeout)}))
 
 
 # --- why nothing was recorded ---

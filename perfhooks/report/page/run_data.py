@@ -12,8 +12,7 @@ import polars as pl
 import perfhooks.analysis.ranks
 import perfhooks.trace
 from perfhooks.analysis.findings import rare_work as findings
-from perfhooks.analysis.findings.finding import OVERHEAD, UNNAMED, ordered, scale_to_unprofiled
-from perfhooks.analysis.findings.source_lines import add_source_lines
+from perfhooks.analysis.findings.finding import OVERHEAD, UNNAMED, add_source_lines, ordered, scale_to_unprofiled
 from perfhooks.analysis.ranks.known import SummaryCache
 from perfhooks.core import json_values, words
 from perfhooks.core.errors import PerfhooksError
