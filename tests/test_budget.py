@@ -130,16 +130,18 @@ def test_python_calls_are_bounded_while_a_step_is_longer_than_the_counted_one(mo
     seen = WindowBudget(Limits(), {"with_stack": True})
     seen.step_calls = StepCalls(1_000, 0.01)
     seen.begin()
+    own_s = now = 0.002
+    assert seen._estimate_calls(0.0) == pytest.approx(0.002 * 300_000), "as if this part of the step made most calls"
     own_s = now = 0.01
     assert seen._estimate_calls(0.0) == pytest.approx(1_000)
     own_s = now = 0.11
     assert seen._estimate_calls(0.0) == pytest.approx(1_000 + 0.1 * 1_500_000)
     now = 0.15
     seen.end_step()
-    own_s, now = 0.12, 0.19
-    assert seen._estimate_calls(0.0) == pytest.approx(1_500), "half of the time and of the CPU time since the last one"
+    own_s, now = 0.114, 0.19
+    assert seen._estimate_calls(0.0) == pytest.approx(1_000 + 0.002 * 300_000), "the new step used 2 ms"
     now = 10.0
-    assert seen._estimate_calls(0.0) == pytest.approx(1_500), "a wait makes no calls"
+    assert seen._estimate_calls(0.0) == pytest.approx(1_000 + 0.002 * 300_000), "a wait makes no calls"
 
 
 EXPLAINING = Limits(size=330 * 300_000, training_s=1e9)
@@ -164,7 +166,7 @@ def test_calls_of_other_threads_count_in_the_steps_that_fit(monkeypatch, step_s,
     seen = WindowBudget(EXPLAINING, {"with_stack": True})
     seen.begin_count()
     seen.end_count(calls=2_000, cpu_s=0.02, steps=2)
-    assert seen.step_calls == StepCalls(1_000, 0.01, 0.1, 300_000)
+    assert seen.step_calls == StepCalls(1_150, 0.01, 0.1, 300_000)
     assert seen.steps_that_fit(100, step_s) == pytest.approx(300_000 / calls, rel=0.01)
 
 

@@ -316,7 +316,6 @@ class StartupRecorder:
         mark = window.step_num
         window.close(self._step, why)
         window.step_num = mark
-        window.budget.learn(window.stop_s)
 
     def abandon(self) -> None:
         """Leave the recording to the parent, in a forked child."""

@@ -309,7 +309,8 @@ class Windows:
             window.unseen_workers = window.loader.num_workers or 0
         is_kept = not (is_empty or has_no_slow_step or self.is_dropping)
         size = self.handover.save(window, write=is_kept, release=None if keep else window.release)
-        window.budget.learn(self.handover.waited_s, size)
+        if size is not None:
+            window.budget.learn(self.handover.waited_s, size)
         if window.request is not None:
             place = None if size is None else self.handover.find_place(window)
             folder = None if place is None else place.folder.name

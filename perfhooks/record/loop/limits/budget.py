@@ -49,15 +49,18 @@ class EventCost(NamedTuple):
 
 
 _OPERATOR: Final = EventCost(270, 1.0e-6, 4.5e-6)
-_CALL: Final = EventCost(330, 0.6e-6, 4.5e-6)
+_CALL: Final = EventCost(330, 0.6e-6, 5.5e-6)
 _OPTIONS: Final = {
     "record_shapes": EventCost(150, 0.6e-6, 6.5e-6),
     "profile_memory": EventCost(200, 0.3e-6, 4.0e-6),
 }
 """Costs of an operator, of a Python call, and of each option per operator. Measured with torch 2.14 and Python 3.11 on
-a CPU of 2.5 GHz. Later windows of a process use the cost of its earlier windows."""
+a CPU of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings. Later windows of a process use the cost of its earlier
+windows."""
 _CALLS_PER_S: Final = 300_000
 """Python calls per second of CPU time under torch's tracer, in code that calls modules and operators."""
+_CALLS_PER_COUNTED_CALL: Final = 1.15
+"""Python calls of a recorded step per call of a warm-up step, which has no labels: the mean of 29 trainings."""
 _MAX_TRACED_CALLS_PER_S: Final = 1_500_000
 """Maximum Python calls per second of CPU time of the recorded thread: a loop of calls under torch's tracer."""
 _MAX_CALLS_PER_S: Final = 3_000_000
@@ -207,7 +210,8 @@ class WindowBudget:
         """
         other_calls = self._estimate_other_calls(self._cpu_s()[1])
         wall_s = time.perf_counter() - self._began
-        self.step_calls = StepCalls(calls / steps, cpu_s / steps, wall_s / steps, other_calls / steps)
+        step_calls = _CALLS_PER_COUNTED_CALL * calls / steps
+        self.step_calls = StepCalls(step_calls, cpu_s / steps, wall_s / steps, other_calls / steps)
 
     def begin(self) -> None:
         """Start the recording in the calling thread."""
@@ -290,20 +294,17 @@ class WindowBudget:
         """Return the number of Python calls that uses up the limits."""
         return 1 / max(self.limits.share(self._cost_of(0, 1)), 1e-9)
 
-    def learn(self, wait_s: float, size: int | None = None) -> None:
+    def learn(self, wait_s: float, size: int) -> None:
         """Correct the costs for later windows.
 
         Args:
             wait_s: Measured wait of the training, in seconds.
-            size: Size of the saved trace, in bytes; None if the recorder was stopped without saving.
+            size: Size of the saved trace, in bytes.
         """
         operators, calls = self._totals or self._events()
         expected = self.cost
         prior = self._cost_of(_PRIOR_EVENTS, 0)
-        share = 1.0 if size is not None else 0.55  # the stop without the save
-        _corrections.wait *= (wait_s + share * prior.wait_s) / (share * (expected.wait_s + prior.wait_s))
-        if size is None:
-            return
+        _corrections.wait *= (wait_s + prior.wait_s) / (expected.wait_s + prior.wait_s)
         if self._has_stacks:
             traced_calls = max(size - self._cost_of(operators, 0).size, 0.0) / _CALL.size
             _corrections.calls *= (traced_calls + _PRIOR_EVENTS) / (calls + _PRIOR_EVENTS)
@@ -335,7 +336,8 @@ class WindowBudget:
         # the recorder makes operators slower, by a cost for each
         step_s = step_calls.cpu_s + operators / (self._steps + 1) * _OPERATOR.record_s
         in_step_s = self._in_step_s(own_s)
-        in_step = step_calls.calls * min(in_step_s / step_s, 1.0)
+        # a step can make most of its calls in a small part of its time
+        in_step = min(max(step_calls.calls * in_step_s / step_s, _CALLS_PER_S * in_step_s), step_calls.calls)
         beyond = _MAX_TRACED_CALLS_PER_S * max(in_step_s - step_s, 0.0)
         return step_calls.calls * self._steps + in_step + beyond + other_calls
 
