@@ -1,10 +1,14 @@
 """The language of everything that people read: words and constructions that cost a second reading."""
 
 import ast
+import inspect
 import re
+import types
 from pathlib import Path
 
 import pytest
+
+import perfhooks
 
 ROOT = Path(__file__).parents[1]
 
@@ -79,3 +83,13 @@ def test_variables_name_their_content():
         if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     ]
     assert sum(name.lstrip("_") in NAMES for name in names) <= MOST_NAMES * len(names)
+
+
+@pytest.mark.process  # torch starts one when it is imported
+@pytest.mark.parametrize("name", perfhooks.__all__)
+def test_public_names_are_documented(name):
+    public = getattr(perfhooks, name)
+    own = [value for key, value in vars(public).items() if not key.startswith("_")] if isinstance(public, type) else []
+    methods = [value for value in own if isinstance(value, types.FunctionType | property | classmethod | staticmethod)]
+    assert inspect.getdoc(public)
+    assert [method for method in methods if not method.__doc__] == []
