@@ -46,7 +46,7 @@ def options(_: str) -> str:
     """Return the table of all options with defaults and meanings."""
     from perfhooks.core.options import all_options
 
-    rows = [f"| `{each.name}` | `{each.default!r}` | {_cell(each.meaning)} |" for each in all_options()]
+    rows = [f"| `{option.name}` | `{option.default!r}` | {_cell(option.meaning)} |" for option in all_options()]
     return "\n".join(["| option | default | |", "|---|---|---|", *rows])
 
 
@@ -80,7 +80,7 @@ def causes(_: str) -> str:
     from perfhooks.run.live.slow_causes import SEEN_BY
 
     return "\n".join(
-        ["| cause | seen by |", "|---|---|", *(f"| {cause} | {seen} |" for cause, seen in SEEN_BY.items())]
+        ["| cause | detected by |", "|---|---|", *(f"| {cause} | {sign} |" for cause, sign in SEEN_BY.items())]
     )
 
 
