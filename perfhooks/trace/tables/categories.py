@@ -1,4 +1,4 @@
-"""The table of categories: kinds of work of operators and kernels, with their time."""
+"""The time of operators and kernels by kind of work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ QUANTISATION, COMMUNICATION, COPIES = (_INDEX_OF[kind] for kind in ("quantisatio
 OPTIMIZER, OTHER = (_INDEX_OF[kind] for kind in ("optimizer", "other"))
 
 _MAX_NAMES: Final = 3
-"""Maximum number of names in a category."""
 
 _NODE: Final = re.compile(rf"^(?:.*[: ])?{ranges.BACKWARD_CLASS}")
 
@@ -43,52 +42,34 @@ _SCHEMA: Final = {
 
 
 class _Calls(NamedTuple):
-    """Operators and labels on the host, by thread and time."""
-
     row: Ints
     category: Column
     """Category by the name, or by the innermost named parent; otherwise `OTHER`."""
     counts: Flags
-    """Whether it is an operator or inside an operator."""
     own: Ints
-    """Own time in ns."""
 
 
 class _WorkTimes(NamedTuple):
-    """Time of each piece of work or each call."""
-
     category: Column
     name: Column
-    """Index into `Trace.names`."""
     span: Ints
-    """Time in ns."""
 
 
 def table(trace: Trace) -> pl.DataFrame:
     """Return the time of each kind of work: one row for each of `CATEGORIES` in the trace, most time first.
 
-    ``kernels`` is the number of kernels, copies and memsets of the devices. ``device_ms`` is the plain sum of their
-    durations, ``device_percent`` its percentage of all. Each piece of work is in exactly one row, so the rows sum to
-    the table of kernels. These rules decide ``category``, the first match wins:
+    ``device_ms`` sums the durations of kernels, copies and memsets. Each piece of work is in exactly one row. The first
+    matching rule decides ``category``:
 
     1. ``communication`` and ``copies`` (with memsets): by its class in the table of kernels;
     2. ``attention``: if an operator of that name is around its launch;
     3. ``optimizer``: if it was launched in the optimizer's part of its thread (`perfhooks.trace.nesting.parts`);
-    4. by the name of the innermost operator around its launch with a known kind; an autograd node has the kind of its
-       forward operator;
+    4. by the innermost operator around its launch with a known kind; an autograd node has the kind of its forward
+       operator;
     5. by its own name, otherwise ``other``.
 
-    ``calls`` is the number of operators on the host, by the same rules. ``host_ms`` is their time on their threads
-    without nested operators, ``host_percent`` its percentage. These rows sum to the time in which any operator ran, for
-    each thread.
-
-    Device columns are null if no device was traced, host columns if no operator was traced.
-
-    ``names`` are up to three operators with the highest cost, or kernels without an operator. The cost is device time
-    if a device was traced.
-
-    Args:
-        trace: Any trace.
+    ``host_ms`` is the time of operators without nested operators, by the same rules. ``names`` are up to three
+    operators with the highest cost, or kernels without an operator.
     """
     on_device = _device_costs(trace)
     host, is_operator = _host_costs(trace)
@@ -113,7 +94,6 @@ def table(trace: Trace) -> pl.DataFrame:
 
 @cached_per_trace
 def of_work(trace: Trace) -> Column:
-    """Return the index in `CATEGORIES` of each of `Trace.device_rows`."""
     work, owner = trace.device_rows, device.owners(trace)
     by_row = np.full(len(trace) + 1, OTHER, np.int8)
     host = calls(trace)
@@ -136,7 +116,6 @@ def of_work(trace: Trace) -> Column:
 
 @cached_per_trace
 def calls(trace: Trace) -> _Calls:
-    """Return the operators of the host with their categories."""
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     is_operator = trace.kind[rows] == Kind.OP
     is_operator[np.searchsorted(rows, trace.chosen(re.compile(ranges.AROUND_OPERATORS).match, Kind.OP))] = False
@@ -153,7 +132,6 @@ def calls(trace: Trace) -> _Calls:
 
 
 def _is_updating(trace: Trace, rows: Ints) -> Flags:
-    """Return whether each slice began in the optimizer's part of its thread."""
     is_updating = np.zeros(len(rows), np.bool_)
     thread, start = trace.thread[rows], trace.start[rows]
     for number in _optimizer_threads(trace):
@@ -174,7 +152,6 @@ def _optimizer_threads(trace: Trace) -> list[int]:
 
 @cached_per_trace
 def _categories_of_names(trace: Trace) -> Column:
-    """Return the category of each operator name, and `OTHER` for other names."""
     numbers = trace.names_of(Kind.OP)
     category = np.full(len(trace.names), OTHER, np.int8)
     category[numbers] = [_INDEX_OF[work_kinds.of_operator(_forward_name(trace.names[number]))] for number in numbers]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
 
 SEVERITIES: Final = ("error", "warning", "info")
-"""Severities, gravest first: numbers are wrong or missing; numbers may be wrong or missing; useful to know."""
+"""Gravest first: numbers are wrong or missing; numbers may be; useful to know."""
 
 _MIN_INFO_RATIO: Final = 0.01  # fraction of the window
 _MIN_WARNING_RATIO: Final = 0.05
@@ -46,13 +46,9 @@ class Check(NamedTuple):
 
     severity: str
     name: str
-    """Identifier for programs."""
     times: int
-    """Number of occurrences."""
     text: str
-    """Evidence for readers."""
     first: str = ""
-    """Time and name of the first occurrence."""
 
 
 def table(trace: Trace) -> pl.DataFrame:
@@ -92,9 +88,6 @@ def table(trace: Trace) -> pl.DataFrame:
     * ``buffer-requests``: CUPTI allocated memory during the steps, which distorts them (kineto#1020).
     * ``profiler-overhead``: time of the recorder's own ``overhead`` events; info from 1% of the steps' time, warning
       from 5%. Launches that wait for a full queue, and loading of kernels by the driver, are excluded.
-
-    Args:
-        trace: Any trace.
     """
     checks = [check for examine in _EXAMINATIONS for check in examine(trace)]
     checks.sort(key=lambda check: SEVERITIES.index(check.severity))
@@ -339,15 +332,13 @@ def _check_start(trace: Trace) -> Iterator[Check]:
 
 
 def _time_and_ratio(trace: Trace, rows: Ints, window: intervals.Intervals) -> tuple[int, float]:
-    """Return the time of slices inside a window, in ns, and its ratio to the window."""
     time_ns = intervals.total(intervals.intersect(intervals.of_slices(trace, rows), window))
     return time_ns, time_ns / max(intervals.total(window), 1)
 
 
 _SAMPLED: Final = re.compile(r"^(?:SM Active|DRAM BW|HBM (?:BW|Read|Write)|NVLink [RT]X|PCIe)(?: \(%\))?$|\w__\w")
-"""Counters that CUPTI samples inside the device, by torch's names (``_PM_METRIC_LABELS`` of torch 2.14) or CUPTI's
-own: ``sm__cycles_active.avg``. Counters of other vendors (``HBM 0/Read``) come from firmware and do not change the
-clocks."""
+"""Counters that CUPTI samples inside the device, by torch's names (``_PM_METRIC_LABELS`` of torch 2.14) or CUPTI's own.
+Counters of other vendors (``HBM 0/Read``) do not change the clocks."""
 
 
 def _check_locked(trace: Trace) -> Iterator[Check]:

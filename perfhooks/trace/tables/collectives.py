@@ -50,31 +50,22 @@ class _Sources(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """List the collectives by time: a row for each communication kernel, or for a host range without kernels.
 
-    ``step`` is the step that launched it; ``start_ms`` counts from the first slice of the trace. ``operation`` is
-    ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``reduce``, ``all_to_all``, ``send``, ``recv``,
-    ``gather``, ``scatter`` or ``barrier``. It comes from the arguments. Otherwise it comes from the backend's label,
-    the kernel's name, or the name of the operator around the launch. ``name`` is the name in the trace, ``backend`` the
-    library, ``dtype`` the type of the elements. ``group``, ``group_description`` and ``group_size`` describe the
-    process group. ``device`` and ``stream`` are those of the kernel, null for host ranges.
+    ``step`` is the step that launched it; ``start_ms`` counts from the first slice of the trace. ``operation`` comes
+    from the arguments, otherwise from the backend's label, the kernel's name, or the operator around the launch.
 
     Host ranges (``nccl:...``, ``gloo:...``, ``record_param_comms``) are rows if they launched no kernel. Ranges of
     gloo, MPI and UCC are the collective itself. Other ranges only request it, and are rows only if no device was
-    traced.
+    traced. ``duration_ms`` is null if the range was still open at the end of the recording.
 
-    ``duration_ms`` is null if the host range was still open at the end of the recording: torch 2.4 writes the length 0.
-    ``bytes`` is the message size as nccl-tests defines it: the larger of the input and the output of one rank, in
-    elements times the element size. ``exposed_ms`` is the time in which no device of the process computed; null on the
-    host. Bandwidths are in 10^9 bytes per second. With S bytes, n ranks and the duration t, by
-    https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md:
+    ``bytes`` is the larger of the input and the output of one rank, as in nccl-tests. ``exposed_ms`` is the time in
+    which no device of the process computed; null on the host. Bandwidths are in 10^9 bytes per second. With S bytes, n
+    ranks and the duration t, by https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md:
 
     * ``algorithm_gb_per_s`` = S / t
     * ``bus_gb_per_s`` = S / t x 2(n-1)/n for all_reduce; x (n-1)/n for all_gather, reduce_scatter, all_to_all, gather
       and scatter; x 1 for broadcast, reduce, send and recv.
 
     t includes the wait for other ranks, so both are lower bounds. They are null if a host range is only a request.
-
-    Args:
-        trace: Any trace.
     """
     sources = _find_sources(trace)
     rows = sources.row
@@ -101,8 +92,7 @@ def table(trace: Trace) -> pl.DataFrame:
 def of_window(trace: Trace) -> pl.Series:
     """Return for each row of `table` whether it was launched after the recording began (`device.before_window`).
 
-    Ranks begin to record at different times. A collective launched before that may be missing on another rank, and has
-    no step. So only later collectives can be compared between ranks.
+    Ranks begin to record at different times, so only these collectives can be compared between ranks.
     """
     rows = _find_sources(trace).row
     is_in_window = np.ones(len(rows), np.bool_)
@@ -118,11 +108,7 @@ def rows(trace: Trace) -> Ints:
 
 @cached_per_trace
 def operators(trace: Trace) -> list[str | None]:
-    """Return for each row of `table` the name of the operator that launched it.
-
-    It is the innermost operator or label with the name of a collective, otherwise the innermost operator. None for host
-    ranges.
-    """
+    """Return for each row of `table` the operator or label that launched it; None for host ranges."""
     rows, work = _find_sources(trace).row, trace.device_rows
     on_device = np.flatnonzero(trace.kind[rows] == Kind.KERNEL)
     owner = device.owners(trace)[np.searchsorted(work, rows[on_device])]
@@ -225,12 +211,7 @@ def _bandwidth_columns(described: list[Message], span: list[int]) -> dict[str, l
 
 
 def bus_factor(name: str | None, ranks: int | None) -> float | None:
-    """Return the factor from algorithm bandwidth to bus bandwidth, which can be compared with the hardware.
-
-    Args:
-        name: Collective, as in the column ``operation``.
-        ranks: Size of the process group.
-    """
+    """Return the factor from algorithm bandwidth to bus bandwidth."""
     if name in _BUS_ALL:
         return 1.0
     if ranks is None or (name != "all_reduce" and name not in _BUS_SHARE):

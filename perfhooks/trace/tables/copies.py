@@ -33,19 +33,13 @@ _SCHEMA: Final = {
 def table(trace: Trace) -> pl.DataFrame:
     """List the copies of the devices by time: one row each.
 
-    ``step`` is the step that launched it; ``start_ms`` counts from the first slice of the trace. ``kind`` is ``HtoD``,
-    ``DtoH``, ``DtoD``, ``PtoP`` or ``HtoH``. ``source`` and ``target`` are the kinds of memory (``pageable``,
-    ``pinned``, ``device``, or ``host`` if the recorder does not separate pinned from pageable). All three come from
-    Kineto's name of the copy. ``device`` and ``stream`` are where it ran, ``bytes`` is its size, ``duration_ms`` its
-    duration. ``gb_per_s`` = bytes / duration, in 10^9 bytes per second.
+    ``step`` is the step that launched it; ``start_ms`` counts from the first slice of the trace. ``kind``, ``source``
+    and ``target`` come from Kineto's name of the copy. Memory is ``host`` if the recorder does not separate pinned from
+    pageable memory.
 
-    ``blocking`` says whether the host waited for the copy. Either the call always waits (plain ``cudaMemcpy``), or
-    pageable memory blocked it (`waits.blocking`), or the operator waited for the device after it. ``host_ms`` is the
-    time of the call, including the wait. Both are null if the launch is unknown. ``host_ms`` is also null for copies in
-    a graph, because the graph's call includes other work. ``operator`` is the launching operator.
-
-    Args:
-        trace: Any trace.
+    ``blocking`` says whether the host waited for the copy: the call always waits, pageable memory blocked it
+    (`waits.blocking`), or the operator then waited for the device. ``host_ms`` is the time of the call, including the
+    wait. Both are null without a launch; ``host_ms`` also for copies in a graph.
     """
     work = trace.device_rows
     copies = np.flatnonzero(trace.kind[work] == Kind.COPY)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 _UNIT: Final = re.compile(r"\s*\(([^()]{1,12})\)$")
-"""Unit in a counter name: ``Power (W)``, as torch's next recorder and rocprof write it."""
+"""Unit in a counter name: ``Power (W)``."""
 _MIN_COVERAGE: Final = 0.999
 """Minimum fraction of a step covered by samples. Below 1, because a sample may arrive slightly late."""
 
@@ -61,42 +61,31 @@ class _Series(NamedTuple):
 
 
 class CounterMeans(NamedTuple):
-    """One counter of one device over time."""
-
     counter: str
     device: int | None
     mean: list[float | None]
-    """Mean in each section of `OverTime`; None without a sample."""
+    """Mean in each section; None without a sample."""
 
 
 class OverTime(NamedTuple):
-    """Counters over sections of the steps."""
-
     step: list[int | None]
     begin_ms: list[float]
     end_ms: list[float]
     lanes: list[CounterMeans]
-    """Counters with a sample in the steps."""
 
 
 def table(trace: Trace) -> pl.DataFrame:
     """Return the values of each counter during each step: one row for each counter, device and step, by time.
 
-    Counters are the events with phase ``C`` of any program: samples of torch's next recorder (power, clocks,
-    temperature, SM active, DRAM), of Kineto, or of rocprof. ``counter`` is the name, ``unit`` its part in parentheses.
-
-    A sample is valid until the next one, the last sample for the median distance of samples::
+    Counters are the events with phase ``C`` of any program. A sample is valid until the next one, the last sample for
+    the median distance of samples::
 
         samples    70 W        90 W   90 W
                    |-----------|------|......|
         step               |=========|            integral 70 W * 4 ms + 90 W * 5 ms = 0.73 J
 
-    ``mean`` is the mean over the covered time of the step, ``covered_ms``. ``min``, ``max`` and ``samples`` (their
-    number) refer to the samples valid in the step. ``integral`` is in the unit times seconds: for power in W it is the
-    energy of the step in joules. It is null if samples do not cover the whole step (`_MIN_COVERAGE`).
-
-    Args:
-        trace: Any trace.
+    ``mean`` is the mean over the covered time of the step, ``covered_ms``. ``integral`` is in the unit times seconds:
+    for power in W it is the energy in joules. It is null if samples do not cover the whole step (`_MIN_COVERAGE`).
     """
     marks = step_marks.find(trace)
     rows = [
@@ -109,12 +98,9 @@ def table(trace: Trace) -> pl.DataFrame:
 
 
 def by_kernel(trace: Trace) -> pl.DataFrame:
-    """Return the values of each counter during each kernel, copy and memset on its device, over all calls.
+    """Return the values of each counter during each kernel, copy and memset on its device, greatest integral first.
 
-    Work that runs side by side counts each moment for each kernel. The greatest integral comes first.
-
-    Args:
-        trace: Any trace.
+    Work that runs side by side counts each moment for each kernel.
     """
     work = trace.device_rows
     device_of_work, rows = device.devices(trace, work), []
@@ -144,14 +130,9 @@ def by_kernel(trace: Trace) -> pl.DataFrame:
 
 
 def activity(counter_table: pl.DataFrame, steps: pl.Series) -> dict[str, float]:
-    """Return the sampled activity of the devices in some steps, by `ACTIVITY`, in percent of time and capacity.
+    """Return the counters (`ACTIVITY`, in percent) sampled throughout all of these steps on each sampled device.
 
-    Args:
-        counter_table: Result of `table`.
-        steps: Numbers of the steps; null for a recording without steps.
-
-    Returns:
-        Counters sampled throughout all of these steps on each sampled device.
+    ``steps`` is null for a recording without steps.
     """
     is_in_steps = pl.col("step").fill_null(-1).is_in(steps.fill_null(-1).implode())
     selected = counter_table.filter(pl.col("counter").is_in([*ACTIVITY]), is_in_steps)
@@ -166,12 +147,9 @@ def activity(counter_table: pl.DataFrame, steps: pl.Series) -> dict[str, float]:
 
 
 def over_time(trace: Trace, counting: Flags, points: int) -> OverTime:
-    """Return the mean of each counter over equal sections of each counting step.
+    """Return the mean of each counter over ``points`` or fewer equal sections of each counting step.
 
-    Args:
-        trace: Any trace.
-        counting: Whether each mark counts.
-        points: Maximum number of sections. If there are more steps, the first ones have one section each.
+    If there are more steps, the first ones have one section each.
     """
     marks, shown = step_marks.find(trace), np.flatnonzero(counting)[:points]
     sections = max(points // max(len(shown), 1), 1)

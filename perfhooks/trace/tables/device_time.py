@@ -1,7 +1,4 @@
-"""Exact device time of each step: work by class, work of other steps, and idle time by cause.
-
-All statements about busy or idle devices use this module.
-"""
+"""Device time of each step: work by class, work of other steps, and idle time by cause."""
 
 from __future__ import annotations
 
@@ -41,48 +38,45 @@ CAUSES: Final = (
     *("launching", "full queue", "start latency", "waiting for other work", "asked for, not begun", "inside a graph"),
     "launch not recorded",
 )
-"""Causes of idle time."""
 SYNC, DATA, MEMORY, COMPILING, CAPTURING, LOADING, CHOOSING, GARBAGE, RANKS, VALIDATION, CHECKPOINT = range(11)
 OPERATORS, CODE, CALLS, NOTHING, LAUNCHING, FULL, LATENCY, DEPENDENCY, PENDING, GRAPH, UNKNOWN = range(11, len(CAUSES))
 NOT_ASKED: Final = tuple(range(LAUNCHING))
-"""Causes before the launch of the next work: the activity of the launching thread."""
+"""Causes before the next launch: the activity of the launching thread."""
 UNEXPLAINED: Final = (NOTHING, PENDING, UNKNOWN)
 
 PLACES: Final = ("before the first work", "between", "after the last work")
-"""Position of idle time in its step, relative to the step's own work."""
+"""Position of idle time relative to the step's own work."""
 
 QUEUE: Final = ("empty", "up to 10", "more", "full")
-"""Number of launches whose work has not begun."""
+"""Launches whose work has not begun."""
 FEW: Final = 10
 LATENCY_NS: Final = 10_000
-"""Maximum start latency on a free device, in ns; later starts wait for something else. For 36,000 starts on idle
-devices (V100, A100, H100), half took 2 us and 99% less than 5 us. On an MI300 half took 4.5 us, and 2.5% more than
-10 us."""
+"""Maximum start latency on a free device, in ns. Of 36,000 starts on V100, A100 and H100, 99% took less than 5 us; of
+those on an MI300, 97.5% less than 10 us."""
 FULL_QUEUE: Final = 1000
-"""Queue length that counts as full. CUDA's queue holds 1,024 launches; then the next call waits."""
+"""CUDA's queue holds 1,024 launches; then the next call waits."""
 _BLOCKED_NS: Final = 50_000
-"""Minimum time of a launch that waited for the queue, in ns. A launch takes 5 to 10 us; HolisticTraceAnalysis calls
-50 us an outlier."""
+"""Minimum time of a launch that waited for the queue, in ns. Usual are 5 to 10 us; HolisticTraceAnalysis also uses 50
+us."""
 
 _PART_CAUSES: Final = (
     *((labels.DATA, DATA), (labels.VALIDATION, VALIDATION), (labels.CHECKPOINT, CHECKPOINT)),
     (labels.COMMUNICATION, RANKS),
 )
 _THREAD_CAUSES: Final = (OPERATORS, CODE, CALLS, NOTHING, LAUNCHING)
-"""Causes from the innermost slice of a thread, which the part of the step around it can replace."""
+"""Causes that the part of the step can replace."""
 _STREAM_WAITS: Final = "Stream Wait Event"
 _INFINITY: Final = 2**62
 ALL: Final = -1
-"""Device number for all devices together."""
 
 
 class Idle(NamedTuple):
-    """All idle intervals of the steps, each with one cause; disjoint and sorted by time."""
+    """Idle intervals of the steps with their causes, disjoint and sorted by time."""
 
     start: Ints
     end: Ints
     step: Column
-    """Index of the step among the marks of the trace."""
+    """Index among the step marks."""
     place: Column
     """Index into `PLACES`; -1 in a step without its own work."""
     cause: Column
@@ -90,19 +84,18 @@ class Idle(NamedTuple):
     row: Column
     """Host slice that shows the cause, or the launch; -1 if unknown."""
     work: Column
-    """Next work, as an index into `Trace.device_rows`; -1 after the last work."""
+    """Next work, as an index into `Trace.device_rows`, or -1."""
 
     @property
     def length(self) -> Ints:
-        """Length in ns."""
         return self.end - self.start
 
 
 class Span(NamedTuple):
     """Time from the first to the last work that each step launched, in ns, one entry per mark.
 
-    Exposed communication overlaps no computation. Exposed copies and memsets overlap no kernel. So compute +
-    exposed_comm + exposed_copy = busy, and busy + other_work + idle = device_span.
+    Communication is exposed while no computation runs, a copy or memset while no kernel runs. So compute + exposed_comm
+    + exposed_copy = busy, and busy + other_work + idle = device_span.
     """
 
     device_span: Ints
@@ -128,7 +121,6 @@ class _Gaps(NamedTuple):
 
 
 def numbers(trace: Trace) -> list[int]:
-    """Return the numbers of the devices that worked."""
     device_numbers: list[int] = intervals.distinct(device.devices(trace, trace.device_rows)).tolist()
     return device_numbers
 
@@ -138,11 +130,7 @@ def work(trace: Trace, number: int = ALL) -> np.ndarray[tuple[int, int], np.dtyp
     """Return the busy time in the wall of each step, in ns: one row per mark.
 
     The columns `device.CLASSES` are work of the step itself. Each excludes time already in an earlier column. The last
-    column is work of other steps or of no step, outside these times. With `idle` the columns sum to the wall.
-
-    Args:
-        trace: Any trace.
-        number: Device number; all devices together if omitted.
+    column is other work, outside these times. With `idle` the columns sum to the wall.
     """
     marks, selected = step_marks.find(trace), _device_work(trace, number)
     rows = trace.device_rows[selected]
@@ -163,7 +151,7 @@ def work(trace: Trace, number: int = ALL) -> np.ndarray[tuple[int, int], np.dtyp
 
 @cached_per_trace
 def span(trace: Trace) -> Span:
-    """Split the span of each step's own work, over all devices, at any time; `work` covers the wall instead."""
+    """Split the time from the first to the last work of each step; `work` covers the wall instead."""
     marks, rows = step_marks.find(trace), trace.device_rows
     step = step_marks.step_of(marks, device.launch_times(trace))
     own_work = np.flatnonzero((step >= 0) & (trace.end > trace.start)[rows])
@@ -195,32 +183,21 @@ def span(trace: Trace) -> Span:
 def idle(trace: Trace, number: int = ALL) -> Idle:
     """Return the idle intervals of each step with their causes.
 
-    The next work ends an idle interval. Before its launch began, the cause is the innermost slice of the launching
-    thread. During the launch, the cause is ``launching``. After the launch, the first 10 us (`LATENCY_NS`) are ``start
-    latency``. The time after that is ``waiting for other work`` if ``enable_cuda_sync_events`` recorded that the stream
-    waits for an event. Otherwise it is ``asked for, not begun``::
+    The next work ends an idle interval. Before its launch, the cause is the innermost slice of the launching thread.
+    After its launch, the cause is start latency for at most `LATENCY_NS`. Then the work waits for an event of another
+    stream, or for an unknown reason::
 
         host      --|-- the thread's slices --|launch|
         device  work|                                                       |next work
                     |      before launch      |launch| latency |   waiting   |
 
-    * ``waiting for the device``: calls that wait (`device.wait_calls`, `waits.blocking`).
-    * ``asking for memory``: calls that allocate or free memory.
-    * ``collecting garbage``: collections recorded by ``record_python_gc_info``.
-    * One-time work: the intervals of `perfhooks.trace.nesting.starts`.
-    * Data, validation, checkpoint and other ranks: the part of the step (`perfhooks.trace.nesting.parts`).
-    * Otherwise: an operator, a runtime call, or code between operators. Such code is a Python frame, or a label if
-      stacks were not recorded.
+    One-time work (`perfhooks.trace.nesting.starts`) and the part of the step (`perfhooks.trace.nesting.parts`) replace
+    operators and code as causes.
 
     If the launching thread did nothing, for example autograd's thread before the backward pass, the thread of the steps
-    decides. If that thread is between operators, autograd's thread decides.
+    decides. If that thread is between operators, autograd's thread decides. If two steps overlap, the later one counts.
 
-    The launch of a graph launches all its nodes, so idle time between them is ``inside a graph``. If the launch of the
-    next work is not in the trace, the cause is ``launch not recorded``. If two steps overlap, the later one counts.
-
-    Args:
-        trace: Any trace.
-        number: Device number; without it, intervals in which no device worked.
+    Without ``number``, all devices are idle in the intervals.
     """
     marks, selected = step_marks.find(trace), _device_work(trace, number)
     if not len(marks.start) or not len(trace.device_rows):
@@ -246,7 +223,7 @@ def idle(trace: Trace, number: int = ALL) -> Idle:
 def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """Return the time in the wall of each step by queue length (`QUEUE`), in ns.
 
-    A replay of a graph is one launch and begins with its first node. Launches before the recording are unknown, so the
+    A replay of a graph is one launch and begins with its first node. Launches before the recording are missing, so the
     queue can be longer at the start.
     """
     marks = step_marks.find(trace)
@@ -263,13 +240,11 @@ def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
 
 
 def _time_per_step(moments: Intervals, time: Ints, count: int) -> Ints:
-    """Return the time of each step in intervals that are numbered by step and index in ``time``, in ns."""
     step, index = np.divmod(moments, len(time))
     return summed(step[:, 0], time[index[:, 1]] - time[index[:, 0]], count)
 
 
 def _work_extents(step: Ints, start: Ints, end: Ints, count: int) -> tuple[Ints, Ints]:
-    """Return the first and the last time of each step's work; 0 for steps without work."""
     first, last = np.full(count, _INFINITY), np.full(count, -_INFINITY)
     np.minimum.at(first, step, start)
     np.maximum.at(last, step, end)
@@ -281,7 +256,6 @@ def _within_steps(moments: Intervals, marks: step_marks.MarkedSteps) -> Ints:
 
 
 def _device_work(trace: Trace, number: int) -> Ints:
-    """Return the work of a device as indices into `Trace.device_rows`."""
     if number == ALL:
         return np.arange(len(trace.device_rows))
     return np.flatnonzero(device.devices(trace, trace.device_rows) == number)
@@ -296,7 +270,6 @@ def _busy_intervals(trace: Trace, number: int) -> Intervals:
 
 
 def _idle_gaps(trace: Trace, busy: Intervals, marks: step_marks.MarkedSteps, selected: Ints) -> _Gaps:
-    """Return the idle intervals from the first to the last step."""
     edges = intervals.distinct(marks.start, marks.end)
     busy_in_steps = intervals.clip(busy, int(edges[0]), int(edges[-1]))
     free = np.append(np.insert(busy_in_steps.ravel(), 0, edges[0]), edges[-1]).reshape(-1, 2)
@@ -312,7 +285,6 @@ def _idle_gaps(trace: Trace, busy: Intervals, marks: step_marks.MarkedSteps, sel
 
 
 def _next_work(trace: Trace, selected: Ints, time: Ints) -> Ints:
-    """Return the work that begins first from each time on, by launch order among equals, or -1."""
     rows = trace.device_rows[selected]
     selected = selected[trace.end[rows] > trace.start[rows]]
     start = trace.start[trace.device_rows[selected]]
@@ -321,7 +293,7 @@ def _next_work(trace: Trace, selected: Ints, time: Ints) -> Ints:
 
 
 def _cut_at_launch(trace: Trace, gaps: _Gaps, selected: Ints) -> tuple[CauseIntervals, CauseIntervals]:
-    """Cut idle intervals at the launch of the next work: the part before it, and all other parts."""
+    """Return the parts of idle intervals before the next launch, and all other parts."""
     begin, end, following = gaps.begin, gaps.end, gaps.following
     launch = np.append(trace.launches, -1)[following]
     has_launch = launch >= 0
@@ -353,7 +325,7 @@ def _cut_at_launch(trace: Trace, gaps: _Gaps, selected: Ints) -> tuple[CauseInte
 
 
 def _awaited_events(trace: Trace, work: Ints) -> Ints:
-    """Return the call that made the stream wait for an event between each work and the previous launch, or -1."""
+    """Return the call that made the stream wait between each work and the previous launch, or -1."""
     reported = trace.named(Kind.SYNC, names=(_STREAM_WAITS,))
     if not len(reported):
         return np.full(len(work), -1)
@@ -377,7 +349,6 @@ def _awaited_events(trace: Trace, work: Ints) -> Ints:
 
 @cached_per_trace
 def _launch_and_start(trace: Trace) -> tuple[Ints, Ints]:
-    """Return the time of each launching call and the start of its first work, not before the launch."""
     has_launch = trace.launches >= 0
     call, work_start = trace.launches[has_launch], trace.start[trace.device_rows[has_launch]]
     order = np.lexsort((work_start, call))
@@ -389,7 +360,7 @@ def _launch_and_start(trace: Trace) -> tuple[Ints, Ints]:
 
 @cached_per_trace
 def _blocked_launches(trace: Trace) -> Ints:
-    """Return the launches that waited for room in the queue, by a record of the driver or by the queue length."""
+    """Return the launches that waited for room in the queue: reported by the driver, or slow at a full queue."""
     launched, started = (np.sort(times) for times in _launch_and_start(trace))
     calls = device.launch_calls(trace)
     calls = calls[(trace.end - trace.start)[calls] > _BLOCKED_NS]
@@ -419,14 +390,7 @@ def _places_in_step(trace: Trace, gaps: _Gaps, marks: step_marks.MarkedSteps, se
 
 
 def _by_host_activity(trace: Trace, gaps: CauseIntervals, thread: Ints, main: Ints) -> list[CauseIntervals]:
-    """Cut intervals by the activity of threads.
-
-    Args:
-        trace: Any trace.
-        gaps: Intervals.
-        thread: Thread to examine first, for each interval.
-        main: Thread of the steps, for each interval.
-    """
+    """Cut intervals by the activity of ``thread``, or of the thread of the steps (``main``) if it did nothing."""
     first = _by_thread_activity(trace, gaps, thread)
     of_step = main == thread
     second_thread = np.where(of_step, _second_thread(trace), main)
@@ -444,7 +408,6 @@ def _by_host_activity(trace: Trace, gaps: CauseIntervals, thread: Ints, main: In
 
 
 def _second_thread(trace: Trace) -> int:
-    """Return the thread with most launches among threads without steps, for example autograd's, or -1."""
     launches = trace.launches[trace.launches >= 0]
     count = np.bincount(trace.thread[launches], minlength=len(trace.threads) + 1)
     count[step_marks.find(trace).thread] = 0
@@ -452,7 +415,6 @@ def _second_thread(trace: Trace) -> int:
 
 
 def _by_thread_activity(trace: Trace, gaps: CauseIntervals, thread: Ints) -> CauseIntervals:
-    """Cut intervals by the activity of one thread in each; ``of`` is the index of the interval."""
     intervals_by_thread = []
     for number in intervals.distinct(thread).tolist():
         selected = np.flatnonzero(thread == number)
@@ -475,7 +437,6 @@ def _by_thread_activity(trace: Trace, gaps: CauseIntervals, thread: Ints) -> Cau
 
 @cached_per_trace
 def _step_mark_entries(trace: Trace) -> tuple[Ints, Ints]:
-    """Return the entries of `host.tree` that are step marks, and the nearest other parent of each, or -1."""
     tree = host.tree(trace)
     marks = tree.entry[trace.named(Kind.ANNOTATION, Kind.OP, prefix=labels.STEP_MARK)]
     is_other = np.ones(len(tree.row), np.bool_)
@@ -485,7 +446,6 @@ def _step_mark_entries(trace: Trace) -> tuple[Ints, Ints]:
 
 @cached_per_trace
 def _shown_rows(trace: Trace) -> Column:
-    """Return the slice of each entry of `host.tree`, with each step mark replaced by its parent; -1 for no entry."""
     rows = np.append(host.tree(trace).row, -1).astype(np.int32)
     marks, parent = _step_mark_entries(trace)
     rows[marks] = rows[parent]
@@ -494,7 +454,6 @@ def _shown_rows(trace: Trace) -> Column:
 
 @cached_per_trace
 def _entry_causes(trace: Trace) -> Column:
-    """Return the cause that each entry of `host.tree` shows if it is innermost; the last value serves index -1."""
     tree = host.tree(trace)
     of_kind = np.full(len(Kind), CODE, np.int8)
     of_kind[[Kind.OP, Kind.RUNTIME]] = OPERATORS, CALLS
@@ -514,10 +473,6 @@ def _entry_causes(trace: Trace) -> Column:
 
 @cached_per_trace
 def _thread_causes(trace: Trace, thread: int) -> Column:
-    """Return the causes of entries for one thread.
-
-    A thread without steps may wait for work. Step marks mean their parent.
-    """
     cause: Column = _entry_causes(trace).copy()
     if thread not in step_marks.find(trace).thread:
         cause[:-1][idle_threads.waiting(trace)] = NOTHING

@@ -29,25 +29,19 @@ _PLACE: Final = r"^(.+)\((\d{1,9})\): (.+)$"
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """Return the cost of each Python function that was called while stacks were recorded: one row each.
+    """Return the cost of each Python function that was called while stacks were recorded: most self time first.
 
-    Most self time first. ``function`` is its name. ``calls`` counts all calls, including recursive ones. ``self_ms`` is
-    its time without called functions (cProfile's ``tottime``), but with operators. ``total_ms`` includes called
-    functions (``cumtime``); a recursive call counts once. ``mean_ms`` is the total divided by the calls. ``file`` and
-    ``line`` are the beginning of the function, null for C functions and modules (``nn.Module: Linear_0``), because a
-    trace has no other lines. ``line`` is also null if the recording began inside the only call of the function, see
+    ``self_ms`` is its time without called functions (cProfile's ``tottime``), but with operators. ``total_ms`` includes
+    called functions (``cumtime``); a recursive call counts once. ``file`` and ``line`` are the beginning of the
+    function, null for C functions and modules. ``line`` is also null if the recording began inside the only call, see
     `perfhooks.trace.names.attribution.open_at_start`.
 
-    Frames of perfhooks and their callees have no row, and their time is in no self time. The other self times sum
-    exactly to the time in which any function ran, for each thread. Waits for locks, queues, files or time on threads
-    without steps are in no self time, as in the folded stacks::
+    Frames of perfhooks and their callees are left out. So are waits for locks, queues, files or time on threads without
+    steps. The other self times sum exactly to the time in which any function ran, for each thread::
 
         main   |----------------|     self 6, total 18
         load     |-----|              self 7
         load              |---|       self 5, so of load 12 in all
-
-    Args:
-        trace: Any trace; without Python frames there are no rows.
     """
     tree = host.tree(trace)
     rows = tree.row[trace.kind[tree.row] == Kind.PYTHON]

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.names.origins import Owners
 
 MOST: Final = 10
-"""Maximum number of rows."""
 
 _SCHEMA: Final = {
     "step": pl.Int64,
@@ -30,16 +29,11 @@ _SCHEMA: Final = {
 
 
 def table(trace: Trace, selected: Flags, *, owners: Owners = ()) -> pl.DataFrame:
-    """List the longest intervals without device work in some steps: at most ten, the longest first.
+    """List the longest intervals without device work in the selected steps: at most ten, the longest first.
 
     A gap ends when work begins, or at the end of the steps. ``step`` is the step in which it began; ``start_ms`` counts
-    from the first slice of the trace; ``gap_ms`` is its length. ``cause``, ``name`` and ``line`` describe the cause
-    with most of the gap's time, ``cause_ms``. They are as in the table of idle time (`perfhooks.trace.tables.idle`).
-
-    Args:
-        trace: Any trace; without device work there are no rows.
-        selected: Whether each marked step is selected.
-        owners: Owners of code.
+    from the first slice of the trace. ``cause``, ``name`` and ``line`` describe the cause with most of the gap's time,
+    ``cause_ms``, see `perfhooks.trace.tables.idle`.
     """
     intervals = idle.of_steps(trace, selected)
     if not len(intervals.start):

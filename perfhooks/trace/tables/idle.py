@@ -44,20 +44,13 @@ _SCHEMA: Final = {
 
 
 def table(trace: Trace, selected: Flags, *, by_step: bool = False, owners: Owners = ()) -> pl.DataFrame:
-    """Return the causes of idle time in the walls of some steps: most time first.
+    """Return the causes of idle time in the walls of the selected steps: most time first.
 
     ``device`` is null for all devices together: a moment is idle if no device works. If several devices worked, each
-    also has its own rows. ``cause`` is one of `device_time.CAUSES`. ``place`` is the position in the step: before its
-    first work, after its last, or between. ``name`` is the host slice, the launch, or the delayed work. ``line`` is the
-    innermost line of the user there (`perfhooks.trace.names.attribution`), null if stacks were not recorded.
-    ``idle_ms`` is the time; it sums to all idle time of these steps. ``percent`` is its percentage of their walls,
-    ``count`` the number of intervals. ``step`` exists only with ``by_step``.
-
-    Args:
-        trace: Any trace; without device work there are no rows.
-        selected: Whether each marked step is selected.
-        by_step: Whether steps have separate rows.
-        owners: Owners of code.
+    also has its own rows. ``cause`` is one of `device_time.CAUSES`, ``place`` one of `device_time.PLACES`. ``name`` is
+    the host slice, the launch, or the delayed work. ``line`` is the innermost line of the user there
+    (`perfhooks.trace.names.attribution`). ``idle_ms`` sums to all idle time of these steps. ``percent`` is the
+    percentage of their walls.
     """
     numbers = device_time.numbers(trace)
     device_choices = [device_time.ALL, *(numbers if len(numbers) > 1 else [])] if len(numbers) else []
@@ -67,8 +60,6 @@ def table(trace: Trace, selected: Flags, *, by_step: bool = False, owners: Owner
 
 
 class ExplainedIdle(NamedTuple):
-    """Idle intervals with the name and line of their cause."""
-
     idle: device_time.Idle
     name: Column
     """Index into `Trace.names`, or -1."""
@@ -77,7 +68,6 @@ class ExplainedIdle(NamedTuple):
     lines: list[str]
 
     def columns_of(self, trace: Trace, index: Ints) -> dict[str, pl.Series]:
-        """Return the columns ``cause``, ``name`` and ``line`` of some of the intervals."""
         name, line = self.name[index], self.line[index]
         return {
             "cause": pl.Series(np.array(device_time.CAUSES)[self.idle.cause[index]], dtype=pl.String),
@@ -87,13 +77,6 @@ class ExplainedIdle(NamedTuple):
 
 
 def explain(trace: Trace, idle: device_time.Idle, owners: Owners) -> ExplainedIdle:
-    """Return the name and line of the cause of idle intervals.
-
-    Args:
-        trace: Any trace.
-        idle: Idle intervals of the trace.
-        owners: Owners of code.
-    """
     lined = np.where(np.isin(idle.cause, _LINE_CAUSES), idle.row, -1)
     has_line = np.zeros(len(trace) + 1, np.bool_)
     has_line[lined] = True
@@ -136,15 +119,9 @@ def _of_device(trace: Trace, number: int, selected: Flags, by_step: bool, owners
 
 
 def holder(trace: Trace, idle: device_time.Idle, owners: Owners = ()) -> tuple[str, int] | None:
-    """Return the innermost function, called in the steps, that contains 90% of the host activity in idle time.
+    """Return the innermost function that contains 90% of the host activity in idle time, and that time in ns.
 
-    Args:
-        trace: Any trace; without Python frames the result is None.
-        idle: Idle intervals of the trace.
-        owners: Owners of code.
-
-    Returns:
-        The function of the user or of an installed package, and the idle time in it, in ns.
+    It is a function of the user or of an installed package.
     """
     tree, marks = host.tree(trace), step_marks.find(trace)
     is_activity = np.isin(idle.cause, DONE) & (idle.row >= 0)

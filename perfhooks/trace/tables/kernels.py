@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 BEFORE: Final = "(launched before the window)"
 """Operator of work launched before the recording."""
 _MAX_OPERATORS: Final = 3
-"""Maximum number of operators named for a kernel."""
 
 _MEASURES: Final = {
     "count": pl.Int64,
@@ -36,26 +35,16 @@ def table(trace: Trace) -> pl.DataFrame:
     """Return the cost of each kernel: one row for each device, name and class, most time first.
 
     Copies and memsets are rows too. ``class`` is ``communication`` for a kernel with the arguments of a collective or a
-    name of `communication.LIBRARIES`, otherwise ``copy``, ``set`` or ``compute``; as in the table of steps. ``count``
-    is the number of runs; ``total_ms``, ``mean_ms``, ``min_ms`` and ``max_ms`` are the durations, in milliseconds. The
-    total is a plain sum, so kernels that ran side by side count in full. A kernel that contains other work of its
-    stream counts without it (`device.own_times`). So the kernels of a stream sum to its busy time.
+    name of `communication.LIBRARIES`, otherwise ``copy``, ``set`` or ``compute``. Kernels that ran side by side count
+    in full. A kernel counts without other work inside it (`device.own_times`). So the kernels of a stream sum to its
+    busy time.
 
-    ``occupancy_percent`` is Kineto's ``est. achieved occupancy %``, weighted by time over the work that has it; null
-    without it, for example on ROCm. Kineto writes whole percents, and 0 for many large kernels.
+    ``occupancy_percent`` is Kineto's ``est. achieved occupancy %``, weighted by time. Kineto writes whole percents, and
+    0 for many large kernels. ``gap_before_ms`` and ``gap_after_ms`` are the mean idle times of the stream before and
+    after the work. The columns of `rates.columns` come from the launching operator.
 
-    ``gap_before_ms`` and ``gap_after_ms`` are the mean idle times of the stream before and after the work; null if the
-    work is alone on its stream.
-
-    The columns of `rates.columns` show its speed and the distance from the limit, derived from the launching operator
-    (`rates.of_work`).
-
-    ``operators`` names up to three launching operators, most time first: see `device.owners`. Work with a region name
-    in a CUDA graph has that name instead (`device.regions`). Work launched before the window, which belongs to no step
-    (`device.before_window`), is included, with ``(launched before the window)`` as its operator.
-
-    Args:
-        trace: Any trace; without device work the table is empty.
+    ``operators`` names up to three launching operators, most time first (`device.owners`). Work with a region name in a
+    CUDA graph has that name instead (`device.regions`).
     """
     if not trace.is_device_traced:
         return pl.DataFrame(schema=_SCHEMA)
@@ -75,11 +64,7 @@ def table(trace: Trace) -> pl.DataFrame:
 def by_launch(trace: Trace) -> pl.DataFrame:
     """Return the device work of each operator: one row for each launching operator, device, name and class.
 
-    ``operator`` is the launching operator or label, ``(launched before the window)``, or null if unknown. The other
-    columns are those of `table`. Every piece of work is in exactly one row of either table.
-
-    Args:
-        trace: Any trace; without device work the table is empty.
+    The other columns are those of `table`. Every piece of work is in exactly one row of either table.
     """
     if not trace.is_device_traced:
         return pl.DataFrame(schema=_BY_LAUNCH)
@@ -131,7 +116,6 @@ def _occupancy(trace: Trace, rows: Ints) -> pl.Series:
 
 
 def _gap_before() -> pl.Expr:
-    """Return the idle time of the stream before each work; null for its first work."""
     latest_end = pl.col("end").cum_max().shift(1).over("stream")
     return (pl.col("start") - latest_end).clip(lower_bound=0)
 

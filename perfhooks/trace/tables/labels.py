@@ -31,28 +31,17 @@ _PARTS: Final = frozenset((*PARTS, *AUTOMATIC.values()))
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """Return the cost of each label.
+    """Return the cost of each label: labels of the user first (``own``), then by time.
 
-    Labels are ``record_function``, ``prof.region``, and labels of torch itself, for example steps.
-
-    One row for each name, labels of the user first, then by time. ``own`` is true for labels of the user: not of torch,
-    not of a framework, and not a name of `perfhooks.core.labels.PARTS`, which the table of steps shows. ``calls`` is
-    the number of runs. ``total_ms`` is its host time with everything inside it, ``mean_ms`` the mean of one call.
-    ``self_ms`` is the total without nested labels and operators. ``percent`` is the percentage of the recorded time,
-    from the first to the last call on the host. ``device_ms`` is the device work launched in it, null if the trace has
-    no device. Nested labels and labels that run in parallel on two threads count in full, so percentages may sum to
-    more than 100.
-
-    The times are equal to the table of operators.
-
-    Args:
-        trace: Any trace.
+    Labels are ``record_function``, ``prof.region``, and labels of torch itself. ``own`` excludes labels of frameworks
+    and the names of `perfhooks.core.labels.PARTS`. ``self_ms`` is the host time without nested labels and operators.
+    ``percent`` is the percentage of the recorded time. ``device_ms`` is the device work launched in it. Nested and
+    parallel labels count in full, so percentages may sum to more than 100.
     """
     return of_operators(trace, operators.table(trace))
 
 
 def of_operators(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the table of labels from an existing table of operators."""
     rows = rows.filter(pl.col("kind") == "annotation")
     total, recorded = pl.col("cpu_ms"), operators.recorded(trace) * MS
     return rows.select(

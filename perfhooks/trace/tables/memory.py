@@ -33,7 +33,7 @@ _DEVICE_TYPES: Final = (
     *("mps", "meta", "hpu", "ve", "lazy", "ipu", "mtia", "privateuseone"),
 )
 _MAX_DEVICES: Final = 64
-"""Maximum number of devices of one process; four times that of the largest machines."""
+"""Four times the devices of the largest machines."""
 
 _BYTES: Final = dict.fromkeys(("allocated_bytes", "reserved_bytes"), pl.Int64)
 _OVER_TIME: Final = {"time_ms": pl.Float64, "device": pl.String, **_BYTES}
@@ -45,8 +45,6 @@ _ALIVE: Final = {
 
 
 class _Usage(NamedTuple):
-    """Memory events of one device, by time."""
-
     device: str
     is_host: bool
     event: Ints
@@ -58,11 +56,9 @@ class _Usage(NamedTuple):
 def over_time(trace: Trace) -> pl.DataFrame:
     """Return the memory of each device after every allocation and release, by device and time.
 
-    ``time_ms`` counts from the first event of the trace; ``device`` is torch's name (``cpu``, ``cuda:0``).
-    ``allocated_bytes`` is the memory in use. ``reserved_bytes`` is the memory reserved by the allocator (null for the
-    host, for which torch has no count). Both are totals of the allocator. On a device they include allocations before
-    the recording. torch's host allocator counts only during the recording. In traces without totals (torch before
-    1.10), ``allocated_bytes`` is the sum since the recording began.
+    ``time_ms`` counts from the first event of the trace. ``allocated_bytes`` and ``reserved_bytes`` are totals of the
+    allocator. On a device they include allocations before the recording. torch's host allocator counts only during the
+    recording. torch before 1.10 writes no totals; then ``allocated_bytes`` is the sum since the recording began.
     """
     frames = [pl.DataFrame(schema=_OVER_TIME)]
     for usage in _usages(trace):
@@ -77,7 +73,6 @@ def over_time(trace: Trace) -> pl.DataFrame:
 
 
 def _total_column(values: Ints) -> pl.Series:
-    """Return allocator totals as a column, without the -1 of unavailable totals."""
     return where(values >= 0, values)
 
 
@@ -85,10 +80,6 @@ def thinned(table: pl.DataFrame, rows: int = 2000) -> pl.DataFrame:
     """Reduce `over_time` to about ``rows`` rows per device: the first, lowest and highest of each section.
 
     A chart of the result looks the same and contains the peak.
-
-    Args:
-        table: Result of `over_time`.
-        rows: Minimum number of rows to keep for each device; three for each section.
     """
     row_numbers, begin = [np.empty(0, np.int64)], 0
     for length in table["device"].rle().struct.field("len").to_list():
@@ -99,7 +90,6 @@ def thinned(table: pl.DataFrame, rows: int = 2000) -> pl.DataFrame:
 
 
 def _extreme_rows(level: Ints, rows: int) -> Ints:
-    """Return the indices of the first, lowest and highest level of every section, and of the last level."""
     count = len(level)
     if count <= rows:
         return np.arange(count)
@@ -113,11 +103,9 @@ def _extreme_rows(level: Ints, rows: int) -> Ints:
 
 
 def peak(trace: Trace) -> pl.DataFrame:
-    """Return the peak of allocated memory of each device: one row each.
+    """Return the first peak of allocated memory of each device, and the maximum of its reserved memory.
 
-    ``time_ms`` counts from the first event of the trace. ``step`` is the step of the peak (null outside of steps).
-    ``allocated_bytes`` is the peak; the first if several are equal. ``reserved_bytes`` is the maximum of reserved
-    memory (null for the host). Values are as in `over_time`.
+    Columns are as in `over_time`. ``step`` is the step of the peak.
     """
     rows = []
     marks = step_marks.find(trace)
@@ -134,19 +122,12 @@ def peak(trace: Trace) -> pl.DataFrame:
 def alive_at_peak(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     """Return the allocations alive at the peak of each device, most bytes first.
 
-    One row for each ``operator`` and, if Python frames were recorded, ``source``: ``count`` allocations with ``bytes``
-    in total that were not released before the peak. ``operator`` is the innermost operator on the thread of the
-    allocation. If it only allocates memory (for example ``aten::empty``), it is the operator that called it. Memory
-    allocated outside of operators is ``(outside)``. ``source`` is the innermost Python function of the user, as
-    ``file.py(12): function`` with its first line. A function of an installed package is added if the allocation ran in
-    one (`attribution.lines`). Without a user function it is the innermost function.
+    ``operator`` is the innermost operator on the thread of the allocation. If it only allocates memory (for example
+    ``aten::empty``), it is the operator that called it. ``source`` is the innermost Python function of the user with
+    its first line, see `attribution.lines`. Without a user function it is the innermost function.
 
-    All other memory at the peak is a row ``before the recording`` (with ``count`` null). So the bytes of a device sum
-    exactly to the peak of `peak`.
-
-    Args:
-        trace: Any trace.
-        owners: Owners of code, see `perfhooks.trace.names.attribution`.
+    All other memory at the peak is a row ``before the recording``. So the bytes of a device sum exactly to the peak of
+    `peak`.
     """
     frames = [pl.DataFrame(schema=_ALIVE)]
     for usage in _usages(trace):

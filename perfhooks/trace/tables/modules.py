@@ -1,4 +1,4 @@
-"""The tree of modules: the cost of each ``nn.Module``, forward and backward, on the host and on devices."""
+"""The tree of ``nn.Module`` calls: the cost of each module, forward and backward, on the host and on devices."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 _MAX_LETTERS: Final = 16 << 20
 _MAX_LETTERS_PER_SLICE: Final = 300
-"""Maximum length of all module paths together, and an addition per slice. A network of 10,000 modules, 10 deep,
-needs 2 million letters; calls nested 100,000 deep would need 10^10. Regions of CUDA graphs may use the same amount
-again. Beyond it they are listed at the top level."""
+"""Maximum letters of all paths of modules, per slice. Calls nested 100,000 deep would need 10^10."""
 
 MODEL: Final = 0.75
 """Minimum fraction of the time inside a module that counts as the model."""
@@ -48,7 +46,7 @@ _SCHEMA: Final = {
 
 
 class ModuleTree(NamedTuple):
-    """Modules and regions of CUDA graphs as a tree, with the entries and work that belong to each node."""
+    """Modules and regions of CUDA graphs as a tree, with their entries and work."""
 
     parents: Ints
     names: list[str]
@@ -60,47 +58,36 @@ class ModuleTree(NamedTuple):
     backward: Ints
     """Module whose backward pass contains each entry, or -1."""
     node: Ints
-    """Innermost autograd node of a module around each entry, which may be the entry itself; an entry or -1."""
+    """Innermost autograd node of a module around each entry (or the entry itself), or -1."""
     work: Ints
     """Region or module of each of `Trace.device_rows`, or -1."""
     backward_work: Flags
-    """Whether each belongs to the backward pass."""
+    """Whether each work belongs to the backward pass."""
     regions: int
-    """Number of regions, which are the last nodes. They have no host time."""
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """Return the cost of each module, including the modules that it calls: one row for each node of the module tree.
+    """Return the cost of each module with the modules that it calls: one row for each node of the module tree.
 
-    Modules are the ``nn.Module: Linear_3`` frames that ``with_stack=True`` records; without them there are no rows.
-    Rows are in tree order. Modules called by the same module are in the order of their first calls. ``path`` names all
-    modules from the outermost (``Net_0/Block_1/Linear_3``), ``depth`` is the number of modules around it, ``calls`` the
-    number of its calls. ``qualified_name`` is its name in the model (``blocks.1.linear``), see `qualified_names`; null
-    if unknown.
+    Modules are the ``nn.Module: Linear_3`` frames of ``with_stack=True``; without them there are no rows. Rows are in
+    tree order. ``path`` names all modules from the outermost, ``depth`` is the number of modules around it.
+    ``qualified_name`` is its name in the model, see `qualified_names`. Columns without data are null.
 
-    ``forward_ms`` is the time of its calls on the host. ``forward_self_ms`` excludes the modules that it calls. The
-    self times of a module and of all modules below it sum exactly to its ``forward_ms``. ``forward_device_ms`` sums the
-    durations of the device work launched in its calls.
+    ``forward_ms`` is the host time of its calls, ``forward_self_ms`` excludes the modules that it calls.
+    ``backward_ms`` sums the time of the autograd nodes created by its forward operators. ``forward_device_ms`` and
+    ``backward_device_ms`` sum the device work launched in either.
 
-    ``backward_ms`` sums the time of the autograd nodes created by its forward operators, on any thread.
-    ``backward_device_ms`` sums the device work that these nodes launched. A node belongs to the module in which its
-    forward operator ran. The forward-backward link of the trace shows that operator. Without a link it is the last
-    operator with the node's sequence number, as in Kineto. ``AccumulateGrad`` has neither. autograd runs it right after
-    the node that computed the gradient. So it belongs to the module of that node, including DDP's hooks in it. Time
-    between nodes belongs to no module. Nodes whose operator ran outside of all modules (the loss) belong to none
-    either. So the sum over the outermost modules is at most autograd's time.
+    A node belongs to the module in which its forward operator ran. The forward-backward link of the trace shows that
+    operator, otherwise the sequence number does, as in Kineto. ``AccumulateGrad`` has neither, and belongs to the
+    module of the previous node. Time between nodes, and nodes of the loss, belong to no module.
 
-    A module that runs inside the backward pass is recomputed (activation checkpointing). This is not a call, but
-    backward time of the module that requested it.
+    A module that runs inside the backward pass is recomputed (activation checkpointing). This is backward time of the
+    module that requested it.
 
-    A region that ``torch.cuda.graph_annotations`` names in a CUDA graph (`device.regions`) has its own row. The row is
-    below the module that replayed the graph, or at the top level. Only its device columns have values;
-    ``autograd_phase`` decides which.
+    A region that ``torch.cuda.graph_annotations`` names in a CUDA graph (`device.regions`) has its own row below the
+    module that replayed the graph. Only its device columns have values.
 
-    The columns of `rates.columns` show the speed of its operators, forward and backward, and the distance from the
-    limit.
-
-    Backward columns are null if no autograd node was recorded, device columns if the trace has no device.
+    The columns of `rates.columns` show the speed of its operators, forward and backward.
     """
     tree = find(trace)
     count = len(tree.names)
@@ -126,13 +113,9 @@ def model(trace: Trace, modules: pl.DataFrame) -> str | None:
     """Return the class of the outermost module that contains `MODEL` of the time; None if no module does.
 
     If only several modules together do, for example a generator and a discriminator, up to `_MAX_MODELS` are named.
-    Wrappers of frameworks and torch.compile are skipped (`ranges.AROUND_MODELS`). The time is device time, forward and
-    backward, relative to all computation without updates. If this names no module, for example during graph capture,
-    host time relative to the whole recording is used. Without a device, host time relative to all modules is used.
-
-    Args:
-        trace: Any trace.
-        modules: Table of modules of the trace.
+    Wrappers of frameworks and torch.compile are skipped (`ranges.AROUND_MODELS`). The time is device time of all
+    computation without updates. If this names no module, for example during graph capture, host time of the recording
+    is used. Without a device, host time of all modules is used.
     """
     modules = modules.filter(pl.col("calls").is_not_null())
     if not trace.is_device_traced:
@@ -145,7 +128,6 @@ def model(trace: Trace, modules: pl.DataFrame) -> str | None:
 
 
 def _dominant_modules(modules: pl.DataFrame, columns: tuple[str, ...], total_ms: float | None) -> str | None:
-    """Return the outermost modules that contain `MODEL` of a total, or of all modules, by some columns."""
     rows = modules.with_columns(pl.sum_horizontal(*columns).alias("cost")).sort("cost", descending=True)
     outermost = rows.filter(pl.col("depth") == 0)
     threshold_ms = MODEL * (float(outermost["cost"].sum()) if total_ms is None else total_ms)
@@ -162,7 +144,6 @@ def _dominant_modules(modules: pl.DataFrame, columns: tuple[str, ...], total_ms:
 
 
 def _computation_ms(trace: Trace) -> float:
-    """Return the device time of computation without communication, copies and updates, in ms."""
     around = [categories.COMMUNICATION, categories.COPIES, categories.OPTIMIZER]
     return float(device.own_times(trace)[~np.isin(categories.of_work(trace), around)].sum() * MS)
 
@@ -181,9 +162,8 @@ def _unwrapped_class(rows: pl.DataFrame, path: str, cost: float) -> str | None:
 def qualified_names(trace: Trace) -> dict[str, str]:
     """Return the names of modules in the model, for traces of perfhooks: ``Conv2d_3`` is ``layer1.0.conv2``.
 
-    The recorder numbers the modules of each class by their first call. The metadata of the trace contains their names
-    in that order. A class is omitted if its numbers and names do not match, because a missed call would shift all its
-    names.
+    The recorder numbers the modules of a class by their first call, and writes their names in that order. A class whose
+    numbers and names do not match is omitted, because a missed call would shift all its names.
     """
     names_by_class = trace.metadata.get(labels.MODULE_NAMES)
     calls = [name.removeprefix(ranges.MODULE).rpartition("_") for name in trace.names if name.startswith(ranges.MODULE)]
@@ -200,7 +180,6 @@ def qualified_names(trace: Trace) -> dict[str, str]:
 
 @cached_per_trace
 def find(trace: Trace) -> ModuleTree:
-    """Return the modules of a trace."""
     tree, nodes = host.tree(trace), autograd.find(trace)
     names = trace.name[tree.row]
     call = autograd.named(trace, ranges.MODULE)[names] & (trace.kind[tree.row] == Kind.PYTHON) & (nodes.inside < 0)
@@ -245,8 +224,7 @@ def _is_writable(trace: Trace, paths: host.Paths, shown: list[str]) -> Flags:
 def of_slices(trace: Trace) -> tuple[list[str], Ints]:
     """Return the paths of all modules, and for each slice the index of its module, or -1.
 
-    A slice belongs to a module's forward or backward pass. Device work belongs to its region of a CUDA graph, otherwise
-    to the module that launched it.
+    Device work belongs to its region of a CUDA graph, otherwise to the module that launched it.
     """
     modules, tree = find(trace), host.tree(trace)
     module = np.append(np.where(modules.backward >= 0, modules.backward, modules.forward), -1)
@@ -257,7 +235,7 @@ def of_slices(trace: Trace) -> tuple[list[str], Ints]:
 
 
 def _node_modules(trace: Trace, nodes: autograd.Nodes, forward: Ints) -> Ints:
-    """Return the module of each autograd node, one value per entry; -1 for other entries and nodes of no module."""
+    """Return the module of each autograd node, one value per entry; otherwise -1."""
     owner: Ints = np.append(forward, -1)[nodes.source]
     tree, entry = host.tree(trace), nodes.entry
     if not len(entry):
@@ -292,7 +270,6 @@ def _time_columns(trace: Trace, modules: ModuleTree, count: int) -> dict[str, In
 
 
 def _rate_sums(trace: Trace, modules: ModuleTree, count: int) -> dict[str, Ints]:
-    """Return the sums for `rates.columns` of each module, including the modules that it calls."""
     calls = rates.calls(trace)
     entry = host.tree(trace).entry[calls.row]
     module = np.where(modules.backward >= 0, modules.backward, modules.forward)[entry]
@@ -302,7 +279,6 @@ def _rate_sums(trace: Trace, modules: ModuleTree, count: int) -> dict[str, Ints]
 
 
 def _node_times(modules: ModuleTree, parent: Ints, span: Ints) -> Ints:
-    """Return the time of each autograd node of a module without nested nodes of modules; 0 for other entries."""
     nodes = np.flatnonzero(modules.node == np.arange(len(span)))
     own = np.zeros(len(span) + 1, np.int64)
     own[nodes] = span[nodes]
@@ -320,7 +296,6 @@ def _first_calls(trace: Trace, modules: ModuleTree, count: int) -> Ints:
 
 
 def _in_tree_order(parents: Ints, first: Ints) -> list[int]:
-    """Return the nodes in tree order, siblings by their first call."""
     children: dict[int, list[int]] = {}
     by_call = np.argsort(first, kind="stable")
     for node, parent in zip(by_call.tolist(), parents[by_call].tolist(), strict=True):

@@ -31,14 +31,13 @@ _DEVICE: Final = (*DEVICE_WORK, Kind.DEVICE_ANNOTATION)
 _GROUP_OF: Final = np.array(
     [2 * (kind in _DEVICE) + (kind in (Kind.ANNOTATION, Kind.DEVICE_ANNOTATION)) for kind in Kind], np.int64
 )
-"""Row group of each kind: rows of one name are merged only within a group."""
+"""Rows of one name are merged only within a group."""
 GROUPS: Final = ("shapes", "stack", "line", "module", "step")
-"""Values of ``by``, which split rows of one name."""
+"""Values of ``by``."""
 _TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
 _RATE: Final = "rate "
-"""Prefix of sums from which rates are computed."""
+"""Prefix of the sums for rates."""
 _WITH_INNER: Final = {"count", "cpu_ms", "device_ms", "cpu_bytes", "device_bytes"}
-"""Columns that include nested calls."""
 _SIZES: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")
 
 
@@ -46,34 +45,30 @@ class Calls(NamedTuple):
     """Calls on the host by torch's rules, one entry per slice, sorted by thread and time."""
 
     row: Ints
-    """Slice of the trace."""
     parent: Ints
-    """Call that contains it, or -1; for merged children, the call they are merged into."""
+    """Call that contains it, or that it is merged into; -1 without one."""
     into: Ints
-    """Call that includes this one; the entry itself if it counts on its own."""
+    """Call that includes this one; itself if it counts on its own."""
     depth: Ints
 
 
 class _Rows(NamedTuple):
-    """Slices that count, and their values."""
+    """Slices of the rows of the table."""
 
     row: Ints
-    """Slice of the trace."""
     name: Ints
-    """Index of its name among the shown names."""
     kind: Column
     group: Ints
-    """Row group: operators and labels of one name have separate rows, and so have host and device."""
+    """See `_GROUP_OF`."""
     sums: dict[str, Ints]
-    """Columns of the table by name, without columns for which the trace has no data."""
+    """Sums by column; columns without data are absent."""
 
 
 class _Key(NamedTuple):
-    """Values that separate rows, with a number for each row, because numbers are grouped faster than texts."""
+    """Values that separate rows, numbered because numbers are grouped faster than texts."""
 
     values: pl.Series
     number: Ints
-    """Index of the value of each row."""
     absent: int
     """Index of the value for rows without one."""
 
@@ -83,54 +78,38 @@ def table(
 ) -> pl.DataFrame:
     """Return the cost of each operator: the rows of ``torch.profiler.profile.key_averages()`` for the same capture.
 
-    One row for each name and ``kind``, and for each value of the keys in ``by``; kernels, copies and device-side labels
-    have their own rows. The columns are
+    One row for each name, ``kind`` and value of the keys in ``by``. Kernels, copies and device-side labels have their
+    own rows.
 
-    * ``count``: number of calls;
-    * ``self_cpu_ms``, ``cpu_ms``: host time without and with nested calls;
-    * ``exclusive_cpu_ms``: host time of each call on its own thread, without any other recorded call inside it;
-    * ``self_device_ms``, ``device_ms``: device work launched by the call, without and with nested calls;
-    * ``self_cpu_bytes``, ``cpu_bytes``, ``self_device_bytes``, ``device_bytes``: memory allocated minus memory released
-      during the call, without and with nested calls;
-    * ``flops``: floating point operations;
-    * the columns of `rates.columns`: speed, and distance from the limit.
-
-    Device columns are null if the trace has no device, memory columns if it has no memory events. ``flops`` is null for
-    operators without a known formula or recorded shapes.
-
-    By torch's rule ``self_cpu_ms`` is not additive. A runtime call without the number of an operator, for example
-    during graph capture, has its own row. It also stays in the self time of its operator. So the sum can exceed the
-    elapsed time. ``exclusive_cpu_ms`` is additive: over all rows it sums to the time in which any call ran, for each
-    thread.
+    * ``self_cpu_ms``, ``cpu_ms``: host time without and with nested calls. By torch's rule ``self_cpu_ms`` can count
+      time twice: a runtime call without the number of an operator also stays in its operator.
+    * ``exclusive_cpu_ms``: host time without nested recorded calls. Over all rows it sums to the time in which any call
+      ran, for each thread.
+    * ``self_device_ms``, ``device_ms``: device work launched by the call, without and with nested calls.
+    * ``self_cpu_bytes``, ``cpu_bytes``, ``self_device_bytes``, ``device_bytes``: allocated minus released memory.
+    * ``flops``: floating point operations; null without a formula or shapes.
+    * the columns of `rates.columns`.
 
     The rules of torch are in `perfhooks.trace.names.torch_rules`. This table differs if torch is wrong:
 
-    * With stacks, torch since 2.12 subtracts Python frames from the self time around them. It then has no ``[memory]``
-      row, because frames cover everything. Here frames have no influence.
-    * torch counts the extent of a label on a stream as device time of the label, in addition to its kernels. Here
-      device time is device work only.
+    * torch since 2.12 subtracts Python frames from the self time around them. Here frames have no influence.
+    * torch adds the extent of a label on a stream to the device time of the label.
     * Work nested in other work of its stream counts once (`device.own_times`); torch adds both.
-    * An operator that a dispatch mode or a tensor subclass calls again counts once. It has the operations of the inner
-      call: for a distributed tensor, the operations of this rank (`redispatch.resolved`).
-    * Work without an external id belongs to the operator or label that launched it. In traces before torch 2.1 this
-      includes work with a wrong id. torch loses this work, and all work that a label launches without an operator.
+    * An operator that a dispatch mode or a tensor subclass calls again counts once (`redispatch.resolved`).
+    * Work without an external id belongs to the operator or label that launched it. Before torch 2.1 this includes work
+      with a wrong id. torch loses this work.
 
-    A call that ends on a different thread than it began on has no children in torch's table. A trace does not show
-    which calls these are.
+    torch shows no children of a call that ends on a different thread. A trace does not show which calls these are.
 
-    Args:
-        trace: Any trace.
-        by: Keys that split rows. ``"shapes"``: input shapes (column ``input_shapes``; lists of tensors are also split,
-            unlike in torch). ``"stack"``: the innermost Python frames (``stack``, as in folded stacks; null without
-            frames). ``"line"``: the innermost line of the user (``line``, see `attribution.lines`). ``"module"``:
-            modules, forward and backward (``module``, a path of `modules.table`; null outside of modules). ``"step"``:
-            steps (``step``; null outside of steps). Device work has the keys of its launch.
-        stack_depth: Number of Python frames for ``"stack"``.
-        all_flops: Also count operators that torch omits: `flops.MISSED_BY_TORCH`.
-        owners: Owners of code, for ``"line"``.
+    Keys in ``by`` (device work has the keys of its launch; unknown keys raise OptionError):
 
-    Raises:
-        OptionError: ``by`` contains an unknown key.
+    * ``"shapes"``: input shapes. Lists of tensors are also split, unlike in torch.
+    * ``"stack"``: the innermost Python frames (as many as ``stack_depth``), as in folded stacks.
+    * ``"line"``: the innermost line of the user, see `attribution.lines`.
+    * ``"module"``: modules, forward and backward, by the paths of `modules.table`.
+    * ``"step"``: steps.
+
+    ``all_flops`` also counts operators that torch omits: `flops.MISSED_BY_TORCH`.
     """
     group_keys = (by,) if isinstance(by, str) else tuple(by)
     for group_key in group_keys:
@@ -165,7 +144,6 @@ def _redispatched(trace: Trace, group: Ints) -> Ints:
 
 
 def _rate_sums(trace: Trace, host: _Rows, grouped: Groups) -> dict[str, Ints]:
-    """Return the sums for `rates.columns` of each group."""
     group = np.full(len(trace), -1, np.int64)
     group[host.row] = grouped.of[: len(host.row)]
     index, count = group[rates.calls(trace).row], len(grouped.first)
@@ -190,7 +168,6 @@ def calls(trace: Trace) -> Calls:
 
 
 def device_time(trace: Trace, tree: Calls) -> Ints:
-    """Return the time of the device work that each call launched itself, in ns."""
     call_of = np.full(len(trace) + 1, -1, np.int64)
     call_of[tree.row] = tree.into
     return summed(call_of[device.owners(trace)], device.own_times(trace), len(tree.row))
@@ -226,7 +203,6 @@ def _counting_calls(tree: Calls) -> Ints:
 
 @cached_per_trace
 def _flops(trace: Trace, *, everything: bool) -> Ints:
-    """Return the floating point operations of each counting call, or -1."""
     tree = calls(trace)
     operations = flops.by_torch_per_call(trace, tree.row)
     if everything:
@@ -266,14 +242,12 @@ def _self_values(values: Ints, tree: Calls) -> Ints:
 
 
 def _exclusive_times(trace: Trace, tree: Calls) -> Ints:
-    """Return the time of each call on its own thread without other calls inside it."""
     order = np.argsort(tree.row, kind="stable")
     return summed(tree.into[order], _nesting_by_thread(trace).own, len(order))
 
 
 @cached_per_trace
 def _nesting_by_thread(trace: Trace) -> Nesting:
-    """Return the nesting of the calls on their own threads, by slice."""
     rows = _shown_rows(trace)
     return nest(trace.thread[rows], trace.start[rows], trace.end[rows])
 
@@ -302,7 +276,6 @@ def on_step_threads(trace: Trace) -> pl.DataFrame:
 
 
 def recorded(trace: Trace) -> int:
-    """Return the time from the first to the last shown call on the host, in ns."""
     rows = _shown_rows(trace)
     return int(trace.end[rows].max() - trace.start[rows].min()) if len(rows) else 0
 
@@ -339,14 +312,13 @@ def _keys(trace: Trace, by: tuple[str, ...], row: Ints, stack_depth: int, owners
 
 
 def _launch_rows(trace: Trace, rows: Ints) -> Ints:
-    """Return for each host slice itself, and for device work its launch or -1."""
+    """Return for each host slice itself, for device work its launch or -1."""
     launcher = np.arange(len(trace))
     launcher[trace.device_rows] = trace.launches
     return launcher[rows]
 
 
 def _numbered(values: Sequence[Any], index: Ints, kind: pl.DataType | None = None, absent: Any = None) -> _Key:
-    """Return the value at each index, with equal values merged; -1 means the absent value."""
     numbers_by_value: dict[Any, int] = {}
     numbers = np.array(
         [numbers_by_value.setdefault(value, len(numbers_by_value)) for value in (*values, absent)], np.int64
@@ -363,7 +335,7 @@ def _shapes(trace: Trace, rows: Ints) -> _Key:
 
 @cached_per_trace
 def _memory_row(trace: Trace) -> dict[str, int]:
-    """Return the row of memory allocated outside of all shown calls, or an empty row."""
+    """Return the row of memory allocated outside of all shown calls, if any."""
     rows = _shown_rows(trace)
     homeless = torch_rules.memory_outside(trace.instants, trace.start[rows], trace.end[rows])
     if not homeless.any():
@@ -374,7 +346,7 @@ def _memory_row(trace: Trace) -> dict[str, int]:
 
 @cached_per_trace
 def _sorted_names(trace: Trace) -> tuple[pl.Series, Ints]:
-    """Return the shown names with that of memory at the end, and the alphabetical rank of each."""
+    """Return the shown names with the name of the memory row at the end, and the alphabetical rank of each."""
     names = [*torch_rules.shown_names(trace)[0], ranges.MEMORY]
     index = {name: index for index, name in enumerate(sorted(set(names)))}
     return pl.Series(names, dtype=pl.String), np.array([index[name] for name in names])

@@ -25,13 +25,13 @@ UNINTERESTING: Final = (
     r"(?:^|/)(?:runpy\.py\(|importlib/|threading\.py\(\d+\): (?:_bootstrap|_bootstrap_inner|run)$"
     r"|torch/(?:profiler/|autograd/profiler\.py\())|<frozen (?:runpy>|importlib)"
 )
-"""Frames that are in every stack without information: the start of Python and torch's profiler. Frames of perfhooks
-and their callees are left out together with them."""
+"""Frames without information: the start of Python and torch's profiler. Frames of perfhooks are left out with their
+callees."""
 
 SKIPPED: Final = "(skipped)"
-"""Stack of time whose frames are all uninteresting."""
+"""Stack of time in uninteresting frames only."""
 UNKNOWN: Final = "(unknown)"
-"""Stack of work whose launch is unknown."""
+"""Stack of work with an unknown launch."""
 OUTSIDE: Final = "(outside)"
 """Stack of memory allocated outside of recorded code."""
 DEEPER: Final = "(deeper)"
@@ -39,11 +39,10 @@ DEEPER: Final = "(deeper)"
 
 _MAX_LETTERS: Final = 32 << 20
 _MAX_LETTERS_PER_SLICE: Final = 300
-"""Maximum length of all stacks of a trace together, and an addition per slice. The longest recorded trace has 18
-million letters, 825 per slice; slices nested 100,000 deep would need 10^10."""
+"""Maximum letters of all stacks, per slice. The longest recorded trace has 825; slices nested 100,000 deep would need
+10^10 letters."""
 
 _MIN_NAME_END: Final = 20
-"""Minimum length of each end of a shortened name."""
 
 _PLACE: Final = re.compile(r"(.+)\((\d{1,9})\): .+")
 # the schema does not limit line numbers, but readers may
@@ -55,21 +54,14 @@ def folded(
     *,
     skip: str | None = UNINTERESTING,
 ) -> dict[str, int]:
-    """Return the self cost of each call stack.
+    """Return the self cost of each call stack, greatest first.
 
-    A stack is ``outer;inner;leaf``: Python frames if they were recorded, labels, operators and runtime calls, nested as
-    on their thread. The sum over all stacks is complete. Host times sum to the union of the slices of each thread.
-    Device times sum to the durations of all work. Bytes sum to all allocations. Unless ``skip`` is None, host times
-    exclude the work of perfhooks. They also exclude waits for locks, queues, files and time on threads without steps.
+    A stack is ``outer;inner;leaf``: Python frames if recorded, labels, operators and runtime calls. The sum over all
+    stacks is complete: host times (in ns) sum to the union of the slices of each thread, device times to the durations
+    of all work. Work has the stack of its launch and its own name as leaf. Bytes include memory released later.
 
-    Args:
-        trace: Any trace; without Python frames, labels and operators form the stacks.
-        by: ``"host"``: host time in ns. ``"device"``: time of device work in ns, in the stack that launched it, with
-            the name of the work as leaf. ``"bytes"``: allocated bytes, including memory released later.
-        skip: Regular expression for frames to leave out; their self time counts to their caller. None keeps all frames.
-
-    Returns:
-        The stacks and their values, greatest first.
+    The self time of frames that match ``skip`` counts to their caller. Unless ``skip`` is None, host times also exclude
+    the work of perfhooks, and waits for locks, queues, files and time on threads without steps.
     """
     tree = summed(trace, by, skip=skip)
     is_kept = _with_ancestors(tree.parents, tree.values != 0)
@@ -101,22 +93,13 @@ def summed(
     *,
     skip: str | None = UNINTERESTING,
 ) -> Summed:
-    """Return the self cost of each call stack as a tree; its size depends on the trace, not on stack lengths.
-
-    Stacks too deep for `folded` to fit in memory are combined into one frame ``(deeper)``.
-
-    Args:
-        trace: Any trace.
-        by: See `folded`.
-        skip: See `folded`.
-    """
+    """Return the result of `folded` as a tree; stacks too deep for `folded` end with a frame ``(deeper)``."""
     named = _named_paths(trace, skip)
     node, leaf, value = {"host": _host_values, "device": _device_values, "bytes": _allocated_bytes}[by](trace, named)
     return _limit_depth(_attach_values(named, node, leaf, value), _MAX_LETTERS + _MAX_LETTERS_PER_SLICE * len(trace))
 
 
 def write(stacks: Mapping[str, int], file: IO[bytes]) -> None:
-    """Write stacks as ``outer;inner;leaf value`` lines for flame graph tools; values are not scaled."""
     for stack, value in stacks.items():
         file.write(f"{stack} {value}\n".encode())
 
@@ -124,14 +107,7 @@ def write(stacks: Mapping[str, int], file: IO[bytes]) -> None:
 def write_speedscope(stacks: Mapping[str, int], file: IO[bytes], *, name: str, unit: str = "nanoseconds") -> None:
     """Write stacks as a sampled profile for speedscope: each stack is one sample weighted by its value.
 
-    The format is https://www.speedscope.app/file-format-schema.json. Frames that contain their position, for example
-    ``file.py(12): function``, also have the fields ``file`` and ``line``.
-
-    Args:
-        stacks: Result of `folded`.
-        file: Open binary file.
-        name: Name of the profile.
-        unit: ``"nanoseconds"`` or ``"bytes"``.
+    The format is https://www.speedscope.app/file-format-schema.json. ``unit`` is ``"nanoseconds"`` or ``"bytes"``.
     """
     places: dict[str, int] = {}
     samples = [[places.setdefault(frame, len(places)) for frame in stack.split(";")] for stack in stacks]
@@ -155,12 +131,8 @@ def _frame(name: str) -> dict[str, str | int]:
 def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
     """Return the distinct stacks of the innermost Python frames, and for each slice the index of its stack, or -1.
 
-    Stacks are written as in `folded`, outermost first. Device work has the stack of its launch. Like in torch, work of
-    the backward pass has the stack of the operator that created its node, if the trace shows it.
-
-    Args:
-        trace: Any trace; without Python frames there are no stacks.
-        depth: Number of innermost frames to keep.
+    Device work has the stack of its launch. Like in torch, work of the backward pass has the stack of the operator that
+    created its node, if the trace shows it.
     """
     tree = host.tree(trace)
     frame = trace.name[tree.row]
@@ -184,7 +156,6 @@ def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
 
 
 def _shortened_names(trace: Trace, rows: Ints, uses: Ints) -> list[str]:
-    """Return the names of all frames, without their middle if the rows with their uses would be too long."""
     names = list(map(_escape, trace.names))
     max_letters = _MAX_LETTERS + _MAX_LETTERS_PER_SLICE * len(trace)
     lengths = np.array([*map(len, names), 0], np.int64)[rows].sum(axis=1)
@@ -199,11 +170,8 @@ class Summed(NamedTuple):
 
     names: list[str]
     parents: Ints
-    """Parent of each node, or -1."""
     frames: Ints
-    """Innermost frame of each node, as an index into the names."""
     values: Ints
-    """Self cost of each node."""
 
 
 class _Named(NamedTuple):
@@ -214,7 +182,7 @@ class _Named(NamedTuple):
     frame: Ints
     """Index of each of `Trace.names` among these names."""
     ours: Flags
-    """Entries of the tree whose time belongs to perfhooks and is left out."""
+    """Entries whose time belongs to perfhooks and is left out."""
 
 
 @cached_per_trace
@@ -268,12 +236,10 @@ def _limit_depth(tree: Summed, max_letters: int) -> Summed:
 
 
 def _escape(name: str) -> str:
-    """Return a frame name without semicolons and line breaks, which would break the format."""
     return " ".join(name.replace(";", ":").split()) or "?"
 
 
 _NOWHERE: Final = (SKIPPED, UNKNOWN, OUTSIDE)
-"""Frames of the nodes -1, -2 and -3."""
 
 
 def _host_values(trace: Trace, named: _Named) -> tuple[Ints, Ints, Ints]:

@@ -1,5 +1,3 @@
-"""Columns shared by tables: step numbers, time since the start of the trace, and null values."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -21,12 +19,10 @@ def since_start(trace: Trace, time: Ints) -> Column:
 
 
 def known(values: pl.Series) -> Column:
-    """Return the values of a numeric column that are not null."""
     return (values.drop_nulls() if values.null_count() else values).to_numpy()
 
 
 def where(is_valid: Flags, values: Column | list[str]) -> pl.Series:
-    """Return values as a column, with null if a flag is false."""
     return pl.Series(values).set(pl.Series(~is_valid), None)
 
 

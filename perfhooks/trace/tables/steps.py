@@ -49,15 +49,13 @@ def table(
     """Return the time of each step, split into its parts.
 
     A step is a ``ProfilerStep#N`` mark on the host. Without marks, the whole trace is one step whose number is null.
-    All times are milliseconds, computed in whole nanoseconds; |X| is the length of a union of intervals. Unavailable
-    values are null. A part is null if the trace has no sign of it. Device columns are null if the trace has no device.
-    They are also null if work of the step is missing or has wrong times
+    Times are computed in whole nanoseconds; |X| is the length of a union of intervals. Device columns are null if the
+    trace has no device, or if work of the step is missing or has wrong times
     (`perfhooks.trace.nesting.missing_work.unknown`).
 
-    ``rank``, ``stage`` and ``step`` identify the row. Host times are on the step's own thread, without overlap; the
-    parts and ``other_ms`` sum to ``wall_ms``. A moment belongs to the innermost label of the user among
-    `perfhooks.core.labels.PARTS`. Without one, `perfhooks.trace.nesting.parts` decides, from PyTorch's DataLoader,
-    automatic labels of perfhooks, and records of autograd. Other moments belong to ``other``.
+    Host times are on the step's own thread; the parts and ``other_ms`` sum to ``wall_ms``. A moment belongs to the
+    innermost label of the user among `perfhooks.core.labels.PARTS`, otherwise to the part by
+    `perfhooks.trace.nesting.parts`.
 
     Device times are over the union of all devices, for work launched inside the step on any thread. Work launched
     before the recording (`device.before_window`) belongs to no step. Other work without a launch in the trace counts in
@@ -83,29 +81,17 @@ def table(
         idle                               |...|  |..|
         device_span       |.....................................|
 
-    In the wall of the step, ``device_busy_ms`` = |all work| and ``device_idle_ms`` is the remaining time. The causes of
-    idle time are in the table of idle time (`perfhooks.trace.tables.idle`).
+    In the wall of the step, ``device_busy_ms`` = |all work| and ``device_idle_ms`` is the remaining time.
 
-    Counts include everything that begins inside the step, on any thread:
+    Counts include everything that begins inside the step, on any thread. ``launches`` excludes calls captured into a
+    graph. ``sync_ms`` is the wait of the host for the device: calls that synchronise, and blocking copies beyond the
+    cost of their call (`waits.blocking`).
 
-    * ``ops``: operators
-    * ``launches``: calls that launch kernels or graphs, without calls captured into a graph; null if the backend has no
-      such calls
-    * ``kernels``: kernels launched by them
-    * ``syncs``: calls that synchronise with the device
-    * ``sync_ms``: wait of the host for the device on any thread = |those calls, and copies that block beyond the cost
-      of their call (`waits.blocking`)|
+    Memory (MiB) is that of the devices if any was traced, otherwise of the host. ``tflop``, ``mfu_percent``,
+    ``hfu_percent`` and ``known_percent`` are in `utilisation.of_steps`.
 
-    Memory is that of the devices if any was traced, otherwise of the host: ``allocated_peak_mb`` (MiB) is the peak in
-    the step, ``alloc_count`` the number of allocations. If shapes were recorded, ``tflop``, ``mfu_percent``,
-    ``hfu_percent`` and ``known_percent`` describe the operations, see `utilisation.of_steps`.
-
-    Args:
-        trace: Any trace.
-        rank: Rank of the process, for traces without it.
-        stage: train, validate, test or predict, as recorded; None detects it from the trace, see `stages.shown`.
-        own_work: Intervals in which perfhooks blocked the thread of the steps, in seconds since 1970. They are
-            excluded.
+    Without ``stage``, `stages.shown` detects it. ``own_work`` are intervals in which perfhooks blocked the thread of
+    the steps, in seconds since 1970; they are excluded.
     """
     steps = step_marks.find(trace)
     count = len(steps.number)
@@ -141,7 +127,7 @@ def own_moments(trace: Trace, own_work: Sequence[tuple[float, float]]) -> Interv
 
 
 def _host_columns(trace: Trace, steps: step_marks.MarkedSteps, wall: Ints, own: Intervals) -> dict[str, Ints | None]:
-    """Return the time of the parts of each step, in ns, for each thread that has steps."""
+    """Return the time of the parts of each step, in ns."""
     by_part = {part: np.zeros(len(steps.thread), np.int64) for part in labels.PARTS}
     found_parts: set[str] = set()
     by_thread = np.argsort(steps.thread, kind="stable")
@@ -213,7 +199,6 @@ def _memory_columns(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, ob
 
 
 def _total_level(owner: Ints, allocated: Ints) -> Ints:
-    """Return the bytes allocated on all devices together after each event."""
     change = np.empty(len(owner), np.int64)
     order = np.argsort(owner, kind="stable")
     is_same_device = np.diff(owner[order], prepend=owner[order][:1] - 1) == 0
