@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
 
 OTHER: Final = "(other)"
-"""Name of the node that sums small frames."""
+"""Node that sums small frames."""
 
 KINDS: Final = ("code", "library", "module", "operator", "runtime", "label", "kernel", "other")
-"""Kinds of frames: user code, installed code, an ``nn.Module``, an operator, a runtime call of a device, a label,
-device work, and small frames."""
+"""Kinds of frames; ``code`` is user code, ``library`` installed code."""
 
 _KIND_OF: Final = (
     ("other", re.compile(r"\((?:other|skipped|unknown|outside|deeper)\)$")),
@@ -38,10 +37,7 @@ _KIND_OF: Final = (
 
 
 def flames(capture: Capture, trace: Trace) -> dict[str, Any]:
-    """Return the flame graphs of a window: ``host``, ``device`` and ``workers``.
-
-    Empty graphs are left out.
-    """
+    """Return the flame graphs of a window by name, without empty ones."""
     tables = capture.tables(trace)
     graphs = {"host": tree(tables.calls("host"), owners=capture.owners)}
     if trace.is_device_traced:
@@ -52,12 +48,7 @@ def flames(capture: Capture, trace: Trace) -> dict[str, Any]:
 
 
 def kind(name: str, owners: Mapping[str, str] | None = None) -> str:
-    """Return the kind of a frame by its name; unknown names are labels.
-
-    Args:
-        name: Name of the frame.
-        owners: Owners of source files, see `perfhooks.trace.names.attribution`.
-    """
+    """Return the kind of a frame by its name; unknown names are labels."""
     frame_origin = origin(name, owners)
     if frame_origin is not Origin.NO_SOURCE:
         return "code" if frame_origin is Origin.USER else "library"
@@ -74,19 +65,12 @@ def tree(
 ) -> dict[str, Any]:
     """Return the data of a flame graph.
 
-    Nodes below a share of the total are summed in a node ``(other)`` of their parent. The value of a node is its own
-    value plus the values of its children.
-
-    Args:
-        stacks: Stacks from `perfhooks.trace.tables.stacks.summed`.
-        share: Minimum share of the total for a node.
-        nodes: Maximum number of nodes; the largest remain.
-        leaves: Kind of all leaves; empty to classify them by name.
-        owners: Owners of source files, see `perfhooks.trace.names.attribution`.
+    Nodes below a share of the total are summed in a node ``(other)`` of their parent; at most ``nodes`` nodes remain.
+    ``leaves`` is the kind of all leaves; empty classifies them by name.
 
     Returns:
         ``names`` and ``kinds`` (an index into `KINDS`) of the distinct frames; ``parent`` (-1 for the root), ``frame``
-        and ``value`` of the nodes. Parents come before their children, siblings are sorted by value.
+        and ``value`` (own and children) of the nodes. Parents come before their children, siblings are sorted by value.
     """
     lines = _listed(_from_user_code(stacks, owners), share, nodes)
     inner = {parent for parent, _, _ in lines}
@@ -124,10 +108,7 @@ def planted(stacks: Mapping[str, int]) -> Summed:
 
 
 def _from_user_code(stacks: Summed, owners: Mapping[str, str] | None) -> Summed:
-    """Return the stacks without installed code above their first user frame.
-
-    Stacks without a user frame do not change.
-    """
+    """Return the stacks without installed code above their first user frame; unchanged without a user frame."""
     parents, frames = stacks.parents.tolist(), stacks.frames.tolist()
     kinds: dict[int, str] = {}
     is_inside: list[bool] = []  # user code, or called by it

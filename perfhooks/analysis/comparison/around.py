@@ -1,4 +1,4 @@
-"""Attribution of host time: the part of the step, module, line and operators that are open around each entry."""
+"""Attribution of host time: the part of the step, module, line and operators around each moment."""
 
 from __future__ import annotations
 
@@ -26,39 +26,32 @@ if TYPE_CHECKING:
     """One row per entry: the part, and numbers for the fields of a `CostKey`."""
 
 PARTS: Final = (*labels.PARTS, "other")
-"""Parts of a step; ``other`` has no label and no other mark."""
+"""Parts of a step; ``other`` has no label."""
 _MAX_TEXT: Final = 200
-"""Maximum length of operators and shapes. Longer texts are truncated in the middle."""
+"""Maximum length; longer texts are truncated in the middle."""
 
 
 class CostKey(NamedTuple):
-    """Attribution of time. Empty fields mean none or not recorded."""
+    """Attribution of time; empty if not recorded."""
 
     part: str
-    """Part of the step, one of `PARTS`."""
     module: str = ""
     """Path of the module, forward or backward."""
     line: str = ""
-    """Innermost frame of the training's own code."""
     operator: str = ""
-    """Innermost operator on the host, or the operator that launched the device work."""
+    """Innermost operator, or that of the launch."""
     shapes: str = ""
-    """Shapes of its input tensors."""
     types: str = ""
-    """Distinct types of its input tensors."""
     kind: str = ""
-    """Class of device work: compute, communication, copy, set or idle; empty on the host."""
+    """Class of device work: compute, communication, copy, set or idle."""
     kernel: str = ""
-    """Name of device work; empty on the host."""
     call: str = ""
-    """Outermost operator, which the program called, for example ``aten::item`` around its synchronization."""
+    """Outermost operator, for example ``aten::item`` around its synchronization."""
     given: str = ""
     """Shapes of the inputs of ``call``."""
 
 
 class HostContext:
-    """Attribution of each entry of `host.tree`."""
-
     def __init__(self, trace: Trace, owners: origins.Owners) -> None:
         self.tree = host.tree(trace)
         kind = trace.kind[self.tree.row]
@@ -77,7 +70,7 @@ class HostContext:
         self.dims, self.types = trace.argument("dims"), trace.argument("types")
 
     def keys(self, entries: Ints) -> Keys:
-        """Return one row per entry (-1 for none) with numbers for the fields of a `CostKey`."""
+        """Return numbers for the fields of a `CostKey`, for each entry (-1 for none)."""
         around = (self.operator, self.line, self.module, self.call)
         operator, line, module, call = (np.append(column, -1)[entries] for column in around)
         row = np.append(self.tree.row, -1)
@@ -93,7 +86,6 @@ class HostContext:
         return np.stack(columns, axis=1).astype(np.int64).reshape(len(entries), len(columns))
 
     def where(self, part: int, keys: Sequence[int], kind: str = "", kernel: str = "") -> CostKey:
-        """Return the key for such a row of numbers."""
         module, line, operator, dims, types, call, call_dims = keys
         names = self._trace.names
         return CostKey(
@@ -110,7 +102,6 @@ class HostContext:
         )
 
     def _format(self, text: int, write: Callable[[object], str]) -> str:
-        """Return an argument as text. Results are cached because few are distinct."""
         key = (text, write)
         if key not in self._texts:
             self._texts[key] = write(self._trace.text(text))
@@ -120,8 +111,7 @@ class HostContext:
 def _find_calls(trace: Trace, tree: host.Tree) -> Ints:
     """Return the outermost operator around each entry, or -1.
 
-    Autograd's wrappers do not count. Python time inside a C function of torch, before and after its operator, belongs
-    to that operator.
+    Python time inside a C function of torch belongs to the operator of that function.
     """
     kind, parent, entries = trace.kind[tree.row], tree.nesting.parent, np.arange(len(tree.row))
     is_called = (kind == Kind.OP) & trace.matching(re.compile(operators.CALLED), tree.row)
@@ -143,7 +133,7 @@ _FRAME: Final = re.compile(r"(?:.*[/\\])?(.+)\(\d+\): (.+)")
 
 
 def _shorten_frame(frame: str) -> str:
-    """Return a frame without folder and line number, which change with edits: ``train.py: step``."""
+    """Return a frame without folder and line number, which change with edits."""
     match = _FRAME.fullmatch(frame)
     return json_values.text(f"{match[1]}: {match[2]}" if match else frame, _MAX_TEXT)
 
@@ -159,7 +149,7 @@ def _format_shapes(dims: object) -> str:
 
 
 def _format_types(types: object) -> str:
-    """Return the distinct types of the input tensors: ``float, long int``."""
+    """Return for example ``float, long int``."""
     names = types if isinstance(types, list) else []
     short_names = (tensor_types.short(str(name)) for name in names if name and isinstance(name, str))
     return _join_distinct(tuple(name for name in short_names if name not in _NO_TENSOR))

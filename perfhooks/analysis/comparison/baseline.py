@@ -18,26 +18,20 @@ if TYPE_CHECKING:
 FORMAT: Final = 2
 """Format of a baseline. 1: first version; 2: with mean and median step."""
 FEWEST_RUNS: Final = 5
-"""Recommended minimum of runs per side. With fewer, a change of 5% may stay undetected."""
+"""Recommended minimum of runs per side."""
 
 _MARK: Final = "perfhooks_baseline"
 _MAX_BYTES: Final = 4 << 20
-"""Maximum size of a baseline in bytes. A formatted one with a number per line has 0.5 MB."""
 _MAX_ROWS: Final = 400
-"""Rows of costs in a baseline. It then has about 50 kB."""
+"""Rows of costs in a baseline, which then has about 50 kB."""
 _PRIVATE_FACTS: Final = ("host",)
-"""Facts that a comparison does not need."""
 
 
 class _Marked(msgspec.Struct):
-    """The field with the format number."""
-
     perfhooks_baseline: int
 
 
 class _BaselineFile(BaselineFile, kw_only=True):
-    """The layout of the file."""
-
     perfhooks_baseline: int
     costs: msgspec.Raw
 
@@ -61,11 +55,7 @@ def _read_checked(path: Path) -> str:
 
 
 def encode(side: Side) -> bytes:
-    """Encode one side as a baseline, without paths, flame graphs and host names.
-
-    Args:
-        side: The side to encode.
-    """
+    """Encode one side as a baseline, without paths, flame graphs and host names."""
     fields = {name: getattr(side, name) for name in BaselineFile.__struct_fields__}
     fields["facts"] = {
         name: text for name, text in side.facts.items() if name not in _PRIVATE_FACTS and not _is_path(text)
@@ -79,11 +69,6 @@ def _is_path(text: str) -> bool:
 
 
 def decode(path: Path) -> Side:
-    """Read a baseline.
-
-    Raises:
-        PerfhooksError: The file is invalid, or from a newer perfhooks.
-    """
     try:
         text = _read_checked(path)
         written = msgspec.json.decode(text, type=_Marked).perfhooks_baseline

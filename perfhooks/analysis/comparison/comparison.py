@@ -23,16 +23,12 @@ if TYPE_CHECKING:
 FORMAT: Final = 2
 """Format of the JSON of a comparison. 1: first version; 2: with mean and typical step."""
 NAMED: Final = 5
-"""Number of reasons in the text. The tables contain all."""
 
 _MAX_ROWS: Final = 200
 _MIN_SLOWDOWN: Final = 0.05
-"""Minimum overall slowdown of unchanged rows that is reported. Processes on a quiet machine differ by less."""
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """The comparison of two sides."""
-
     a: Side
     b: Side
     verdict: Verdict | None
@@ -42,19 +38,17 @@ class Comparison(msgspec.Struct, kw_only=True):
     doubts: list[str] = []
     """Reasons to doubt the verdict, the most serious first."""
     samples: tuple[int, int] | None = None
-    """Samples per step of each side, if known and different. The verdict is then about the time per sample."""
+    """Samples per step if they differ: the verdict is then per sample."""
     by_device: bool = False
-    """Whether the reasons are device times instead of host times."""
     shares: bool = False
-    """Whether their numbers are shares of the step instead of nanoseconds."""
+    """Whether numbers are shares of the step instead of nanoseconds."""
     reasons: list[Contribution] = []
-    """Reasons, the largest first. They sum to the difference of the profiled steps."""
+    """Reasons, largest first; they sum to the difference of the profiled steps."""
     views: dict[str, list[Contribution]] = {}
-    """One difference in several views: parts, operators and so on. Each view except collectives sums to it."""
+    """The same difference by part, operator and so on."""
 
     @property
     def sentence(self) -> str:
-        """The verdict in words."""
         if self.shares:
             return "Shares of the step are compared, not milliseconds: the two ran on different machines."
         if self.verdict is None and self.a.costs.steps and self.b.costs.steps:
@@ -64,14 +58,13 @@ class Comparison(msgspec.Struct, kw_only=True):
 
     @property
     def stalled(self) -> str:
-        """A sentence about long steps that change the mean; empty without such steps or without step times."""
+        """Empty without long steps that change the mean."""
         if self.verdict is None or not (self.a.runs and self.b.runs):
             return ""
         return sentences.stalled(self.verdict, stalls(self.a.runs), stalls(self.b.runs))
 
     @property
     def step_ms(self) -> tuple[float | None, float | None]:
-        """Unprofiled step times of A and B in ms; None if there are too few."""
         if self.verdict is None:
             return None, None
         a, b = self.samples or (1, 1)
@@ -79,12 +72,12 @@ class Comparison(msgspec.Struct, kw_only=True):
 
     @property
     def is_decided(self) -> bool:
-        """Whether one side is slower; also True if only windows or shares of the step are compared."""
+        """Whether one side is slower; also True without unprofiled steps."""
         return self.shares or self.verdict is None or self.verdict.outcome in ("slower", "faster")
 
     @property
     def told(self) -> list[str]:
-        """The largest reasons in words. Without a difference to explain, only certain ones."""
+        """The largest reasons in words; only certain ones if no side is slower."""
         write = words.share if self.shares else None
         rows = [row for row in self.reasons if row.difference and (self.is_decided or self._is_certain(row))]
         return [sentences.contribution(row, write) for row in rows[:NAMED]]
@@ -96,7 +89,6 @@ class Comparison(msgspec.Struct, kw_only=True):
 
     @property
     def recorded(self) -> str:
-        """The heading of the reasons."""
         if not (self.a.costs.steps and self.b.costs.steps):
             return ""
         clock = "device time" if self.by_device else "host time"
@@ -106,13 +98,7 @@ class Comparison(msgspec.Struct, kw_only=True):
 
 
 def compare(a: Side, b: Side, *, tolerance: float = TOLERANCE, shares: bool = False) -> Comparison:
-    """Compare two sides.
-
-    Args:
-        a: The baseline.
-        b: The candidate.
-        tolerance: Relative difference that does not count.
-        shares: Compare shares of the step instead of times.
+    """Compare the baseline ``a`` with the candidate ``b``.
 
     Raises:
         PerfhooksError: The sides share neither unprofiled steps nor windows.
@@ -254,12 +240,7 @@ def _scale_row(row: Contribution, step_a: float, step_b: float) -> Contribution:
 
 
 def data(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as plain JSON.
-
-    Returns:
-        ``verdict``, ``sentence``, ``differs``, ``notes``, ``reasons`` and ``tables`` (rows with ``a``, ``b`` and
-        ``difference`` per step, in nanoseconds or as shares), ``memory``, ``findings``, ``ranks`` and ``flames``.
-    """
+    """Return a comparison as plain JSON. Rows have ``a``, ``b`` and ``difference`` per step, in ns or as shares."""
     return {
         "format": FORMAT,
         "a": _describe_side(comparison.a),
@@ -283,7 +264,6 @@ def data(comparison: Comparison) -> dict[str, Any]:
 
 
 def answers(result: Verdict) -> dict[str, Any]:
-    """Return a verdict as plain JSON."""
     ratios = {"typical": ratio_data(result.typical), "mean": ratio_data(result.mean)}
     low, high = sentences.ends(result.decisive)
     return asdict(result) | ratios | {"ratio": result.ratio, "low": low, "high": high}
@@ -308,7 +288,6 @@ def _describe_side(side: Side) -> dict[str, Any]:
 
 
 def _build_rows(rows: Sequence[Contribution]) -> list[dict[str, Any]]:
-    """Return the largest rows, and the sum of the smaller ones."""
     shown = [_build_row(row) for row in rows[:_MAX_ROWS]]
     smaller = rows[_MAX_ROWS:]
     if smaller:
@@ -324,13 +303,12 @@ def _build_row(row: Contribution) -> dict[str, Any]:
 
 
 def memory(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the peak memory of each device, in bytes; empty if one side did not record it."""
+    """Return the peak memory of each device in bytes; empty if one side did not record it."""
     a, b = comparison.a.costs.peak_bytes, comparison.b.costs.peak_bytes
     return [{"device": name, "a": a[name], "b": b[name]} for name in a if name in b]
 
 
 def findings(comparison: Comparison) -> dict[str, list[str]]:
-    """Return the titles of the findings that only B has (``came``) and only A has (``went``)."""
     a, b = comparison.a.findings, comparison.b.findings
     return {
         "came": [title for rule, title in b.items() if rule not in a],
@@ -339,7 +317,7 @@ def findings(comparison: Comparison) -> dict[str, list[str]]:
 
 
 def ranks(comparison: Comparison) -> dict[str, Any]:
-    """Return the step times of the median and the slowest rank, in ms; empty with one rank per side."""
+    """Return the step times of the median and the slowest rank in ms; empty with one rank per side."""
     if max(len(comparison.a.ranks), len(comparison.b.ranks)) <= 1:
         return {}
     summary: dict[str, Any] = {}
@@ -353,7 +331,6 @@ def ranks(comparison: Comparison) -> dict[str, Any]:
 
 
 def _find_counts(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the operators and kernels whose number per step differs, on any thread."""
     a, b = comparison.a.costs, comparison.b.costs
     rows = []
     for name in dict.fromkeys([*a.counts, *b.counts]):

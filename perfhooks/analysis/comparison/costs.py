@@ -27,32 +27,26 @@ if TYPE_CHECKING:
     from perfhooks.trace.window import Tables
 
     Moments = dict[str, Intervals]
-    """The moments of each part of a step on one thread."""
 
 FORMAT: Final = 3
 """Format of ``costs.json``. 1: first version; 2: with called operators; 3: with costs of the median step."""
 
 IDLE: Final = "idle"
-"""Class of the time in which no device worked."""
 SMALL: Final = "(small)"
-"""Operator of rows that are merged because there are too many."""
 
 MOST_ROWS: Final = 4000
-"""Maximum number of separate rows of a window. A window of a ResNet has 1,500."""
+"""Maximum number of separate rows; a ResNet has 1,500."""
 _MAX_NAME: Final = 1000
-"""Maximum length of a kernel name. Kernels differ in the middle of their template arguments."""
+"""Maximum length of a name. Kernels differ in the middle of their template arguments."""
 
 
 class KeyCost(NamedTuple):
-    """Calls and time of one key over all counted steps."""
-
     calls: int
     nanoseconds: int
     typical: int
-    """Time in ns if each step were like the median step in which it ran. A pause of the process does not change it."""
+    """Time in ns if each step were like the median step in which the key ran."""
 
     def __add__(self, other: object) -> KeyCost:
-        """Return the sum of both costs."""
         if not isinstance(other, KeyCost):
             return NotImplemented
         return KeyCost(*map(operator.add, self, other))
@@ -61,14 +55,11 @@ class KeyCost(NamedTuple):
 NOTHING: Final = KeyCost(0, 0, 0)
 
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""Number of calls, bytes or nanoseconds. The limit of 104 days keeps sums of all rows within 64 bits."""
+"""Calls, bytes or nanoseconds. The limit of 104 days keeps sums within 64 bits."""
 Text = Annotated[str, msgspec.Meta(max_length=1 << 14)]
-"""A name, a title or a fact."""
 
 
 class Collective(msgspec.Struct, frozen=True):
-    """Collectives of one operation."""
-
     operation: Text
     count: Amount
     nanoseconds: Amount
@@ -76,53 +67,36 @@ class Collective(msgspec.Struct, frozen=True):
 
 
 class StoredCosts(msgspec.Struct, kw_only=True):
-    """Costs of the steps of one window of one rank: the fields that are stored unchanged."""
-
     steps: Amount = 0
-    """Number of counted steps."""
     wall: Amount = 0
-    """Sum of their times in ns."""
+    """Sum of the step times in ns."""
     collectives: list[Collective] = msgspec.field(default_factory=list)
     peak_bytes: dict[Text, Amount] = msgspec.field(default_factory=dict)
-    """Peak allocated memory by device."""
     shapes: bool = False
-    """Whether shapes were recorded."""
     frames: bool = False
-    """Whether Python frames and modules were recorded."""
     batch: Text = ""
-    """First operator of a step with shapes, and its first shape."""
+    """First operator with shapes, and its first shape."""
     fetches: Amount = 0
-    """Number of batches fetched from a DataLoader."""
     device_name: Text = ""
 
 
 class Costs(StoredCosts, kw_only=True):
-    """Costs of the steps of one window of one rank."""
-
     host: dict[CostKey, KeyCost] = msgspec.field(default_factory=dict)
-    """Time of the thread of the steps by key; sums to ``wall``."""
+    """Time on the thread of the steps; sums to ``wall``."""
     device: dict[CostKey, KeyCost] = msgspec.field(default_factory=dict)
-    """Time by device work; idle time by part of the step. Sums to ``wall``; empty without device trace."""
+    """Time of device work, and idle time by part; sums to ``wall``. Empty without device trace."""
     counts: dict[str, int] = msgspec.field(default_factory=dict)
-    """Number of operators, labels, runtime calls and kernels by name, on any thread."""
 
 
 def measure(tables: Tables) -> Costs:
     """Return the costs of the counted steps of a window.
 
-    On the host, each moment of the step's own thread belongs to the innermost open operator, module (forward or
-    backward) and line of the training's own code. It also belongs to a part of the step
-    (`perfhooks.trace.tables.steps.table`).
+    On the host, each moment of the thread of the steps belongs to the innermost open operator, module, line of the
+    training's own code and part of the step. On devices, it belongs to the running work: compute before communication
+    before copies and memsets, then the first to start. Idle moments have the part of the host.
 
-    On devices, each moment belongs to the running work. Compute has priority over communication, and communication over
-    copies and memsets. Within a class the first to start has priority. Other moments are idle and belong to the part of
-    the step on the host. Work has the part, module and operator of its launch.
-
-    Only steps of the most common kind count, because one evaluation in a window is not a reason. Steps longer than
-    three medians do not count either, as in the verdict.
-
-    Args:
-        tables: Tables of the window.
+    Only steps of the most common kind count, up to three medians long, because one evaluation in a window is not a
+    reason.
     """
     trace = tables.trace
     marks, counting = tables.marks, tables.usual
@@ -187,14 +161,7 @@ def _measure_host(
 
 
 def _find_owners(time: Ints, start: Ints, nesting: Nesting, first: int) -> Ints:
-    """Return the innermost open slice of one thread at each time, or -1.
-
-    Args:
-        time: Times in ns.
-        start: Starts of the thread's slices.
-        nesting: Nesting of all slices.
-        first: Index of the thread's first slice.
-    """
+    """Return the innermost open slice of one thread at each time, or -1."""
     own = Nesting(*(column[first : first + len(start)] for column in nesting))
     local = own._replace(parent=np.maximum(own.parent - first, -1))
     return still_open(local, np.searchsorted(start, time, "right") - 1, time + 1)
@@ -216,14 +183,6 @@ def _is_covered(moments: Intervals, time: Ints) -> Flags:
 def _sum_by_key(
     keys: list[Keys], numbers: list[Ints], calls: list[Ints], lengths: list[Ints]
 ) -> tuple[Keys, list[Ints]]:
-    """Return the distinct keys, and the columns of `KeyCost` for each.
-
-    Args:
-        keys: Keys of moments and calls.
-        numbers: Step of each.
-        calls: Number of calls of each.
-        lengths: Length of each in ns.
-    """
     if not keys:
         return np.empty((0, 8), np.int64), [np.empty(0, np.int64)] * len(KeyCost._fields)
     all_keys = np.concatenate(keys)
@@ -243,7 +202,7 @@ def _sum_by_group(group: Ints, values: Ints, count: int) -> Ints:
 
 
 def _sum_typical(group: Ints, number: Ints, lengths: Ints, count: int) -> Ints:
-    """Return, for each key, the median over the steps in which it ran, times their number."""
+    """Return the median over the steps in which each key ran, times their number."""
     pairs = np.stack([group, number], axis=1)
     _, first_pair, step_of_key = np.unique(_pack(pairs), return_index=True, return_inverse=True)
     step_ns = _sum_by_group(step_of_key.ravel(), lengths, len(first_pair))
@@ -257,7 +216,7 @@ def _sum_typical(group: Ints, number: Ints, lengths: Ints, count: int) -> Ints:
 
 
 def _pack(keys: Keys) -> Ints:
-    """Return one number per row, equal for equal rows: sorting numbers is 10 times as fast as sorting rows."""
+    """Return one number per row, because sorting numbers is 10 times as fast as sorting rows."""
     packed: Ints = np.zeros(len(keys), np.int64)
     for column in keys.T:
         size = int(column.max(initial=-1)) + 2
@@ -271,13 +230,12 @@ _MAX_PACKED: Final = 2**62
 
 
 def _build_rows(keys: Iterable[CostKey], sums: list[Ints]) -> dict[CostKey, KeyCost]:
-    """Build the rows. Different keys may be equal after their texts are truncated."""
+    """Keys may become equal when their texts are truncated."""
     costs = itertools.starmap(KeyCost, np.stack(sums, axis=1).tolist())
     return merge_rows((key, cost) for key, cost in zip(keys, costs, strict=True) if any(cost))
 
 
 def merge_rows(rows: Iterable[tuple[CostKey, KeyCost]]) -> dict[CostKey, KeyCost]:
-    """Sum the costs of equal keys."""
     costs: dict[CostKey, KeyCost] = {}
     for key, cost in rows:
         costs[key] = costs[key] + cost if key in costs else cost
@@ -285,7 +243,7 @@ def merge_rows(rows: Iterable[tuple[CostKey, KeyCost]]) -> dict[CostKey, KeyCost
 
 
 def merge_small(rows: dict[CostKey, KeyCost], most: int) -> dict[CostKey, KeyCost]:
-    """Keep the costliest rows and merge the rest by part and kind, so that the sum is unchanged."""
+    """Merge the smallest rows by part and kind, so that the sum does not change."""
     if len(rows) <= most:
         return rows
     ordered = sorted(rows.items(), key=lambda row: -row[1].nanoseconds)

@@ -28,7 +28,7 @@ GIVEN: Final = "given"
 """Value of an argument without a value."""
 _MAX_TEXT: Final = 300
 _LOCATION: Final = re.compile(r"_(?:DIR|PATH|FILE|HOME)$")
-"""Environment variables that only locate files, which does not affect step times."""
+"""Environment variables that only locate files."""
 _RESULT_ARGUMENT: Final = re.compile(
     r"-o|--?(?:out|output|log|logs|logging|save|cache|tmp|checkpoints?|ckpt|run|exp|experiment|job|port)"
     r"(?:[-_]?(?:dir|path|file|folder|root|name|id))?"
@@ -36,7 +36,7 @@ _RESULT_ARGUMENT: Final = re.compile(
 """Arguments that locate or name results. Other file arguments may name the model."""
 _SECRET: Final = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 _LATE_PREFIXES: Final = (HOST, "schedule", "option ", "version of perfhooks")
-"""Prefixes of facts that are listed last, because they do not affect unprofiled steps."""
+"""Facts that do not affect unprofiled steps."""
 _PREFIX_ORDER: Final = (
     COMMAND,
     "batch",
@@ -49,11 +49,11 @@ _PREFIX_ORDER: Final = (
     "device",
     REVISION,
 )
-"""Prefixes of the other facts, ordered by how often they make steps slower."""
+"""Other facts by how often they make steps slower."""
 
 
 class Difference(NamedTuple):
-    """A fact with different values; empty means unknown or missing."""
+    """A fact with different values; empty means missing."""
 
     name: str
     a: str
@@ -61,13 +61,7 @@ class Difference(NamedTuple):
 
 
 def facts(manifest: Manifest, capture: Capture, costs: Costs) -> dict[str, str]:
-    """Return the facts that two runs should share if their steps are compared.
-
-    Args:
-        manifest: Manifest of the run; empty for a trace.
-        capture: Last window of the run.
-        costs: Costs of its windows.
-    """
+    """Return the facts that two runs should share if their steps are compared."""
     loader = capture.circumstances.loader
     values: dict[str, Any] = {
         "batch": costs.batch,
@@ -98,7 +92,6 @@ def _loader_facts(loader: Loader | None) -> dict[str, Any]:
 
 
 def _count_samples(loader: Loader | None, costs: Costs, world_size: int) -> int | None:
-    """Return the samples per step, if the loader reports its batch size."""
     if loader is None or loader.batch_size is None or not (costs.steps and costs.fetches):
         return None
     batches = costs.fetches / costs.steps
@@ -108,13 +101,13 @@ def _count_samples(loader: Loader | None, costs: Costs, world_size: int) -> int 
 
 
 def samples(values: Mapping[str, str]) -> int | None:
-    """Return the samples per step; None if unknown, or if the runs of a side differ."""
+    """Return the samples per step; None if the runs of a side differ."""
     text = values.get(SAMPLES, "")
     return int(text) if text.isdecimal() and int(text) else None
 
 
 def command(words: Sequence[str]) -> str:
-    """Return the command of a training without secrets, and without folders, which differ between machines."""
+    """Return the command of a training without secrets and folders."""
     program, *arguments = words or ("",)
     shown: list[str] = []
     for argument in _split_values(arguments):
@@ -124,7 +117,6 @@ def command(words: Sequence[str]) -> str:
 
 
 def _split_values(arguments: Iterable[str]) -> Iterable[str]:
-    """Split arguments from their values: ``--lr=1`` becomes ``--lr 1``."""
     for argument in arguments:
         name, equals, value = argument.partition("=")
         yield from (name, value) if equals and name.startswith("-") else (argument,)
@@ -141,10 +133,6 @@ def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[Difference]:
     """Return the facts that differ, the most likely causes first.
 
     A fact that only one side has is skipped, unless it is an option or an environment variable.
-
-    Args:
-        a: Facts of one side.
-        b: Facts of the other side.
     """
     names = dict.fromkeys([*a, *b])
     all_facts = [Difference(name, a.get(name, ""), b.get(name, "")) for name in names]
@@ -159,7 +147,6 @@ def _rank(fact: Difference) -> int:
 
 
 def is_late(fact: Difference) -> bool:
-    """Return whether a fact does not affect unprofiled steps."""
     return fact.name.startswith(_LATE_PREFIXES)
 
 
@@ -168,16 +155,11 @@ def _is_comparable(fact: Difference, a: Mapping[str, str], b: Mapping[str, str])
 
 
 def _is_only_location(fact: Difference) -> bool:
-    """Return whether two commands differ only in where they write results."""
     return fact.name == COMMAND and not arguments(fact)
 
 
 def arguments(fact: Difference) -> list[Difference]:
-    """Return the differing arguments of two commands. The name of a positional argument is empty.
-
-    Args:
-        fact: Both commands, as written by `facts`. Arguments that locate results are skipped.
-    """
+    """Return the differing arguments of two commands. Positional ones have no name."""
     a, b = (_parse(command_text) for command_text in (fact.a, fact.b))
     return [
         Difference(name if name.startswith("-") else "", a.get(name, ""), b.get(name, ""))
@@ -187,7 +169,7 @@ def arguments(fact: Difference) -> list[Difference]:
 
 
 def normalize_command(text: str) -> str:
-    """Return a command without the arguments that locate results, so that it is equal for all runs of a training."""
+    """Return a command without the arguments that locate results."""
     shown = ((name if name.startswith("-") else "", value) for name, value in _parse(text).items())
     return " ".join(f"{name} {'' if value == GIVEN else value}".strip() for name, value in shown)
 

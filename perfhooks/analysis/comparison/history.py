@@ -1,4 +1,4 @@
-"""History of the runs of a command: the step time of each run, and its changes."""
+"""History of the runs of a command: step times and their changes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One run."""
-
     run: str
     started: str
     """Start in ISO 8601; empty if unknown."""
@@ -39,19 +37,15 @@ class Point:
     step_ms: float
     """Median of the counted unprofiled steps."""
     steps: int
-    """Number of these steps."""
     waited: float | None = None
-    """Run-queue wait of the step thread as a fraction of its time."""
+    """Run-queue wait as a fraction of the time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A new level."""
-
     place: int
     """Index of its first run."""
     before_ms: float
-    """Median of the runs of the previous level."""
     after_ms: float
 
 
@@ -66,7 +60,6 @@ class Series:
 
     @property
     def changes(self) -> list[Change]:
-        """Lasting changes of the step time."""
         steps = [point.step_ms for point in self.points]
         indices = change_points([math.log(step) for step in steps])
         edges = [0, *indices, len(steps)]
@@ -78,14 +71,7 @@ class Series:
 
 
 def read(folder: Path) -> tuple[list[Series], list[str]]:
-    """Return the histories of all runs in a folder, the longest first, and messages about skipped runs.
-
-    Args:
-        folder: A folder that contains runs.
-
-    Raises:
-        PerfhooksError: The folder does not exist, or has no run with enough steps.
-    """
+    """Return the histories of all runs in a folder, the longest first, and messages about skipped runs."""
     if not folder.is_dir():
         raise PerfhooksError(f"There is no folder {folder}. Pass the folder that contains the runs, for example perf.")
     histories: dict[tuple[str, str, str], list[tuple[float, Point]]] = {}
@@ -105,7 +91,6 @@ def read(folder: Path) -> tuple[list[Series], list[str]]:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the run folders in a folder."""
     return [path for path in sorted(folder.iterdir()) if (path / MANIFEST).exists() and not path.is_symlink()]
 
 
@@ -134,14 +119,13 @@ def _read_points(path: Path, skipped: list[str]) -> Iterable[tuple[tuple[str, st
 
 
 def start_time(manifest: Manifest, path: Path) -> float:
-    """Return the start of a run in seconds, or if unknown the modification time of its manifest."""
+    """Return the start of a run in seconds; if unknown, the modification time of its manifest."""
     with contextlib.suppress(ValueError):
         return datetime.strptime(manifest.started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
     return (path / MANIFEST).stat().st_mtime
 
 
 def text(histories: Iterable[Series], skipped: Iterable[str]) -> str:
-    """Return the histories as text for a terminal."""
     lines: list[str] = []
     for series in histories:
         lines += [heading(series), *_format_lines(series), ""]
@@ -150,7 +134,6 @@ def text(histories: Iterable[Series], skipped: Iterable[str]) -> str:
 
 
 def heading(series: Series) -> str:
-    """Return the heading of a series."""
     where = f" on {series.machine}" if series.machine else ""
     stage = "" if series.stage == "train" else f", {series.stage}"
     return f"{series.command or 'unknown command'}{stage}, {words.count(len(series.points), 'run')}{where}"
@@ -174,13 +157,11 @@ def when(point: Point) -> str:
 
 
 def doubt(point: Point) -> str:
-    """Return a warning if the step time is unreliable."""
     is_busy = point.waited is not None and point.waited >= BUSY
     return f"(CPU contention, waited {words.share(point.waited or 0.0)})" if is_busy else ""
 
 
 def change_sentence(series: Series, change: Change) -> str:
-    """Return a change as a sentence, with the runs around it."""
     ratio = change.after_ms / change.before_ms
     around = " and ".join(
         f"{point.run} ({point.revision[:9]})" if point.revision else point.run
@@ -192,7 +173,7 @@ def change_sentence(series: Series, change: Change) -> str:
 
 
 def data(histories: Iterable[Series], skipped: Iterable[str]) -> dict[str, Any]:
-    """Return the histories as plain data: ``heading``, ``points`` and ``changes`` of each."""
+    """Return ``heading``, ``points`` and ``changes`` of each history."""
     return {"histories": [_to_plain(series) for series in histories], "left": list(skipped)}
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.around import CostKey
 
 _MIN_UTILIZATION: Final = 0.5
-"""Minimum device utilization from which differences are explained by device time. The host then runs ahead."""
+"""Minimum device utilization for reasons by device time."""
 
 
 NEW: Final = "(new)"
@@ -37,7 +37,6 @@ _OF_COMPILER: Final = ("OptimizedModule", "GraphModule")
 
 
 def with_parents(rows: Iterable[CostKey]) -> set[str]:
-    """Return the modules in which anything ran, with all their parents."""
     paths: set[str] = set()
     for key in rows:
         path = key.module
@@ -48,7 +47,6 @@ def with_parents(rows: Iterable[CostKey]) -> set[str]:
 
 
 def innermost_common(path: str, paths: Container[str]) -> str:
-    """Return the innermost module of a path that is in ``paths``; empty if none is."""
     while path and path not in paths:
         path = path.rpartition("/")[0]
     return path
@@ -57,11 +55,10 @@ def innermost_common(path: str, paths: Container[str]) -> str:
 def modules(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
     """Map each module of B to the path of the same module in A.
 
-    A new module keeps its path, marked with `NEW` if A has another module of that path.
-
     Modules are matched from the root inwards. Inside two matched modules, modules of one class are aligned in order by
     their content: operators, shapes and inner modules. Gaps on both sides are filled in order. The remaining modules
-    are matched if their content is identical, whatever their name.
+    match if their content is identical, whatever their name. A new module keeps its path, marked with `NEW` if A has
+    another module of that path.
     """
     trees = _Tree(a), _Tree(b)
     matches: dict[str, str] = {"": ""}
@@ -79,8 +76,6 @@ def modules(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
 
 
 class _Tree:
-    """The tree of modules, with the operators that ran in each."""
-
     def __init__(self, rows: Iterable[CostKey]) -> None:
         self.own: dict[str, Counter[tuple[str, str]]] = {}
         self.children: dict[str, list[str]] = {"": []}
@@ -158,10 +153,7 @@ def _align(trees: tuple[_Tree, _Tree], of_a: list[str], of_b: list[str]) -> list
 
 
 def lines(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
-    """Map each renamed line of B to its name in A. Each key is only in B and each value only in A.
-
-    Two lines match if the same operators with the same shapes ran in both.
-    """
+    """Map each renamed line of B to its name in A: the same operators with the same shapes ran in both."""
     content: tuple[dict[str, Counter[tuple[str, str]]], ...] = ({}, {})
     for operators, rows in zip(content, (a, b), strict=True):
         for key in rows:
@@ -177,7 +169,7 @@ def lines(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
 
 
 def shapeless(a: Iterable[CostKey], b: Iterable[CostKey]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Return the operators of each side that are matched without shapes, because their shapes differ."""
+    """Return the operators of each side that are matched without shapes, because these differ."""
     operators = [{(key.operator, key.shapes) for key in rows if key.operator} for rows in (a, b)]
     alone = operators[0] - operators[1], operators[1] - operators[0]
     names = {name for name, _ in alone[0]} & {name for name, _ in alone[1]}
@@ -186,12 +178,7 @@ def shapeless(a: Iterable[CostKey], b: Iterable[CostKey]) -> tuple[set[tuple[str
 
 
 class Kernels:
-    """Kernel names for matching: the full name if both runs have it, otherwise without parts that compilers generate.
-
-    Args:
-        a: Rows of one run.
-        b: Rows of the other run.
-    """
+    """Kernel names for matching: the full name if both runs have it, otherwise without generated parts."""
 
     def __init__(self, a: Iterable[CostKey], b: Iterable[CostKey]) -> None:
         self._names = [{key.kernel for key in rows} - {""} for rows in (a, b)]
@@ -202,12 +189,10 @@ class Kernels:
 
     @cached_property
     def _plain(self) -> set[str]:
-        """The normalised names in both runs of the kernels whose full names are in one run only."""
         alone = [{normalize_kernel(name) for name in names - self._common} for names in self._names]
         return alone[0] & alone[1]
 
     def __call__(self, name: str) -> str:
-        """Return the name under which a kernel is matched."""
         plain = normalize_kernel(name) if name not in self._common else name
         return plain if plain in self._plain else name
 
@@ -245,12 +230,8 @@ class Pair(NamedTuple):
 class Aligned:
     """The rows of both sides under the same names.
 
-    Columns that only one side recorded are dropped from both. If only one side runs modules compiled by torch.compile,
-    costs inside them belong to the innermost module that both sides have.
-
-    Args:
-        a: Costs of one side.
-        b: Costs of the other side.
+    Columns that only one side recorded are dropped. If torch.compile replaced modules of only one side, costs inside
+    them belong to the innermost module that both sides have.
     """
 
     def __init__(self, a: Costs, b: Costs) -> None:
@@ -270,7 +251,7 @@ class Aligned:
         self._shapeless = shapeless(*keys)
         self._kernel = Kernels(rows_a, rows_b)
         self.renamed = {own: name for name, own in self.modules.items() if name != own and NEW not in own}
-        """Names in B of renamed modules and lines, by their name in A."""
+        """Names in B by names in A."""
         self.renamed |= {own: name for name, own in self._lines.items()}
         self.host = self._join(a.host, b.host)
         self.device = self._join(a.device, b.device) if a.device and b.device else {}
@@ -282,7 +263,7 @@ class Aligned:
 
     @property
     def rows(self) -> dict[CostKey, Pair]:
-        """The rows that explain the difference: devices if they are busy for most of both steps, else the host."""
+        """The rows that explain the difference: of devices if both are busy, else of the host."""
         return self.device if self.by_device else self.host
 
     def _blank_columns(self, rows: Mapping[CostKey, KeyCost]) -> list[CostKey]:

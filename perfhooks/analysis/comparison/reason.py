@@ -19,79 +19,65 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 ELSEWHERE: Final = "elsewhere"
-"""Kind of the row for costs without a module, operator or line."""
 
 _UNSPLIT_PARTS: Final = ("data", "transfer", "optimizer", "validation", "checkpoint")
-"""Parts of the step that are not split by module."""
 Key = tuple[str, ...]
 
 
 class Contribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Contribution of one row to the difference. All numbers are per step, times in nanoseconds."""
+    """Numbers per step, times in ns."""
 
     name: str
-    """Name of the module, of the operator with its shapes, and so on."""
     kind: str
-    """One of part, module, operator, line, function, types, kernel, class, idle, collective and elsewhere."""
+    """Part, module, operator, line, function, types, kernel, class, idle, collective or elsewhere."""
     a: float
     b: float
     count_a: float
     count_b: float
     by_count: float
-    """Difference due to more calls at the price of A. It is the whole difference if A has no calls."""
+    """Difference due to more calls at the price of A."""
     by_price: float
-    """Difference due to dearer calls. ``by_count + by_price`` is ``difference``."""
+    """Difference due to slower calls."""
     renamed: str = ""
-    """Name in B if it differs."""
     typical: float = 0.0
-    """Difference of the median steps. It is far smaller than ``difference`` if a few steps cause that."""
+    """Difference of the median steps; small if a few steps cause the difference."""
     sure: float | None = None
-    """Difference beyond the variation of unchanged rows (`NoiseModel`); None in views other than the reasons."""
+    """Difference beyond the noise."""
     is_certain: bool = False
     """Whether ``sure`` is at least 1% of the step."""
     inside: list[tuple[str, float, float, float]] = []
-    """Largest changes inside the row: name, difference, calls in A and calls in B."""
 
     @property
     def difference(self) -> float:
-        """The time of B minus that of A."""
         return self.b - self.a
 
     @property
     def is_new(self) -> bool:
-        """Whether A has no such costs."""
         return not self.a and not self.count_a
 
     @property
     def is_gone(self) -> bool:
-        """Whether B has no such costs."""
         return not self.b and not self.count_b
 
 
 _MIN_CONTROL_LENGTH: Final = 5e-4
 """Minimum length of a row that measures noise, as a fraction of the step."""
 _MIN_CONTROLS: Final = 10
-"""Minimum number of such rows for an estimate of noise."""
 _MIN_SPREAD: Final = 0.02
 """Relative deviation of one row between processes on a quiet machine."""
 _MIN_CERTAIN: Final = 0.01
-"""Minimum size of a certain difference, as a fraction of the step. Smaller differences are listed after large uncertain
-ones."""
 _NOISE_WIDTH: Final = 2.0
 """Standard deviations that cover 95% of the unchanged rows."""
 
 
 class NoiseModel(NamedTuple):
-    """Noise of the machine, estimated from rows with equally many calls on both sides: most of them did not change."""
+    """Noise of rows with equally many calls on both sides: most of them did not change."""
 
     factor: float = 1.0
-    """Median ratio of the times in B and A."""
     spread: float = _MIN_SPREAD
-    """Relative standard deviation from that ratio, estimated from the middle half of the rows."""
 
     @classmethod
     def of(cls, rows: Mapping[CostKey, Pair], a: Costs, b: Costs) -> NoiseModel:
-        """Estimate the noise from all rows that are long enough."""
         if not (a.wall and b.wall):  # steps may have length 0
             return cls()
         times = [
@@ -108,12 +94,7 @@ class NoiseModel(NamedTuple):
         return cls(steps * math.exp(middle), max(spread, _MIN_SPREAD))
 
     def sure(self, pairs: Iterable[Pair], steps_a: int, steps_b: int) -> float:
-        """Return the part of the difference of some rows that exceeds the noise.
-
-        New, missing and additional calls count fully. Dearer calls count only beyond `_NOISE_WIDTH` standard deviations
-        from the usual factor. All times are those of the median steps, so that one pause of the process makes nothing
-        certain.
-        """
+        """Return the difference of some rows beyond the noise. Only slower calls may be noise."""
         by_calls = expected = measured = 0.0
         for typical in (pair.typical for pair in pairs):
             added = typical.by_count(steps_a, steps_b)
@@ -128,7 +109,6 @@ class NoiseModel(NamedTuple):
 
 
 def noise_model(aligned: Aligned) -> NoiseModel:
-    """Return the noise model of both sides."""
     return NoiseModel.of(aligned.rows, aligned.a, aligned.b)
 
 
@@ -138,18 +118,14 @@ def largest(aligned: Aligned) -> list[Contribution]:
     A cost belongs to the first of these reasons that applies:
 
     * On devices: communication, copies and idle time.
-    * Data, transfer, optimizer, validation and checkpoint, one reason for each part.
-    * Operators whose input types changed, as one reason.
+    * Data, transfer, optimizer, validation and checkpoint: one reason for each part.
+    * Operators whose input types changed.
     * A function that only one side has.
     * The module in which it ran, forward or backward.
-    * The operator that the program called, with all its inner operators.
+    * The operator that the program called.
     * The line of the training's code.
 
-    Certain differences come first. A new call is certain. A loader that needs 3 ms more is uncertain if all rows need
-    more.
-
-    Args:
-        aligned: The rows of both sides.
+    Certain differences come first.
     """
     causes = _Causes(
         _find_changed_types(aligned),
@@ -169,32 +145,29 @@ def largest(aligned: Aligned) -> list[Contribution]:
 
 
 def by_part(aligned: Aligned) -> list[Contribution]:
-    """Return the difference by part of the step, on the host."""
     return _group(aligned, aligned.host, lambda key: ("part", key.part))
 
 
 def by_operator(aligned: Aligned) -> list[Contribution]:
-    """Return the difference by operator with shapes and types, in self time on the step's thread."""
+    """Return the difference by operator with shapes and types, in self time."""
     return _group(aligned, aligned.host, lambda key: _key_or_elsewhere("operator", key.operator, key.shapes, key.types))
 
 
 def by_module(aligned: Aligned) -> list[Contribution]:
-    """Return the difference by module, forward and backward, without inner modules."""
     return _group(aligned, aligned.rows, lambda key: _key_or_elsewhere("module", key.module))
 
 
 def by_line(aligned: Aligned) -> list[Contribution]:
-    """Return the difference by the innermost line of the training's own code."""
     return _group(aligned, aligned.host, lambda key: _key_or_elsewhere("line", key.line))
 
 
 def by_kernel(aligned: Aligned) -> list[Contribution]:
-    """Return the difference by kernel name; idle time of devices is ``elsewhere``."""
+    """Return the difference by kernel name; idle time is ``elsewhere``."""
     return _group(aligned, aligned.device, lambda key: _key_or_elsewhere("kernel", key.kernel))
 
 
 def by_class(aligned: Aligned) -> list[Contribution]:
-    """Return the difference by class of device work. Idle time is split by the part of the step on the host."""
+    """Return the difference by class of device work, with idle time by part."""
     return _group(aligned, aligned.device, _class_key)
 
 
@@ -211,15 +184,12 @@ _LINES_FIRST: Final = ("module", "line", "operator")
 
 
 class _Causes(NamedTuple):
-    """Common causes of several rows: one change of the program."""
-
     types: Mapping[Key, str]
     repeated: Container[str]
     functions: Container[str]
     modules: Container[str]
 
     def of(self, key: CostKey) -> Key | None:
-        """Return the cause of a row, if its types changed or only one side has its function."""
         types = self.types.get(_without_types(key))
         if types:
             return ("types", types)
@@ -259,7 +229,6 @@ def _find_repeated(aligned: Aligned) -> set[str]:
 
 
 def _find_one_sided(aligned: Aligned, column: str) -> set[str]:
-    """Return the functions or modules that only one side has; empty if torch.compile replaced them."""
     if aligned.is_compiled_once:
         return set()
     ran: tuple[set[str], set[str]] = (set(), set())
@@ -274,7 +243,6 @@ def _without_types(key: CostKey) -> Key:
 
 
 def _find_changed_types(aligned: Aligned) -> dict[Key, str]:
-    """Return the operators whose calls have only new input types in B."""
     types_of: dict[Key, tuple[set[str], set[str]]] = {}
     for row, pair in aligned.rows.items():
         if row.types and row.operator:
@@ -327,7 +295,7 @@ def _build_contribution(
 
 
 def _select_counted(kind: str, group: Mapping[CostKey, Pair]) -> list[Pair]:
-    """Return the rows whose calls count for a reason: an operator on the host without its inner operators."""
+    """Return the rows whose calls count: an operator on the host counts without its inner operators."""
     is_whole = kind != "operator" or any(key.kernel for key in group)
     return [pair for key, pair in group.items() if is_whole or key.operator == (key.call or key.operator)]
 
@@ -340,7 +308,6 @@ def _estimate_sure(
 
 
 def _sum_by_call(group: Mapping[CostKey, Pair]) -> dict[str, Pair]:
-    """Sum the rows of a reason by the called operator or kernel."""
     pairs: dict[str, Pair] = {}
     for key, pair in group.items():
         name = (
@@ -367,7 +334,7 @@ def _largest_changes(calls: Mapping[str, Pair], steps_a: int, steps_b: int) -> l
 
 
 def by_collective(aligned: Aligned) -> list[Contribution]:
-    """Return the difference by collective operation: the sum of durations on one rank, which other work may hide."""
+    """Return the difference by collective operation: durations on one rank, which other work may hide."""
     a, b = aligned.a, aligned.b
     names = dict.fromkeys(collective.operation for side in (a, b) for collective in side.collectives)
     rows = {CostKey("", operator=name): Pair(_collective_cost(a, name), _collective_cost(b, name)) for name in names}

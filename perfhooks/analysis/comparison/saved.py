@@ -24,19 +24,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME: Final = "costs.json"
-"""Name of the file of a window, without the rank prefix."""
 
 _ROW_LENGTH: Final = len(CostKey._fields) + len(KeyCost._fields)
 
 
 _MOST_ROWS: Final = 2 * MOST_ROWS
-"""Maximum rows in a file: the separate rows, and the merged rows of small costs."""
 _Rows = Annotated[list[list[Amount]], msgspec.Meta(max_length=_MOST_ROWS)]
 
 
 class _CostsFile(StoredCosts, kw_only=True):
-    """The layout of the file."""
-
     format: int
     texts: list[Text]
     host: _Rows
@@ -45,12 +41,7 @@ class _CostsFile(StoredCosts, kw_only=True):
 
 
 def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
-    """Encode costs as a file.
-
-    Args:
-        costs: Costs to encode.
-        most: Number of separate rows to keep, for the host and for devices each.
-    """
+    """Encode at most ``most`` separate rows for the host and for devices each."""
     texts: dict[str, int] = {}
 
     def number(text: str) -> int:
@@ -73,20 +64,11 @@ def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
 
 
 def is_old(content: bytes) -> bool:
-    """Return whether an older perfhooks wrote the file, so that data is missing."""
+    """Return whether an older perfhooks wrote the file."""
     return content.startswith((b'{"format":1,', b'{"format":2,'))
 
 
 def decode(content: bytes, source: Path) -> Costs:
-    """Decode a file of `encode`.
-
-    Args:
-        content: Content of the file.
-        source: Path of the file, for messages.
-
-    Raises:
-        PerfhooksError: The content is invalid, or from a newer perfhooks.
-    """
     try:
         file = msgspec.json.decode(content, type=_CostsFile)
         if 0 < file.format < FORMAT:

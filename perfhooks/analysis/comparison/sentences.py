@@ -1,5 +1,3 @@
-"""The sentences of a comparison."""
-
 from __future__ import annotations
 
 import math
@@ -38,19 +36,11 @@ _CLASSES: Final = {
     "compute": "computation",
 }
 _EQUAL_CALLS: Final = 0.1
-"""Relative difference up to which counts of calls are equal. With a larger one, "slower" calls may be Python code
-between them."""
 _MAIN_CAUSE: Final = 0.6
-"""Minimum fraction of a difference that is attributed to the number of calls alone, or to their duration alone."""
 
 
 def verdict(result: Verdict | None, samples: tuple[int, int] | None = None) -> str:
-    """Return the verdict on the unprofiled steps as one sentence.
-
-    Args:
-        result: The verdict, per sample if ``samples`` are given, else per step.
-        samples: Samples per step of each side, if they differ.
-    """
+    """Return the verdict as one sentence, per sample if samples per step are passed."""
     if result is None:
         return "Undecided: too few unprofiled steps on both sides."
     if samples:
@@ -84,17 +74,11 @@ def _format_rate(samples: float) -> str:
 
 
 _LARGE: Final = 100
-"""Samples per second written without decimals. Also the largest ratio that a measurement can show."""
+"""Samples per second without decimals; also the largest measurable ratio."""
 
 
 def stalled(result: Verdict, a: Stalls, b: Stalls) -> str:
-    """Return a sentence about long steps if they change the mean but not the typical step: frequency and cause.
-
-    Args:
-        result: The verdict.
-        a: Long steps of A.
-        b: Long steps of B.
-    """
+    """Return a sentence about long steps if they change the mean but not the typical step."""
     edge = math.log1p(result.tolerance)
     is_typical_same = abs(math.log(result.typical.ratio)) <= max(edge, abs(math.log(result.mean.ratio)) / 2)
     if result.by != "mean" or result.outcome not in ("slower", "faster") or not is_typical_same:
@@ -108,7 +92,6 @@ def stalled(result: Verdict, a: Stalls, b: Stalls) -> str:
 
 
 _MIN_STALL_RATIO: Final = 1.5
-"""Minimum ratio of the time in long steps on both sides before they count as the cause."""
 
 
 def format_frequency(share: float) -> str:
@@ -193,7 +176,6 @@ def fact(difference: Difference) -> str:
 
 
 def windows_alone(a: Side, b: Side) -> str:
-    """Return the sentence for two sides without unprofiled steps."""
     change = f"{words.ms(a.step_ms)} -> {words.ms(b.step_ms)} in the profiled steps"
     ratio = f", {percent(b.step_ms / a.step_ms)}" if a.step_ms else ""
     counts = f"{a.costs.steps} and {words.count(b.costs.steps, 'step')}"
@@ -232,12 +214,7 @@ _IN_TURNS: Final = "`perfhooks compare --run` may need fewer"
 
 
 def contribution(row: Contribution, amount: Callable[[float], str] | None = None) -> str:
-    """Return one reason as a sentence: the difference, its object, and whether calls are more or slower.
-
-    Args:
-        row: The reason.
-        amount: Formats its numbers; None formats them as nanoseconds.
-    """
+    """Return one reason as a sentence."""
     write = amount or nanoseconds
     return f"{_describe_change(row, write)}{_describe_sureness(row, write)}."
 
@@ -265,12 +242,10 @@ def _format_signed(value: float, write: Callable[[float], str]) -> str:
 
 
 def nanoseconds(value: float) -> str:
-    """Return nanoseconds as text in milliseconds or microseconds."""
     return words.ms(value / 1e6)
 
 
 def subject(row: Contribution) -> str:
-    """Return the subject of the sentence about a contribution."""
     if row.kind == "part":
         return _PARTS.get(row.name, row.name)
     if row.kind == "idle":
@@ -323,11 +298,10 @@ def percent(ratio: float) -> str:
 
 
 _MAX_DECIMAL: Final = 9.95
-"""Percentage from which no decimals are shown."""
 
 
 def format_change(ratio: float) -> str:
-    """Return a ratio as a change in percent, or as ``3.3 times that`` if it is outside 0.5 to 2."""
+    """Return a ratio as a change in percent, or as ``3.3 times that`` outside 0.5 to 2."""
     return percent(ratio) if 1 / _MAX_PERCENT_RATIO < ratio < _MAX_PERCENT_RATIO else f"{ratio:.2g} times that"
 
 

@@ -1,5 +1,3 @@
-"""One side of a comparison: the data of runs, a trace or a baseline."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,34 +35,26 @@ _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class BaselineFile(msgspec.Struct, kw_only=True):
-    """Data of one side that a baseline stores unchanged."""
-
     label: Text
     stage: Text
     facts: dict[Text, Text] = msgspec.field(default_factory=dict)
-    """Facts that may explain a difference: versions, device, schedule and so on."""
     levels: list[Level] = msgspec.field(default_factory=list)
     """Step times of the unprofiled steps of each run."""
     windows: Amount = 0
     findings: dict[Text, Text] = msgspec.field(default_factory=dict)
-    """Titles by rule, from the last window. Findings about stragglers also have the rank and the part in the key."""
+    """Titles by rule; findings about stragglers also have rank and part in the key."""
     ranks: dict[_Rank, _Milliseconds] = msgspec.field(default_factory=dict)
     """Median step time of each rank in ms, unprofiled if available."""
 
 
 class Side(BaselineFile, kw_only=True):
-    """Data of one side."""
-
     costs: Costs = msgspec.field(default_factory=Costs)
-    """Costs of all windows of the lowest rank that stored them."""
     flames: dict[str, Any] = msgspec.field(default_factory=dict)
     """Flame graphs of the last window, in the format of the report."""
     runs: list[TimedRun] = msgspec.field(default_factory=list)
-    """Steps of the runs; empty for baselines."""
     flame_steps: int = 1
-    """Number of steps in the flame graphs."""
     earlier: list[list[Level]] = msgspec.field(default_factory=list)
-    """Step times of other runs of the same programs in the same folders; one list per program."""
+    """Step times of other runs of the same programs, one list per program."""
     notes: list[str] = msgspec.field(default_factory=list)
 
     @property
@@ -74,33 +64,20 @@ class Side(BaselineFile, kw_only=True):
 
 
 class RunOrTrace:
-    """A run folder or a trace to compare.
-
-    Args:
-        path: The run folder or the trace file.
-
-    Raises:
-        PerfhooksError: It is neither, or from a newer perfhooks.
-    """
+    """A run folder or a trace file to compare."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.run = None if path.is_file() else FinishedRun(path)
-        """The run; None for a trace."""
         if self.run is not None and not self.run.stages:
             raise PerfhooksError(f"{path} has nothing to compare: it contains no timed step and no finished window")
 
     @property
     def stages(self) -> list[str] | None:
-        """Stages of the run; None for a trace, which has no stages."""
+        """None for a trace."""
         return None if self.run is None else self.run.stages
 
     def side(self, stage: str) -> Side:
-        """Return the data of a stage.
-
-        Raises:
-            TraceError: A required trace cannot be read.
-        """
         return self._read_trace(stage) if self.run is None else self._read_run(self.run, stage)
 
     def _read_trace(self, stage: str) -> Side:
@@ -148,7 +125,6 @@ def _add_steps(side: Side, run: FinishedRun, stage: str) -> None:
 
 
 def timed_run(run: FinishedRun, stage: str) -> TimedRun:
-    """Return the unprofiled steps of a stage of a run, and their run-queue waits."""
     return TimedRun(run.steps_of(stage).unrecorded(), _read_waits(run, stage))
 
 
@@ -170,8 +146,6 @@ class _Findings(msgspec.Struct):
 
 
 class _SummaryFile(msgspec.Struct):
-    """Fields of a window's summary that a comparison needs."""
-
     flames: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     findings: _Findings | msgspec.UnsetType = msgspec.UNSET
 
@@ -259,7 +233,6 @@ def sum_costs(parts: Sequence[Costs]) -> Costs:
 
 
 def merge_runs(sides: Sequence[Side]) -> Side:
-    """Merge several runs of the same training into one side."""
     first = sides[0]
     if len(sides) == 1:
         return first

@@ -1,7 +1,4 @@
-"""Read the sides of a comparison from run folders, traces and baselines, and choose the stage.
-
-Other runs of the same program in the same folders show how much its processes differ.
-"""
+"""Read the sides of a comparison from run folders, traces and baselines, and choose the stage."""
 
 from __future__ import annotations
 
@@ -27,18 +24,7 @@ _DEFAULT_STAGE = "train"
 
 
 def read(sides: Sequence[Sequence[Path]], stage: str | None = None) -> list[Side]:
-    """Read the sides of a comparison.
-
-    Args:
-        sides: Run folders, traces or baselines of each side.
-        stage: Stage to compare. None selects the training, or else the first stage that all sides have.
-
-    Returns:
-        The data of each side for that stage.
-
-    Raises:
-        PerfhooksError: A path is missing or not readable, or the sides share no stage.
-    """
+    """Read the sides for one stage: by default the training, or else the first stage that all sides have."""
     opened = [[_open(path) for path in side] for side in sides]
     stage_name = _choose_stage([source for side in opened for source in side], stage)
     result = [
@@ -72,7 +58,7 @@ def _choose_stage(sources: Iterable[Side | RunOrTrace], requested: str | None) -
 
 
 def _read_earlier(run: FinishedRun, stage: str, read_paths: set[Path]) -> list[Level]:
-    """Return the step times of other runs of a program in the same folder, and add these runs to ``read_paths``."""
+    """Return the step times of other runs of a program in the same folder."""
     paths: list[Path] = []
     with contextlib.suppress(OSError):  # a folder without read permission
         paths = [path.resolve() for path in runs_in(run.folder.resolve().parent)]
@@ -89,7 +75,6 @@ def _read_earlier(run: FinishedRun, stage: str, read_paths: set[Path]) -> list[L
 
 
 def _is_same_program(a: FinishedRun, b: FinishedRun) -> bool:
-    """Return whether two runs have the same commit, machine, arguments and settings."""
     facts_of = [facts(run.manifest, Capture(), Costs()) for run in (a, b)]
     differing = differences(*facts_of)
     return all(REVISION in fact for fact in facts_of) and all(is_late(fact) and fact.name != HOST for fact in differing)

@@ -1,5 +1,3 @@
-"""Unprofiled steps of runs: matching of steps that read the same data, and detection of long steps."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -16,30 +14,20 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Counted, Ints, Waits
 
 _MIN_CORRELATION: Final = 0.5
-"""Minimum correlation of step-to-step changes from which runs read the same data. Runs with other data have 0, within
-0.15 for `_MIN_COMMON` steps. The step times themselves would correlate if both drift."""
+"""Minimum correlation of step-to-step changes; different data have at most 0.15."""
 _MIN_COMMON: Final = 50
 
 
 class TimedRun(NamedTuple):
-    """The unprofiled steps of one run."""
-
     steps: Counted
     waits: Waits | None
-    """Run-queue waits of its steps; None if not measured."""
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are enough steps for statistics."""
         return len(self.steps.wall_ms) >= LEAST_STEPS
 
     def level(self, chosen: Ints | None = None, usual: Values | None = None) -> Level:
-        """Return the step times as a level.
-
-        Args:
-            chosen: Indices of the counted steps; None for all.
-            usual: See `perfhooks.core.statistics.level`.
-        """
+        """Return the times of the chosen steps (indices) as a level."""
         index = np.arange(len(self.steps.numbers)) if chosen is None else chosen
         times = self.steps.all_ms[index], self.steps.is_far[index], usual
         if self.waits is None:
@@ -85,14 +73,10 @@ def _widen(run_level: Level, times: float) -> Level:
 _MIN_LONG_RATIO: Final = 1.5
 """Factor of the median above which a step is long. Noise of 10% reaches it once in a million steps."""
 _MAIN_FRACTION: Final = 0.5
-"""Minimum fraction of the additional time that is attributed to waiting for data."""
 
 
 class Stalls(NamedTuple):
-    """The long steps of one side."""
-
     share: float
-    """Fraction of all steps, from 0 to 1."""
     times: float
     """Mean length relative to the typical step; 0 without long steps."""
     is_data: bool
@@ -100,11 +84,7 @@ class Stalls(NamedTuple):
 
 
 def stalls(runs: Sequence[TimedRun]) -> Stalls:
-    """Return the long steps of some runs of a training.
-
-    Args:
-        runs: At least one run.
-    """
+    """Return the long steps of at least one run of a training."""
     relative = np.concatenate([run.steps.all_ms / np.median(run.steps.all_ms) for run in runs])
     waits = np.concatenate([_excess_waits(run) for run in runs])
     long = relative > _MIN_LONG_RATIO
@@ -116,7 +96,6 @@ def stalls(runs: Sequence[TimedRun]) -> Stalls:
 
 
 def _excess_waits(run: TimedRun) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the additional wait for data in each step, relative to the typical step."""
     data = run.steps.all_data_ms
     usual = np.nanmedian(data) if np.isfinite(data).any() else 0.0
     waits: np.ndarray[tuple[int], np.dtype[np.float64]] = (data - usual) / np.median(run.steps.all_ms)

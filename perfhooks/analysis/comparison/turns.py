@@ -3,8 +3,7 @@
     pair 1   A B A B A B ...     each letter is a block of consecutive steps; both processes of a pair live together
     pair 2   B A B A B A ...     another pair of processes
 
-Noise hits neighbouring blocks equally, so the blocks of a pair are compared as ratios. The deviation between processes
-remains. Only more pairs measure it.
+Noise hits neighbouring blocks equally, so their ratios are compared.
 """
 
 from __future__ import annotations
@@ -30,21 +29,14 @@ if TYPE_CHECKING:
 
 FEWEST_PAIRS: Final = 3
 MOST_PAIRS: Final = 8
-"""Maximum number of process pairs. The verdict is updated after each pair from `FEWEST_PAIRS` on."""
 _ERROR_SPLIT: Final = (0.01, 0.04, 0.4, 0.15, 0.15, 0.25)
-"""Split of the 1% error budget over the numbers of pairs, from three on. Three pairs agree by chance most often, and
-most users wait for five. ``python benchmarks/noises.py --turns`` measures the sum."""
+"""Split of the 1% error budget over the numbers of pairs, see ``benchmarks/noises.py --turns``."""
 LEAST_BLOCKS: Final = 5
-"""Minimum blocks per side of a counted pair. Fewer do not show how blocks differ."""
 _MIN_BLOCKS: Final = 2
-"""Minimum blocks for a variance."""
 COMPUTING: Final = 0.9
-"""Minimum fraction of its time in which a thread runs or is runnable, so that CPU time measures its steps. It does not
-measure waits for data or a device."""
+"""Minimum runnable fraction of a thread's time, so that CPU time measures its steps."""
 _MAX_MISSING_FACTOR: Final = 4.0
-"""Factor of missing steps above which a process is too short: twice its error."""
 _TRIMMED: Final = 0.2
-"""Fraction of the blocks trimmed at each end."""
 
 
 class Block(NamedTuple):
@@ -62,16 +54,14 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessPair:
-    """The blocks of two processes in order."""
-
     a: Sequence[Block]
     b: Sequence[Block]
     is_together: bool = True
-    """Whether both processes lived at the same time, so that blocks with equal index are neighbours."""
+    """Whether both processes lived at the same time: blocks with equal index are neighbours."""
 
     @cached_property
     def counted(self) -> tuple[Sequence[Block], Sequence[Block]]:
-        """Counted blocks of each: without the first ones, and only neighbours if both lived together."""
+        """Blocks of each without the first ones; only neighbours if both lived together."""
         first = _first_index(self.a), _first_index(self.b)
         if not self.is_together:
             return self.a[first[0] :], self.b[first[1] :]
@@ -80,42 +70,31 @@ class ProcessPair:
 
     @property
     def counts(self) -> bool:
-        """Whether there are enough blocks."""
         return min(map(len, self.counted)) >= LEAST_BLOCKS
 
 
 class Judgement(NamedTuple):
-    """The result after some pairs."""
-
     verdict: Verdict
-    """The verdict; undecided with fewer than `FEWEST_PAIRS` pairs."""
     other: Ratio
-    """Ratio of the typical steps by the other clock."""
     blocks: int
-    """Number of counted blocks of both sides."""
     far: tuple[int, int]
-    """Outlier blocks of each side, longer than three medians: evaluations, checkpoints, pauses."""
+    """Blocks of each side longer than three medians."""
     missing_steps: float = 1.0
-    """Factor by which each process needs more steps so that `MOST_PAIRS` pairs decide."""
+    """See `verdict.missing_steps`."""
 
     @property
     def is_short(self) -> bool:
-        """Whether processes have far too few steps. One pair measures their error within a factor of two."""
+        """Whether processes have far too few steps."""
         return self.missing_steps > _MAX_MISSING_FACTOR
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether more pairs cannot decide, because of too few steps or too different processes."""
+        """Whether more pairs cannot decide."""
         return self.is_short or (self.verdict.runs_a > FEWEST_PAIRS and self.verdict.more_runs is None)
 
 
 def judge(pairs: Sequence[ProcessPair], *, tolerance: float) -> Judgement:
-    """Compare the typical step and the mean step of both sides, see `verdict.of_pairs`.
-
-    Args:
-        pairs: At least one pair, all with `ProcessPair.counts`.
-        tolerance: Relative difference that does not count.
-    """
+    """Compare the typical and the mean step of at least one pair, see `verdict.of_pairs`."""
     clock = _choose_clock(pairs)
     by_other_clock = _judge(pairs, "wall" if clock == "processor" else "processor", tolerance)
     return _judge(pairs, clock, tolerance)._replace(other=by_other_clock.verdict.typical)
@@ -164,13 +143,11 @@ def share(pairs: int) -> float:
 
 
 class _Side(NamedTuple):
-    """The blocks of one process as arrays."""
+    """The blocks of one process as arrays, times in ms."""
 
     steps: Values
     times: Values
-    """Time of each block in ms."""
     step: Values
-    """Mean step time of each block in ms."""
     is_near: Flags
 
     @classmethod
@@ -181,8 +158,6 @@ class _Side(NamedTuple):
 
 
 class _MeasuredPair(NamedTuple):
-    """Two processes, measured by one clock."""
-
     sides: tuple[_Side, _Side]
     is_together: bool
 
@@ -193,7 +168,7 @@ class _MeasuredPair(NamedTuple):
 
     @property
     def selected(self) -> tuple[Flags, Flags]:
-        """Blocks that are no outliers and no neighbours of outliers; all blocks if too few remain."""
+        """Blocks without outliers and their neighbours; all blocks if too few remain."""
         a, b = (side.is_near for side in self.sides)
         if not self.is_together:
             return a, b
@@ -202,7 +177,7 @@ class _MeasuredPair(NamedTuple):
 
     @property
     def typical(self) -> StepPair:
-        """Typical steps of both. For processes that lived together, the ratio is that of neighbouring blocks."""
+        """Typical steps, by the ratio of neighbouring blocks if the processes lived together."""
         a, b = (np.log(side.step[is_kept]) for side, is_kept in zip(self.sides, self.selected, strict=True))
         compared = [b - a] if self.is_together else [a, b]
         typical_a = _trimmed_mean(a)
@@ -210,7 +185,6 @@ class _MeasuredPair(NamedTuple):
         return StepPair(math.exp(typical_a), math.exp(typical_b), [_trimmed_variance(values) for values in compared])
 
     def mean(self, *, is_far_counted: bool) -> StepPair:
-        """Return the mean steps of both."""
         means, residuals = [], []
         for side, is_kept in zip(self.sides, self.selected, strict=True):
             steps, times = (column[is_kept | is_far_counted] for column in (side.steps, side.times))
@@ -221,11 +195,7 @@ class _MeasuredPair(NamedTuple):
 
 
 def _outlier_rate(sides: Sequence[_Side]) -> float:
-    """Return the fraction of steps that make their block an outlier, if such steps occur at random.
-
-    One evaluation in a block of 100 steps makes the block an outlier. The rate of steps therefore follows from the
-    fraction of blocks without one.
-    """
+    """Return the fraction of steps that make their block an outlier, if such steps occur at random."""
     blocks = sum(len(side.steps) for side in sides)
     return -math.log1p(-_count_outliers(sides) / blocks) * blocks / float(sum(side.steps.sum() for side in sides))
 
@@ -235,7 +205,7 @@ def _count_outliers(sides: Sequence[_Side]) -> int:
 
 
 def _first_index(blocks: Sequence[Block]) -> int:
-    """Return the index of the first counted block: first steps include one-time work, see `perfhooks.run.steps`."""
+    """Return the first counted block, after one-time work."""
     before = np.cumsum([0, *(block.steps for block in blocks)])
     first = min(max(int(before[-1]) // OF_FIRST, FEWEST_FIRST), MOST_FIRST)
     return min(int(np.searchsorted(before, first)), len(blocks))
@@ -264,20 +234,18 @@ def _mean_variance(values: Values, freedom: int) -> Variance:
 
 
 def _choose_clock(pairs: Sequence[ProcessPair]) -> Clock:
-    """Return the wall clock, or CPU time under CPU contention if that measures the steps."""
+    """Return CPU time under CPU contention if that measures the steps."""
     sides = [[pair.counted[index] for pair in pairs] for index in range(2)]
     is_busy = max(_wait_ratio(side) or 0.0 for side in sides) >= BUSY
     return "processor" if is_busy and min(map(_runnable_ratio, sides)) >= COMPUTING else "wall"
 
 
 def _wait_ratio(side: Sequence[Sequence[Block]]) -> float | None:
-    """Return the run-queue wait as a fraction of the time; None if it is unknown for any block."""
     blocks = [block for process in side for block in process]
     waits = [block.waited_ns for block in blocks if block.waited_ns is not None]
     return sum(waits) / sum(block.wall_ns for block in blocks) if len(waits) == len(blocks) else None
 
 
 def _runnable_ratio(side: Sequence[Sequence[Block]]) -> float:
-    """Return the fraction of the time in which the step threads ran or were runnable."""
     blocks = [block for process in side for block in process]
     return sum(block.busy_ns + (block.waited_ns or 0) for block in blocks) / sum(block.wall_ns for block in blocks)

@@ -1,7 +1,7 @@
-"""Decide whether two trainings differ: confidence intervals of the ratio of their step times.
+"""Decide whether two trainings differ, by confidence intervals of the ratio of their step times.
 
-The verdict covers the mean step (throughput) and the typical step. Processes of the same program differ by more than
-the spread of their steps explains. A single run per side therefore has a wide interval.
+Processes of the same program differ by more than the spread of their steps explains, so one run per side has a wide
+interval.
 """
 
 from __future__ import annotations
@@ -25,38 +25,28 @@ if TYPE_CHECKING:
     from perfhooks.core.statistics import Level, Values
 
 TOLERANCE: Final = 0.02
-"""Default tolerance: a ratio within 2% of 1 is no difference, because unchanged code moves by as much."""
+"""Relative difference that is ignored by default: step times of unchanged code vary by as much."""
 PROCESS_SD: Final = 0.01
-"""Assumed relative standard deviation between processes of the same program on a quiet machine. Causes are memory
-layout and clocks. Runs that differ by more outweigh it."""
+"""Assumed relative standard deviation between equal processes on a quiet machine."""
 PROCESS_FREEDOM: Final = 4
-"""Degrees of freedom of `PROCESS_SD`: it weighs as much as three runs per side."""
 BUSY_SD: Final = 0.1
-"""Increase of `PROCESS_SD` per unit of run-queue wait relative to running time. A waiting thread also loses its caches,
-and other threads spin until it runs. Measured on 45 equal runs of three programs that waited 29 to 60% of the time.
-Their means without waits differed by 11, 12 and 16%, their wall-clock means by 14, 21 and 25%."""
+"""Increase of `PROCESS_SD` per unit of run-queue wait relative to running time. The means of 45 equal runs that waited
+29 to 60% of their time differed by 11 to 16%, without the waits."""
 OTHERS_SD: Final = 0.2
-"""Increase of `PROCESS_SD` at full CPU load by other programs: they share caches and memory bandwidth, not our core. On
-two CPUs, a program that copies memory made a small training 1.9 times slower. A program that counts in Python did not
-slow it down."""
+"""Increase of `PROCESS_SD` at full CPU load by other programs. On two CPUs, a program that copies memory made a small
+training 1.9 times slower."""
 SAME_MARGIN: Final = 2.5
-"""Two sides are the same if the interval lies within this multiple of the tolerance. For equal pairs with two runs per
-side that differ by 1%, ``benchmarks/noises.py`` classifies 91% as the same. A margin of 1.5 classifies 60%."""
+"""Two sides are the same if the interval lies within this multiple of the tolerance (``benchmarks/noises.py``)."""
 EDGE_CONFIDENCE: Final = 0.9
-"""Confidence that a change exceeds the tolerance, or that two sides are the same. At most 5% of these answers are
-wrong."""
+"""Confidence that a change exceeds the tolerance, or that two sides are the same."""
 OFTEN: Final = 0.02
-"""Outlier rate from which outliers count as throughput. An event in more than one of 50 steps is no evaluation or
-checkpoint."""
+"""Outlier rate from which outliers count as throughput: evaluations and checkpoints are rarer."""
 MOST_RUNS: Final = 99
-"""Maximum number of additional runs per side that is suggested."""
 _MOST_STEPS: Final = 1000
-"""Maximum factor of additional steps that is suggested."""
 _POWER: Final = 0.84
 """Standard deviations for a power of 80%."""
 _LARGEST_LOG: Final = 50.0
-"""Bound of an interval of logarithms, as in `perfhooks.core.statistics.Estimate`. Two pairs can leave the ratio
-unbounded."""
+"""Bound of an interval of logarithms, because two pairs can leave the ratio unbounded."""
 _TAIL: Final = (1 - CONFIDENCE) / 4
 """Tail probability at each end, for two questions with two directions each."""
 _EDGE_TAIL: Final = (1 - EDGE_CONFIDENCE) / 2
@@ -67,116 +57,90 @@ Clock = Literal["wall", "processor"]
 
 
 class Ratio(NamedTuple):
-    """The step time of B divided by that of A, with an interval."""
-
     outcome: Outcome
     ratio: float
     """A value above 1 means that B is slower."""
     low: float
     high: float
-    """Upper end of the 99% interval. The interval has the confidence `EDGE_CONFIDENCE` if the outcome is ``same``."""
+    """Upper end of the 99% interval; of the interval with `EDGE_CONFIDENCE` if the outcome is ``same``."""
     a: float
     b: float
-    """Times of A and B, in the unit of the input."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The result of comparing the step times of B with those of A."""
-
     outcome: Outcome
     by: Question
-    """The question that decides. It is ``mean`` if neither question shows a difference."""
     typical: Ratio
     mean: Ratio
     tolerance: float
     process_sd: float
-    """Relative standard deviation between processes, estimated from `PROCESS_SD` and the runs."""
     process_freedom: int
-    """Degrees of freedom of the runs for this estimate; 0 if it is fully assumed."""
     runs_a: int
     runs_b: int
     runs_earlier: int = 0
-    """Earlier runs of the same programs that contribute to `process_sd`."""
     steps_a: int = 0
     steps_b: int = 0
-    """Compared steps without outliers; 0 for pairs of processes."""
+    """Steps without outliers; 0 for pairs of processes."""
     far_a: float = 0.0
     far_b: float = 0.0
     """Fraction of outlier steps."""
     is_far_counted: bool = False
-    """Whether the mean includes outliers, because they are more frequent than evaluations."""
+    """Whether the mean includes outliers."""
     is_paired: bool = False
     """Whether steps with equal numbers are compared, because both sides read the same data."""
     clock: Clock = "wall"
-    """CPU time if the run-queue wait is high, so that this wait is subtracted."""
+    """CPU time if run-queue waits are high."""
     waited_a: float | None = None
     waited_b: float | None = None
-    """Highest run-queue wait of a run, as a fraction of its time; None if unknown for any run."""
+    """Highest run-queue wait of a run as a fraction of its time."""
     others_a: float | None = None
-    """Highest CPU use by other programs during a run of A, as a fraction of all CPUs; None if unknown for any run."""
     others_b: float | None = None
-    """Highest CPU use by other programs during a run of B."""
+    """Highest CPU use by other programs during a run, as a fraction of all CPUs."""
     is_withheld: bool = False
-    """Whether no decision is possible because of CPU contention without measured waits on both sides."""
+    """Whether CPU contention without measured waits prevents a decision."""
     more_steps: int | None = None
-    """Additional steps per run that would decide an undecided verdict."""
     more_runs: int | None = None
-    """Additional runs per side that would decide; None if `MOST_RUNS` are not enough."""
+    """None if `MOST_RUNS` are not enough."""
 
     @property
     def decisive(self) -> Ratio:
-        """The ratio of the deciding question."""
         return self.mean if self.by == "mean" else self.typical
 
     @property
     def is_in_turns(self) -> bool:
-        """Whether pairs of processes were compared in interleaved blocks, without single steps."""
+        """Whether interleaved blocks of process pairs were compared."""
         return self.is_paired and not self.steps_a
 
     @property
     def is_busy(self) -> bool:
-        """Whether run-queue waits make the wall clock unreliable."""
         return self.clock == "processor" or self.is_withheld
 
     @property
     def is_beside_others(self) -> bool:
-        """Whether the CPU load of other programs increases the difference between equal runs."""
         return max(self.others_a or 0.0, self.others_b or 0.0) >= BUSY
 
     @property
     def ratio(self) -> float:
-        """The time of B divided by that of A; above 1 is slower."""
         return self.decisive.ratio
 
     @property
     def low(self) -> float:
-        """Lower end of the interval of `ratio`."""
         return self.decisive.low
 
     @property
     def high(self) -> float:
-        """Upper end of the interval of `ratio`."""
         return self.decisive.high
 
 
 def verdict(
     a: Sequence[Level], b: Sequence[Level], *, earlier: Sequence[Sequence[Level]] = (), tolerance: float = TOLERANCE
 ) -> Verdict:
-    """Compare the step times of two trainings.
+    """Compare the step times of the runs of two trainings.
 
-    The ratio is that of the runs' geometric means. Its error has two parts. The first is the error of each run's level
-    (see `perfhooks.core.statistics.level`). The second is the deviation between processes. It combines `PROCESS_SD`
-    with the deviation between runs of one side that their steps do not explain. Both parts are estimates, so the
-    interval uses Student's distribution.
-
-    Earlier runs can only lower the deviation between processes. A higher deviation may come from a changed program.
-
-    Args:
-        a: Levels of the runs of one side, at least one.
-        b: Levels of the runs of the other side.
-        earlier: Levels of earlier runs, one list per program. Only their deviation is used.
-        tolerance: Relative difference that does not count.
+    The error of the ratio combines the error of each run's level and the deviation between processes. Both are
+    estimates, so the interval uses Student's distribution. Earlier runs can only lower the deviation, because a higher
+    one may come from a changed program.
 
     Returns:
         ``slower`` if, for the mean or the typical step, the 99% interval lies above 1 and the 90% interval above 1 +
@@ -184,9 +148,8 @@ def verdict(
         interval lies within `SAME_MARGIN` times the tolerance, and the typical step does not differ. Otherwise
         ``undecided``.
 
-        With one or two runs per side, the deviation between processes is barely measured. Single runs are therefore
-        never the same. The second interval is then wider: 99% for single runs, 98% for two. At most one in 100
-        comparisons of equal trainings reports a difference.
+        The second interval is 99% for single runs and 98% for two, which hardly measure the deviation. Single runs are
+        never the same.
     """
     runs = [*a, *b]
     is_far_counted = max(_outlier_rate(a), _outlier_rate(b)) >= OFTEN
@@ -266,20 +229,15 @@ def _outlier_rate(side: Sequence[Level]) -> float:
 
 
 class Variance(NamedTuple):
-    """A variance and its degrees of freedom."""
-
     variance: float
     freedom: float
 
 
 class StepPair(NamedTuple):
-    """Step times of two processes that ran at the same time."""
-
     a: float
     b: float
     errors: Sequence[Variance] = ()
-    """Variance components of the logarithm of their ratio, estimated from the steps. All pairs have equally many
-    components."""
+    """Variance components of the logarithm of their ratio, estimated from the steps."""
 
 
 def of_pairs(
@@ -289,17 +247,10 @@ def of_pairs(
     tolerance: float = TOLERANCE,
     share: Callable[[int], float] = lambda _: 1.0,
 ) -> Verdict:
-    """Compare two trainings that ran at the same time in pairs of processes, so that noise hits both equally.
+    """Compare two trainings that ran at the same time in pairs of processes.
 
-    Args:
-        typical: Typical step times of A and B in each pair, above 0.
-        mean: Mean step times of A and B in each pair.
-        tolerance: Relative difference that does not count.
-        share: Returns the fraction of the 1% error budget for a number of pairs, because the test is repeated as pairs
-            are added.
-
-    Returns:
-        A verdict as from `verdict`. ``runs_a`` and ``runs_b`` are the number of pairs.
+    ``share`` returns the fraction of the 1% error budget for a number of pairs, because the test is repeated as pairs
+    are added.
     """
     pairs = len(mean)
     differences = _Difference.of_pairs(typical), _Difference.of_pairs(mean)
@@ -309,11 +260,7 @@ def of_pairs(
 def missing_steps(
     pairs: Sequence[StepPair], most: int, *, tolerance: float, share: Callable[[int], float] = lambda _: 1.0
 ) -> float:
-    """Return the factor by which each process needs more steps so that ``most`` pairs like these decide.
-
-    Returns:
-        1 if these steps are enough, inf if no factor up to 1,000 is.
-    """
+    """Return how much longer each process must run so that ``most`` pairs like these decide; inf above 1,000 times."""
     difference = _Difference.of_pairs(pairs)
     more = most - len(pairs)
     if difference.with_more_runs(more).is_decided(tolerance, share(most)):
@@ -329,28 +276,17 @@ def missing_steps(
 
 
 def smallest_detectable(side: Sequence[Level], *, tolerance: float = TOLERANCE) -> float:
-    """Return the smallest ratio that a comparison with equally many similar runs usually detects."""
+    """Return the smallest ratio that a comparison of this many similar runs usually detects."""
     runs = [run.mean for run in side]
     difference = _Difference.of(runs, runs, _assume_sd(side))
     return math.exp(difference.detectable(math.log1p(tolerance)))
 
 
 def compare_paired(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Ratio:
-    """Compare alternating measurements of A and B from one process.
-
-    Noise hits neighbouring measurements equally. The ratios of the pairs are therefore compared, and no deviation
-    between processes is assumed.
-
-    Args:
-        a: Times above 0 in the order of measurement, at least `LEAST_STEPS`.
-        b: As many times, each measured next to the one of A.
-        tolerance: Relative difference that does not count.
-
-    Returns:
-        The median ratio of the pairs, with a 99% interval.
+    """Return the median ratio of alternating measurements of A and B in one process, with a 99% interval.
 
     Raises:
-        OptionError: There are too few times, unequally many, or times of 0 or below.
+        OptionError: There are fewer than `LEAST_STEPS` times, unequally many, or times of 0 or below.
     """
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if len(first) != len(second) or not (first > 0).all():
@@ -377,22 +313,19 @@ def _classify(low: float, high: float, edge: float) -> Outcome:
 
 @dataclass(frozen=True)
 class _Difference:
-    """The difference between the logarithms of two times, and its uncertainty."""
+    """The difference between the logarithms of two times, with its uncertainty."""
 
     logs: tuple[float, float]
     squares: float
-    """Sum of squares between processes of a side, beyond what their steps explain."""
+    """Sum of squares between the processes of a side, beyond the error of their steps."""
     measured: int
-    """Degrees of freedom of `squares`."""
     counts: tuple[int, ...]
-    """Number of runs of each side, or number of pairs twice."""
+    """Runs of each side; for pairs, their number twice."""
     below: tuple[Variance, ...] = ()
-    """Downward variance components from the steps: one per run, or several per pair."""
+    """Downward variance components: one per run, or several per pair."""
     above: tuple[Variance, ...] = ()
     assumed: float = PROCESS_SD
-    """Assumed relative standard deviation between processes."""
     earlier: int = 0
-    """Number of earlier runs in `squares`."""
     more_freedom: int = 2
     """Degrees of freedom that one more run per side adds."""
 
@@ -450,8 +383,8 @@ class _Difference:
     def process(self) -> Variance:
         """Variance between processes: the assumption combined with the runs.
 
-        The assumption loses degrees of freedom as the runs exceed it. With constant freedom, 2% of equal pairs whose
-        processes differ by 2.5% were classified as different.
+        The assumption loses degrees of freedom as the runs exceed it. Otherwise 2% of equal pairs whose processes
+        differ by 2.5% were classified as different.
         """
         joined = PROCESS_FREEDOM * self.assumed**2 + self.squares
         if self.squares > self.measured * self.assumed**2:
@@ -470,9 +403,8 @@ class _Difference:
     def _reach(self, tail: float, by_steps: Sequence[Variance], beyond: float = 0.0) -> float:
         """Return half the width of an interval.
 
-        The process part and the step part have separate quantiles and are added as squares. With one quantile by
-        Satterthwaite, many steps would compensate for processes that agree by chance. Equal pairs that differ by 5%
-        were then classified as different in 2% of cases instead of 1%.
+        The process part and the step part have separate quantiles. With a common one, 2% instead of 1% of equal pairs
+        that differ by 5% were classified as different.
         """
         weight = sum(1 / count for count in self.counts)
         process = self.process
@@ -482,13 +414,12 @@ class _Difference:
         )
 
     def detectable(self, tolerance: float) -> float:
-        """Return the logarithm of the smallest ratio that is usually detected."""
         is_different, is_beyond = (self._reach(tail, self.above, _POWER) for tail in (_TAIL, self._beyond_tail))
         return max(is_different, is_beyond + tolerance)
 
     @property
     def _beyond_tail(self) -> float:
-        """Tail of "beyond the tolerance": 0.25% without measured freedom, 5% from `PROCESS_FREEDOM` on."""
+        """Tail of the test beyond the tolerance: 0.25% without measured freedom, 5% from `PROCESS_FREEDOM` on."""
         return _TAIL * math.pow(_EDGE_TAIL / _TAIL, min(self.measured / PROCESS_FREEDOM, 1.0))
 
     def ratio(self, tolerance: float, share: float) -> Ratio:
@@ -505,7 +436,6 @@ class _Difference:
         return Ratio(outcome, *(math.exp(log) for log in (self.centre, low, high, *self.logs)))
 
     def is_decided(self, tolerance: float, share: float) -> bool:
-        """Return whether a comparison with this uncertainty is usually decided."""
         edge, margin = _log_edges(tolerance)
         distance = abs(self.centre)
         outer, beyond, inner = (
@@ -516,7 +446,6 @@ class _Difference:
         return is_same or (outer <= distance and beyond <= distance - edge)
 
     def with_more_runs(self, more: int) -> _Difference:
-        """Return the expected difference after more runs per side with the same deviation."""
         counts = tuple(count + more for count in self.counts)
         added_freedom = more * self.more_freedom
         # unmeasured processes usually differ by half of the assumption
@@ -533,13 +462,11 @@ class _Difference:
         )
 
     def with_more_steps(self, times: float) -> _Difference:
-        """Return the expected difference with runs that are longer by a factor."""
         shares = [1 / times] * len(self.below)
         return replace(self, below=_scale_components(self.below, shares), above=_scale_components(self.above, shares))
 
 
 def _sum_squares(sides: Sequence[Values]) -> float:
-    """Return the sum of squared deviations from the mean of each side."""
     return sum(float(((side - side.mean()) ** 2).sum()) for side in sides)
 
 
@@ -589,7 +516,6 @@ def _build_verdict(
 
 
 def _choose_question(mean: Outcome, typical: Outcome) -> Question:
-    """Return the question that differs, the mean before the typical step."""
     if mean in ("slower", "faster"):
         return "mean"
     if typical in ("slower", "faster"):
