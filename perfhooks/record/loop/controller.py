@@ -1,6 +1,6 @@
-"""The controller of a loop, which decides at each step which work is due, from start to stop.
+"""Decides at each step of a loop which work is due.
 
-It runs at the start of a step with due work, and computes the next such step::
+It computes the next step with due work::
 
     step     0   1   2   3   4   5   6   7
              ·   ·   ▒   █   █   ·   ·   ▒        · wait   ▒ warm-up   █ active
@@ -49,38 +49,28 @@ if TYPE_CHECKING:
     from perfhooks.run.folder import Run
 
 _POLL_STEPS: Final = 16
-"""Steps between two reads of the worker's messages, while windows wait for their files."""
+"""Steps between two reads of the worker's messages."""
 _FOR_SHORT_RUNS: Final = "wait=2 warmup=1 active=3 repeat=1"
 _CELL: Final = "ipykernel_"
-"""Part of the file names of cells in Jupyter."""
+"""File names of cells in Jupyter."""
 _MAX_FAILURES: Final = 3
-"""Consecutive failed turns before profiling ends. More log lines would hide the training's own output."""
+"""Consecutive failed turns before profiling ends."""
 
 
 class LoopState(Enum):
-    """The state of a profiler."""
-
     NEW = auto()
-    """Never started."""
     RUNNING = auto()
     PAUSED = auto()
-    """Between two loops. Windows may still follow."""
+    """Between two loops."""
     LEFT_OUT = auto()
     """Started on a rank that does not record."""
     ENDED = auto()
 
 
 class LoopController:
-    """Decides which work is due at which step. A `Profiler` has one, and it has `Windows`.
+    """Decides which work is due at which step. Without a schedule it records from start to stop.
 
-    Args:
-        options: All options, checked.
-        schedule: Steps to record; None records from start to stop.
-        on_trace_ready: Handlers for each window.
-        recording: Options of torch's recorder.
-
-    Raises:
-        OptionError: A handler is invalid.
+    Raises OptionError if a handler is invalid.
     """
 
     def __init__(
@@ -116,12 +106,11 @@ class LoopController:
         self.windows.end_in_step = self._end_in_step
         self.state = LoopState.NEW
         self._turn_at = 0
-        """Next step with more work than a mark in an open window."""
+        """Next step with more work than a mark."""
         self._failures = 0
-        """Number of consecutive failed turns."""
+        """Consecutive failed turns."""
 
     def start(self, step: int | None, out: str | os.PathLike[str] | None, run: str | None) -> None:
-        """Start the loop, see `Profiler.start`."""
         if self.state is LoopState.RUNNING:
             return
         if step is not None:
@@ -148,7 +137,7 @@ class LoopController:
             self._turn(self.pulse.step)
 
     def _end_other_loops(self) -> None:
-        """End the profilers that the program has left open, because torch records one at a time."""
+        """End profilers that the program has left open, because torch records one at a time."""
         for course in lifetime.find_left_open():
             if isinstance(course, LoopController) and course is not self and course.state is LoopState.RUNNING:
                 line = course.windows.start_line
@@ -156,13 +145,11 @@ class LoopController:
                 course.stop("left open when another profiler started")
 
     def _on_opened(self, run: Run | None) -> None:
-        """Set the run of the loop, and watch the loop if there is a run folder."""
         self.loop.run = run
         if run is not None and self.options["watch"]:
             watcher.attach(self.loop)
 
     def pause(self, cause: str | None) -> None:
-        """Pause the loop, see `Profiler.pause`."""
         window = self.windows.current
         if self.state is not LoopState.RUNNING:
             return
@@ -179,7 +166,6 @@ class LoopController:
         self.windows.handover.tasks.poll()
 
     def end(self) -> None:
-        """End a paused loop for good."""
         if (
             self.state is LoopState.PAUSED
             and not self.requests.is_until_stop
@@ -201,18 +187,16 @@ class LoopController:
 
     @property
     def in_window(self) -> bool:
-        """Whether a window is open, warm-up included."""
         return self.windows.current is not None
 
     def stop(self, cause: str | None = None) -> None:
-        """End the loop, see `Profiler.stop`, if the program has no reference to its profiler."""
+        """End the loop if the program has no reference to its profiler."""
         self.pause(cause)
         self.end()
         if self.is_over:
             lifetime.unregister(self)
 
     def leave(self, waited_s: float = 0.0) -> Path | None:
-        """End at the end of the process, see `Profiler.leave`."""
         if self.state is LoopState.RUNNING:
             self.stop(lifetime.why_it_ends())
         timeout = max(self.options["exit_timeout"] - waited_s, 0.0)
@@ -220,10 +204,9 @@ class LoopController:
         return None if self.windows.handover.leave(timeout) or run is None else run.folder
 
     def discard(self) -> Path | None:
-        """End without a message and remove the steps so far, because they were not training steps.
+        """End without a message and remove the steps so far, because they were no training steps.
 
-        Returns:
-            The run folder, which another profiler may use; None if a window was recorded.
+        Return the run folder for another profiler; None if a window was recorded.
         """
         handover = self.windows.handover
         if handover.places or handover.run is None:
@@ -246,14 +229,12 @@ class LoopController:
         return self.state not in (LoopState.RUNNING, LoopState.PAUSED) and not self.windows.handover.tasks.pending
 
     def abandon(self) -> None:
-        """Disable the loop in a forked child, and leave all recorded data to the parent."""
         self.pulse.stop()
         self.pulse.is_recording = False
         self.state = LoopState.ENDED
         self.windows.abandon()
 
     def advance(self, step: int) -> None:
-        """Do the work that is due at the start of ``step``."""
         window = self.windows.current
         if window is not None and window.is_elsewhere:
             self.pulse.due = NEVER
@@ -266,7 +247,7 @@ class LoopController:
             self._turn(step)
 
     def _mark(self, window: Window, step: int) -> None:
-        """Begin a step in an open window. This runs at every recorded step, so it does nothing else."""
+        """Begin a step in an open window. Every recorded step pays for this."""
         self.loop.timeline.is_kept = True
         try:
             window.step()
@@ -280,7 +261,6 @@ class LoopController:
         self.loop.timeline.begin(step)
 
     def _turn(self, step: int) -> None:
-        """Begin or end a window or a phase, schedule requests and read the worker's messages."""
         pulse, windows, timeline = self.pulse, self.windows, self.loop.timeline
         pulse.due, timeline.is_kept = NEVER, True
         is_done = False
@@ -339,7 +319,6 @@ class LoopController:
         self.windows.open(step)
 
     def _continue(self, window: Window, step: int) -> None:
-        """Continue an open window with one more step, or end it."""
         is_over = self.windows.is_over(window, step)
         is_complete = self.requests.ends(step - 1) or (is_over and window.planned is not None)
         if is_over and not is_complete:
@@ -365,11 +344,9 @@ class LoopController:
         self.pulse.wake()
 
     def action(self, step: int) -> Any:
-        """Return torch's action for a step."""
         return action_of(self.requests, step)
 
     def why_nothing(self) -> str:
-        """Return the reason that there are no results, as a sentence."""
         windows = self.windows
         if windows.current is not None:
             return f"nothing to show yet: the window of step {self.pulse.step} is still recording"
@@ -404,5 +381,5 @@ def _caller() -> str:
 
 
 def _phase_between() -> Phase:
-    """Return the phase of steps outside this loop's windows. During a spare recording they count as warm-up."""
+    """Return the phase of steps outside windows. During a spare recording they count as warm-up."""
     return Phase.WARMUP if is_spare_recording() else Phase.WAIT

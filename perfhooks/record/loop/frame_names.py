@@ -14,12 +14,7 @@ _UNKNOWN: Final = b'"unknown"'
 
 
 def add(file: IO[bytes], recorder: Any) -> None:
-    """Add the names of unknown frames to a saved trace, as metadata.
-
-    Args:
-        file: Trace as plain JSON, open for reading and writing.
-        recorder: torch's recorder with its results.
-    """
+    """Add the names of unknown frames to a plain JSON trace, as metadata."""
     try:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             if text.find(_UNKNOWN) < 0:
@@ -31,7 +26,7 @@ def add(file: IO[bytes], recorder: Any) -> None:
             if not (name := event.name()).isascii()
         ]
         _append(file, json.dumps({FRAME_NAMES: {"names": list(distinct), "frames": frames}}))
-    except Exception:  # whatever torch returns, the trace is complete without these names
+    except Exception:  # the trace is complete without these names
         logger.debug("the names of frames are not available", exc_info=True)
 
 

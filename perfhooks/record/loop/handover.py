@@ -1,5 +1,3 @@
-"""Save recorded windows: write the trace, call the callables, and queue the window for the worker."""
-
 from __future__ import annotations
 
 import logging
@@ -45,10 +43,10 @@ if TYPE_CHECKING:
 HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
 
 DEFAULT: Final = "default"
-"""Name of the default handlers, which make all files that the recording options allow."""
+"""Default handlers, which make all files that the recording options allow."""
 
 _FEW_STEPS: Final = 2048
-"""Maximum number of rows that the training writes itself, which takes about 1 ms. The worker writes longer lists."""
+"""Maximum rows that the training writes itself, in about 1 ms. The worker writes longer lists."""
 
 
 class _Saved(NamedTuple):
@@ -58,22 +56,11 @@ class _Saved(NamedTuple):
 
 
 class Handover:
-    """Saves recorded windows and has them finished in the background.
+    """Saves recorded windows and queues them for the worker.
 
-    The run folder is the queue: captures in state ``spooled``. The worker process is notified of each capture.
-    ``perfhooks report`` finishes captures that the worker has not finished.
-
-    Args:
-        entries: Handlers for each window. Names, mappings and handler objects need only files. Plain callables get the
-            window itself at its end. None or the name ``"default"`` makes all files that the options allow.
-        options: Recording options, and other facts for readers of the trace. Saved with each capture.
-        stage: Name of the loop.
-        background: Whether a worker process makes the files. Otherwise the training makes them itself.
-        keep_windows: Number of windows to keep; None keeps all.
-        on_error: Reaction to an error.
-
-    Raises:
-        OptionError: An entry is no handler.
+    The run folder is the queue: captures in state ``spooled``. ``perfhooks report`` finishes captures that the worker
+    has not finished. Plain callables in ``entries`` get the window itself at its end. Without ``background`` the
+    training makes the files itself.
     """
 
     def __init__(
@@ -88,13 +75,12 @@ class Handover:
     ) -> None:
         self._entries, self._all_options = DEFAULT if entries is None else entries, options
         self.makes_everything = entries in (None, DEFAULT, [DEFAULT])
-        """Whether the default handlers are used."""
         self.recipes, self.calls = _split(_with_defaults(self._entries, options))
         self.places: list[Place] = []
-        """Saved windows, in the order of their ends."""
+        """In the order of their ends."""
         self.listeners: list[Callable[[Capture, Place], object]] = []
         self.when_saved: list[Callable[..., object]] = []
-        """Listeners for saved traces. Their arguments are the run folder and ``is_speaker``."""
+        """Called with the run folder and ``is_speaker`` when a trace is saved."""
         self.tasks = Tasks(self._on_finished, on_error)
         self.options = {name: value for name, value in options.items() if isinstance(value, bool | int | str)}
         self._stage = stage
@@ -107,45 +93,34 @@ class Handover:
         self._is_page_old = False
         self._has_lost_steps = False
         self.waited_s = 0.0
-        """Wait of the loop at the end of the last window, in seconds."""
+        """Wait of the loop at the end of the last window."""
         self.is_loud = True
-        """Whether finished windows are logged at level INFO. One of several recording ranks does so."""
+        """Whether finished windows are logged at level INFO. Only one rank does so."""
         self.is_summed_up = False
-        """Whether `perfhooks run` prints a summary at the end. The log then names only windows and the report."""
+        """Whether `perfhooks run` prints a summary. The log then names only windows and the report."""
         self._is_leaving = False
         self.framework = ""
         """Framework whose API names are used in advice."""
         self.first_step = 0
-        """Number of the first step of the loop."""
 
     @property
     def run(self) -> Run | None:
-        """Run of this rank; None before it has joined the other ranks, or if no files are written."""
+        """None before this rank has joined the others, or if no files are written."""
         if self._opening is not None:
             self._opening.wait()
             self._opening = None
         return self._run
 
     def open(self, run: Run | None, *, starts_worker: bool = True) -> None:
-        """Prepare for windows.
-
-        Args:
-            run: Run for their files; None if no files are written.
-            starts_worker: Whether the worker starts now. Otherwise it starts with the first window.
-        """
+        """Prepare for windows. Without ``starts_worker`` the worker starts with the first window."""
         self._run = run
         self.tasks.open(self._worker_log(run), starts_worker=starts_worker)
 
     def open_meanwhile(self, act: Callable[[], object]) -> None:
-        """Open the run in another thread. The property `run` waits for it.
-
-        Args:
-            act: Function that calls `open`.
-        """
+        """Call ``act``, which calls `open`, in another thread. The property `run` waits for it."""
         self._opening = RunOpening(act)
 
     def _worker_log(self, run: Run | None) -> Path | None:
-        """Return the log file of the worker; None if the training makes the files itself."""
         if run is None or not self._background:
             return None
         if not can_start():
@@ -156,7 +131,6 @@ class Handover:
 
     @property
     def has_files(self) -> bool:
-        """Whether the run folder contains windows or steps."""
         return bool(self.places) or self._is_page_old
 
     def move(self, run: Run | None) -> None:
@@ -170,13 +144,12 @@ class Handover:
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue is full, so that the next window must be skipped."""
         return self.tasks.windows_left >= QUEUE
 
     def find_place(self, window: RecordedWindow) -> Place | None:
         """Return the folder of a window; None if no files are written.
 
-        The folder is named after the scheduled steps, so that all ranks use the same folder if one shortens its window.
+        Its name has the scheduled steps, so all ranks use the same folder if one shortens its window.
         """
         last = window.planned.last + window.shortened if window.planned else None
         return None if self.run is None else self.run.place(self._stage, window.first, last)
@@ -188,15 +161,9 @@ class Handover:
             self.run.enter_window(None if place is None else place.folder.name)
 
     def save(self, window: RecordedWindow, *, write: bool = True, release: Callable[[], None] | None) -> int | None:
-        """Save a recorded window, call the callables and queue the window for the worker.
+        """Save a stopped window, call the callables and queue it for the worker.
 
-        Args:
-            window: Window that has stopped and is not saved.
-            write: Whether to write files.
-            release: Frees the recorder's memory, if no results of the window are kept.
-
-        Returns:
-            Size of the saved trace in bytes; None if nothing was saved.
+        Return the trace size in bytes; None if nothing was saved. ``release`` frees the recorder's memory.
         """
         place = self.find_place(window) if write else None
         if place is not None and not window.ready:
@@ -288,11 +255,11 @@ class Handover:
 
     @property
     def _permit(self) -> Permit:
-        """Handlers and storage that this process itself permits. The author of a file in the run is unknown."""
+        """Handlers and storage that this process permits. The author of a file in the run is unknown."""
         return Permit(handlers=self.recipes, remote=None if self.run is None else self.run.remote)
 
     def write_timeline(self, loop: WatchedLoop) -> None:
-        """Append ended steps of a loop to the run's timeline. After one failure no further steps are written."""
+        """Append ended steps to the run's timeline. After one failure no further steps are written."""
         with loop.timeline.taking:
             rare, rows = loop.timeline.take_rare(), loop.timeline.rows()
             if not self._has_lost_steps:
@@ -324,12 +291,11 @@ class Handover:
             rare_work.append(self.run.folder / layout.rare(self.run.rank), stage, rare)
 
     def drop_steps(self, loop: WatchedLoop) -> None:
-        """Discard all further steps of a loop."""
         with loop.timeline.taking:
             self._has_lost_steps = True
 
     def update_report(self) -> None:
-        """Update the report with the steps since the last window, at the end of the loop."""
+        """Update the report with the steps since the last window."""
         if not self.places or not self._is_page_old:
             return
         self._is_page_old, place = False, self.places[-1]
@@ -361,14 +327,7 @@ class Handover:
                 listen(capture, place)
 
     def leave(self, timeout: float) -> bool:
-        """End with the process: wait for the files up to a timeout. The worker then continues alone.
-
-        Args:
-            timeout: Maximum wait, in seconds.
-
-        Returns:
-            Whether the files are complete.
-        """
+        """Wait for the files, and return whether they are complete. After the timeout the worker continues alone."""
         self._is_leaving = True
         is_complete = self.tasks.leave(timeout, is_loud=self.is_loud)
         if not is_complete and not self.is_summed_up and self.places:
@@ -376,13 +335,11 @@ class Handover:
         return is_complete
 
     def abandon(self) -> None:
-        """Leave the worker and its windows to the parent in a forked child."""
         self.tasks.abandon()
         self._opening = self._run = None
 
 
 def _finisher() -> Any:
-    """Import the module that finishes windows. Trainings with a worker do not need it."""
     from perfhooks.report.finishing import finish
 
     return finish
@@ -402,7 +359,7 @@ def _with_defaults(entries: HandlerLike | Sequence[HandlerLike], options: Mappin
 
 
 def _split(entries: Sequence[HandlerLike]) -> tuple[tuple[dict[str, Any], ...], tuple[Callable[..., object], ...]]:
-    """Return the recipes of handlers that need only files, and the callables that need the window."""
+    """Separate handlers that need only files from callables that need the window."""
     recipes, calls = [], []
     for handler in entries:
         if isinstance(handler, str | Mapping):

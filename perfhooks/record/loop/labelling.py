@@ -1,11 +1,9 @@
 """Automatic labels for the parts of a step, active only while a window records.
 
-Functions that begin a part are replaced: ``torch.nn.Module.__call__``, ``torch.autograd.backward``, ``torch.save``,
-``torch.distributed.checkpoint`` and the ``wait`` of a collective. torch itself labels optimizers and loaders.
+Functions that begin a part are replaced.
 
-torch's global module hooks are no alternative. With them ``torch.compile`` warns at every call of a compiled module,
-compiles the hooks, and compiles the model again when they are removed. ``torch.autograd.grad`` is not replaced, because
-torch.compile guards it and would compile again. Its time can be read from the trace.
+With torch's global module hooks, ``torch.compile`` warns at every call of a compiled module, and compiles the model
+again when they are removed. ``torch.autograd.grad`` is not replaced, because torch.compile guards it.
 """
 
 from __future__ import annotations
@@ -40,17 +38,18 @@ if TYPE_CHECKING:
     from perfhooks.run.circumstances import Loader
 
 _MAX_CHANGES: Final = 900 if sys.version_info >= (3, 13) else sys.maxsize
-"""Maximum number of changes of ``torch.nn.Module``, at least two per window. From Python 3.13 on, attribute lookups of
-a class stay slow after 1000 changes (``MAX_VERSIONS_PER_CLASS`` in CPython's ``typeobject.c``). Later windows have no
-label for the forward pass."""
+"""Maximum changes of ``torch.nn.Module``, at least two per window. From Python 3.13 on, attribute lookups of a class
+stay slow after 1000 changes (``MAX_VERSIONS_PER_CLASS`` in CPython's ``typeobject.c``). Later windows have no forward
+label.
+"""
 
 _COMPILED: Final = "OptimizedModule"
-"""Class name of a compiled module. Importing the class takes a second."""
+"""Importing the class takes a second."""
 
 _function_modes: Callable[[], list[Any]] = vars(torch.overrides)["_get_current_function_mode_stack"]
 
 _call_module: Callable[..., Any] = Module.__call__
-"""Original module call. It is a global, because torch.compile guards the cells of a closure."""
+"""Original module call; a global, because torch.compile guards the cells of a closure."""
 
 
 @dataclass
@@ -60,30 +59,25 @@ class _LabelState:
     thread: int = 0
     """Labelled thread; 0 while labelling is off."""
     is_label_open: bool = False
-    """Whether an automatic label is open. Parts inside it get no label."""
+    """Parts inside an open label get no label."""
     is_restored: bool = False
     """Whether the original module call is restored until the open label ends."""
     part_without_gradients: str = labels.VALIDATION
-    """Part of module calls in evaluation mode without gradients."""
     last_part: str = labels.FORWARD
-    """Part of the last module call."""
     is_wrapped: bool = False
     """Whether another library patched module calls after us. Its patch may call ours, and may restore it."""
     has_function_mode: bool = False
-    """Whether a TorchFunctionMode of the program was active inside a label, since labelling started."""
+    """Whether a TorchFunctionMode of the program was active inside a label."""
     changes: int = 0
-    """Number of changes of ``torch.nn.Module`` so far."""
+    """Changes of ``torch.nn.Module`` so far."""
     order: ModuleOrder = field(default_factory=ModuleOrder)
-    """Modules called since labelling started."""
     loaders: LoadersRead = field(default_factory=LoadersRead)
-    """Loaders read since labelling started."""
     has_gradients: bool = True
-    """Whether the loop is a training. A loader that is read without gradients then belongs to a validation."""
+    """If not, a loader that is read without gradients belongs to a validation."""
     patches: list[_Patch] = field(default_factory=list)
     on_call: Callable[[Module], object] | None = None
-    """Listener for outermost module calls, called before they are labelled."""
+    """Called with outermost modules before they are labelled."""
     on_read: Callable[[Any], object] = id  # not bool, which calls a user's ``__len__``
-    """Listener for each loader iterator that is read."""
 
 
 _state: Final = _LabelState()
@@ -91,8 +85,6 @@ _Label: TypeAlias = "AbstractContextManager[Any] | None"
 
 
 class _Patch(NamedTuple):
-    """A replaced attribute."""
-
     owner: Any
     name: str
     original: Any
@@ -116,10 +108,8 @@ def start(
 ) -> None:
     """Label the parts that the current thread begins from now on. An active labelling stays unchanged.
 
-    Args:
-        stage: Name of the loop. In loops other than ``train``, calls without gradients are the forward pass.
-        on_call: Called at each outermost module call.
-        on_read: Called with each iterator of a loader, once a step, before it is read.
+    In stages other than ``train``, calls without gradients are the forward pass. ``on_read`` is called once per step
+    with each loader iterator, before it is read.
     """
     # an error may have left a label open
     _state.thread, _state.is_label_open, _state.on_call = get_ident(), False, on_call
@@ -146,10 +136,9 @@ def start(
 
 
 def _find_original() -> bool:
-    """Set the function that our replacement of module calls must call, and return whether it cannot call us back.
+    """Set the function that our replacement of module calls calls. Return whether it cannot call us back.
 
-    ``make_fx`` and ``torch.fx`` patch module calls for a while, and then restore the previous attribute. A window may
-    end meanwhile.
+    ``make_fx`` and ``torch.fx`` patch module calls and then restore the previous attribute. A window may end meanwhile.
     """
     global _call_module  # noqa: PLW0603 -- see its docstring
     current = Module.__call__
@@ -163,19 +152,18 @@ def _find_original() -> bool:
 
 
 def stop() -> None:
-    """Restore all originals."""
     while _state.patches:
         _state.patches.pop().undo()
     _state.thread, _state.is_label_open, _state.is_restored, _state.on_call, _state.on_read = 0, False, False, None, id
 
 
 def loader() -> Loader | None:
-    """Return the settings of the DataLoader that fed the steps since labelling started last."""
+    """Return the settings of the DataLoader that fed the steps."""
     return _state.loaders.most
 
 
 def has_function_mode() -> bool:
-    """Return whether the program used a TorchFunctionMode of its own since labelling started last.
+    """Return whether the program used its own TorchFunctionMode since labelling started.
 
     torch's recorder with stacks reads the gradients of weights through such a mode.
     """
@@ -183,7 +171,6 @@ def has_function_mode() -> bool:
 
 
 def iterators() -> set[int]:
-    """Return the identities of the iterators of that DataLoader."""
     return _state.loaders.iterators
 
 
@@ -192,9 +179,6 @@ def describe(window: Window) -> None:
 
     torch writes graph annotations only for exports that get them, event by event in Python. Its next recorder writes
     them itself.
-
-    Args:
-        window: Window that records. Module names are written only if it records stacks.
     """
     order, _state.order = _state.order, ModuleOrder()
     sources: dict[str, Callable[[], Any]] = {labels.PROCESSOR: _processor}
@@ -214,7 +198,7 @@ def _processor() -> str:
 
 
 def _annotations() -> Any:
-    """Return torch's annotations of the live CUDA graphs by node number; empty before torch has them."""
+    """Return torch's annotations of the live CUDA graphs, by node number."""
     return getattr(sys.modules.get("torch.cuda.graph_annotations"), "get_kernel_annotations", dict)()
 
 
@@ -229,7 +213,7 @@ def _graph_regions() -> list[tuple[str, str, list[int]]]:
 
 
 def _call_unrecorded(function: Callable[[], Any]) -> Any:
-    """Return a function's result, called in another thread so that the active recorder does not record its calls."""
+    """Call a function in another thread, so that the active recorder does not record its calls."""
     results: list[Any] = []
     errors: list[BaseException] = []
     done = _thread.allocate_lock()
@@ -251,7 +235,6 @@ def _call_unrecorded(function: Callable[[], Any]) -> Any:
 
 
 def _functions() -> Iterator[tuple[Any, str, str]]:
-    """Yield the owner, name and part of each function to label."""
     yield torch.autograd, "backward", labels.BACKWARD
     yield torch, "save", labels.CHECKPOINT
     # not imported here: a program that saves with it has imported it
@@ -264,7 +247,6 @@ def _functions() -> Iterator[tuple[Any, str, str]]:
 
 
 def _labelling(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of a function that is a part of the step."""
     begin, end = _uncompiled(_begin), _uncompiled(_end)
 
     @functools.wraps(function)
@@ -284,7 +266,6 @@ def _labelling(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _escaping(range_: type[record_function]) -> Callable[..., None]:
-    """Return an initializer that escapes the range's name, see `perfhooks.core.labels.escaped`."""
     begin = range_.__init__
 
     def escaping(self: record_function, name: str, args: str | None = None) -> None:
@@ -294,7 +275,7 @@ def _escaping(range_: type[record_function]) -> Callable[..., None]:
 
 
 def _noting_reads(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the replacement of a loader's ``__next__``. torch's label has no settings of the loader."""
+    """torch's own label has no settings of the loader."""
 
     @functools.wraps(fetch)
     def noted(self: Any) -> Any:
@@ -312,12 +293,7 @@ def _noting_reads(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _uncompiled(function: Callable[..., Any], *, recursive: bool = True) -> Callable[..., Any]:
-    """Keep torch.compile, if it may be in use, from compiling a function of ours after a graph break.
-
-    Args:
-        function: Function of ours.
-        recursive: Whether its callees are excluded as well.
-    """
+    """Keep torch.compile from compiling our function after a graph break; ``recursive`` includes its callees."""
     if "torch._dynamo" not in sys.modules:  # the check itself would import it, which takes a second
         return function
     disabled: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)
@@ -325,7 +301,6 @@ def _uncompiled(function: Callable[..., Any], *, recursive: bool = True) -> Call
 
 
 def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
-    """Replace ``torch.nn.Module.__call__``."""
     if is_dynamo_compiling():  # must be first: torch.compile guards each value that is read
         return _call_module(module, *args, **kwargs)
     # Most calls are inner ones, and with stacks every function called here adds an event to the trace. So this path is
@@ -352,7 +327,6 @@ def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _is_compiled(module: Module) -> bool:
-    """Return whether the module is a result of torch.compile, or was compiled in place."""
     in_place = module._compiled_call_impl
     return in_place is not None or type(module).__name__ == _COMPILED
 
@@ -378,7 +352,7 @@ def _begin_call(module: Module) -> _Label:
 
 
 def _part_of(module: Module) -> str:
-    """Return the part of a module call. Losses and metrics have no mode of their own, so the last part is used."""
+    """Losses and metrics have no mode of their own, so they get the last part."""
     if torch.is_grad_enabled():
         return labels.FORWARD
     if not module.training:

@@ -1,5 +1,3 @@
-"""A loader that reports steps to a profiler."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,8 +17,6 @@ T = TypeVar("T")
 
 
 class Stepped(Protocol):
-    """The methods of a profiler that a loader calls."""
-
     def ensure_started(self) -> None:
         """Start, if it was never started."""
 

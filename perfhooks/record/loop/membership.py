@@ -1,5 +1,3 @@
-"""The role of this process among the ranks of its job: whether it records, into which run, and whether it logs."""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -24,30 +22,20 @@ if TYPE_CHECKING:
     from perfhooks.run.manifest import StepsBy
 
 _STARTED: Final[Counter[tuple[str, str]]] = Counter()
-"""Number of unnamed runs in this process, by folder of runs and stage."""
+"""Unnamed runs of this process, by folder of runs and stage."""
 
 
 class Membership:
-    """The role of one profiler in its job.
-
-    Args:
-        options: Options of the profiler: ``ranks``, ``out``, ``run``, ``stage`` and ``keep_windows``.
-        handover: Gets the run, and whether this rank logs.
-        requests: The schedule.
-        writes: Whether files are written.
-    """
+    """The role of this process in its job: whether it records, into which run, and whether it logs."""
 
     def __init__(self, options: Options, handover: Handover, requests: Requests, *, writes: bool) -> None:
         self._options = options
         self._handover = handover
         self._requests = requests
         self.writes = writes
-        """Whether files are written."""
         self._job: Job | None = None
         self._out: str | os.PathLike[str] = "perf"
-        """Folder of runs."""
         self._name: str | None = None
-        """Name of the run, if the user set one."""
         self._number: int | None = None
         self.steps_by: StepsBy | None = None
         """Event that ends a step, if the training does not report steps."""
@@ -55,15 +43,9 @@ class Membership:
     def join(
         self, out: str | os.PathLike[str] | None, run: str | None, on_opened: Callable[[Run | None], object]
     ) -> bool:
-        """Determine the rank, and open the run folder if this rank records.
+        """Determine the rank, and open the run folder if this rank records. Return whether it does.
 
-        Args:
-            out: Folder of runs, if the option is not set.
-            run: Name of the run, if the option is not set.
-            on_opened: Called with the run, possibly in another thread; called with None if no files are written.
-
-        Returns:
-            Whether this rank records.
+        ``on_opened`` can run in another thread. It gets None if no files are written.
         """
         job = self._job = current_job()
         self._out, self._name = self._options["out"] or out or "perf", self._options["run"] or run
@@ -94,8 +76,7 @@ class Membership:
     def update_rank(self) -> bool:
         """Update the rank if the process group was created after the start, for example with ``mp.spawn``.
 
-        Returns:
-            Whether this rank still records.
+        Return whether this rank still records.
         """
         job, before = current_job(), self._job
         if before is None or (job.rank, job.world_size) == (before.rank, before.world_size):
@@ -135,7 +116,7 @@ class Membership:
         return Run.open(self._out, self._name, job, facts, before=self._number or 0)
 
     def _count_runs(self) -> None:
-        """Number unnamed runs. Every rank counts, also if it does not record, so that all use the same number."""
+        """Number unnamed runs. Ranks that do not record count too, so that all use the same number."""
         if self._number is None and self.writes and not self._name:
             folder = self._out
             key = (str(folder) if remote.is_url(folder) else str(Path(folder).absolute()), self._options["stage"])

@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 _MAX_MODULES: Final = 20_000
-"""Maximum number of modules per window, which limits the memory for loops that create modules in every step."""
+"""Limits the memory for loops that create modules in every step."""
 _WRAPPERS: Final = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?:\.|$)")
-"""Attribute names of the wrapped module in torch's wrappers."""
 _PARALLEL: Final = ("DistributedDataParallel", "DataParallel")
 
 
@@ -22,8 +21,8 @@ class ModuleOrder:
     """The modules that were called in a window, in the order of their first calls.
 
     The recorder numbers the modules of each class in this order (``PythonIDVisitor`` in torch's ``collection.cpp``).
-    Calls on other threads or in compiled code are missing here and would shift the numbers. Readers of the trace then
-    find other numbers than names, and ignore the names of that class.
+    Calls on other threads or in compiled code are missing here. Readers then find other numbers than names, and ignore
+    the names of that class.
     """
 
     def __init__(self) -> None:
@@ -32,19 +31,14 @@ class ModuleOrder:
         self._outermost: dict[int, weakref.ref[Module]] = {}
 
     def add(self, module: Module, *, is_outermost: bool) -> None:
-        """Store the first call of a module.
-
-        Args:
-            module: Called module.
-            is_outermost: Whether no other module call was active.
-        """
+        """Store the first call of a module, ``is_outermost`` if it is inside no other module call."""
         if len(self.seen) <= _MAX_MODULES:
             self.seen[id(module)] = weakref.ref(module)
             if is_outermost:
                 self._outermost[id(module)] = self.seen[id(module)]
 
     def names(self) -> dict[str, list[str | None]]:
-        """Return the module names of each class, in the order of the recorder's numbers; None for unnamed modules."""
+        """Return the names of each class, in the order of the recorder's numbers; None for unnamed modules."""
         if len(self.seen) > _MAX_MODULES:
             return {}
         called = dict(self._called())
@@ -54,7 +48,7 @@ class ModuleOrder:
         for identity, reference in self.seen.items():
             module = reference()
             if module is None:
-                return {}  # its class is unknown now
+                return {}
             name = type(module).__name__
             # classes of the same name have numbers of their own
             doubtful |= {name} if classes.setdefault(name, type(module)) is not type(module) else set()
@@ -62,7 +56,6 @@ class ModuleOrder:
         return {name: names for name, names in by_class.items() if name not in doubtful and any(names)}
 
     def _called(self) -> Iterator[tuple[int, str]]:
-        """Yield the identity and name of each module of the models."""
         roots = self._roots()
         named = [[(id(module), name) for name, module in root.named_modules() if name] for root in roots]
         several = sum(map(bool, named)) > 1

@@ -1,7 +1,7 @@
 """torch's next recorder ("cuspy", since torch 2.15): selection, fallback to Kineto, and its output files.
 
-It records the device instead of Kineto, merges its events into the host's trace, and always compresses the file.
-Kineto still records the host.
+It records the device, merges its events into the host's trace, and always compresses the file. Kineto still records the
+host.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NAME: Final = "cuspy"
-"""Name in torch."""
 _OBSERVER: Final = "torch.profiler._cuspy.observers.profiler"
 """Module of the device observer. It needs the package cupti-python."""
 _SWITCH: Final = "enable_"
-"""Prefix of its boolean options, which is omitted in activities: ``environment_counters``."""
+"""Prefix of its boolean options, which activities omit: ``environment_counters``."""
 _TYPE: Final = "type"
-"""Key of the class name in a mapping."""
 
 _FAILURES: Final = (ImportError, AttributeError, OSError, RuntimeError, TypeError, ValueError, PerfhooksError)
-"""Errors of CUPTI, of its Python package, and of the device owner's settings."""
+"""Errors of CUPTI, its Python package, and the device owner's settings."""
 
 _logged: set[str] = set()
 """Logged reasons that it is not available. Kineto records from then on."""
@@ -42,15 +40,9 @@ class UnavailableError(PerfhooksError):
 
 
 def config_of_text(words: str) -> Any:
-    """Return the configuration for the part of an activity after the colon.
+    """Return torch's configuration for text like ``cuspy`` or ``cuspy+environment_counters``.
 
-    For example ``cuspy``, or ``cuspy+environment_counters``.
-
-    Returns:
-        torch's configuration of an activity. None, after a warning, if the installed torch has no such recorder.
-
-    Raises:
-        OptionError: The recorder is unknown.
+    Return None, after a warning, if the installed torch has no such recorder. Raises OptionError if it is unknown.
     """
     name, *switches = words.lower().split("+")
     if name != NAME:
@@ -66,11 +58,7 @@ def config_of_mapping(mapping: Mapping[str, Any]) -> Any:
 
         {"profiler_configs": [{"type": "CuspyConfig"}, {"type": "PerformanceMetricsConfig", "metric_names": [...]}]}
 
-    Returns:
-        See `config_of_text`.
-
-    Raises:
-        OptionError: A field is unknown in torch's classes.
+    Return None like `config_of_text`. Raises OptionError if torch's classes have no such field.
     """
     activity_config = getattr(torch.profiler, "ProfilerActivityConfig", None)
     if activity_config is None:
@@ -95,11 +83,7 @@ def _config(config: Any) -> Any:
 
 
 def check_activity(activity: Any) -> Any:
-    """Return an activity. Its next recorder is removed, after a warning, if it cannot be imported.
-
-    Args:
-        activity: Activity in torch's form.
-    """
+    """Remove the next recorder from an activity, with a warning, if it cannot be imported."""
     if not isinstance(activity, Mapping) or not any(map(_has_cuspy, activity.values())):
         return activity
     try:
@@ -127,17 +111,11 @@ def _log_unavailable(why: str) -> None:
 
 
 def is_used(window: Any) -> bool:
-    """Return whether this recorder records a window."""
     return bool(getattr(window, "_use_cuspy", False))
 
 
 def prepare(window: Any, prepare_trace: Callable[[], None]) -> None:
-    """Prepare a window's recorders. If this one is not available, Kineto also records the device.
-
-    Args:
-        window: Window that has not started.
-        prepare_trace: torch's own function.
-    """
+    """Prepare a window's recorders. If this one is not available, Kineto also records the device."""
     if not is_used(window):
         prepare_trace()
         return
@@ -162,11 +140,7 @@ def prepare(window: Any, prepare_trace: Callable[[], None]) -> None:
 
 
 def _check_possible() -> None:
-    """Raise an error if the recorder must not be started.
-
-    Raises:
-        UnavailableError: There is no device, or the recorder failed in an earlier window. All windows use the same one.
-    """
+    """Raise UnavailableError if there is no device, or an earlier window failed. All windows use the same recorder."""
     if _logged:
         raise UnavailableError
     if not _has_device():  # CUPTI without a driver ends the process by a signal
@@ -178,8 +152,6 @@ def _has_device() -> bool:
 
 
 class _Listener(logging.Filter):
-    """Collects torch's log messages for our own warning."""
-
     def __init__(self, messages: list[str]) -> None:
         super().__init__()
         self._messages = messages
@@ -199,25 +171,17 @@ def drain(window: Any) -> None:
 
 
 def check_observer(observer: Any) -> None:
-    """Check the device observer before Kineto prepares. Kineto prepares once, with or without a device.
-
-    Raises:
-        UnavailableError: The observer cannot record the device.
-    """
+    """Raise UnavailableError if the observer is not available. Kineto prepares once, with or without a device."""
     if not getattr(observer, "available", True):
         raise UnavailableError("its observer is not available")
 
 
 def export_path(window: Any, path: Path) -> Path:
-    """Return the path of a window's exported trace: the given path, or a compressed file beside it.
+    """Return the path of a window's exported trace: the given path, or a compressed file next to it.
 
-    It waits for the export, even if torch was configured to write later (``cuspy_async_export``). Device events are in
-    the memory of this process, so no other process can write them. A thread would block the training for the same
-    time: torch merges both traces in Python, at 25 us per event, and holds the GIL for a third of that in one call.
-
-    Args:
-        window: Window with a requested export.
-        path: Path given to torch.
+    It waits for the export, even with ``cuspy_async_export``. Device events are in the memory of this process. A thread
+    would block the training too: torch merges both traces in Python, at 25 us per event, and holds the GIL for a third
+    of that in one call.
     """
     if is_used(window):
         window.wait_for_exports()
@@ -232,7 +196,6 @@ def export_path(window: Any, path: Path) -> Path:
 
 
 def finish_exports(window: Any) -> None:
-    """End the recording of the device for a window that was not saved."""
     if is_used(window):
         with guard("ending torch's next recorder"):
             window.wait_for_exports()

@@ -1,5 +1,3 @@
-"""The profiler of a training loop, which decides at the end of each step whether the next step is recorded."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -84,7 +82,7 @@ class Profiler(TorchInterface):
         use_kineto: bool | None = None,
         **options: Unpack[Options],
     ) -> None:
-        del use_kineto  # Kineto is torch's only recorder
+        del use_kineto
         if use_cpu is not None or use_device is not None:
             options["activities"] = legacy_activities(options.get("activities"), use_cpu, use_device)
         if not enabled:
@@ -223,7 +221,7 @@ class Profiler(TorchInterface):
                 self._course.advance(step)
 
     def _start_late(self, step: int) -> None:
-        """Start at the end of the first step. torch also records from the second step if ``start()`` was not called."""
+        """torch also records from the second step if ``start()`` was not called."""
         requests = self._course.requests
         with guard("starting to profile", self._course.options["on_error"]):
             if not requests.is_until_stop and requests.opens(0):

@@ -1,5 +1,3 @@
-"""A signal that requests a window, if the user has set one."""
-
 from __future__ import annotations
 
 import signal
@@ -13,17 +11,13 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.loops import WatchedLoop
 
 _loops: dict[int, list[WatchedLoop]] = {}
-"""Loops of this process, by the number of their signal."""
+"""By the number of their signal."""
 
 
 def listen(name: str, loop: WatchedLoop) -> None:
-    """Request windows of a loop by a signal, unless it has another handler.
+    """Request windows of a loop by a signal, for example ``USR2``, unless it has another handler.
 
     The handler stays until the end of the process, because the signal would kill a process without it.
-
-    Args:
-        name: Name of the signal, for example ``USR2``.
-        loop: Loop whose ``is_signalled`` is set.
     """
     number = getattr(signal, f"SIG{name.upper().removeprefix('SIG')}")
     if number not in _loops:

@@ -1,5 +1,3 @@
-"""Requested windows, in the gaps of the schedule."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -29,17 +27,15 @@ if TYPE_CHECKING:
     from perfhooks.run.live.requests import State
 
 WARMUP: Final = 1
-"""Warm-up steps before a requested window: the first recorded step includes the start of the recorder."""
+"""The first recorded step includes the start of the recorder."""
 _MAX_TRIES: Final = 100
-"""Maximum number of scheduled windows that a request is moved behind: 0.3 ms of the training."""
+"""Maximum number of scheduled windows to skip, 0.3 ms of the training."""
 _FARTHEST: Final = 10**9
-"""Maximum distance of a requested window, in steps: eleven days at a millisecond per step."""
+"""Maximum distance in steps: eleven days at a millisecond per step."""
 
 
 @dataclass(frozen=True)
 class RequestedWindow:
-    """A requested window with its steps."""
-
     asked: LoopRequest
     phases: Schedule
     """Schedule of this window alone."""
@@ -49,7 +45,6 @@ class RequestedWindow:
 
     @classmethod
     def at(cls, asked: LoopRequest, first: int, warmup: int, note: str = "") -> RequestedWindow:
-        """Return a window whose warm-up begins at ``first``."""
         planned = Planned(first, first + warmup, first + warmup + asked.steps - 1)
         return cls(asked, _schedule_of(planned), planned, note)
 
@@ -63,10 +58,6 @@ class Requests:
     """The requests of one profiler and the windows for them.
 
     It is a schedule: the profiler's schedule with requested windows in its gaps.
-
-    Args:
-        loop: Inbox of requests, and receiver of answers.
-        base: Schedule without requests.
     """
 
     def __init__(self, loop: WatchedLoop, base: Schedule | OnRequest | CallableSchedule | FromStartToStop) -> None:
@@ -87,11 +78,9 @@ class Requests:
 
     @property
     def fields(self) -> dict[str, int] | None:
-        """Schedule for the run folder; None if it has no fields."""
         return self.base.to_dict() if isinstance(self.base, Schedule) else None
 
     def begin(self, step: int) -> None:
-        """Start or resume the loop at a step."""
         self.began = step
         if self.is_until_stop:
             self.base = FromStartToStop(step)
@@ -99,7 +88,7 @@ class Requests:
             self.base.begin(step, clock())
 
     def schedule_pending(self, step: int) -> None:
-        """Schedule pending requests at ``step``, the current step, or later, and remove finished windows."""
+        """Schedule pending requests at ``step`` or later, and remove finished windows."""
         while self.loop.inbox:
             self._schedule_request(self.loop.inbox.popleft(), step)
         self._windows = [window for window in self._windows if window.planned.last >= step]
@@ -115,7 +104,7 @@ class Requests:
         self.base = base if planned is None else _schedule_of(planned)
 
     def _step_times_since(self, step: int) -> list[int] | None:
-        """Return step times in ns, or None while they are being written. The training does not wait for the lock."""
+        """Return step times in ns, or None while they are written. The training does not wait for the lock."""
         timeline = self.loop.timeline
         if not timeline.taking.acquire(blocking=False):
             return None
@@ -130,15 +119,10 @@ class Requests:
         self.base = _schedule_of(planned)
 
     def window_at(self, step: int) -> RequestedWindow | None:
-        """Return the requested window that begins at a step."""
         return next((window for window in self._windows if window.planned.first == step), None)
 
     def end(self, why: str) -> None:
-        """Refuse pending requests, because no further step comes.
-
-        Args:
-            why: Reason for the answers.
-        """
+        """Refuse pending requests, because no further step comes."""
         pending = [*(window.asked for window in self._windows), *self.loop.inbox]
         self.loop.inbox.clear()
         self._windows = []
@@ -146,22 +130,12 @@ class Requests:
             self.loop.answer(request, "ended", why=why)
 
     def refuse(self, window: RequestedWindow, why: str) -> None:
-        """Answer that a window will not be recorded."""
         self._forget(window)
         self.loop.answer(window.asked, "refused", why=why)
 
     def answer_recorded(
         self, window: RequestedWindow, folder: str | None, first: int, last: int, notes: Sequence[str]
     ) -> None:
-        """Answer that a window has been recorded.
-
-        Args:
-            window: The window.
-            folder: Name of its folder; None if it was not saved.
-            first: First recorded step.
-            last: Last recorded step.
-            notes: Warnings about the recording.
-        """
         if folder is None:
             self.refuse(window, "; ".join(notes) or "its trace was not saved")
             return
@@ -200,7 +174,7 @@ class Requests:
         self.loop.answer(window.asked, state, window=folder, first=active, last=last, why=window.note)
 
     def _find_gap(self, first: int, length: int) -> int | None:
-        """Return the first step, at ``first`` or later, of a gap with ``length`` steps; None if no gap is found."""
+        """Return the first step, at ``first`` or later, of a gap with ``length`` steps."""
         for _ in range(_MAX_TRIES):
             next_first = self._end_of_overlap(first, first + length - 1)
             if next_first is None:
@@ -211,7 +185,7 @@ class Requests:
         return None
 
     def _end_of_overlap(self, first: int, last: int) -> int | None:
-        """Return the step after a window that overlaps the steps; None without overlap, -1 if it has no end."""
+        """Return the step after an overlapping window; None without overlap, -1 if it has no end."""
         for window in self._windows:
             if window.planned.first <= last and first <= window.planned.last:
                 return window.planned.last + 1
@@ -222,8 +196,6 @@ class Requests:
             return -1 if change is None else change
         ahead = self.base.next_window(first)
         return ahead.last + 1 if ahead is not None and ahead.first <= last else None
-
-    # -- as a schedule -----------------------------------------------------------------------------------------------
 
     def _window_during(self, step: int) -> RequestedWindow | None:
         return next((window for window in self._windows if window.planned.first <= step <= window.planned.last), None)
@@ -236,7 +208,6 @@ class Requests:
         return [self.base, *(window.phases for window in self._windows)]
 
     def phase(self, step: int) -> Phase:
-        """Return the phase of the recorder during a step."""
         return self._phases_at(step).phase(step)
 
     def opens(self, step: int) -> bool:
@@ -254,7 +225,6 @@ class Requests:
         return True
 
     def ends(self, step: int) -> bool:
-        """Return whether a window ends with a step."""
         return self._phases_at(step).ends(step)
 
     def next_change(self, step: int) -> int | None:

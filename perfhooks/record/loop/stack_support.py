@@ -1,4 +1,4 @@
-"""Known defects of Python stacks in versions of Python and torch. All decisions about them are made here."""
+"""Known defects of Python stacks in versions of Python and torch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ _FIXED: tuple[int, int] = (2, 12)
 
 
 def versions() -> tuple[tuple[int, int, int], tuple[int, int]]:
-    """Return the versions of Python and of torch."""
     major, minor = torch.__version__.split("+")[0].split(".")[:2]
     return sys.version_info[:3], (int(major), int(minor))
 
 
 def danger() -> str | None:
-    """Return a warning if a window with stacks can end this process at its start, else None."""
+    """Return a warning if a window with stacks can end this process at its start."""
     python, recorder = versions()
     if python < (3, 13) or recorder >= _FIXED:
         return None
@@ -28,7 +27,7 @@ def danger() -> str | None:
 
 
 def lost_calls() -> str | None:
-    """Return a warning if this Python loses calls in stacks, else None."""
+    """Return a warning if this Python loses calls in stacks."""
     if not (3, 12) <= versions()[0] < (3, 12, 5):
         return None
     return "CPython 3.12.0 to 3.12.4 lose calls of C functions; with_stack is better with 3.12.5"

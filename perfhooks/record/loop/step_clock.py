@@ -1,5 +1,3 @@
-"""The step count and clock functions that a loop uses at each step."""
-
 from __future__ import annotations
 
 import sys
@@ -24,20 +22,13 @@ class StepClock:
 
     def __init__(self) -> None:
         self.step = 0
-        """Number of the current step."""
         self.due = 0
         """Next step at whose start work is due. Initially the first step, to detect a missing start."""
         self.is_recording = False
-        """Whether the current step is recorded, so that labels are useful."""
         self._set_functions(*(_ignore,) * 5)
 
     def begin(self, timeline: Timeline, counting: Callable[[Callable[[int], None]], Callable[[int], None]]) -> None:
-        """Start measuring times.
-
-        Args:
-            timeline: Receiver of the clock readings.
-            counting: Wraps the function that ends a step with further work at each end.
-        """
+        """Start measuring times. ``counting`` wraps the function that ends a step."""
         keeping = (timeline.data_arrived, timeline.data_asked, timeline.set_aside, timeline.passed_back)
         self._set_functions(counting(timeline.end_step), *keeping)
 
@@ -55,18 +46,15 @@ class StepClock:
         passed_back: Callable[[Iterable[int]], None],
     ) -> None:
         self.end_step = end_step
-        """Called with the time at the end of a step."""
         self.arrive = arrive
-        """Called with the time when a step has its batch."""
         self.ask = ask
-        """Called with the time when a batch, or an iteration of a loader, is requested. The data wait starts there."""
+        """Called when a batch or an iteration is requested. The data wait starts there."""
         self.set_aside = set_aside
         """Called with begin, end, part and calling line of a validation or a checkpoint."""
         self.passed_back = passed_back
         """Called with begin and end of a backward pass."""
 
     def current(self) -> int:
-        """Return the number of the current step, for another thread."""
         return self.step
 
     def wake(self) -> None:

@@ -1,5 +1,3 @@
-"""The tasks of the worker. The training does not wait for them, and none is lost if the worker dies."""
-
 from __future__ import annotations
 
 import logging
@@ -22,44 +20,37 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Place
 
 QUEUE: Final = 8
-"""Maximum number of unfinished windows. Further windows are skipped."""
+"""Maximum unfinished windows. Further windows are skipped."""
 _POLL_S: Final = 0.2
 _EXIT_S: Final = 0.5
 _MAX_DEATHS: Final = 3
-"""Consecutive workers that end without a finished task before no worker is started again."""
+"""Consecutive failed workers before no worker is started again."""
 _LATER: Final = "`perfhooks report` finishes the remaining windows"
 
 
 class Tasks:
     """Sends tasks to a worker process, reads its answers, and starts another worker if it dies.
 
-    Args:
-        finished: Called on the training thread with the folder of each finished window.
-        on_error: Reaction to an error.
+    ``finished`` runs on the training thread with the folder of each finished window.
     """
 
     def __init__(self, finished: Callable[[Place], object], on_error: OnError) -> None:
         self._finished = finished
         self._on_error = on_error
         self.pending: dict[str, Task] = {}
-        """Unfinished tasks, by their name in the answer."""
+        """By their name in the answer."""
         self.worker: Worker | None = None
         self._log: Path | None = None
-        """Log file of the worker; None if there is no worker."""
+        """None if there is no worker."""
         self._is_late = False
         """Whether the worker starts with the first window, not now."""
         self._former: list[Worker] = []
         """Workers from before a pause, which end after their tasks."""
         self._deaths = 0
-        """Number of consecutive workers that ended without a finished task."""
+        """Consecutive workers that ended without a finished task."""
 
     def open(self, log: Path | None, *, starts_worker: bool = True) -> None:
-        """Prepare for tasks.
-
-        Args:
-            log: File for the worker's output; None starts no worker.
-            starts_worker: Whether the worker starts now. Otherwise it starts when it is needed.
-        """
+        """Prepare for tasks. Without a log no worker starts. Without ``starts_worker`` it starts when it is needed."""
         self._log = log
         if self.worker is not None and self.worker.is_closing:
             self._former.append(self.worker)
@@ -69,7 +60,6 @@ class Tasks:
             self._start()
 
     def warm_up(self) -> None:
-        """Let the worker import its modules."""
         if self._is_late:
             self._is_late = False
             self._start()
@@ -77,14 +67,12 @@ class Tasks:
             self.worker.send(WakeUp())
 
     def move(self, log: Path | None) -> None:
-        """Replace an idle worker, because the run folder has changed."""
         worker, self.worker = self.worker, None
         if worker is not None:
             worker.leave()
         self.open(log)
 
     def send(self, message: Task) -> None:
-        """Send a task to the worker."""
         if self.worker is None and self._deaths < _MAX_DEATHS:
             self._start()
         if self.worker is None:
@@ -93,11 +81,7 @@ class Tasks:
         self.worker.send(message)
 
     def poll(self, timeout: float = 0.0) -> None:
-        """Read the worker's answers since the last call, and start another worker if it died.
-
-        Args:
-            timeout: Maximum wait for an answer, in seconds.
-        """
+        """Read the worker's answers since the last call, and start another worker if it died."""
         for worker in [*self._former, self.worker]:
             if worker is not None:
                 with guard("reading the worker's answers", self._on_error):
@@ -157,7 +141,6 @@ class Tasks:
 
     @property
     def windows_left(self) -> int:
-        """Number of windows that the worker has not finished."""
         return sum(isinstance(message, FinishWindow) for message in self.pending.values())
 
     @property
@@ -172,15 +155,7 @@ class Tasks:
             self.worker = Worker(self._log)
 
     def wait(self, timeout: float | None = None, *, is_loud: bool = True) -> bool:
-        """Wait until every window is finished, or no worker remains.
-
-        Args:
-            timeout: Maximum wait, in seconds; None waits without a limit.
-            is_loud: Whether to show the wait.
-
-        Returns:
-            Whether all windows are finished.
-        """
+        """Wait until every window is finished, or no worker remains. Return whether all are finished."""
         began = time.monotonic()
         with show_wait() as show:
             while self.pending and (self.worker is not None or self._former):
@@ -202,14 +177,9 @@ class Tasks:
             self.worker.close()
 
     def leave(self, timeout: float, *, is_loud: bool = True) -> bool:
-        """Wait for the worker at the end of the process. It continues alone after the timeout.
+        """Wait for the worker at the end of the process, and return whether it is done.
 
-        Args:
-            timeout: Maximum wait, in seconds.
-            is_loud: Whether to say that the process waits.
-
-        Returns:
-            Whether the worker is done.
+        It continues alone after the timeout.
         """
         if self.worker is not None:
             self.worker.close()
@@ -222,7 +192,6 @@ class Tasks:
         return is_done
 
     def abandon(self) -> None:
-        """Leave the worker and its tasks to the parent in a forked child."""
         for worker in [*self._former, self.worker]:
             if worker is not None:
                 worker.abandon()

@@ -1,5 +1,3 @@
-"""perfhooks' handlers for a plain ``torch.profiler.profile``."""
-
 from __future__ import annotations
 
 import os
@@ -66,8 +64,6 @@ def _options(profile: Any) -> dict[str, bool]:
 
 
 class _Foreign(RecordedWindow):
-    """A plain profile whose trace is ready."""
-
     def __init__(self, profile: Any) -> None:
         self._profile = profile
         self.ready = True

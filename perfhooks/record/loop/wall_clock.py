@@ -1,4 +1,4 @@
-"""Detection of changes of the system clock during a window. Kineto uses that clock, so all times are wrong then."""
+"""Detection of changes of the system clock during a window. Kineto uses it, so all times are wrong then."""
 
 from __future__ import annotations
 
@@ -6,27 +6,22 @@ import time
 from typing import Final
 
 _READINGS: Final = 5
-"""Number of readings, because another program can run between two readings of the clocks."""
+"""Another program can run between two readings."""
 
 
 def ahead_s() -> float:
-    """Return the difference between the system clock and the monotonic clock, in seconds."""
+    """Return the difference between the system clock and the monotonic clock."""
     return min(_read() for _ in range(_READINGS))[1]
 
 
 def _read() -> tuple[float, float]:
-    """Return the duration of a reading and the difference of the clocks, in seconds."""
+    """Return the duration of a reading and the difference of the clocks."""
     before, now, after = time.perf_counter(), time.time(), time.perf_counter()
     return after - before, now - (before + after) / 2
 
 
 def describe_change(ahead_at_start_s: float, recorded_s: float) -> str:
-    """Return a note about a changed system clock; empty if the times are right.
-
-    Args:
-        ahead_at_start_s: Value of `ahead_s` at the start of the recording.
-        recorded_s: Duration of the recording, in seconds.
-    """
+    """Return a note about a changed system clock; empty if the times are right."""
     moved_s = ahead_s() - ahead_at_start_s
     if abs(moved_s) <= 1e-3 + 0.01 * recorded_s:  # errors of the readings, and gradual corrections of the clock
         return ""

@@ -1,7 +1,4 @@
-"""One profiling window: a ``torch.profiler.profile`` that records once, is saved once and can be read many times.
-
-The only module that imports torch.profiler.
-"""
+"""One profiling window: a ``torch.profiler.profile`` that records once. No other module imports torch.profiler."""
 
 from __future__ import annotations
 
@@ -50,19 +47,15 @@ if TYPE_CHECKING:
 __all__ = ["ProfilerActivity", "TorchProfile", "Window", "action_of", "recorder_busy"]
 
 TorchProfile = torch.profiler.profile
-"""torch's profiler class, the base class of our windows and profilers."""
 
 _WARN: Final = "_warn_once"
-"""The function of `torch.profiler.profiler` that warns."""
 
 _LEVEL: Final = "KINETO_LOG_LEVEL"
 _SILENT: Final = "6"
-"""Kineto's levels are VERBOSE, INFO, WARNING, STAGE, ERROR and USDT, from 0. Level 6 hides all of them."""
+"""Kineto's log levels end with ERROR (4) and USDT (5). Level 6 hides all of them."""
 
 _DAEMON: Final = "KINETO_USE_DAEMON"
-"""torch counts steps if this variable is set."""
 _COUNTER: Final = "perfhooks"
-"""Name of our step counter in torch."""
 
 _NO_STACK: Final = "replay stack is empty"
 """torch's error for a return without a recorded call."""
@@ -75,50 +68,44 @@ _METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
 
 
 _open: weakref.WeakSet[Window] = weakref.WeakSet()
-"""Started windows. torch reports no active profiler during a warm-up, but a second profiler crashes it."""
+"""Started windows. During a warm-up torch reports no active profiler, but a second one crashes it."""
 _ending: weakref.WeakKeyDictionary[Window, threading.Thread] = weakref.WeakKeyDictionary()
-"""Windows that are stopping, and the thread that stops each. Stopping a large recording takes seconds."""
+"""Threads that stop a window. The stop of a large recording takes seconds."""
 _spare: weakref.WeakSet[Window] = weakref.WeakSet()
-"""Spare windows: kept if no other window is recorded."""
 _of_parent: Final[set[Window]] = set()
-"""In a forked child: windows that the parent still records. torch counts them in the child until the next start."""
+"""In a forked child: windows that the parent still records."""
 
 
 def recorder_busy() -> bool:
     """Return whether a profiler records in this process. A second one would clear its events.
 
-    A window that another thread stops counts as recording. torch already reports no active profiler, but crashes if
-    one starts before the stop has finished.
+    A window that another thread stops counts as recording, because torch crashes if a recorder starts before the stop
+    ends.
     """
     ours = (*list(_open), *_ending_elsewhere())
     return any(window.yield_recorder is None for window in ours) or (_is_recording() and not ours and not _of_parent)
 
 
 def recorder_owner() -> str:
-    """Return the line that started the loop of our open window; empty if no window is open."""
     return next((window.start_line for window in list(_open) if window.yield_recorder is None), "")
 
 
 def end_spare_windows() -> None:
-    """End the windows that yield to other windows, and wait for other threads that stop one."""
     for window in (*list(_open), *_ending_elsewhere()):
         if window.yield_recorder is not None:
             window.yield_recorder()
 
 
 def _ending_elsewhere() -> list[Window]:
-    """Return our windows that another live thread stops. In a forked child only the forking thread lives."""
     here = threading.current_thread()
     return [window for window, thread in list(_ending.items()) if thread is not here and thread.is_alive()]
 
 
 def spare_windows() -> list[Window]:
-    """Return the spare windows that record or have a trace."""
     return [window for window in list(_spare) if window.ready or window in _open]
 
 
 def is_spare_recording() -> bool:
-    """Return whether a spare window records. Recording makes steps longer."""
     return any(window in _open for window in list(_spare))
 
 
@@ -127,13 +114,9 @@ def _is_recording() -> bool:
 
 
 def listen_for_other_profilers(listener: Callable[[], object]) -> Callable[[], None]:
-    """Call a listener before a profiler of another library starts, because it records nothing beside an open window.
+    """Call a listener before a profiler of another library starts, and at each of its steps.
 
-    Args:
-        listener: Runs in the thread that starts the profiler. It also runs at each step of a started profiler.
-
-    Returns:
-        A function that removes the listener.
+    Such a profiler records nothing while our window is open. Returns a function that removes the listener.
     """
     recorder = torch.autograd.profiler.profile
     patches: tuple[tuple[type, str], ...] = ((TorchProfile, "start"), (TorchProfile, "step"), (recorder, "__enter__"))
@@ -164,11 +147,8 @@ def _notifying(method: Callable[..., Any], listener: Callable[[], object]) -> Ca
 def counting_for_daemon(end_step: Callable[[int], None]) -> Callable[[int], None]:
     """Return ``end_step``, which also increments torch's step count if a daemon needs it.
 
-    Dynolog selects steps by that count (``--iterations``). torch uses the maximum of all counters, so a step that a
-    window or an optimizer counts too is not counted twice. Our counter starts at the maximum.
-
-    Args:
-        end_step: Runs at the end of each step.
+    Dynolog selects steps by that count (``--iterations``). torch uses the maximum of all counters, so no step counts
+    twice.
     """
     if not os.environ.get(_DAEMON):
         return end_step
@@ -183,12 +163,10 @@ def counting_for_daemon(end_step: Callable[[int], None]) -> Callable[[int], None
 
 
 def replaces_torch_profile(face: type) -> bool:
-    """Return whether the program replaced ``torch.profiler.profile`` by a class of ours."""
     return torch.profiler.profile is face
 
 
 def action_of(phases: Phases, step: int) -> ProfilerAction:
-    """Return torch's action for a step of a schedule."""
     phase = phases.phase(step)
     if phase is Phase.ACTIVE:
         return ProfilerAction.RECORD_AND_SAVE if phases.ends(step) else ProfilerAction.RECORD
@@ -197,10 +175,7 @@ def action_of(phases: Phases, step: int) -> ProfilerAction:
 
 @contextlib.contextmanager
 def _quiet_start() -> Iterator[None]:
-    """Suppress torch's warning about earlier cycles at a start. A window has one cycle.
-
-    Some versions of torch, for example 2.11, warn at each start. With ``python -W error`` the window would end.
-    """
+    """Suppress torch's warning about earlier cycles. With ``python -W error`` it would end the window."""
     module = vars(torch.profiler.profiler)
     warn = module.get(_WARN)
     with _quiet_kineto():
@@ -217,9 +192,8 @@ def _quiet_start() -> Iterator[None]:
 def _quiet_kineto() -> Iterator[None]:
     """Suppress Kineto's log lines about itself on hosts without a device.
 
-    Otherwise ``USDT: profiler_start`` and ``gpuGetDeviceCount failed`` appear with every window. Kineto reads the level
-    once, when the first recorder of a process starts, so the variable is set for that call only. A level of the user
-    stays. The only level without the first line hides errors too, so hosts with a device keep Kineto's level.
+    Kineto reads the level once, when the first recorder of a process starts. A level of the user stays. The only level
+    without these lines hides errors too, so hosts with a device keep Kineto's level.
     """
     recorded = torch.profiler.supported_activities()
     if _LEVEL in os.environ or recorded != {ProfilerActivity.CPU}:
@@ -234,7 +208,7 @@ def _quiet_kineto() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silenced_stderr() -> Iterator[None]:
-    """Discard what C++ writes to standard error, in a process with one thread."""
+    """Discard output of C++ to standard error. Only safe in a process with one thread."""
     try:
         stderr_copy = os.dup(2)
     except OSError:  # standard error is closed
@@ -251,7 +225,7 @@ def _silenced_stderr() -> Iterator[None]:
 
 
 def _microseconds(folded: Mapping[str, int]) -> dict[str, int]:
-    """Convert nanoseconds to microseconds, and drop stacks of 0. The remainder of a stack is added to the next one."""
+    """Convert ns to us. The remainder of a stack is added to the next one."""
     ends = [*accumulate(folded.values(), initial=0)]
     ends_us = [end // 1000 for end in ends]
     values = zip(folded, (after - before for before, after in pairwise(ends_us)), strict=True)
@@ -264,80 +238,52 @@ def _check_complete(path: Path) -> None:
 
 
 def _renumber(path: Path, before: int) -> None:
-    """Renumber the step marks of a trace.
-
-    Marks before step 0 get negative numbers, which no reader counts.
-
-    Args:
-        path: The trace.
-        before: Number of marks before step 0.
-    """
     mark = labels.STEP_MARK.encode()
     text = path.read_bytes()
     path.write_bytes(re.sub(mark + rb"(\d+)", lambda match: mark + b"%d" % (int(match[1]) - before), text))
 
 
 class LostStacksError(PerfhooksError):
-    """A lost window: old versions of torch lose stacks that begin inside a call from C (pytorch issue 101632)."""
+    """torch has lost the window: old versions lose stacks that begin inside a call from C (pytorch issue 101632)."""
 
 
 class RecordedWindow:
-    """A recorded window with the facts that are saved with its trace."""
-
     first: int
-    """First recorded step."""
     reached: int
     """Step during which, or before which, recording ended."""
     began: float = 0.0
     """Start of the recording, in seconds since 1970; 0 if unknown."""
     ended: float = 0.0
-    """End of the recording, in seconds since 1970; 0 if unknown."""
     partial: str | None = None
     """Reason for an early end; None for a complete window."""
     planned: Planned | None
-    """Planned steps; None if unknown."""
     shortened: int = 0
-    """Number of steps removed from the plan of the schedule."""
+    """Number of steps removed from the plan."""
     stop_s: float = 0.0
-    """Time to stop the recorder, in seconds."""
     request: RequestedWindow | None = None
-    """Request that opened the window; None for a window of the schedule."""
+    """None for a window of the schedule."""
     loader: Loader | None = None
-    """DataLoader that supplied its steps, if one was detected."""
     making: tuple[WorkerCounts, ...] = ()
-    """Batch counts of each worker of that loader."""
+    """Batch counts of each worker of the loader."""
     unseen_workers: int = 0
-    """Number of workers of that loader without counts."""
+    """Number of workers without counts."""
     looked: tuple[WorkerSamples, ...] = ()
-    """Stack samples of each worker during the recording, if workers were sampled."""
+    """Stack samples of each worker."""
     notes: list[str]
-    """Warnings about the recording."""
     budget: WindowBudget
-    """Measured cost and limits of the recording."""
     ready: bool = False
     """Whether a trace can be saved."""
 
     def save(self, path: Path) -> object:
-        """Save the trace as JSON."""
         raise NotImplementedError
 
 
 class Window(RecordedWindow, TorchProfile):
     """A ``torch.profiler.profile`` for the steps of one window; the argument of ``on_trace_ready``.
 
-        def on_trace_ready(window):
-            print(window.first, window.reached, window.key_averages().table(row_limit=10))
-            window.export_chrome_trace("trace.json.gz")
-
-    Args:
-        first: First step, warm-up included.
-        phases: The schedule.
-        on_trace_ready: Called with the window when it has been recorded.
-        recording: Further options of ``torch.profiler.profile``.
-        marks_steps: Whether the trace contains step marks.
-        limits: Limits of the recording.
-        end_in_step: Ends the window inside a step when its budget is used up; None if it ends between steps only.
-        is_spent: Returns whether the window must end inside the step for another reason.
+    def on_trace_ready(window):
+        print(window.first, window.reached, window.key_averages().table(row_limit=10))
+        window.export_chrome_trace("trace.json.gz")
     """
 
     def __init__(
@@ -360,11 +306,9 @@ class Window(RecordedWindow, TorchProfile):
         self.reached = first
         self.notes = []
         self._thread: threading.Thread | None = None
-        """The recorded thread."""
         self.yield_recorder: Callable[[], object] | None = None
         """Ends this window when another recorder starts; None if it yields to no recorder."""
         self.start_line = ""
-        """Line of the program that started the loop."""
         self._device = -1
         """Current device of the recorded thread; -1 if CUDA is not initialized."""
         self._began = self._ahead_s = 0.0
@@ -374,9 +318,7 @@ class Window(RecordedWindow, TorchProfile):
             budget = self.budget  # not the window, which would keep itself alive
             self._overseer = Overseer(lambda: 1.0 if is_spent() else budget.measure(), end_in_step)
         self.marks_before = 0
-        """Number of marks in the trace before step 0."""
         self._count: CallCount | None = None
-        """Counter of Python calls during the warm-up."""
         super().__init__(schedule=self._action if marks_steps else None, on_trace_ready=on_trace_ready, **recording)
         self.step_num = first
 
@@ -387,7 +329,7 @@ class Window(RecordedWindow, TorchProfile):
         return action_of(self._phases, max(step, self._begin))
 
     def arm(self, first: int, phases: Phases) -> None:
-        """Prepare a recorded window for the next steps. torch appends their events to the recorded ones."""
+        """Prepare a recorded window for further steps. torch appends their events."""
         self._begin = self.step_num = first
         self._phases = phases
         self.planned = phases.next_window(first)
@@ -399,18 +341,11 @@ class Window(RecordedWindow, TorchProfile):
         self._forget_file()
 
     def close(self, reached: int, partial: str | None) -> None:
-        """Stop recording, which calls ``on_trace_ready``.
-
-        Args:
-            reached: Step during which, or before which, recording ends.
-            partial: Reason for an early end; None for a complete window.
-        """
         self.step_num = self.reached = reached
         self.partial = partial
         self.stop()
 
     def start(self) -> None:
-        """Start the warm-up, or the recording if there is no warm-up."""
         process.recorder_begins()
         with _quiet_start(), cupti.detached_at_end():
             super().start()
@@ -423,7 +358,6 @@ class Window(RecordedWindow, TorchProfile):
             _spare.add(self)
 
     def step(self) -> None:
-        """Begin the next step."""
         was_running = self.budget.is_running
         super().step()
         if was_running:
@@ -432,22 +366,20 @@ class Window(RecordedWindow, TorchProfile):
     def has_room_for_step(self) -> bool:
         """Return whether one more step fits the budget.
 
-        With stacks the overseer's last measurement is used, which is at most 0.1 s old. A measurement in this thread
-        would add Python calls to the recording.
+        With stacks the overseer's last measurement is used. A measurement in this thread would add Python calls to the
+        recording.
         """
         if not (self.with_stack and self._overseer is not None and self._overseer.is_running):
             self.budget.measure()
         return self.budget.has_room
 
     def count_calls(self) -> None:
-        """End the count of Python calls at the end of the warm-up."""
         count, self._count = self._count, None
         if count is not None:
             count.end()
             self.budget.end_count(count.calls, count.cpu_s, max(self.first - self._begin, 1))
 
     def stop(self) -> None:
-        """End the window in any phase."""
         self.count_calls()
         _ending[self] = threading.current_thread()
         _open.discard(self)
@@ -460,7 +392,7 @@ class Window(RecordedWindow, TorchProfile):
     def leave_to_parent(self) -> None:
         """Stop collecting events in a forked child, because they would only use memory.
 
-        Torch's recorder cannot be stopped in a child, because a stop needs Kineto's thread.
+        The recorder cannot be stopped in a child, because a stop needs Kineto's thread.
         """
         _open.discard(self)
         turn = getattr(torch.autograd, "_toggle_collection_dynamic", None)  # new in torch 2.5
@@ -479,7 +411,6 @@ class Window(RecordedWindow, TorchProfile):
 
     @property
     def thread_hint(self) -> str:
-        """Return a message with the recorded thread and the remedy."""
         here, there = threading.current_thread().name, getattr(self._thread, "name", "")
         return (
             f"it records the thread {there!r}, but was called from {here!r}; "
@@ -494,7 +425,7 @@ class Window(RecordedWindow, TorchProfile):
 
     @property
     def step_rec_fn(self) -> Any:
-        """Mark of the current step, in place of torch's mark, which torch function modes of the user would see."""
+        """Mark of the current step. torch function modes of the user would see torch's own mark."""
         return self._step_mark
 
     @step_rec_fn.setter
@@ -523,7 +454,6 @@ class Window(RecordedWindow, TorchProfile):
         self._observer = observer
 
     def start_trace(self) -> None:
-        """Start recording the calling thread."""
         _of_parent.clear()
         self.count_calls()
         self._thread = threading.current_thread()
@@ -536,11 +466,7 @@ class Window(RecordedWindow, TorchProfile):
             self._overseer.begin()
 
     def stop_trace(self) -> None:
-        """Stop the recorder and measure the time.
-
-        Raises:
-            LostStacksError: torch has lost the window with its stacks.
-        """
+        """Raises LostStacksError if torch has lost the window."""
         self.budget.end()
         if self._overseer is not None:
             self._overseer.end()
@@ -579,13 +505,9 @@ class Window(RecordedWindow, TorchProfile):
             self.notes.append(DEVICE_STOPPED)
 
     def save(self, path: Path) -> IO[bytes]:
-        """Write the recorder's JSON file once. All exports copy it.
+        """Write the recorder's JSON file, which all exports copy. The returned file stays open without its name.
 
-        Returns:
-            The open file, which stays readable when its name is removed.
-
-        Raises:
-            PerfhooksError: The recorder wrote no complete file. Kineto itself reports no error.
+        Raises PerfhooksError if the file is incomplete. Kineto itself reports no error.
         """
         try:
             super().export_chrome_trace(os.fspath(path))
@@ -615,16 +537,12 @@ class Window(RecordedWindow, TorchProfile):
             copy_with_names(self._file(), target, compress=str(path).endswith(".gz"))
 
     def events(self) -> Any:
-        """Return torch's events, with unescaped names."""
         events: Any = super().events()  # type: ignore[no-untyped-call]  # untyped in torch
         averages.unescape_names(events or ())
         return events
 
     def key_averages(self, *args: Any, **kwargs: Any) -> Any:
-        """Return torch's operator table by name.
-
-        With stacks, self times are corrected and ``group_by_stack_n`` works.
-        """
+        """Return torch's operator table, with corrected self times and stack groups if stacks were recorded."""
         events = self.events()
         if kwargs.get("group_by_stack_n", args[1] if len(args) > 1 else 0):
             averages.give_stacks(events)
@@ -633,15 +551,7 @@ class Window(RecordedWindow, TorchProfile):
             return super().key_averages(*args, **kwargs)
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
-        """Write folded stacks: ``a;b;c value``, in whole microseconds as in torch. Equal stacks are summed.
-
-        Args:
-            path: The file.
-            metric: ``self_cpu_time_total``, ``self_cuda_time_total`` or ``self_device_time_total``.
-
-        Raises:
-            OptionError: The metric is unknown.
-        """
+        """Write folded stacks: ``a;b;c value``, in whole microseconds as in torch. Equal stacks are summed."""
         if metric not in _METRICS:
             raise OptionError(f"metric must be one of {', '.join(_METRICS)}, got {metric!r}")
         with tempfile.TemporaryDirectory() as folder:
@@ -653,7 +563,7 @@ class Window(RecordedWindow, TorchProfile):
             perfhooks.trace.stacks.write(_microseconds(folded), target)
 
     def release(self) -> None:
-        """Free torch's objects immediately: they are reference cycles, which the garbage collector frees late."""
+        """Free torch's objects now. They are reference cycles, which the garbage collector frees late."""
         self.ready = False
         self._forget_file()
         next_recorder.finish_exports(self)

@@ -1,5 +1,3 @@
-"""The windows of one profiler: creation, limits and saving. The loop controller decides when a window is due."""
-
 from __future__ import annotations
 
 import logging
@@ -39,19 +37,11 @@ if TYPE_CHECKING:
 
 STOPPED: Final = "stopped before its last step"
 LONG_WAIT_S: Final = 2.0
-"""Minimum wait before a log line, in seconds. The default budget allows no longer wait."""
+"""Minimum wait before a log line. The default budget allows no longer wait."""
 
 
 class Windows:
-    """Creates the windows of one loop, one at a time, and saves their recordings.
-
-    Args:
-        options: Options of the profiler.
-        requests: The schedule with requested windows.
-        recording: Options of torch's recorder for all windows.
-        membership: The role of this rank, which decides whether files are written.
-        handover: Saves recorded windows.
-    """
+    """Creates the windows of one loop, one at a time, and saves their recordings."""
 
     def __init__(
         self,
@@ -71,7 +61,6 @@ class Windows:
         self._requests = requests
         self.handover = handover
         self.current: Window | None = None
-        """Open window."""
         self.last: Window | None = None
         """Last recorded window, if its results are kept."""
         self.second = SecondWindow(
@@ -81,9 +70,8 @@ class Windows:
         self.end_in_step: Callable[[], object] | None = None
         """Ends the open window inside a step; None if it ends between steps only."""
         self.workers = LoaderWorkers()
-        """Loader workers of this loop."""
         self._step_starts: list[int] = []
-        """Start of each recorded step of the open window, in nanoseconds of the loop's clock."""
+        """Starts of the recorded steps, in ns of the loop's clock."""
         self._may_shorten = False
         """Whether the open window may end early. Ranks of a job must record the same steps."""
         self.is_dropping = False
@@ -91,17 +79,13 @@ class Windows:
         self._ended_at = -1
         """Step at whose start the last window ended."""
         self.start_line = ""
-        """Line of the program that started the loop."""
         self.begun = self.skipped = 0
-        """Numbers of windows that were started, and of due windows that were skipped."""
 
     @property
     def is_explaining(self) -> bool:
-        """Whether the open window only records stacks and shapes for explanations."""
         return self.current is not None and _is_explaining(self.current)
 
     def open(self, step: int) -> None:
-        """Open the window that is due at a step, or log why it is skipped."""
         request = self._requests.window_at(step)
         why = self._reason_to_skip(step)
         if why is not None:
@@ -114,7 +98,6 @@ class Windows:
         self.begun += 1
 
     def _reason_to_skip(self, step: int) -> str | None:
-        """Return the reason that no window can start now, or None."""
         is_same_step = is_spare_recording() or self._ended_at == step
         end_spare_windows()
         if recorder_busy() or is_spare_recording():
@@ -173,7 +156,7 @@ class Windows:
         )
 
     def _begin(self, window: Window) -> None:
-        """Start the recorder last, because later code here would be recorded as part of the first step."""
+        """Start the recorder last. Later code here would be recorded as part of the first step."""
         for key, value in self.metadata.items():
             window.preset_metadata_json(key, value)
         window.start_line = self.start_line
@@ -215,7 +198,7 @@ class Windows:
         return is_enough(walls, window.budget.operators)
 
     def _release_spares(self) -> None:
-        """Free recordings of the program's first steps. A window has recorded a step, so reports do not need them."""
+        """Free recordings of the program's first steps, because a window has recorded a later step."""
         for spare in spare_windows():
             with lifetime.busy():
                 spare.release()
@@ -237,27 +220,16 @@ class Windows:
         self.handover.report_open(None)
 
     def adopt(self, window: Window) -> None:
-        """Save a window that was recorded before this loop, because the loop recorded no window.
-
-        Args:
-            window: The window, already ended.
-        """
+        """Save an ended window that was recorded before this loop."""
         self.begun += 1
         self.handover.open(self.handover.run)  # the loop may have ended, and closed its worker
         self._save(window)
 
     def label(self) -> None:
-        """Label the parts of the step automatically; called at every recorded step."""
         if self._options["labels"] and self.membership.writes:
             labelling.start(self._options["stage"], on_read=self.workers.watch)
 
     def close(self, reached: int, partial: str | None) -> None:
-        """End the open window, if there is one.
-
-        Args:
-            reached: Step during which, or before which, recording ends.
-            partial: Reason for an early end; None for a complete window.
-        """
         window, self.current = self.current, None
         if window is None:
             return
@@ -280,7 +252,7 @@ class Windows:
             event = "the window ended early,"
             if is_warming_up:
                 event = "a window is left out: it ended during its warm-up,"
-            is_expected = partial == STOPPED or self._requests.is_unplanned  # the user gave no number of steps
+            is_expected = partial == STOPPED or self._requests.is_unplanned
             level = logging.INFO if is_expected and not is_warming_up else logging.WARNING
             if _is_explaining(window) or self.handover.is_summed_up:  # no user waits for it; the summary has a warning
                 level = logging.DEBUG
@@ -328,7 +300,6 @@ class Windows:
             self.last = window
 
     def abandon(self) -> None:
-        """Leave all windows to the parent in a forked child."""
         labelling.stop()
         if self.current is not None:
             with guard("leaving the window to the parent"):

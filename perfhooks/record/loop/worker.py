@@ -1,8 +1,7 @@
-"""Start and manage the worker process, which finishes captures (`perfhooks.report.finishing.serving`).
+"""Start and manage the worker process, which finishes captures.
 
-Reading a trace and making tables in a thread would hold the GIL and slow down the training. A forked process would
-share the training's device, and a spawned one would run the user's script again. So the worker is a new process. It
-ends after its last task when its channel is closed.
+A thread would hold the GIL. A forked process would share the training's device, and a spawned one would run the user's
+script again. So the worker is a new process. It ends after its last task when its channel is closed.
 """
 
 from __future__ import annotations
@@ -58,14 +57,11 @@ gc.freeze()
 gc.enable()
 serve(unread, int(sys.argv[3]))
 """
-"""Code of the worker. It imports nothing before the first message, so an idle worker is a bare interpreter.
+"""Code of the worker. It imports nothing before the first message.
 
-Installed packages come first on its path. A package that the training puts first, for example the psutil of ray, could
-replace a dependency of ours.
-
-The working directory, which an empty entry of PYTHONPATH also means, is not imported from. Output of a sitecustomize
-goes to the log, not into the channel. The garbage collector is off during imports, because it would scan all modules
-several times.
+Installed packages come first on its path, because the training's path may have other versions of our dependencies, for
+example the psutil of ray. The working directory is not imported from. Output of a sitecustomize goes to the log, not
+into the channel. The garbage collector is off during imports, because it would scan all modules several times.
 """
 
 HERE: Final = str(Path(__file__).parents[3])
@@ -91,10 +87,10 @@ _UNWANTED: Final = (
 
 
 NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
-"""Flag that avoids SIGPIPE when the worker has ended, in trainings that keep the default action of that signal."""
+"""Avoids SIGPIPE when the worker has ended, in trainings that keep the default action of that signal."""
 
 _alive: list[subprocess.Popen[bytes]] = []
-"""Children that are not known to have ended. Some continue alone after the training."""
+"""Children that may still run. Some continue alone after the training."""
 
 
 def can_start() -> bool:
@@ -116,16 +112,9 @@ def release_children() -> None:
 
 
 def spawn(arguments: list[str], channel: socket.socket, *, out: IO[bytes] | int, error: IO[bytes] | int) -> Popen:
-    """Start a Python process in a session of its own, so that signals for the training do not reach it.
+    """Start a Python process in its own session, so that signals for the training do not reach it.
 
-    Args:
-        arguments: Command line arguments.
-        channel: The child's end of a socket.
-        out: Standard output.
-        error: Standard error.
-
-    Raises:
-        OSError: The process could not be started.
+    ``channel`` is the child's end of a socket. Raises OSError if the process cannot be started.
     """
     child = subprocess.Popen(  # noqa: S603 -- our own interpreter
         [sys.executable, *arguments],
@@ -143,14 +132,8 @@ def spawn(arguments: list[str], channel: socket.socket, *, out: IO[bytes] | int,
 class Worker:
     """A child process that receives tasks, one JSON object per line, and answers each.
 
-    Only :meth:`answers` and :meth:`leave` wait for the child, up to their timeout. No method raises an error if the
-    child has ended.
-
-    Args:
-        log: File for the child's output.
-
-    Raises:
-        OSError: The child could not be started, or the log is a link, which may point to a file of another user.
+    Only :meth:`answers` and :meth:`leave` wait for the child. No method raises an error if the child has ended. The
+    start raises OSError if the log is a link, which may point to a file of another user.
     """
 
     def __init__(self, log: Path) -> None:
@@ -172,11 +155,10 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Process id of the child."""
         return self._process.pid
 
     def send(self, message: Message) -> None:
-        """Send a message without waiting. The remainder is sent later; messages to an ended child are dropped."""
+        """Send a message without waiting. Messages to an ended child are dropped."""
         self._unsent += encode(message)
         self._flush()
 
@@ -193,11 +175,7 @@ class Worker:
             self._unsent.clear()
 
     def answers(self, timeout: float = 0.0) -> list[TaskResult]:
-        """Return the child's answers since the last call.
-
-        Args:
-            timeout: Maximum wait for an answer, in seconds.
-        """
+        """Return the child's answers since the last call."""
         self._flush()
         if self._is_disconnected:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -218,12 +196,12 @@ class Worker:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of the child; None while it runs."""
+        """None while the child runs."""
         return self._process.poll()
 
     @property
     def is_gone(self) -> bool:
-        """Whether no more answers can arrive: the child has ended, or our end of the channel was closed."""
+        """Whether no more answers can arrive."""
         return self._is_disconnected or self.exit_code is not None
 
     def close(self) -> None:
@@ -233,11 +211,7 @@ class Worker:
             self._flush()
 
     def leave(self, timeout: float = 0.0) -> None:
-        """Release the child. It continues alone if it does not end in time.
-
-        Args:
-            timeout: Maximum wait, in seconds.
-        """
+        """Release the child. It continues alone if it does not end in time."""
         self.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout)
@@ -249,7 +223,6 @@ class Worker:
             self._channel.close()
 
     def abandon(self) -> None:
-        """Leave the worker to the parent in a forked child."""
         self._close_channel()
         release_children()
 

@@ -1,7 +1,7 @@
 """End a recording inside a step: another thread decides, and the main thread does it.
 
 torch's recorder must end in the thread that it records, while that thread runs no operator. Python's pending calls run
-between two instructions of the main thread, like handlers of signals, and need no signal.
+there between two instructions, like handlers of signals.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 SHORTEST_S: Final = 0.02
-"""Minimum pause between two measurements of the budget. Each measurement takes the GIL from the training."""
+"""Minimum pause between measurements. Each one takes the GIL from the training."""
 LONGEST_S: Final = 0.1
 """Maximum pause. At most 20,000 operators are recorded meanwhile."""
 _PACKAGES: Final = "-packages"
@@ -37,7 +37,7 @@ _LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdli
 
 
 class _PendingCall:
-    """A call for the main thread. Python evaluates its truth value there, so that exceptions reach the program."""
+    """A call for the main thread. Python evaluates its truth value there, so exceptions reach the program."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._run = functools.partial(_run, act)
@@ -57,17 +57,15 @@ class _PendingCall:
 
 
 _pending: Final[list[_PendingCall]] = []
-"""The unfinished call of the main thread, referenced to keep it alive. Only one call is added at a time: Python 3.11
-never leaves the first instruction of a traced function that a pending call enters while another one waits."""
+"""Keeps the call of the main thread alive. Only one call is added at a time: Python 3.11 never leaves the first
+instruction of a traced function that a pending call enters while another one waits.
+"""
 
 
 def in_main_thread(act: Callable[[], object]) -> None:
-    """Call a function in the main thread, between two instructions.
+    """Call a function in the main thread, between two instructions, with signals deferred.
 
     The call is dropped if the main thread is in a backward pass, or in our code. Callers repeat it.
-
-    Args:
-        act: Function to call, with signals deferred.
     """
     if not _pending:
         call = _PendingCall(act)
@@ -84,7 +82,7 @@ def _run(act: Callable[[], object], frame: FrameType | None) -> None:
 
 
 def _may_run(frame: FrameType | None) -> bool:
-    """Return whether a frame of the main thread runs code of the program, outside of a backward pass.
+    """Return whether a frame runs code of the program, outside of a backward pass.
 
     In a backward pass torch saves the state of the thread, including the recorder, and restores it afterwards.
     """
@@ -105,43 +103,31 @@ def _may_run(frame: FrameType | None) -> bool:
 
 
 def pause_s(passed_s: float, used: float) -> float:
-    """Return the seconds until the next measurement of a budget.
-
-    Args:
-        passed_s: Time since the start of the recording, in seconds.
-        used: Used share of the budget.
-    """
+    """Return the pause until the next measurement; ``used`` is the used share of the budget."""
     remaining_s = passed_s * (1 - used) / max(used, 1e-9)
     return min(max(remaining_s / 4, SHORTEST_S), LONGEST_S)
 
 
 def used_at_next_measurement(before: float, used: float, passed_s: float, late_s: float) -> float:
-    """Return the share of a budget that will be used at the next measurement.
+    """Return the used share of the budget at the next measurement.
 
-    Args:
-        before: Share at the last measurement.
-        used: Share at this measurement.
-        passed_s: Time between both, in seconds.
-        late_s: Delay of this measurement, in seconds.
+    ``before`` is the share at the last one, ``passed_s`` the time between both, and ``late_s`` the delay of this one.
     """
     return used + (used - before) / passed_s * (SHORTEST_S + late_s)
 
 
 class Overseer:
-    """Measures the budget of a recording in its own thread, and ends the recording before the budget is exceeded.
+    """Measures the budget of a recording in its own thread.
 
-    A recording ends if the next measurement would be too late, at the rate of the last steps.
+    Ends the recording if the next measurement would be too late.
 
-    Args:
-        used: Returns the used share of the budget. At 1 it is used up.
-        end: Ends the recording, in the main thread.
+    ``used`` returns the used share of the budget. ``end`` runs in the main thread.
     """
 
     def __init__(self, used: Callable[[], float], end: Callable[[], object]) -> None:
         self._used, self._end = used, end
         self._is_over = _thread.allocate_lock()
         self.is_running = False
-        """Whether the thread runs."""
 
     def begin(self) -> None:
         """Start the thread. It must start after the recorder, because stacks of later threads are not recorded."""
@@ -153,7 +139,6 @@ class Overseer:
                 self.is_running = True
 
     def end(self) -> None:
-        """End the thread."""
         if self.is_running:
             self.is_running = False
             self._is_over.release()

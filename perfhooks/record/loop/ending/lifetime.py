@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 
 class Closable(Protocol):
-    """The methods of a profiler that the end of the process needs."""
-
     @property
     def in_window(self) -> bool:
         """Whether a window is open."""
@@ -44,15 +42,15 @@ class Closable(Protocol):
 
 
 _registered: dict[Closable, weakref.ref[Closable]] = {}
-"""Profilers that have started or wait for files: the loop controller of each, and a reference to the program's
-object. The end of the process needs the controller if the object is gone."""
+"""The loop controller of each profiler, and a reference to the program's object. The end of the process needs the
+controller if the object is gone.
+"""
 _watched: weakref.WeakSet[object] = weakref.WeakSet()
 """Open windows of the main thread, and spare windows."""
 _keepers: list[Callable[[str], object]] = []
 
 
 def register(course: Closable, profiler: Closable) -> None:
-    """Register a profiler until the process ends, or until it is unregistered."""
     _registered[course] = weakref.ref(profiler)
 
 
@@ -65,8 +63,8 @@ def _profilers() -> list[Closable]:
 def find_left_open() -> list[Closable]:
     """Return the loop controllers of profilers that the program has left open.
 
-    A notebook cell that runs again binds the name of its first profiler to another one, so the first one has no
-    reference any more. If a function of the cell raised an error, the session keeps its variables for a debugger.
+    A notebook cell that runs again binds the name of its profiler to another one. If the cell raised an error, the
+    session keeps its variables for a debugger.
     """
     values = _variables_of_last_error()
     profilers = [(course, profiler()) for course, profiler in list(_registered.items())]
@@ -81,23 +79,17 @@ def _variables_of_last_error() -> list[object]:
 
 
 def has_profilers(besides: Collection[Closable] = ()) -> bool:
-    """Return whether any profiler has started, or waits for its files.
-
-    Args:
-        besides: Profilers that do not count.
-    """
     return any(profiler not in besides for profiler in _profilers())
 
 
 def unregister(course: Closable) -> None:
-    """Unregister a profiler that has stopped and does not wait for files."""
     _registered.pop(course, None)
 
 
 def _leave_all() -> None:
     """Close all recorders, because an open one crashes the interpreter at its end.
 
-    All profilers together wait for their files up to one timeout. Ctrl-C ends the wait.
+    All profilers together wait up to one timeout. Ctrl-C ends the wait.
     """
     was_any, began = bool(_registered), time.monotonic()
     for profiler in _profilers():
@@ -114,7 +106,6 @@ def _leave_all() -> None:
 
 
 def why_it_ends() -> str:
-    """Return the reason that the interpreter ends: an uncaught exception, if there was one."""
     error = getattr(sys, "last_value", None)
     return "the interpreter exited" if error is None else cause_of(error)
 
@@ -134,10 +125,7 @@ process.in_child(process.Child.PROFILERS, _abandon_all)
 
 @contextlib.contextmanager
 def busy() -> Iterator[None]:
-    """Defer signals while the recorder starts, stops or saves, and record the duration.
-
-    Only the main thread gets signals.
-    """
+    """Defer signals while the recorder starts, stops or saves, and record the duration."""
     is_main, begin = threading.current_thread() is threading.main_thread(), clock()
     try:
         with signals.deferral if is_main else contextlib.nullcontext():
@@ -153,11 +141,7 @@ def watch(window: object) -> None:
 
 
 def at_signal(keep: Callable[[str], object]) -> None:
-    """Register a function that saves further data at SIGTERM and SIGHUP, while any window is watched.
-
-    Args:
-        keep: Called with the reason.
-    """
+    """Call ``keep`` with the reason at SIGTERM and SIGHUP, while any window is watched."""
     _keepers.append(keep)
 
 
@@ -169,7 +153,7 @@ def unwatch(window: object) -> None:
 
 
 def _terminate(number: int, _frame: object) -> None:
-    """Keep the open windows, then die of the signal with its default action."""
+    """Keep the open windows, then die of the signal."""
     name = signal.Signals(number).name
     try:
         for profiler in _profilers():

@@ -1,8 +1,7 @@
 """Ranges that are open when a recording ends, for example ``with record_function("epoch")``.
 
-The end of a range writes into the memory of the recording in which it began. torch frees that memory when the recording
-ends. If another recording runs by then, the write happens: the process crashes, or memory is corrupted. So no recording
-starts while such a range is open.
+The end of a range writes into the recording in which it began, although torch has freed that memory. If another
+recording runs by then, the process crashes or memory is corrupted. So no recording starts meanwhile.
 """
 
 from __future__ import annotations
@@ -23,20 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAX_ROOTS: Final = 1000
-"""Maximum number of root events to scan. A recording with steps has a few; other recordings may have millions."""
+"""Root events to scan. A recording with steps has a few; others may have millions."""
 
 _open: Final[list[weakref.ref[Any]]] = []
 """Ranges that were open when a recording ended, except optimizer updates."""
 _updates: Final[set[str]] = set()
-"""Optimizer updates in which the last recording ended. They end before the next step does."""
+"""Optimizer updates in which the last recording ended. They end before the step does."""
 
 
 def store_open_ranges(recorder: Any) -> None:
-    """Store the open ranges at the end of a recording in this thread.
-
-    Args:
-        recorder: torch's recorder with its results.
-    """
     names = set(_names(recorder.kineto_results.experimental_event_tree()))
     _updates.clear()
     _updates.update(name for name in names if name.startswith(ranges.UPDATE))
@@ -49,15 +43,14 @@ def store_open_ranges(recorder: Any) -> None:
 def is_any_open(*, is_same_step: bool = False) -> bool:
     """Return whether the start of a recording could crash the process.
 
-    Args:
-        is_same_step: Whether the last recording ended at the end of the same step.
+    ``is_same_step`` tells whether the last recording ended at the end of the same step.
     """
     _open[:] = [ref for ref in _open if (range_ := ref()) is not None and _is_entered(range_)]
     return bool(_open) or (is_same_step and bool(_updates))
 
 
 def _names(roots: list[Any]) -> Iterator[str]:
-    """Yield the names of open ranges. torch gives them the end time of their parent."""
+    """Yield the names of open ranges. torch sets their end time to that of their parent."""
     for root in islice(roots, _MAX_ROOTS):
         if root.name.startswith(labels.STEP_MARK):
             event = root

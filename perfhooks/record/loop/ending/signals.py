@@ -1,8 +1,7 @@
-"""Signals during our own work: they are deferred until a window is saved. SIGTERM and SIGHUP wait only for that.
+"""Signals are deferred during our own work. SIGTERM and SIGHUP wait only until a window is saved.
 
-Python runs handlers in the main thread, between two instructions. So a handler of the program can raise an exception
-inside our own code, which would be treated as our error. And a handler of ours runs too late if the main thread is
-inside a call that does not return, for example a rank that waits for the others in a collective.
+Otherwise a handler of the program could raise an exception inside our code, which would be treated as our error. A
+handler of ours runs too late if the main thread is in a long call, for example in a collective.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from perfhooks.core import process
 Handler = Callable[[int, Any], object]
 
 GRACE_S: Final = 0.5
-"""Maximum time until the main thread handles a signal that ends it, in seconds. Most operators of a step take less.
-The time between SIGTERM and SIGKILL is longer (30 s in torchrun, Kubernetes and SLURM)."""
+"""Maximum time until the main thread handles a signal that ends it. Most operators take less. The time between SIGTERM
+and SIGKILL is longer (30 s in torchrun, Kubernetes and SLURM).
+"""
 
 _GRACE_IN_COLLECTIVE_S: Final = 0.1
-"""Maximum time inside torch.distributed, in seconds. The main thread may wait there without end."""
+"""Maximum time inside torch.distributed, where the main thread may wait without end."""
 
 _DEFERRED: Final = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGXCPU")
     if hasattr(signal, name)
 )
-"""Signals that programs handle to react to external events."""
 
 _ENDS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that keep the open window and then end the process. A closed terminal sends SIGHUP."""
@@ -50,7 +49,6 @@ class _Deferral(contextlib.AbstractContextManager["_Deferral"]):
     def __init__(self) -> None:
         self._depth = 0
         self._handlers: dict[int, Any] = {}
-        """Original handler of each deferred signal."""
         self._arrived: list[int] = []
 
     def __enter__(self) -> Self:
@@ -77,7 +75,6 @@ class _Deferral(contextlib.AbstractContextManager["_Deferral"]):
 
     @property
     def is_active(self) -> bool:
-        """Whether signals are deferred."""
         return self._depth > 0
 
     def handler(self, number: int) -> Any:
@@ -103,11 +100,7 @@ class _Deferral(contextlib.AbstractContextManager["_Deferral"]):
             self._deliver(self.release())
 
     def release(self) -> list[int]:
-        """End the deferral.
-
-        Returns:
-            The signals that arrived meanwhile, in their order.
-        """
+        """End the deferral, and return the signals that arrived meanwhile."""
         self._depth = 0
         arrived, self._arrived = self._arrived, []
         # restore Ctrl-C last, because it can arrive immediately
@@ -132,7 +125,6 @@ class _Deferral(contextlib.AbstractContextManager["_Deferral"]):
 
 
 deferral: Final = _Deferral()
-"""Context manager that defers signals."""
 
 
 def _defer(number: int, _frame: object) -> None:
@@ -147,7 +139,6 @@ class _SignalThread:
 
     def __init__(self) -> None:
         self.noticed = threading.Event()
-        """Set when the main thread handles the signal."""
         self._ours: tuple[socket.socket, socket.socket] | None = None
         self._paused = False
         self._mask: set[signal.Signals | int] | None = None
@@ -163,8 +154,8 @@ class _SignalThread:
         self._ours = receiver, sender
         try:
             if before == -1:
-                # It waits in C only. With stacks, torch records every waiting Python frame at the start of a window, so
-                # this thread would be a row in the user's trace.
+                # It waits in C only. With stacks, torch records every waiting Python frame, so this thread would be in
+                # the user's trace.
                 batches = iter(functools.partial(receiver.recv, 64), b"")
                 _thread.start_new_thread(any, (map(functools.partial(self._handle, receiver), batches),))
                 return True
@@ -176,7 +167,6 @@ class _SignalThread:
         return False
 
     def end(self) -> None:
-        """End the thread."""
         if self._ours is None:
             return
         (_, sender), self._ours = self._ours, None
@@ -198,20 +188,17 @@ class _SignalThread:
                 signal.set_wakeup_fd(before)  # another library has set it since
 
     def go_on(self) -> None:
-        """Resume in the parent after a fork."""
         if self._paused and self._ours is not None:
             signal.set_wakeup_fd(self._ours[1].fileno(), warn_on_full_buffer=False)
         self._paused = False
         self.unmask()
 
     def unmask(self) -> None:
-        """Restore the signal mask from before the fork."""
         mask, self._mask = self._mask, None
         if mask is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def forget(self) -> None:
-        """Close the thread's sockets in a forked child."""
         if self._ours is not None:
             signal.set_wakeup_fd(-1)
             for end in self._ours:
@@ -232,7 +219,6 @@ _signal_thread: Final = _SignalThread()
 
 
 def _is_in_collective() -> bool:
-    """Return whether the main thread is inside torch.distributed. It may wait there without end."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return frame is not None and f"torch{os.sep}distributed{os.sep}" in frame.f_code.co_filename
 
@@ -244,21 +230,17 @@ def _die(number: int) -> None:
 
 
 _ours: Handler | None = None
-"""Our handler of SIGTERM and SIGHUP, set while a window is open."""
 
 
 def _handled_by(handler: object) -> list[int]:
-    """Return the signals of `_ENDS` with a handler. For handlers of C code Python returns None."""
+    """Return the signals of `_ENDS` with a handler. Python returns None for handlers of C code."""
     return [number for number in _ENDS if handler is not None and deferral.handler(number) is handler]
 
 
 def set_end_handler(handler: Handler) -> bool:
-    """Call ``handler`` at SIGTERM and SIGHUP, if their default action would end the process.
+    """Call ``handler`` at SIGTERM and SIGHUP, and return whether it is set for one of them.
 
     Signals that the program handles or ignores stay unchanged. ``nohup`` ignores SIGHUP.
-
-    Returns:
-        Whether the handler is set for one of them.
     """
     global _ours  # noqa: PLW0603 -- a process has one handler of a signal
     if _ours is None and (numbers := _handled_by(signal.SIG_DFL)) and _signal_thread.begin():
@@ -278,7 +260,6 @@ def reset_end_handler() -> None:
 
 
 def forget() -> None:
-    """End the deferral in a forked child, and restore SIGTERM and SIGHUP."""
     global _ours  # noqa: PLW0603 -- as above
     deferral.release()
     for number in _handled_by(_ours):

@@ -20,16 +20,9 @@ if TYPE_CHECKING:
 
 
 def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recording options in the form of the installed torch.
+    """Return the recording options in the form of the installed torch. Unsupported options are logged once.
 
-    Args:
-        options: Options of the user. Activities may be names (``"cpu"``, ``"cuda"``).
-
-    Returns:
-        The options that the installed torch has. Others are logged once.
-
-    Raises:
-        OptionError: torch would reject the value of an option.
+    Raises OptionError if torch would reject a value. Activities may be names (``"cpu"``, ``"cuda"``).
     """
     supported = inspect.signature(TorchProfile.__init__).parameters
     unsupported = [name for name in options if name not in supported]
@@ -55,10 +48,9 @@ def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def legacy_activities(activities: Any, use_cpu: bool | None, use_device: str | None) -> list[str]:
-    """Return the names of activities for ``use_cpu`` and ``use_device`` of ``torch.autograd.profiler.profile``.
+    """Return the activities for ``use_cpu`` and ``use_device`` of ``torch.autograd.profiler.profile``.
 
-    Raises:
-        OptionError: ``activities`` is set too, or no activity remains.
+    Raises OptionError if ``activities`` is set too, or no activity remains.
     """
     named = [*(["cpu"] if use_cpu is not False else []), *([_LEGACY.get(use_device, use_device)] if use_device else [])]
     if activities is not None or not named:
@@ -108,12 +100,9 @@ def _named(activity: Any) -> ProfilerActivity:
 
 
 def metadata_json(value: str) -> str:
-    """Return a JSON value in a form that Kineto writes correctly, which is one without escapes.
+    """Return a JSON value without escapes, because Kineto replaces every backslash by a slash.
 
-    Kineto replaces every backslash by a slash.
-
-    Raises:
-        OptionError: ``value`` is no JSON, so the trace would be invalid too.
+    Raises OptionError if ``value`` is no JSON, because the trace would be invalid too.
     """
     try:
         return json.dumps(_without_escapes(json.loads(value)), ensure_ascii=False)

@@ -1,8 +1,7 @@
 """Corrections of torch's operator table for recordings with Python stacks: self times and stack groups.
 
-Since torch 2.12 Python frames are children of labels and operators. So torch subtracts them from self times, although
-the table does not show them. Stacks are made from these frames. torch has stacks of its own only with
-``_ExperimentalConfig(verbose=True)``, which made a loop of small operators 14 times as slow.
+Since torch 2.12 Python frames are children of labels and operators, so torch subtracts them from self times. torch's
+own stacks need ``_ExperimentalConfig(verbose=True)``, which made a loop of small operators 14 times as slow.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ if TYPE_CHECKING:
 
 
 def unescape_names(events: Iterable[Any]) -> None:
-    """Restore the names of labels, which are escaped while they are recorded."""
     for event in events:
         if ESCAPE in event.name:
             event.name = unescaped(event.name)
 
 
 def give_stacks(events: Iterable[Any]) -> None:
-    """Set the stack of each event without one: its enclosing Python functions, innermost first, as in torch."""
+    """Set the stack of each event without one: its enclosing Python functions, innermost first."""
     for event in events:
         event.stack = event.stack or [*_frames_around(event)]
 
@@ -43,7 +41,6 @@ def without_frames(events: Iterable[Any]) -> Iterator[None]:
 
 
 def _is_frame(event: Any) -> bool:
-    """Return whether an event of torch is a Python function. Before torch 2.12 none is."""
     return bool(getattr(event, "is_python_function", False))
 
 

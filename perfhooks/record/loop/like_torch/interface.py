@@ -24,20 +24,11 @@ class _ReplacesTorch(type):
 
 
 class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
-    """A ``torch.profiler.profile`` by type, attributes and methods. It records nothing itself.
-
-    Args:
-        course: Loop controller with the steps and windows.
-        on_trace_ready: The user's argument.
-
-    Raises:
-        OptionError: torch rejects an option.
-    """
+    """A ``torch.profiler.profile`` by type, attributes and methods. It records nothing itself."""
 
     def __init__(self, course: LoopController, on_trace_ready: Any) -> None:
         self._course = course
         self.pulse = course.pulse
-        """Step clock, which the loop uses at each step."""
         recording = course.windows.recording
         try:
             super().__init__(**recording, on_trace_ready=on_trace_ready)
@@ -51,12 +42,10 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
 
     @property
     def is_recording(self) -> bool:
-        """Whether the current step is recorded."""
         return self.pulse.is_recording
 
     @property
     def step_num(self) -> int:
-        """Number of the current step, from 0."""
         return self.pulse.step
 
     @step_num.setter
@@ -65,13 +54,12 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
 
     @property
     def current_action(self) -> Any:
-        """torch's action for the current step."""
         window = self._course.windows.current
         return self._course.action(self.step_num) if window is None else window.current_action
 
     @current_action.setter
     def current_action(self, action: Any) -> None:
-        """Ignored: only torch's constructor sets it, and the schedule decides."""
+        """Ignored: only torch's constructor sets it."""
 
     @property
     def profiler(self) -> Any:
@@ -82,17 +70,15 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
 
     @profiler.setter
     def profiler(self, recorder: Any) -> None:
-        """Ignored: only torch's constructor sets it, and each window has its own."""
+        """Ignored: only torch's constructor sets it."""
 
     def prepare_trace(self) -> None:
-        """Do nothing, because a window prepares itself at its start."""
+        """Do nothing, because a window prepares itself."""
 
     def start_trace(self) -> None:
-        """Call ``start()``."""
         self.start()
 
     def stop_trace(self) -> None:
-        """Call ``stop()``."""
         self.stop()
 
     @property
@@ -103,33 +89,28 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
         return last
 
     def key_averages(self, *args: Any, **kwargs: Any) -> Any:
-        """Return torch's operator table of the last window, averaged by name. Arguments are as in torch."""
+        """Return torch's operator table of the last window."""
         return self._results.key_averages(*args, **kwargs)
 
     def events(self) -> Any:
-        """Return torch's events of the last window."""
         return self._results.events()
 
     def table(self, *args: Any, **kwargs: Any) -> str:
-        """Return all events of the last window as torch's table, as in ``torch.autograd.profiler.profile``."""
         return str(self.events().table(*args, **kwargs))
 
     @property
     def function_events(self) -> Any:
-        """Events of the last window, as from ``events()``."""
         return self.events()
 
     @property
     def self_cpu_time_total(self) -> float:
-        """Host time of the last window, in microseconds."""
         return float(self.events().self_cpu_time_total)
 
     def total_average(self) -> Any:
-        """Return the average of all events of the last window."""
         return self.events().total_average()
 
     def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Write the last window's trace, compressed if the name ends in ``.gz``. It can be written several times."""
+        """Write the last window's trace, compressed if the name ends in ``.gz``."""
         self._results.export_chrome_trace(path, *args, **kwargs)
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
@@ -137,30 +118,26 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
         self._results.export_stacks(path, metric)
 
     def export_memory_timeline(self, path: str, device: str | None = None) -> None:
-        """Write torch's memory timeline of the last window; deprecated by torch."""
         self._results.export_memory_timeline(path, device)
 
     def wait_for_exports(self, *args: Any, **kwargs: Any) -> Any:
-        """Wait for pending exports of the last window, if the installed torch writes in the background."""
         last = self._course.windows.last
         return None if last is None else last.wait_for_exports(*args, **kwargs)
 
     def take_pending_cuspy_export(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the pending export of the last window. Private to torch, since 2.15."""
+        """Private to torch, since 2.15."""
         last: Any = self._course.windows.last
         return None if last is None else last.take_pending_cuspy_export(*args, **kwargs)
 
     def take_pending_cupti_export(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the pending export of the last window, by its name in torch 2.14."""
+        """Its name in torch 2.14."""
         last: Any = self._course.windows.last
         return None if last is None else last.take_pending_cupti_export(*args, **kwargs)
 
     def get_trace_id(self) -> Any:
-        """Return the trace id of the open window, or of the last one."""
         return (self._course.windows.current or self._results).get_trace_id()  # type: ignore[no-untyped-call]  # untyped in torch
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
-        """Set the callback that creates the trace ids of later windows."""
         self.custom_trace_id_callback = callback
         self._course.windows.recording["custom_trace_id_callback"] = callback
 
@@ -169,11 +146,7 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
         self.add_metadata_json(key, json.dumps(value))
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to the trace of the recording window, or to the next trace.
-
-        Raises:
-            OptionError: ``value`` is no JSON, so the trace would be invalid too.
-        """
+        """Add a JSON value to the trace of the recording window, or to the next trace."""
         window = self._course.windows.current
         if window is not None and self.is_recording:
             window.add_metadata_json(key, metadata_json(value))
@@ -188,7 +161,6 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
             windows.current.preset_metadata_json(key, value)
 
     def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
-        """Disable or enable the collection of activities while a window records. Otherwise do nothing."""
         window = self._course.windows.current
         if window is None or not self.is_recording:
             return

@@ -1,5 +1,3 @@
-"""Labelled ranges of the trace that are invisible to torch's function and dispatch modes."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -20,17 +18,16 @@ _exit: Callable[[object], None] = vars(torch.autograd)["_record_function_with_ar
 
 
 class LabelledRange(record_function):
-    """A ``record_function`` without operator calls.
+    """A ``record_function`` without operator calls, because each call releases the GIL.
 
-    torch's own calls two operators. Each mode of the user sees them: a TorchFunctionMode, a TorchDispatchMode,
-    FakeTensorMode, ``make_fx`` and ``torch.jit.trace``. Each operator also releases the GIL.
+    It is also invisible to function and dispatch modes of the user, FakeTensorMode, ``make_fx`` and
+    ``torch.jit.trace``.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(labels.escaped(name))
 
     def __enter__(self) -> Self:
-        """Begin the range."""
         if getattr(torch.autograd.profiler, "_active_cupti_profiler_observer", None) is not None:
             super().__enter__()  # type: ignore[no-untyped-call]  # torch's next recorder reads it there
         else:
@@ -38,7 +35,6 @@ class LabelledRange(record_function):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the range."""
         if getattr(self, "_cupti_monitor_external_id", None) is not None:
             super().__exit__(*error)
         elif self.record is not None:

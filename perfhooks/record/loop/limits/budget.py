@@ -1,7 +1,6 @@
-"""The budget of a recording: bytes of its trace, and seconds that the training waits until the trace is saved.
+"""The budget of a recording: bytes of its trace, and the wait of the training until it is saved.
 
-The budget counts the events that torch's recorder holds. It never reads the memory of the process, because a training
-allocates memory too.
+It counts the recorder's events. It never reads the memory of the process, because a training allocates memory too.
 """
 
 from __future__ import annotations
@@ -24,27 +23,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_MB: Final = 20.0
-"""Default limit for the trace of one window, in MB. 20 MB hold 75,000 operators."""
+"""20 MB hold 75,000 operators."""
 WAIT_S_PER_MB: Final = 0.1
-"""Maximum wait for a trace, in seconds per MB. With the default limit a training waits at most 2 s."""
+"""Maximum wait for a trace: at most 2 s with the default limit."""
 FIRST_STEPS_S: Final = 0.5
-"""Training time available to record the first steps, in seconds."""
+"""Training time available to record the first steps."""
 EXPLAINING_S: Final = 0.02 * 60
-"""Training time available to the window with stacks and shapes: 2% of a training's first minute."""
+"""Training time for the window with stacks and shapes: 2% of the first minute."""
 
 
 class EventCost(NamedTuple):
-    """The cost of one event, or of many."""
-
     size: float = 0.0
     """Size in the trace, in bytes."""
     record_s: float = 0.0
-    """Time added to the steps by recording, in seconds."""
+    """Time added to the steps."""
     wait_s: float = 0.0
-    """Wait of the training at the end of the window, in seconds: stop, save, free."""
+    """Wait at the end of the window: stop, save, free."""
 
     def plus(self, other: EventCost, times: float = 1.0) -> EventCost:
-        """Return the sum with ``times`` events of another cost."""
         return EventCost(*(own + times * more for own, more in zip(self, other, strict=True)))
 
 
@@ -54,43 +50,41 @@ _OPTIONS: Final = {
     "record_shapes": EventCost(150, 0.6e-6, 6.5e-6),
     "profile_memory": EventCost(200, 0.3e-6, 4.0e-6),
 }
-"""Costs of an operator, of a Python call, and of each option per operator. Measured with torch 2.14 and Python 3.11 on
-a CPU of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings. Later windows of a process use the cost of its earlier
-windows."""
+"""Costs of an operator, a Python call, and each option per operator. Measured with torch 2.14 and Python 3.11 on a CPU
+of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings. Later windows use the measured costs.
+"""
 _CALLS_PER_S: Final = 300_000
-"""Python calls per second of CPU time under torch's tracer, in code that calls modules and operators."""
+"""Per second of CPU time under torch's tracer, in code that calls modules and operators."""
 _CALLS_PER_COUNTED_CALL: Final = 1.15
-"""Python calls of a recorded step per call of a warm-up step, which has no labels: the mean of 29 trainings."""
+"""Recorded steps make more calls than warm-up steps, because of labels. Mean of 29 trainings."""
 _MAX_TRACED_CALLS_PER_S: Final = 1_500_000
-"""Maximum Python calls per second of CPU time of the recorded thread: a loop of calls under torch's tracer."""
+"""Per second of CPU time, in a loop of calls under torch's tracer."""
 _MAX_CALLS_PER_S: Final = 3_000_000
-"""Python calls per second of CPU time in an empty loop, the maximum rate."""
+"""Per second of CPU time, in a loop of calls without a tracer."""
 _OPERATORS_PER_S: Final = 150_000
-"""Operators per second, if torch has no counter."""
+"""Assumed if torch has no counter."""
 _PRIOR_EVENTS: Final = 10_000
 """Weight of the default costs, in events. Fixed costs and unfilled blocks hide the cost of fewer events."""
 
 
 class _Corrections:
-    """Correction factors from the ended windows of this process."""
+    """Correction factors from earlier windows of this process."""
 
     def __init__(self) -> None:
         self.wait = 1.0
         self.calls = 1.0
         self.sizes: dict[frozenset[str], float] = {}
-        """Factors of the trace size by options of the recorder."""
+        """Factors of the trace size by recorder options."""
 
 
 _corrections = _Corrections()
 
 
 class _Counter(NamedTuple):
-    """torch's count of event blocks."""
-
     blocks: ctypes.c_uint64
-    """Number of blocks of all threads since the process started."""
+    """Blocks of all threads since the process started."""
     events: int
-    """Number of events in a block."""
+    """Events in a block."""
 
 
 @functools.cache
@@ -106,24 +100,21 @@ def _counter() -> _Counter | None:
 
 
 class Limits(NamedTuple):
-    """Limits of one recording."""
-
     size: float = math.inf
     """Size of the trace, in bytes."""
     wait_s: float = math.inf
-    """Wait of the training at the end, in seconds."""
+    """Wait of the training at the end."""
     training_s: float = math.inf
-    """Training time for the recording, in seconds: overhead during the steps, and the wait."""
+    """Overhead during the steps, and the wait."""
     name: str = ""
-    """Text of the limits for messages."""
 
     @classmethod
     def of_size(cls, mb: float | None) -> Limits:
-        """Return the limits of a window for the value of ``max_trace_mb``."""
+        """Return the limits for a value of ``max_trace_mb``."""
         return cls() if mb is None else cls(1e6 * mb, WAIT_S_PER_MB * mb, name=f"max_trace_mb={mb:g}")
 
     def share(self, cost: EventCost) -> float:
-        """Return the used share of the limits; 1 means that they are used up."""
+        """Return the used share of the limits; at 1 they are used up."""
         return max(cost.size / self.size, cost.wait_s / self.wait_s, (cost.record_s + cost.wait_s) / self.training_s)
 
 
@@ -131,33 +122,30 @@ NO_LIMITS: Final = Limits()
 
 
 class StepCalls(NamedTuple):
-    """Python calls of one step before the window."""
+    """Python calls of one warm-up step."""
 
     calls: float
     cpu_s: float
-    """CPU time of the step's thread, in seconds."""
+    """CPU time of the step's thread."""
     wall_s: float = 0.0
     other_calls: float = 0.0
-    """Maximum number of calls by other threads."""
+    """Maximum calls of other threads."""
 
 
 class _ThreadReading(NamedTuple):
-    """A reading of the recorded thread's clocks."""
-
     steps: int
-    """Number of ended steps."""
     at: float
-    """Time of the reading, by `time.perf_counter`."""
+    """By `time.perf_counter`."""
     own_s: float
-    """CPU time of the thread since the start of the recording, in seconds."""
+    """CPU time of the recorded thread since the recording started."""
     in_step_s: float
-    """CPU time of the thread since the last step ended, in seconds."""
+    """CPU time since the last step ended."""
 
 
 def _gil_wait_s() -> float:
     """Measure how long other threads keep the GIL after this thread has released it.
 
-    With stacks, torch's recorder acquires the GIL in each operator, after the operator has released it.
+    With stacks, torch's recorder acquires the GIL again in each operator.
     """
     pause_s, wake_up_s = 0.001, 0.0001  # another thread gets the GIL meanwhile; Linux delays timers by 50 us
     waits = []
@@ -169,17 +157,11 @@ def _gil_wait_s() -> float:
 
 
 class WindowBudget:
-    """Measures a running recording, from any thread.
-
-    Args:
-        limits: Its limits.
-        recording: Options of torch's recorder.
-    """
+    """Measures a running recording. Any thread can call it."""
 
     def __init__(self, limits: Limits, recording: Mapping[str, object]) -> None:
         self.limits = limits
         self.step_calls: StepCalls | None = None
-        """Python calls of a step before the window, if available."""
         self._recording = recording
         recorded = {**recording, "record_shapes": recording.get("record_shapes") or recording.get("with_flops")}
         self._key = frozenset(option for option in _OPTIONS if recorded.get(option))
@@ -187,11 +169,10 @@ class WindowBudget:
         self._owner = self._blocks_before = self._steps = 0
         self._began = self._step_began = 0.0
         self._threads: dict[int, tuple[CountedThread, int]] = {}
-        """Python threads, each with its CPU time at the first reading."""
+        """Python threads with the CPU time of their first reading."""
         self._totals: tuple[float, float] | None = (0.0, 0.0)
         """Operators and Python calls of an ended recording; None while it runs."""
         self._reading = _ThreadReading(0, 0.0, 0.0, 0.0)
-        """Last reading of the recorded thread's clocks."""
         self._step_share = 0.0
         """Share of the limits per step, by the last measurement."""
 
@@ -201,13 +182,7 @@ class WindowBudget:
         self._cpu_s()
 
     def end_count(self, calls: float, cpu_s: float, steps: int) -> None:
-        """End the warm-up.
-
-        Args:
-            calls: Python calls of its thread.
-            cpu_s: CPU time of its thread, in seconds.
-            steps: Number of its steps.
-        """
+        """End the warm-up. ``calls`` and ``cpu_s`` belong to the warm-up thread."""
         other_calls = self._estimate_other_calls(self._cpu_s()[1])
         wall_s = time.perf_counter() - self._began
         step_calls = _CALLS_PER_COUNTED_CALL * calls / steps
@@ -226,48 +201,43 @@ class WindowBudget:
         self._totals = None
 
     def end(self) -> None:
-        """End the recording."""
         self._totals = self._events()
 
     @property
     def is_running(self) -> bool:
-        """Whether the recorder records."""
         return self._totals is None
 
     def end_step(self) -> None:
         """Count an ended step.
 
-        This method must be short: the recorder records each Python call here, and each system call can cost the GIL.
+        This must be short: the recorder records each Python call here, and each system call can cost the GIL.
         """
         self._steps += 1
         self._step_began = time.perf_counter()
 
     @property
     def events(self) -> int:
-        """Number of recorded events."""
         return round(sum(self._totals or self._events()))
 
     @property
     def operators(self) -> float:
-        """Number of recorded operators."""
         return (self._totals or self._events())[0]
 
     @property
     def cost(self) -> EventCost:
-        """Cost of the recording if it ended now."""
+        """Cost if the recording ended now."""
         return self._cost_of(*(self._totals or self._events()))
 
     def is_spent(self) -> bool:
-        """Return whether the recording must end now."""
         return self.limits.share(self.cost) >= 1
 
     @property
     def has_room(self) -> bool:
-        """Whether one more step fits after the current one, by the last measurement, which can be some steps old."""
+        """Whether one more step fits, by the last measurement, which can be some steps old."""
         return self._step_share * (self._steps + 2) < 1
 
     def measure(self) -> float:
-        """Measure the recording for `has_room`. Return the used share of the limits; at 1 it must end."""
+        """Update `has_room`. Return the used share of the limits; at 1 the recording must end."""
         share, steps, now = self.limits.share(self.cost), self._steps, time.perf_counter()
         if steps:
             step_s = (self._step_began - self._began) / steps
@@ -278,12 +248,7 @@ class WindowBudget:
         return share
 
     def steps_that_fit(self, operators: float, step_s: float) -> float:
-        """Return how many steps fit the limits, by the counted Python calls.
-
-        Args:
-            operators: Number of operators per step.
-            step_s: Wall time of a recorded step, in seconds, during which other threads make calls.
-        """
+        """Return how many steps fit the limits. Other threads make calls during ``step_s``, the wall time of a step."""
         calls, step_calls = 0.0, self.step_calls
         if step_calls is not None:
             calls = step_calls.calls + step_calls.other_calls * max(step_s / max(step_calls.wall_s, 1e-9), 1.0)
@@ -295,12 +260,7 @@ class WindowBudget:
         return 1 / max(self.limits.share(self._cost_of(0, 1)), 1e-9)
 
     def learn(self, wait_s: float, size: int) -> None:
-        """Correct the costs for later windows.
-
-        Args:
-            wait_s: Measured wait of the training, in seconds.
-            size: Size of the saved trace, in bytes.
-        """
+        """Correct the costs for later windows, by the measured wait and the trace size in bytes."""
         operators, calls = self._totals or self._events()
         expected = self.cost
         prior = self._cost_of(_PRIOR_EVENTS, 0)
@@ -328,7 +288,7 @@ class WindowBudget:
         return operators, self._estimate_calls(operators) if self._has_stacks else 0.0
 
     def _estimate_calls(self, operators: float) -> float:
-        """Estimate the Python calls from the counted calls of a step, and a rate for additional CPU time."""
+        """Estimate the calls from those of a warm-up step, and a rate for further CPU time."""
         own_s, other_s = self._cpu_s()
         other_calls, step_calls = self._estimate_other_calls(other_s), self.step_calls
         if step_calls is None or not step_calls.cpu_s:
@@ -342,7 +302,7 @@ class WindowBudget:
         return step_calls.calls * self._steps + in_step + beyond + other_calls
 
     def _estimate_other_calls(self, cpu_s: float) -> float:
-        """Estimate the Python calls of other threads from their CPU time.
+        """Estimate the calls of other threads from their CPU time.
 
         If the training time is limited, the maximum rate is assumed. Windows of the user are not shortened because of
         threads that compute in C.
@@ -354,7 +314,6 @@ class WindowBudget:
         return max(_CALLS_PER_S * _corrections.calls, own) * cpu_s
 
     def _in_step_s(self, own_s: float) -> float:
-        """Return the CPU time of the recorded thread since the last step, in seconds."""
         last, now, steps, began = self._reading, time.perf_counter(), self._steps, self._step_began
         in_step_s = max(own_s - last.own_s, 0.0)
         if steps == last.steps:
@@ -365,7 +324,7 @@ class WindowBudget:
         return in_step_s
 
     def _cpu_s(self) -> tuple[float, float]:
-        """Return the CPU time in seconds since the start, of the recorded thread and of all other Python threads."""
+        """Return the CPU time since the start: of the recorded thread, and of all other Python threads."""
         by_thread = {}
         for ident in sys._current_frames():  # only live threads: the system reads no clocks of ended ones
             thread, before = self._threads.get(ident) or (CountedThread(ident, 0), None)

@@ -1,5 +1,3 @@
-"""Count the Python calls of a step, before a window with stacks records them."""
-
 from __future__ import annotations
 
 import sys
@@ -8,18 +6,13 @@ from typing import Any
 
 
 class CallCount:
-    """Counts the Python calls of the thread that starts it, including calls of C functions.
-
-    Args:
-        most: Number of calls after which counting ends.
-    """
+    """Counts the Python calls of its thread, including calls of C functions, up to ``most``."""
 
     def __init__(self, most: float) -> None:
         self._most = 2 * most
         self._events = 0
         self._began = 0.0
         self.cpu_s = 0.0
-        """CPU time of the thread, in seconds."""
 
     def begin(self) -> None:
         """Start counting, unless another profiler uses the hook."""
@@ -28,7 +21,6 @@ class CallCount:
             sys.setprofile(self._count)
 
     def end(self) -> None:
-        """Stop counting."""
         if sys.getprofile() == self._count:
             sys.setprofile(None)
         if self._events:
@@ -36,7 +28,7 @@ class CallCount:
 
     @property
     def calls(self) -> float:
-        """Number of counted calls. Each call has two events, one for its return."""
+        """Each call has two events, one for its return."""
         return self._events / 2
 
     def _count(self, _frame: Any, _event: str, _argument: Any) -> None:
@@ -46,6 +38,6 @@ class CallCount:
 
 
 def end_in_child() -> None:
-    """Stop counting in a forked child, which inherits the hook of the thread that forked it."""
+    """Stop counting in a forked child, which inherits the hook."""
     if isinstance(getattr(sys.getprofile(), "__self__", None), CallCount):
         sys.setprofile(None)

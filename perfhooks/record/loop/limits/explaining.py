@@ -2,12 +2,12 @@
 
 ::
 
-    step    12 13 14   | 15                               | 16
-            first      | warms up, and its Python calls   | explained
-            window     | are counted                      |
+    step  12 13 14   | 15                               | 16
+          first      | warms up, and its Python calls   | explained
+          window     | are counted                      |
 
-Times come from the first window, which records operators only. Lines, modules and shapes come from the second. Stacks
-make a step several times as long. So the second window has a budget of its own, and is skipped if no step fits it.
+Times come from the first window, which records operators only. Stacks make a step several times as long, so the second
+window has its own budget. It is skipped if no step fits.
 """
 
 from __future__ import annotations
@@ -32,29 +32,14 @@ LEFT_OUT: Final = (
 
 
 class SecondWindow:
-    """The second window of a loop.
-
-    Args:
-        loop: Loop that receives the request.
-        is_wanted: Whether to record it.
-    """
-
     def __init__(self, loop: WatchedLoop, *, is_wanted: bool) -> None:
         self._loop = loop
         self._is_wanted = is_wanted
         self._operators = 0.0
-        """Operators of a step of the first window."""
         self._step_s = 0.0
-        """Wall time of a step of the first window."""
 
     def follow(self, steps: int, operators: float, wall_s: float) -> None:
-        """Request the second window after the first one has been recorded.
-
-        Args:
-            steps: Number of steps of the first window.
-            operators: Number of its operators.
-            wall_s: Duration of its recording, in seconds.
-        """
+        """Request the second window. ``operators`` and ``wall_s`` are totals of the first one."""
         if self._is_wanted:
             self._is_wanted = False
             if (danger := stack_support.danger()) is not None:
@@ -68,15 +53,9 @@ class SecondWindow:
         self._is_wanted = False
 
     def steps_that_fit(self, window: Window) -> int:
-        """Return how many of its steps fit its budget, at the end of its warm-up."""
         window.count_calls()
         return min(int(window.budget.steps_that_fit(self._operators, self._step_s)), 1)
 
 
 def limits(of_size: Limits) -> Limits:
-    """Return the limits of the second window.
-
-    Args:
-        of_size: Limits of the loop's windows.
-    """
     return of_size._replace(training_s=EXPLAINING_S, name=f"the budget of {EXPLAINING_S:g} s")

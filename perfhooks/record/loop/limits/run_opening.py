@@ -18,18 +18,11 @@ if TYPE_CHECKING:
 
 
 def has_other_threads() -> bool:
-    """Return whether the program has more Python threads than the calling one."""
     here = threading.current_thread()
     return any(thread is not here and not thread.name.startswith(THREADS) for thread in threading.enumerate())
 
 
 class RunOpening:
-    """A call in another thread, and the wait for its end.
-
-    Args:
-        act: Function to call. An error is logged in one line.
-    """
-
     def __init__(self, act: Callable[[], object]) -> None:
         self._act = act
         self._is_running = _thread.allocate_lock()
@@ -48,6 +41,5 @@ class RunOpening:
             self._is_running.release()
 
     def wait(self) -> None:
-        """Wait until the call has ended."""
         with self._is_running:
             pass

@@ -1,7 +1,7 @@
-"""Sampling of loader workers, on the side of the training: orders for a sampler process, and its results.
+"""Sampling of loader workers: orders for a sampler process, and its results.
 
-Workers and loaders stay unchanged. The training opens the memory of a worker for reading and passes the open file to
-the sampler, because Linux may allow this to ancestors only. See `perfhooks.record.workers.sampler`.
+The training opens the memory of a worker and passes the open file to the sampler, because Linux may allow this to
+ancestors only. See `perfhooks.record.workers.sampler`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 WorkerResults: TypeAlias = "tuple[tuple[WorkerCounts, ...], tuple[WorkerSamples, ...]]"
-"""Batch counts and stack samples of workers."""
 
 _BOOTSTRAP: Final = """\
 import sys
@@ -38,7 +37,7 @@ from perfhooks.record.workers.sampler import serve
 serve(int(sys.argv[2]), 1)
 """
 _WAIT_S: Final = 0.25
-"""Maximum wait for the results of a window. They take 1 ms, and the trace is saved first, which takes longer."""
+"""Results take 1 ms, and the trace is saved first."""
 
 
 class _Sums(msgspec.Struct):
@@ -50,19 +49,18 @@ class _Sums(msgspec.Struct):
 
 
 class LoadersRead:
-    """The loaders that were read in the steps of a window, and the number of steps for each.
+    """The loaders that were read in a window, with the number of steps for each.
 
     A validation reads many batches in few steps. So the loader that is read in most steps feeds the training.
     """
 
     def __init__(self) -> None:
         self.of_step: set[int] = set()
-        """Identities of the iterators that were read in the current step."""
+        """Iterators that were read in the current step."""
         self._steps: dict[Loader, int] = {}
         self._iterators: dict[Loader, set[int]] = {}
 
     def begin_step(self) -> None:
-        """Begin the next step."""
         self.of_step.clear()
 
     def add(self, iterator: Any) -> None:
@@ -74,33 +72,28 @@ class LoadersRead:
 
     @property
     def most(self) -> Loader | None:
-        """Settings of the loader that was read in most steps; None if none was read. The first one wins a tie."""
+        """Loader that was read in most steps; None if none was read. The first one wins a tie."""
         return max(self._steps, key=self._steps.__getitem__, default=None)
 
     @property
     def iterators(self) -> set[int]:
-        """Identities of the iterators of that loader."""
         most = self.most
         return set() if most is None else self._iterators[most]
 
 
 class LoaderWorkers:
-    """The loader workers of this process, sampled for one profiler."""
-
     def __init__(self) -> None:
         self.is_wanted = False
-        """Whether workers are sampled in later windows."""
         self._sampler: subprocess.Popen[bytes] | None = None
         self._orders: socket.socket | None = None
         self._sampled: set[int] = set()
         """Iterators whose workers are sampled in the open window."""
         self._is_pending = False
-        """Whether results were requested and not read."""
         self._fed_by: Collection[int] = ()
         """Iterators whose workers count in the results."""
 
     def prepare(self) -> None:
-        """Start the sampler at the start of a window, if there are worker processes."""
+        """Start the sampler, if there are worker processes."""
         processes = sys.modules.get("multiprocessing.process")
         if self.is_wanted and getattr(processes, "_children", None):
             with guard("starting the sampler of loader workers"):
@@ -119,8 +112,7 @@ class LoaderWorkers:
     def watch(self, iterator: Any) -> None:
         """Sample the workers of an iterator until the window ends.
 
-        Args:
-            iterator: Iterator of torch, or of a library that stores its processes in the same attribute.
+        Other libraries also have the attribute ``_workers``.
         """
         processes = getattr(iterator, "_workers", None)
         if not self.is_wanted or not processes or id(iterator) in self._sampled:
@@ -133,11 +125,7 @@ class LoaderWorkers:
                     _order(self._orders, process.pid, iterator=id(iterator), worker=number, workers=len(processes))
 
     def end(self, iterators: Collection[int]) -> None:
-        """Request the results at the end of a window.
-
-        Args:
-            iterators: Identities of the iterators that feed the steps.
-        """
+        """Request the results at the end of a window."""
         self._fed_by, self._is_pending = iterators, False
         if self._sampled and self._orders is not None:
             with contextlib.suppress(OSError):
@@ -146,7 +134,7 @@ class LoaderWorkers:
         self._sampled.clear()
 
     def sums(self) -> WorkerResults:
-        """Return the results for the last window: counts and samples of the workers that feed the steps."""
+        """Return the counts and samples of the workers that feed the steps."""
         if not self._is_pending:
             return (), ()
         self._is_pending = False
@@ -175,7 +163,6 @@ class LoaderWorkers:
         return bytes(text)
 
     def close(self) -> None:
-        """Let the sampler end."""
         self._sampled.clear()
         self._is_pending = False
         sampler, self._sampler = self._sampler, None
@@ -187,13 +174,12 @@ class LoaderWorkers:
         worker.reap()
 
     def abandon(self) -> None:
-        """Leave the sampler to the parent in a forked child."""
         self.is_wanted = False
         self.close()
 
 
 def _index_of_batch() -> int:
-    """Return the index of the batch number among the local variables of torch's worker loop; -1 if there is none."""
+    """Return the position of the batch number among the variables of torch's worker loop; -1 if there is none."""
     loop = getattr(sys.modules.get("torch.utils.data._utils.worker"), "_worker_loop", None)
     names = getattr(getattr(loop, "__code__", None), "co_varnames", ())
     return names.index("idx") if "idx" in names else -1
