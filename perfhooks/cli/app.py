@@ -12,7 +12,7 @@ from perfhooks.core.words import line
 
 
 def main() -> None:
-    """Run the command line; errors of ours are one line and an exit code, mostly 2."""
+    """Run the command line. Errors of perfhooks print one line and exit, mostly with code 2."""
     try:
         plain = run.parsed(sys.argv[1:])
         if plain is not None:
@@ -26,7 +26,6 @@ def main() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the typer application when it is first used."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module("perfhooks.cli.verbs").app

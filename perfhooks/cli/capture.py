@@ -1,5 +1,3 @@
-"""``perfhooks capture``: a window now, of a job that is running."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""``perfhooks compare``: did it get slower, by how much, and through what."""
-
 from __future__ import annotations
 
 from enum import Enum
@@ -24,7 +22,6 @@ EXAMPLES: Final = """Examples:
 - `perfhooks compare a.pt.trace.json.gz b.pt.trace.json.gz -o difference.html`
 - `perfhooks compare --save base.json perf/base`, then `perfhooks compare base.json perf/new`
 """
-"""End of ``--help``."""
 
 SLOWER: Final = 3
 """Exit code of ``--fail-if-slower``."""
@@ -33,22 +30,21 @@ UNDECIDED: Final = 4
 
 
 _BETWEEN: Final = "\0"
-"""Stands for ``--`` between the sides: click takes the first for the end of the options."""
+"""Replaces ``--`` between the sides, because click ends the options at the first one."""
 _SIDES: Final = 2
 _AT: Final = "--run-at"
 _RUNNING: Final = "Commands that take turns"
 
 
 class CLASS(TyperCommand):
-    """A command whose ``--`` stands between two lists, with options on either side of it."""
+    """A command with ``--`` between two lists, and options on both sides of it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line."""
         return super().parse_args(ctx, [_BETWEEN if part == "--" else part for part in _with_revisions(args)])
 
 
 def _with_revisions(args: Sequence[str]) -> list[str]:
-    """Arguments in which ``--run-at REV CMD`` is a ``--run``, so that the commands of both are in their order."""
+    """Replace ``--run-at REV CMD`` by ``--run``, so that both commands keep their order."""
     arguments = [part for each in args for part in (each.split("=", 1) if each.startswith(f"{_AT}=") else [each])]
     words = list[str]()
     while arguments:
@@ -62,8 +58,6 @@ def _with_revisions(args: Sequence[str]) -> list[str]:
 
 
 class ComparisonForm(str, Enum):
-    """How a comparison is written."""
-
     text = "text"
     markdown = "markdown"
     json = "json"

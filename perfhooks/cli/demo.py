@@ -1,5 +1,3 @@
-"""``perfhooks demo``: a small training on the CPU, profiled; what a run leaves, without a project of one's own."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -10,7 +8,6 @@ import typer
 from perfhooks.run.layout import LATEST, PAGE
 
 EXAMPLES: Final = "Example: perfhooks demo --open"
-"""End of ``--help``."""
 
 
 STEPS: Final = 16
@@ -32,14 +29,7 @@ def command(
 
 
 def run(out: Path) -> tuple[str, Path]:
-    """Train a small network on noise.
-
-    Args:
-        out: The folder that holds runs.
-
-    Returns:
-        The step table, and the run's page.
-    """
+    """Train a small network on noise. Return the step table and the path of the report."""
     import torch
 
     from perfhooks.record.loop.profiler import Profiler

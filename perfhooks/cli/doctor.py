@@ -1,5 +1,3 @@
-"""Whether this installation can record what one wants, here: one line for each thing that it takes."""
-
 from __future__ import annotations
 
 import importlib
@@ -22,11 +20,10 @@ EXAMPLES: Final = """Examples:
 - `perfhooks doctor --out /shared/perf`
 - `perfhooks doctor --peaks`
 """
-"""End of ``--help``."""
 
 FRAMEWORKS: Final = ("lightning", "pytorch_lightning", "mmengine", "transformers", "accelerate", "tensorboard")
 _ALSO: Final = ("pytorch_lightning",)
-"""Another name of one of these; no extra is called so."""
+"""Other name of a package in the list; no extra has this name."""
 _OTHER_TOOLS: Final = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "KINETO_USE_DAEMON")
 
 
@@ -35,10 +32,8 @@ State = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Result of one check."""
-
     state: State
-    """``problem`` keeps perfhooks from recording; ``note`` is worth knowing."""
+    """``problem`` keeps perfhooks from recording; ``note`` is information."""
     subject: str
     text: str
 
@@ -80,18 +75,11 @@ def command(
 
 
 def examine(out: Path) -> Iterator[Diagnosis]:
-    """Look at Python, torch, its profiler, devices, frameworks and the place for files.
-
-    Args:
-        out: The folder that is to hold runs.
-
-    Yields:
-        A diagnosis for each thing, as it is found.
-    """
+    """Yield a diagnosis of Python, torch, its profiler, devices, frameworks and the output folder."""
     yield Diagnosis("ok", "python", sys.version.split()[0])
     torch = _looked("torch", _torch)
     yield torch
-    # without torch there is one problem, and nothing to examine in it
+    # without torch these would all fail for one reason
     of_torch = (("recorder", _recorder), ("devices", _devices), ("stacks", _stacks)) if torch.state == "ok" else ()
     for subject, look in (
         *of_torch,

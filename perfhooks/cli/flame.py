@@ -1,5 +1,3 @@
-"""``perfhooks flame``: the flame graph of any trace, in each form that there is."""
-
 from __future__ import annotations
 
 from enum import Enum
@@ -11,20 +9,15 @@ import typer
 from perfhooks.cli.trace_options import MAX_UNPACKED
 
 EXAMPLES: Final = "Examples: `perfhooks flame trace.json.gz`, `perfhooks flame trace.json -f folded -o - | sort`"
-"""End of ``--help``."""
 
 
 class Measure(str, Enum):
-    """Quantities for the widths of a flame graph."""
-
     host = "host"
     device = "device"
     bytes = "bytes"
 
 
 class Form(str, Enum):
-    """Output formats of a flame graph."""
-
     svg = "svg"
     folded = "folded"
     speedscope = "speedscope"

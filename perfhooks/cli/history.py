@@ -1,5 +1,3 @@
-"""``perfhooks history``: what a step took in all runs of a command, and where that changed."""
-
 from __future__ import annotations
 
 from enum import Enum
@@ -9,12 +7,9 @@ from typing import Annotated, Final
 import typer
 
 EXAMPLES: Final = "Examples: `perfhooks history perf`; `perfhooks history perf -o history.html`"
-"""End of ``--help``."""
 
 
 class HistoryForm(str, Enum):
-    """How a history is written."""
-
     text = "text"
     json = "json"
 

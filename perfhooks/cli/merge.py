@@ -1,5 +1,3 @@
-"""``perfhooks merge``: the traces of all ranks of a window, side by side in one."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -12,7 +10,6 @@ from perfhooks.cli.trace_options import MAX_UNPACKED
 EXAMPLES: Final = (
     "Examples: `perfhooks merge perf/latest`; `perfhooks merge perf/latest/train-000012-000014 --ranks 0,4-7`"
 )
-"""End of ``--help``."""
 
 
 def command(

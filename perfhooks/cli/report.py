@@ -1,5 +1,3 @@
-"""``perfhooks report``: finish what a run left behind, and bring its page up to date."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -17,7 +15,6 @@ EXAMPLES: Final = """Examples:
 - `perfhooks report s3://bucket/runs/r -o page.html`
 - `perfhooks report traces --on local`
 """
-"""End of ``--help``."""
 
 
 def command(

@@ -1,5 +1,3 @@
-"""``perfhooks schedule``: a schedule, drawn."""
-
 from __future__ import annotations
 
 from typing import Annotated, Final
@@ -9,7 +7,6 @@ import typer
 from perfhooks.core.schedule import Schedule
 
 EXAMPLES: Final = 'Example: `perfhooks schedule "wait=10 warmup=2 active=3 repeat=2"`'
-"""End of ``--help``."""
 
 
 def command(

@@ -1,5 +1,3 @@
-"""``perfhooks show``: tables of any trace, for people on a terminal and for programs behind a pipe."""
-
 from __future__ import annotations
 
 from enum import Enum
@@ -19,7 +17,6 @@ EXAMPLES: Final = """Examples:
 - `perfhooks show trace.json.gz -t kernels --csv > kernels.csv`
 - `perfhooks show trace.json.gz --json | jq '.steps[].wall_ms'`
 """
-"""End of ``--help``."""
 
 
 def _tables() -> list[str]:
@@ -29,8 +26,6 @@ def _tables() -> list[str]:
 
 
 class Written(str, Enum):
-    """Output forms."""
-
     table = "table"
     csv = "csv"
     json = "json"

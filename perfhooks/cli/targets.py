@@ -1,5 +1,3 @@
-"""Find the run of a target."""
-
 from __future__ import annotations
 
 import os
@@ -13,17 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DEPTH: Final = 5
-"""Maximum depth of the search below the working directory: ``lightning_logs/version_3/perf/RUN`` is four deep."""
+"""Maximum depth of the search: ``lightning_logs/version_3/perf/RUN`` is four deep."""
 _MOST: Final = 20_000
 """Maximum folders of the search, because a user waits."""
 
 
 def last_run() -> Path:
-    """Return the latest run: ``perf/latest``, else the newest run folder below the working directory.
-
-    Raises:
-        PerfhooksError: No run was found.
-    """
+    """Return ``perf/latest``, else the newest run folder below the working directory."""
     latest = Path("perf", LATEST)
     if (latest / MANIFEST).exists():
         return latest
@@ -45,5 +39,5 @@ def _manifests() -> Iterator[Path]:
 
 
 def run_in(folder: Path) -> Path | None:
-    """A folder itself if it is that of a run, or the latest run that it holds."""
+    """Return the folder itself if it is a run, else the latest run in it."""
     return next((path for path in (folder, folder / LATEST) if (path / MANIFEST).exists()), None)

@@ -1,5 +1,3 @@
-"""``perfhooks top``: how a job is doing, redrawn while it runs."""
-
 from __future__ import annotations
 
 from typing import Annotated, Final

@@ -1,5 +1,3 @@
-"""Options of the verbs that read traces."""
-
 from __future__ import annotations
 
 import os
@@ -28,7 +26,7 @@ MAX_UNPACKED: Final = typer.Option(
     "packed size, and at least 268.",
     show_default=False,
 )
-"""The option. A verb's parameter for it has a name that begins with _, as it has no use for the value."""
+"""The name of its parameter begins with ``_``, because the verb does not use the value."""
 
 COMMUNICATION: Final = typer.Option(
     "--communication",
@@ -37,4 +35,3 @@ COMMUNICATION: Final = typer.Option(
     "of NCCL and other known libraries.",
     show_default=False,
 )
-"""An option of those verbs that read traces of others."""

@@ -1,5 +1,3 @@
-"""``perfhooks try``: the advice measured on the user's own shapes."""
-
 from __future__ import annotations
 
 import time
@@ -16,10 +14,9 @@ EXAMPLES: Final = """Examples:
 - `perfhooks try perf/latest --finding optimizer-loop`
 - `perfhooks try --loader -- python train.py --lr 0.1`
 """
-"""End of ``--help``."""
 
 INTERRUPTED: Final = 130
-"""The exit code after Ctrl-C."""
+"""Exit code after Ctrl-C."""
 
 
 Target = Annotated[

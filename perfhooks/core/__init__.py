@@ -1,1 +1,0 @@
-"""Shared knowledge of all rooms."""

@@ -4,8 +4,8 @@
 
     PerfhooksError
     ├── OptionError (ValueError)      an invalid argument, raised at construction
-    │   ├── ScheduleError             an invalid schedule
-    │   └── CommandError              a command that cannot start
+    │   ├── ScheduleError
+    │   └── CommandError
     ├── NothingRecordedError          a result was requested before a window was recorded
     └── TraceError                    a file that is not a trace, or a damaged one
 """
@@ -15,14 +15,13 @@ from __future__ import annotations
 from typing import Literal
 
 OnError = Literal["warn", "raise"]
-"""Action on errors in perfhooks: a log line, or an exception for tests."""
+"""A log line, or an exception for tests."""
 
 
 class PerfhooksError(Exception):
     """Base of all errors raised by perfhooks."""
 
     exit_code = 2
-    """Exit code of the command line."""
 
 
 class OptionError(PerfhooksError, ValueError):
@@ -30,12 +29,7 @@ class OptionError(PerfhooksError, ValueError):
 
 
 class CommandError(OptionError):
-    """A command that `perfhooks run` cannot start.
-
-    Args:
-        said: Description of the problem.
-        code: Exit code of a shell for this problem: 127 for a missing file, 126 for a file that is not executable.
-    """
+    """A command that cannot start. ``code`` is that of a shell: 127 for a missing file, 126 if it is not executable."""
 
     def __init__(self, said: str, code: int) -> None:
         super().__init__(said)

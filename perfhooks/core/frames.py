@@ -1,7 +1,4 @@
-"""Classification of the frames of a running program, by the paths of torch, Python and perfhooks.
-
-The paths are absolute, as in Python. Traces contain paths relative to ``sys.path``; see `perfhooks.trace.names`.
-"""
+"""Classification of stack frames by their absolute paths. Those in traces are relative, see `perfhooks.trace.names`."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from typing import Final
 from perfhooks.core.process import working_directory
 
 COMPILES: Final = re.compile(r"/torch/_dynamo/convert_frame\.py$|/torch/_inductor/compile_fx\.py$|/triton/compiler/")
-"""Files of ``torch.compile`` that are only on the stack during a compilation. Other files of it only forward calls:
-each ``step`` of an optimizer passes through ``torch/_dynamo/eval_frame.py``."""
+"""Files that are only on the stack during a compilation. Other files of ``torch.compile`` forward calls: each optimizer
+step passes through ``torch/_dynamo/eval_frame.py``."""
 TORCH: Final = "/torch/__init__.py"
 """File that defines ``torch.compile``."""
 RECORDER: Final = ("/torch/profiler/", "/torch/autograd/profiler")
@@ -27,10 +24,9 @@ MODELS: Final = "/torch/nn/modules/"
 CALLS_MODULE: Final = "_wrapped_call_impl"
 """First function of every module call, in these files."""
 SAVES: Final = re.compile(r"/torch/(?:serialization\.py|distributed/checkpoint/)|/safetensors/")
-"""Files that save and load checkpoints."""
 COLLECTIVE: Final = re.compile(r"/torch/distributed/(?!checkpoint/|optim/)")
 WAITS: Final = re.compile(r"/(?:threading|queue)\.py$|/(?:multiprocessing|concurrent/futures)/")
-"""Files of Python in which a thread waits for another thread."""
+"""Files of Python in which a thread waits for another one."""
 BACKWARD: Final = re.compile(r"/torch/autograd/graph\.py$|/torch/_tensor\.py$")
 
 FETCHES_BATCH: Final = re.compile(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
@@ -40,7 +36,7 @@ WORKER_LOOP: Final = re.compile(r"torch/utils/data/_utils/worker\.py\(\d+\): _wo
 HANDS_OVER: Final = re.compile(r": (?:put|_feed|reduce_\w+)$")
 """Frames of a worker that transfers a batch."""
 COLLATES: Final = re.compile(r"/collate\.py\(\d+\): |: \w*collate\w*$")
-"""Frame below the fetch that combines samples to a batch."""
+"""Frame that combines samples to a batch."""
 
 _HERE: Final = f"{Path(__file__).parents[1]}{os.sep}"
 
@@ -51,11 +47,10 @@ def is_torch(file: str) -> bool:
 
 
 def is_ours(file: str) -> bool:
-    """Return whether a file belongs to perfhooks or to one of its integrations."""
     return file.startswith(_HERE) or "/perfhooks_" in file
 
 
 def display_path(file: str) -> str:
-    """Return the file name for tables: relative to the working directory if the file is inside it."""
+    """Return the path, relative to the working directory if inside it."""
     here = working_directory() + os.sep
     return file.removeprefix(here)

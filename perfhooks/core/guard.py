@@ -1,4 +1,4 @@
-"""The boundary between perfhooks and the training: errors of perfhooks end here, as one log line."""
+"""The boundary to the training: an error of perfhooks becomes one log line."""
 
 from __future__ import annotations
 
@@ -52,12 +52,11 @@ def is_own_stderr() -> bool:
 
 
 def is_terminal() -> bool:
-    """Return whether `write_error` writes to a terminal."""
     return os.isatty(_STDERR)
 
 
 def write_error(text: str) -> None:
-    """Write to standard error. A closed or blocked reader has no effect on the program.
+    """Write to standard error, even if its reader is closed or blocked.
 
     ``sys.stderr`` would keep text that it cannot write, and Python would then end with exit code 120.
     """
@@ -81,8 +80,7 @@ def write_error(text: str) -> None:
 def enable_console_log(*, apart: bool = False) -> None:
     """Show INFO lines on the terminal if the program did not configure logging.
 
-    Args:
-        apart: Whether to keep the lines out of the program's own log, because the program does not know perfhooks.
+    ``apart`` keeps the lines out of the program's log, because the program does not know perfhooks.
     """
     if apart:
         logger.propagate = False
@@ -110,10 +108,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def hide_frames(error: BaseException) -> None:
-    """Remove frames of perfhooks from the traceback of the program's exception that passes through a wrapper.
-
-    On Python 3.10 a re-raised exception keeps them.
-    """
+    """Remove frames of perfhooks from the traceback. On Python 3.10 a re-raised exception keeps them."""
     trace = error.__traceback__
     while trace is not None and is_ours(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
@@ -128,7 +123,7 @@ def hide_frames(error: BaseException) -> None:
 
 
 def is_of_handler(error: BaseException) -> bool:
-    """Return whether an exception comes from a signal handler of the program, so perfhooks must not catch it."""
+    """Return whether a signal handler of the program raised it, so perfhooks must not catch it."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers} - {None}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
@@ -138,9 +133,7 @@ def is_of_handler(error: BaseException) -> bool:
 def guard(what: str, on_error: OnError = "warn") -> Iterator[None]:
     """Keep an error of perfhooks away from the training loop.
 
-    Args:
-        what: The current action, as the start of a sentence ("saving the trace").
-        on_error: ``"warn"`` logs one line, and the traceback at DEBUG; ``"raise"`` re-raises the error.
+    ``what`` begins the log line ("saving the trace"). ``on_error="raise"`` re-raises the error.
     """
     try:
         yield

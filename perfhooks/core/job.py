@@ -1,4 +1,4 @@
-"""The facts of one process of a training job. `perfhooks.run.job` detects them."""
+"""One process of a training job. `perfhooks.run.job` detects the facts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The facts of one process of a training job."""
-
     rank: int = 0
-    """Number of this process in the whole job."""
+    """Number in the whole job."""
     local_rank: int = 0
-    """Number of this process on its node."""
+    """Number on its node."""
     world_size: int = 1
-    """Number of processes in the job."""
     node: str = ""
     """Name of the host."""
     identity: str | None = None

@@ -11,20 +11,15 @@ if TYPE_CHECKING:
     import polars as pl
 
 Columns = dict[str, list[Any]]
-"""Table values by column, all of one length; None for unknown values."""
+"""Values by column, all of one length; None for unknown values."""
 
 _LONGEST: Final = 240
 
 
 def columns(table: pl.DataFrame, rows: int | None = None) -> Columns:
-    """Return a table as lists, without columns that contain only nulls.
+    """Return the first ``rows`` of a table as lists, without empty columns.
 
-    Args:
-        table: Table of numbers, texts and booleans.
-        rows: Number of leading rows to keep; None keeps all.
-
-    Returns:
-        Its columns. Numbers have seven significant digits, texts at most 240 characters.
+    Numbers have seven significant digits, texts at most 240 characters.
     """
     head = table if rows is None else table.head(rows)
     names = [name for name in head.columns if head[name].null_count() < head.height]
@@ -32,7 +27,7 @@ def columns(table: pl.DataFrame, rows: int | None = None) -> Columns:
 
 
 def text(value: str, longest: int = _LONGEST) -> str:
-    """Return valid UTF-8 text. The middle of a long text is replaced by an ellipsis."""
+    """Return valid UTF-8 text. An ellipsis replaces the middle of a long text."""
     valid_text = value.encode("utf-8", "replace").decode("utf-8")
     half = longest // 2
     return valid_text if len(valid_text) <= longest else f"{valid_text[:half]} … {valid_text[-half:]}"
@@ -53,5 +48,4 @@ def _plain(value: Any) -> Any:
 
 
 def facts(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts without empty values."""
     return {name: value for name, value in given.items() if value not in (None, "", [], {}, ())}

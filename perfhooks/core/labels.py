@@ -13,11 +13,10 @@ CHECKPOINT: Final = "checkpoint"
 COMMUNICATION: Final = "communication"
 
 PARTS: Final = (DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, VALIDATION, CHECKPOINT, COMMUNICATION)
-"""Parts of a step, in the order of their columns. Other labels appear in the trace, but are not parts."""
+"""Parts of a step, in the order of their columns. Other labels are not parts."""
 
 _LETTER: Final = re.compile(r"[^\x00-\x7f]")
 ESCAPE: Final = "&#x"
-"""Beginning of an escaped character."""
 _ESCAPED: Final = re.compile(ESCAPE + r"([0-9a-f]{2,6});")
 
 
@@ -27,7 +26,6 @@ def escaped(name: str) -> str:
 
 
 def unescaped(name: str) -> str:
-    """Return the original of an `escaped` name."""
     return _ESCAPED.sub(_letter, name) if ESCAPE in name else name
 
 
@@ -48,7 +46,7 @@ def _letter(escape: re.Match[str]) -> str:
 
 
 AUTOMATIC: Final = {part: f"{part} (auto)" for part in PARTS}
-"""Names of automatic labels. They differ from labels of the user, which take precedence."""
+"""Names of automatic labels. The labels of the user take precedence."""
 
 
 def pattern(*parts: str) -> str:
@@ -57,7 +55,6 @@ def pattern(*parts: str) -> str:
 
 
 DEVICE_STOPPED: Final = "torch stopped collecting from the device before the end of the window"
-"""Note in a capture."""
 
 CLOCKS_CHECK: Final = "clocks-locked"
 """Name of the check for `CLOCKS_LOCKED`."""
@@ -69,20 +66,19 @@ CLOCKS_LOCKED: Final = (
 """Message of a window with hardware counters. Such a window is never compared."""
 
 MODULE_NAMES: Final = "perfhooksModuleNames"
-"""Metadata of a trace: the model's names of the modules of each class, in the order of the recorder's numbers."""
+"""Trace metadata: module names of each class, in the recorder's order."""
 
 LANES: Final = "perfhooksLanes"
-"""Metadata of a trace: lanes for slices that overlap others without nesting. A list of process, lane and thread."""
+"""Trace metadata: lanes of slices that overlap without nesting. Lists of process, lane and thread."""
 
 FRAME_NAMES: Final = "perfhooksFrameNames"
-"""Metadata of a trace: names of the Python frames that Kineto calls ``unknown``, in the order of the file."""
+"""Trace metadata: names of Python frames that Kineto calls ``unknown``, in file order."""
 
 GRAPH_REGIONS: Final = "perfhooksGraphRegions"
-"""Metadata of a trace: labels of parts of CUDA graphs. A list of name, pass (``backward`` or empty) and node
-numbers."""
+"""Trace metadata: labels of CUDA graphs. Lists of name, pass (``backward`` or empty) and node numbers."""
 
 PROCESSOR: Final = "perfhooksProcessor"
-"""Metadata of a trace: the CPU that recorded it, named as by `perfhooks.run.circumstances.processor`."""
+"""Trace metadata: CPU name, see `perfhooks.run.circumstances.processor`."""
 
 STEP_MARK: Final = "ProfilerStep#"
 """Prefix of torch.profiler before a step number; steps count from 0."""

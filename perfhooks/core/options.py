@@ -22,7 +22,7 @@ RECORDING: Final = ("record_shapes", "profile_memory", "with_stack", "with_flops
 MOST_STEPS: Final = 1000
 """Maximum steps of a requested window. Its trace must fit into memory."""
 MOST_WAITING: Final = 16
-"""Maximum requested windows that wait for their steps. Every change of the schedule checks all of them."""
+"""Maximum waiting requests. Every change of the schedule checks all of them."""
 
 Ranks = Literal["all", "first-of-node"] | Sequence[int] | Callable[[Job], bool]
 
@@ -33,7 +33,6 @@ class Rule(NamedTuple):
     text: str
     """End of the sentence "must be ..."."""
     holds: Callable[[Any], object]
-    """Returns whether a value is valid."""
 
 
 def _is_integer(value: object) -> bool:
@@ -73,8 +72,6 @@ _KEEP: Final = Rule("'all' or 'slow'", ("all", "slow").__contains__)
 
 
 class Default(NamedTuple):
-    """The default of an option, and the rule for other values."""
-
     value: object
     rule: Rule | None = None
     """None for flags, and for values that torch checks."""
@@ -245,8 +242,6 @@ class Options(RecordingOptions, total=False):
 
 
 class Option(NamedTuple):
-    """The help text of an option."""
-
     name: str
     type: Any
     default: Any
@@ -267,22 +262,15 @@ def _option(name: str, hint: Any) -> Option:
 
 
 DEFAULTS: Final = cast("Options", {option.name: option.default for option in all_options()})
-"""Default values by option."""
 
 Face = TypeVar("Face", bound=type)
 
 
 def with_options(*, without: Collection[str] = (), **defaults: Any) -> Callable[[Face], Face]:
-    """Show all options of an interface in ``help()``, ``inspect.signature`` and notebooks, with defaults and meanings.
+    """Show all options of an interface in ``help()``, ``inspect.signature`` and notebooks.
 
-    Args:
-        without: Options that the interface does not accept.
-        **defaults: Defaults that differ from :class:`Options`.
-
-    Returns:
-        A decorator of classes whose constructor accepts ``**options: Unpack[Options]``. In their docstring it replaces
-            the
-        line ``**options: ...`` with the list of options.
+    The decorated class has the constructor ``**options: Unpack[Options]``. The list of options replaces the line
+    ``**options: ...`` of its docstring. ``defaults`` differ from those of :class:`Options`.
     """
     accepted = [option for option in all_options() if option.name not in without]
     shown = [option._replace(default=defaults.get(option.name, option.default)) for option in accepted]
@@ -308,12 +296,7 @@ _OPTIONS_LINE: Final = re.compile(r"^ +\*\*options: .*\n", re.MULTILINE)
 
 
 def check_options(options: Options) -> Options:
-    """Return all options including defaults, after checking their values.
-
-    Raises:
-        TypeError: An option is unknown.
-        OptionError: An option has an invalid value.
-    """
+    """Return all options including defaults. Raise a TypeError for unknown names, an OptionError for invalid values."""
     check_names(options)
     values: dict[str, Any] = {**DEFAULTS, **options}
     for name, _, default, _, rule in all_options():
@@ -328,15 +311,7 @@ def check_options(options: Options) -> Options:
 
 
 def check_names(options: Iterable[str], also: Iterable[str] = ()) -> None:
-    """Check the names of options.
-
-    Args:
-        options: Names to check.
-        also: Names of other arguments, for suggestions in the error message.
-
-    Raises:
-        TypeError: A name is unknown.
-    """
+    """Raise a TypeError for unknown options. ``also`` contains other arguments, for suggestions in the message."""
     for name in options:
         if name not in DEFAULTS:
             close = difflib.get_close_matches(name, [*also, *DEFAULTS], n=1)
@@ -345,11 +320,7 @@ def check_names(options: Iterable[str], also: Iterable[str] = ()) -> None:
 
 
 def check_step(step: Any) -> None:
-    """Check that a value is a step number.
-
-    Raises:
-        OptionError: It is not an integer, or negative.
-    """
+    """Raise an OptionError unless the value is an integer of 0 or more."""
     if not _is_integer(step) or step < 0:
         raise OptionError(f"step must be an integer >= 0, got {step!r}")
 
@@ -386,7 +357,6 @@ def is_selected(ranks: Ranks, job: Job) -> bool:
 
 
 def may_select_any(ranks: Ranks, world_size: int) -> bool:
-    """Return whether ``ranks`` may select any rank of a job of this size."""
     return callable(ranks) or isinstance(ranks, str) or min(ranks) < world_size
 
 

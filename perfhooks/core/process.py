@@ -1,31 +1,16 @@
-"""Work at the end of the process and at forks: the calls, their order and the reasons.
+"""Work at the end of the process and at forks, in a fixed order. No other module registers such handlers.
 
-Python runs `atexit` handlers in reverse order of registration, and fork handlers in order of registration. Both depend
-on the order of imports. This module fixes the order, and no other module registers handlers::
+::
 
     import torch ─ first step ─ windows ─ ... ─ last step ─ the interpreter ends
                                 │                           COUNTS REASON STARTUP WATCHER PROFILERS, exit summary
                                 └─ a fork: HOLD, then the parent goes on; in the child SIGNALS PROFILERS WATCHER STEPS
                                    TURNS RECORDER
 
-The exit summary of `perfhooks run` is printed last. Its handler in `launch.site.sitecustomize` is registered first,
-also in processes without torch.
+Python's own order depends on imports: `atexit` handlers run in reverse order of registration, fork handlers in order.
+The exit summary of `perfhooks run` comes last, because `launch.site.sitecustomize` registers it first.
 
-Threads of perfhooks in a training are daemons:
-
-* the watcher (`watch.watcher`): slow steps, requests and the timeline
-* the start-up sampler and the timer of `perfhooks run`, which reports the first steps (`launch.startup`,
-  `launch.step_signal`)
-* the monitor of an open window's trace size (`loop.ending.in_step`)
-* the handler of SIGTERM and SIGHUP during a window (`loop.ending.signals`)
-* a short thread that collects module names outside the recorded threads (`loop.labelling`)
-* a thread that opens the run folder (`loop.limits.run_opening`)
-
-The worker is a separate process.
-
-Each kind of global state changes in one module: listeners in programs that do not use perfhooks (`launch.step_signal`),
-the watcher (`watch.watcher`), active profilers (`loop.ending.lifetime`), open runs (`run.folder`), and the calls in
-this module. A forked child resets the first three. Facts of a process (`run.liveness`) are stored by process id.
+All threads of perfhooks in a training are daemons.
 """
 
 from __future__ import annotations
@@ -45,7 +30,6 @@ if TYPE_CHECKING:
 
 
 THREADS: Final = "perfhooks"
-"""Prefix of the names of all threads of perfhooks."""
 
 
 class End(IntEnum):
@@ -60,8 +44,7 @@ class End(IntEnum):
     WATCHER = auto()
     """The watcher stops and writes its last rows, which the final report contains."""
     PROFILERS = auto()
-    """Open windows are saved, and files awaited. A recorder that is open when Python ends causes a segmentation
-    fault."""
+    """Open windows are saved. A recorder that is open when Python ends causes a segmentation fault."""
 
 
 class Child(IntEnum):
@@ -76,13 +59,13 @@ class Child(IntEnum):
     STEPS = auto()
     """Events of `perfhooks run` belong to the parent."""
     TURNS = auto()
-    """The connection of a training under `perfhooks compare --run` belongs to the parent."""
+    """The connection of `perfhooks compare --run` belongs to the parent."""
     RECORDER = auto()
     """The child does not wait for the recorder's thread at its end."""
 
 
 class Outcome:
-    """The facts about the end of the process for the exit summary of `perfhooks run`."""
+    """The end of the process, for the exit summary of `perfhooks run`."""
 
     def __init__(self) -> None:
         self.unfinished: set[str] = set()
@@ -133,9 +116,8 @@ def _run_all(calls: list[Callable[[], object]]) -> None:
 def end_by_ctrl_c() -> None:
     """Let a program that Ctrl-C ended die of SIGINT, as without perfhooks.
 
-    Python remembers an uncaught KeyboardInterrupt of the main program, but forgets it when code is executed from text.
-    Dataclasses do that when they are imported. Executing a text that raises it restores the flag (``run_eval_code_obj``
-    in CPython).
+    Python forgets an uncaught KeyboardInterrupt when code is executed from text, as dataclasses do at import. Executing
+    a text that raises it restores the flag (``run_eval_code_obj`` in CPython).
     """
     is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not is_interactive:
@@ -158,8 +140,8 @@ def working_directory() -> str:
 def recorder_begins() -> None:
     """Let forked children end after a recorder of torch started.
 
-    Kineto starts a thread and waits for it at the end of the process, in a C++ destructor. A forked child has no such
-    thread and would wait forever.
+    Kineto's C++ destructor waits for a thread at the end of the process. A forked child has no such thread and would
+    wait forever.
     """
     if Child.RECORDER in _in_child or not hasattr(os, "fork"):
         return

@@ -19,7 +19,6 @@ _PATIENCE_S: Final = 1.0
 
 @contextmanager
 def show_spinner(text: str) -> Iterator[None]:
-    """Show a spinner with a text on a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -31,11 +30,7 @@ def show_spinner(text: str) -> Iterator[None]:
 
 @contextmanager
 def status_line() -> Iterator[Callable[[str], None]]:
-    """Show one line on a terminal, and remove it at the end.
-
-    Yields:
-        A function that shows a text on the line.
-    """
+    """Yield a function that shows a text on one line. The line is removed at the end."""
     is_shown = False
 
     def tell(text: str) -> None:
@@ -54,11 +49,7 @@ def status_line() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def show_wait() -> Iterator[Callable[[float], None]]:
-    """Show after a second that the process waits for files; on a terminal the line disappears at the end.
-
-    Yields:
-        A function that accepts the elapsed seconds.
-    """
+    """Yield a function of the elapsed seconds that shows, after a second, that the process waits for files."""
     is_shown = False
     with status_line() as tell:
 
@@ -77,22 +68,14 @@ def show_wait() -> Iterator[Callable[[float], None]]:
 
 @contextmanager
 def show_count(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show the progress of a long task on a terminal.
-
-    Yields:
-        A function that accepts the number of finished items and the total.
-    """
+    """Yield a function of the number of finished items and the total."""
     with status_line() as tell:
         yield lambda done, total: tell(f"{what} {done + 1} of {total}")
 
 
 @contextmanager
 def show_remaining(what: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Show the progress and the remaining time of a long task on a terminal.
-
-    Yields:
-        A function that accepts the number of the current item (from 1), the total, and a description.
-    """
+    """Yield a function of the current item (from 1), the total and a description. It shows the remaining time."""
     start = time.monotonic()
     with status_line() as tell:
 

@@ -1,8 +1,7 @@
-"""Statistics of step times for all parts of perfhooks.
+"""Statistics of step times.
 
-Steps of one run are not independent, because the cause of one slow step also slows the next. A test that assumes
-independence finds a difference in half of all comparisons of equal runs. Therefore blocks of steps are resampled
-(`level`). Ranks of one run are compared within each step (`compare_ranks`). Causes that slow all ranks cancel out.
+Steps of one run depend on each other: a test that assumes independence finds a difference in half of all comparisons of
+equal runs. Therefore `level` resamples blocks of steps. `compare_ranks` compares ranks within each step.
 """
 
 from __future__ import annotations
@@ -38,44 +37,38 @@ OF_NORMAL: Final = NormalDist().inv_cdf(0.75)
 """Median absolute deviation of the normal distribution, in standard deviations."""
 
 SLOW: Final = 0.1
-"""Excess over the other ranks, as a share of the step, from which a rank is slow in a step."""
+"""Minimum excess of a slow rank, as a share of the step."""
 MANY: Final = 8
 """Minimum ranks for the outlier rule: an excess of `MANY_SLOW` of the step and of `FAR` deviations."""
 MANY_SLOW: Final = 0.02
 FAR: Final = 6.0
 """Limit in median absolute deviations of all ranks; about four standard deviations."""
 CHANCE: Final = 0.01
-"""Maximum probability that a window names any rank if all ranks have equal work. Users trust a daily report with one
-false alarm in a hundred windows."""
+"""Maximum probability that a window names any rank if all ranks have equal work."""
 MOST_PERCENT: Final = 75.0
 """Minimum percentage of slow steps for a slow rank."""
 
 OUTLIER: Final = 3.0
-"""Multiple of the median from which a step is an outlier, for example a validation, a checkpoint or a pause."""
+"""Multiple of the median from which a step is an outlier."""
 _FEWEST: Final = 3
 """Maximum size of a group that is not split."""
 _ROUNDING: Final = 1e-12
 """Maximum difference of equal values."""
 _PLACES: Final = np.linspace(-1.0, 1.0, 31)
-"""Grid of quantiles for the distribution of the median, scaled to the number of steps; linear between grid points. With
-two kinds of steps, half each, the median of 50,000 steps jumps within half a percent of them."""
+"""Grid of quantiles for the median's distribution, scaled to the number of steps."""
 _ANGLES: Final = np.linspace(0.0, np.pi / 2, 20_001)
 """Grid for the sum of Student's density. Quantiles are exact to five digits."""
 _COSINES: Final = np.cos(_ANGLES)
 _NEARLY_NORMAL: Final = 200
-"""Degrees of freedom from which the expansion around the normal distribution is exact to eight digits."""
+"""Degrees of freedom from which the normal expansion is exact to eight digits."""
 
 
 @functools.lru_cache(maxsize=8192)
 def student(tail: float, freedom: float) -> float:
-    """Return the quantile of Student's t with a given upper tail: 63.66 for a tail of 0.005 and 1 degree of freedom.
+    """Return the quantile of Student's t with a given upper tail (below 0.5): 63.66 for 0.005 and 1 degree of freedom.
 
     With t = sqrt(n) tan a, the density becomes cos(a)^(n - 1), which is summed. For many degrees of freedom the
-    expansion of Cornish and Fisher is used (Abramowitz & Stegun 26.7.5).
-
-    Args:
-        tail: Probability of the upper tail, below 0.5.
-        freedom: Degrees of freedom n, 1 or more; also fractions.
+    expansion of Cornish and Fisher is used (Abramowitz & Stegun 26.7.5). Degrees may be fractions, from 1.
     """
     if freedom > _NEARLY_NORMAL:
         z = NormalDist().inv_cdf(1 - tail)
@@ -87,13 +80,13 @@ def student(tail: float, freedom: float) -> float:
 
 
 _Logarithm = Annotated[float, msgspec.Meta(ge=-50, le=50)]
-"""Logarithm of a time or of a ratio of two times; all physical values are inside these limits."""
+"""Logarithm of a time or of a ratio of two times."""
 _Deviation = Annotated[float, msgspec.Meta(ge=0, le=50)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The estimated step time of one run with its errors, as logarithms, so that ratios are differences."""
+    """The step time of one run with its errors, as logarithms, so that ratios are differences."""
 
     log: _Logarithm
     below: _Deviation = 0.0
@@ -101,7 +94,6 @@ class Estimate:
     above: _Deviation = 0.0
     """Standard error towards longer times."""
     freedom: Annotated[float, msgspec.Meta(ge=1, le=2**53)] = 1.0
-    """Degrees of freedom of the errors."""
 
     @property
     def value(self) -> float:
@@ -118,29 +110,28 @@ class Level:
     mean: Estimate
     """Mean without outliers: the basis of throughput."""
     whole: Estimate
-    """Mean of all steps with outliers."""
+    """Mean with outliers."""
     steps: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
     far: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
     """Number of outliers, not included in ``steps``."""
     own: Estimate | None = None
     """Mean of all steps without run-queue wait; None if not measured."""
     waited: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
-    """Share of time in which the thread that steps waited for a CPU; None if not measured."""
+    """Ratio of the stepping thread's run-queue wait; None if not measured."""
     others: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    """Share of the machine's CPUs in use by other programs; None if not measured."""
+    """Ratio of the host's CPUs in use by other programs; None if not measured."""
 
     @property
     def far_share(self) -> float:
-        """Share of outliers among all steps, from 0 to 1."""
+        """Ratio of outliers to all steps."""
         return self.far / (self.steps + self.far)
 
     @property
     def far_time(self) -> float:
-        """Share of outliers in the total time, from 0 to 1."""
+        """Ratio of the time in outliers to the total time."""
         return max(1 - (1 - self.far_share) * self.mean.value / self.whole.value, 0.0)
 
     def changed(self, change: Callable[[Estimate], Estimate]) -> Level:
-        """Return the same run with changed estimates."""
         own = None if self.own is None else change(self.own)
         return replace(self, typical=change(self.typical), mean=change(self.mean), whole=change(self.whole), own=own)
 
@@ -157,17 +148,16 @@ def level(
 ) -> Level:
     """Return the step times of one run, with errors from a moving-block bootstrap.
 
-    The bootstrap draws blocks of consecutive steps with replacement (circular, Politis & Romano 1992), and computes the
-    mean and the median of each draw. Here both have a closed form for infinitely many draws, so the result is
-    deterministic. The mean of a draw is a sum over blocks. The median of a draw is below x if at least half of its
-    steps are, and their number is a sum over blocks too. Both sums are nearly normal. Because there are few blocks, the
-    errors have degrees of freedom.
+    The bootstrap draws blocks of consecutive steps with replacement (circular, Politis & Romano 1992). Mean and median
+    of infinitely many draws have a closed form, so the result is deterministic. The mean of a draw is a sum over
+    blocks. The median of a draw is below x if at least half of its steps are, and their number is a sum over blocks
+    too. Both sums are nearly normal; few blocks give them degrees of freedom.
 
     Args:
         steps: Step times above 0 in execution order, with at least `LEAST_STEPS` that are not outliers.
         is_far: Mask of outliers; None means no outliers.
         usual: Expected time of each step, from all runs with the same data. Only deviations from it count as variation.
-        waited: Share of each step with run-queue wait, as far as it is known; None if not measured.
+        waited: Ratio of run-queue wait in each step; NaN or None if not measured.
 
     Raises:
         OptionError: There are fewer steps, or times that are not above 0.
@@ -229,7 +219,7 @@ def _median(steps: Values, profile: Values) -> Estimate:
 
 
 def _freedom(values: Values, length: int) -> float:
-    """Return the degrees of freedom: the number of blocks minus 1."""
+    """Return the number of blocks minus 1."""
     return max(len(values) / length - 1, 1.0)
 
 
@@ -253,9 +243,8 @@ def _memory(values: Values) -> int:
 def certainty(values: Values, chance: float) -> float:
     """Return the mean of consecutive values, divided by its significance limit: 1 and above is significant.
 
-    Args:
-        values: One value per step, in execution order. Neighbours may be correlated.
-        chance: Maximum probability of a result of 1 or more for values with mean 0.
+    ``values`` are in execution order; neighbours may be correlated. ``chance`` is the maximum probability of 1 or more
+    for values with mean 0.
     """
     mean = float(values.mean())
     length, memory = block_length(values), _memory(values) if values.std() else 1
@@ -274,8 +263,7 @@ def _deviation(columns: Matrix, length: int, memory: int) -> Values:
     """Return the standard error of the mean of each column, from the variation between blocks.
 
     Blocks of one run vary less than independent blocks, because steps correlate with the last ``memory`` steps. For an
-    autoregressive process their variance is lower by (1 - exp(-x)) / x, for blocks of x memories. They also vary less
-    around the mean of the run than around the true mean.
+    autoregressive process the variance is lower by (1 - exp(-x)) / x, for blocks of x memories.
     """
     wrapped = np.concatenate([np.zeros((1, columns.shape[1])), columns, columns[: length - 1]])
     sums = np.cumsum(wrapped, axis=0)
@@ -286,7 +274,7 @@ def _deviation(columns: Matrix, length: int, memory: int) -> Values:
 
 
 def _visible_variance(count: int, length: int, memory: int) -> float:
-    """Return the share of the variance of independent blocks that blocks of one run show, see `_deviation`."""
+    """Return the variance between blocks as a ratio to that of independent blocks, see `_deviation`."""
     memories = length / max(memory, 1)
     return (1 - length / count) * (1 + math.expm1(-memories) / memories)
 
@@ -299,11 +287,9 @@ def _crossing(positions: Values, values: Values) -> float:
 
 @dataclass(frozen=True)
 class RankDelays:
-    """The delay of each rank compared with the others."""
-
     excess: Values
-    """Excess of the step time over the median of the other ranks in the same step: the median over all steps; NaN
-    without other ranks."""
+    """Excess over the median of the other ranks in the same step: the median over all steps. NaN without other ranks.
+    """
     slow_percent: Values
     """Percentage of steps with an excess of `SLOW` of the step. For `MANY` ranks: of `MANY_SLOW` of the step and of
     `FAR` deviations."""
@@ -317,12 +303,7 @@ class RankDelays:
 
 
 def compare_ranks(times: Matrix, step: float) -> RankDelays:
-    """Compare ranks.
-
-    Args:
-        times: Time of each rank in each step.
-        step: Total step time, in the same unit; ``times`` may be a part of the step.
-    """
+    """Compare ranks. ``times`` may be a part of the step; ``step`` is the total, in the same unit."""
     excess = beyond_others(times)
     limit = SLOW * step
     if len(excess) >= MANY and np.isfinite(excess).any():
@@ -368,13 +349,9 @@ def medians(values: Matrix) -> Values:
 def _is_certain(excess: Matrix, *, alone: bool) -> Flags:
     """Return which ranks have a significant excess, by Student's t.
 
-    The mean excess is divided by its standard error. The error comes from the variation between steps: of the rank
-    itself or of all ranks, the larger one. The limit is the quantile for `CHANCE`, divided by the number of ranks
-    (Bonferroni). So two steps that agree are evidence, and three that disagree are not.
-
-    Args:
-        excess: Excess of each rank (row) in each step (column); NaN if the rank has no such step.
-        alone: Result if no rank has two steps, so that the variation is unknown.
+    The standard error of a mean excess comes from the variation between steps: of the rank or of all ranks, the larger
+    one. The limit is the quantile for `CHANCE`, divided by the number of ranks (Bonferroni). ``alone`` is the result if
+    no rank has two steps.
     """
     is_measured = np.isfinite(excess)
     steps = is_measured.sum(axis=1)
@@ -401,8 +378,7 @@ def is_near(wall: Values | Ints) -> Flags:
 def most_common(wall: Values) -> Flags:
     """Return the mask of the most common kind of steps. A gap between two kinds exceeds the spread of the larger one.
 
-    Noise has no such gap: its steps are of one kind. Gap and spread are measured as ratios, from the 5th to the 95th
-    percentile of each side.
+    Gap and spread are measured as ratios, from the 5th to the 95th percentile of each side.
     """
     groups = [np.argsort(wall, kind="stable")]
     # at most eight kinds
@@ -415,7 +391,7 @@ def most_common(wall: Values) -> Flags:
 
 def _gap(scale: Values) -> list[int]:
     """Return the index of the widest gap in sorted values that exceeds the spread of the larger side, if any."""
-    size, below = len(scale), np.arange(1, len(scale))  # below: number of values below a split
+    size, below = len(scale), np.arange(1, len(scale))  # number of values below a split
     if size <= _FEWEST:
         return []
     lower = _edges(scale, np.zeros_like(below), below - 1)

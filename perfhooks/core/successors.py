@@ -48,11 +48,10 @@ SUCCESSORS: Final = {
         "profiler": "the arguments of torch.profiler.profile, as arguments of perfhooks.Profiler",
     },
 }
-"""Replacements by profiler and option."""
 
 
 def successor(name: str) -> str | None:
-    """Return the replacement for an option of another profiler, as a sentence; None if it is unknown."""
+    """Return the replacement as a sentence; None if it is unknown."""
     for profiler, options in SUCCESSORS.items():
         if name in options:
             return f"this is an option of {profiler}; use {options[name]}"

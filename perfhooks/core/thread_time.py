@@ -1,4 +1,4 @@
-"""CPU time and waits of one thread, from the system."""
+"""CPU time and waits of one thread."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ from pathlib import Path
 from typing import Final
 
 RUNS: Final = -2
-"""Result of `CountedThread.call` for a thread that runs and waits in no system call."""
+"""`CountedThread.call` of a thread that waits in no system call."""
 
 
 class CountedThread:
-    """Counters of the system for a thread of this process.
-
-    Args:
-        ident: Result of `threading.get_ident` in the thread.
-        native: Result of `threading.get_native_id` in the thread.
-    """
+    """Counters of a thread of this process. ``native`` is its number in the kernel."""
 
     def __init__(self, ident: int, native: int) -> None:
         self.native = native
@@ -30,7 +25,6 @@ class CountedThread:
                 self._clock = time.pthread_getcpuclockid(ident)
 
     def cpu_ns(self) -> int | None:
-        """Return the CPU time in nanoseconds."""
         with contextlib.suppress(OSError):
             return None if self._clock is None else time.clock_gettime_ns(self._clock)
         return None
@@ -39,7 +33,7 @@ class CountedThread:
         """Return the run-queue wait in nanoseconds; None outside Linux.
 
         It is the second number of ``schedstat``, see https://docs.kernel.org/scheduler/sched-stats.html. The file stays
-        open, because opening and closing release the GIL, and another thread can keep it for 5 ms.
+        open, because opening it releases the GIL for up to 5 ms.
         """
         with contextlib.suppress(OSError, ValueError, IndexError):
             if self._schedstat is None:
@@ -64,14 +58,14 @@ class CountedThread:
         return None
 
     def switches(self) -> int | None:
-        """Return the number of context switches, see `Counters`; None outside Linux."""
+        """Return the number of context switches; None outside Linux."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             lines = self._read("status").splitlines()
             return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
         return None
 
     def faults_and_system_ns(self) -> tuple[int | None, int | None]:
-        """Return page faults and system time, see `Counters`; None outside Linux."""
+        """Return page faults and system time; None outside Linux."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             fields = self._read("stat").rpartition(")")[2].split()
             # minor and major faults, and ticks, see proc(5)

@@ -1,7 +1,6 @@
-"""Text forms of numbers and names: times, percentages, sizes and counts, each in one format.
+"""Text forms of numbers and names.
 
-Sentences, tables and the report show a number with the same digits. ``report/page/templates/dom.js`` contains the same
-rules for the report, and a test compares both.
+``report/page/templates/dom.js`` has the same rules for the report, and a test compares both.
 """
 
 from __future__ import annotations
@@ -12,21 +11,17 @@ from typing import Final
 _TIMES: Final = (("us", 1e-3), ("ms", 1.0), ("s", 1e3), ("min", 6e4), ("h", 3.6e6))
 """Units of time, in milliseconds."""
 _FROM: Final = {"us": 0.0, "ms": 0.1, "s": 1e3, "min": 1.2e5, "h": 7.2e6}
-"""Lower limit of each unit, in milliseconds. Minutes are used from two minutes on."""
+"""Lower limit of each unit, in milliseconds."""
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
 _LEAST_NUMBER: Final = 0.0001
 """Smallest number without exponent."""
 _ABSURD: Final = 1e6
-"""Limit of the largest unit, which real files never reach. It bounds the width of the text."""
+"""Limit of the largest unit, which bounds the width of the text."""
 
 
 def ms(milliseconds: float) -> str:
-    """Return a time with three digits and a suitable unit: ``35 us``, ``4.12 ms``, ``412 ms``, ``12.3 s``.
-
-    Args:
-        milliseconds: The time; negative times keep their sign.
-    """
+    """Return a time with three digits and a suitable unit: ``35 us``, ``4.12 ms``, ``412 ms``, ``12.3 s``."""
     value = _rounded(abs(milliseconds))
     if not value:
         return "0 ms"
@@ -43,11 +38,7 @@ def number(value: float) -> str:
 
 
 def share(part: float) -> str:
-    """Return a ratio as percentage: ``61%``; below ten percent with one decimal, ``0.3%``.
-
-    Args:
-        part: The ratio, usually from 0 to 1.
-    """
+    """Return a ratio as percentage: ``61%``; below ten percent with one decimal, ``0.3%``."""
     percent = 100 * part
     if 0 < percent < 0.1:  # the last digit that is written
         return "<0.1%"
@@ -87,7 +78,7 @@ def _plain(value: float) -> str:
 
 
 # Terminals execute C0 (except tab and newline), DEL and C1. Unicode's embeddings, overrides and isolates change the
-# direction of the following text, so a line would read differently from its content.
+# direction of the following text.
 _COMMANDS: Final = (*(code for code in range(32) if code not in (9, 10)), *range(127, 160))
 _DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _HARMLESS: Final = dict.fromkeys((*_COMMANDS, *_DIRECTIONS), "\N{REPLACEMENT CHARACTER}")
@@ -97,11 +88,11 @@ _BREAKS: Final = dict.fromkeys((0x09, 0x0A, 0x2028, 0x2029), " ")
 
 
 def line(text: object) -> str:
-    """Return a text in one line, without control characters, see `printable`."""
+    """Return a text in one line, without control characters."""
     return printable(text).translate(_BREAKS)
 
 
-# Characters with a meaning in Markdown: HTML, links, images, URLs, code, table cells, emphasis and mentions of users.
+# Characters with a meaning in Markdown.
 _MARKDOWN: Final = re.compile(r"[\\`*\[\]|]|(?<=:)//|(?<=www)\.", re.IGNORECASE)
 _NO_MENTION: Final = "@\N{ZERO WIDTH SPACE}"
 
@@ -113,11 +104,8 @@ def markdown(text: object) -> str:
 
 
 def printable(text: object) -> str:
-    """Return a text without control characters for terminals, which are replaced by a question mark.
+    """Return a text for terminals: question marks replace control characters and surrogates.
 
-    Surrogates are replaced too. Python uses them for paths that are not UTF-8, and no terminal can show them.
-
-    Args:
-        text: Any object. Names in a trace can contain any character.
+    Python uses surrogates for paths that are not UTF-8, and no terminal can show them.
     """
     return str(text).translate(_HARMLESS).encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Request a window of a running job: from the call to all ranks to the outcome of each rank."""
+"""Request a window of a running job from all ranks, and wait for the outcome of each rank."""
 
 from __future__ import annotations
 
@@ -26,54 +26,39 @@ if TYPE_CHECKING:
     from perfhooks.run.live.requests import Answer, RankPosition
 
 _CALL_S: Final = 60.0
-"""The longest wait for a first answer to a call: a rank answers within two of its looks at the folder."""
+"""Maximum wait for the first answer to a call, in seconds."""
 _REST_S: Final = 3.0
-"""The longest wait for the other ranks once one has answered, besides two looks of the rank that looks most seldom."""
+"""Maximum wait for the other ranks after the first answer, in seconds; twice the slowest poll is added."""
 _UNKNOWN_MS: Final = 100.0
-"""The length of a step that is assumed while no rank knows its own."""
+"""Assumed step time while no rank knows its own."""
 _HASTE: Final = 2.0
 """How many times faster steps may become while the request is on its way."""
 _WARMUP: Final = 1
-"""Steps before a window in which its recorder warms up."""
 _NAP_S: Final = 0.1
-"""Between two looks for answers."""
 
 
 class CaptureOptions(NamedTuple):
-    """Options of the requested window."""
-
     steps: int = 3
     ranks: tuple[int, ...] | None = None
-    """Ranks; None for all that record."""
     stage: str | None = None
-    """Loop; None for the loop of most ranks."""
     options: Mapping[str, bool] = {}
 
 
 @dataclass
 class RankOutcome:
-    """Outcome of the request on one rank."""
-
     rank: int
     place: Place | None = None
     """Files of its window."""
     capture: Capture | None = None
-    """The facts of the window, once it is finished."""
+    """Facts of the finished window."""
     problem: str = ""
-    """Reason for a missing window."""
     note: str = ""
     """Difference from the request."""
 
 
 @dataclass
 class CaptureRequest:
-    """One request, from whoever makes it.
-
-    Args:
-        run: The run folder.
-        wish: What is to be recorded.
-        tell: Hears, several times a second, what is being waited for.
-    """
+    """One request; ``tell`` receives the current state several times a second."""
 
     run: Path
     wish: CaptureOptions
@@ -85,14 +70,7 @@ class CaptureRequest:
         self._owners = Run.existing(self.run).owners()
 
     def outcomes(self, timeout: float) -> list[RankOutcome]:
-        """Send the request, and wait until every rank has finished its window or refused.
-
-        Args:
-            timeout: Maximum wait in seconds.
-
-        Raises:
-            PerfhooksError: No rank listens, or the folder is not writable.
-        """
+        """Send the request. Wait until every rank has finished or refused, at most ``timeout`` seconds."""
         until = time.monotonic() + timeout
         ranks = self._ranks()
         try:
@@ -204,7 +182,7 @@ class CaptureRequest:
         return [done[rank] for rank in sorted(done)]
 
     def _outcome(self, rank: int, answer: Answer | None, *, is_over: bool) -> RankOutcome | None:
-        """How it ended for a rank; None while there is something to wait for."""
+        """Return the outcome of a rank; None while it can still change."""
         if answer is not None and answer.state in ("refused", "ended"):
             return RankOutcome(rank, problem=answer.why)
         if answer is not None and (recorded := self._capture(rank, answer)) is not None:

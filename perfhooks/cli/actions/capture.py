@@ -1,4 +1,4 @@
-"""A window asked for, waited for, and told."""
+"""Request a window, wait for it, and print the outcome."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def asked(run: Path, timeout: float, **wish: Any) -> bool:
-    """Request a window of a run. Return whether any rank has recorded it before the timeout, in seconds."""
+    """Return whether any rank has recorded the window before the timeout, in seconds."""
     with status_line() as tell:
         outcomes = CaptureRequest(run, CaptureOptions(**wish), tell).outcomes(timeout)
     return _show(outcomes)
 
 
 def _show(outcomes: list[RankOutcome]) -> bool:
-    """Print what became of each rank; whether any has recorded."""
+    """Print the outcome of each rank. Return whether any rank has recorded."""
     for outcome in outcomes:
         if outcome.capture is None:
             typer.echo(printable(f"rank {outcome.rank}: nothing recorded: {outcome.problem}"), err=True)

@@ -1,4 +1,4 @@
-"""Two sides, compared and told."""
+"""Compare two sides of recorded runs, and print the result."""
 
 from __future__ import annotations
 
@@ -34,11 +34,7 @@ if TYPE_CHECKING:
 
 
 def share(text: str | None, name: str) -> float:
-    """Parse a tolerance, ``2%``.
-
-    Raises:
-        OptionError: The text is no tolerance.
-    """
+    """Parse a tolerance, for example ``2%``."""
     if text is None:
         return TOLERANCE
     try:
@@ -51,7 +47,6 @@ def share(text: str | None, name: str) -> float:
 
 
 def compared(sides: Sequence[Sequence[str]], stage: str | None, tolerance: float, *, shares: bool) -> Comparison:
-    """Two sides, each of one run or several, held against each other."""
     with show_spinner("comparing"), contextlib.ExitStack() as adoptions:
         a, b = read([[_run(run, adoptions) for run in side] for side in sides], stage)
         return compare(a, b, tolerance=tolerance, shares=shares)
@@ -66,7 +61,6 @@ def _run(target: str, adoptions: contextlib.ExitStack) -> Path:
 
 
 def save(runs: Sequence[str], stage: str | None, path: Path) -> None:
-    """Keep runs as a baseline."""
     with show_spinner("reading"), contextlib.ExitStack() as adoptions:
         (side,) = read([[_run(run, adoptions) for run in runs]], stage)
     _warn(side)
@@ -84,7 +78,6 @@ def _warn(side: Side) -> None:
 
 
 def tell(comparison: Comparison, form: Literal["text", "markdown", "json"]) -> None:
-    """Write it to standard output."""
     if form == "json":
         sys.stdout.flush()
         sys.stdout.buffer.write(msgspec.json.encode(data(comparison)) + b"\n")
@@ -94,7 +87,6 @@ def tell(comparison: Comparison, form: Literal["text", "markdown", "json"]) -> N
 
 
 def page(comparison: Comparison, out: Path | None, *, show_it: bool) -> None:
-    """Write the report if the user wants it."""
     if out is None and not show_it:
         return
     path = out or Path("comparison.html")

@@ -1,4 +1,4 @@
-"""The flame graph of any trace, drawn."""
+"""Draw the flame graph of a trace."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Form = Literal["svg", "folded", "speedscope"]
 
 _ENDINGS: Final[dict[Form, str]] = {"svg": "flame.svg", "folded": "stacks.folded", "speedscope": "speedscope.json"}
 _NAMED: Final[dict[Form, str]] = {"folded": ".folded", "speedscope": ".speedscope.json"}
-"""Endings of file names by form, without pictures."""
+"""Endings of file names by form."""
 
 
 def flame(target: str | None, out: Path | None, *, by: Measure, form: Form | None) -> None:
-    """Write the flame graph of the last window's lowest rank; without a form, in that of the file's name."""
+    """Write the flame graph of the last window's lowest rank. Without a form, the file name decides."""
     named: Form | None = next((ending for ending in _NAMED if out and out.name.endswith(_NAMED[ending])), None)
     form_name: Form = form or named or "svg"
     source = last_window(find(target), need="with_stack")[0]
@@ -44,19 +44,7 @@ def flame(target: str | None, out: Path | None, *, by: Measure, form: Form | Non
 
 
 def drawn(path: Path, *, by: Measure, form: Form) -> bytes:
-    """Make the flame graph of a trace.
-
-    Args:
-        path: A Kineto trace.
-        by: What its widths are.
-        form: A picture, folded stacks, or a speedscope profile.
-
-    Returns:
-        The content of the file; empty where there is nothing to draw.
-
-    Raises:
-        TraceError: It is no trace.
-    """
+    """Return the file of a flame graph; empty if there is nothing to draw."""
     handler: Handler = Flame(by=by) if form == "svg" else Stacks(by=(by,), format=form)
     artifacts = list(handler.artifacts(Capture(stage=path.name), read(path)))
     content = io.BytesIO()

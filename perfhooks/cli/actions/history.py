@@ -1,4 +1,4 @@
-"""The runs of a folder, drawn."""
+"""Print and draw the runs of a folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def tell(folder: Path, form: Literal["text", "json"], out: Path | None) -> None:
-    """Write it to standard output, and to a page if asked to."""
     histories, skipped = history.read(folder)
     content = history.data(histories, skipped)
     typer.echo(msgspec.json.encode(content).decode() if form == "json" else history.text(histories, skipped))

@@ -1,4 +1,4 @@
-"""The keys that are pressed while a terminal shows something."""
+"""Read keys from a terminal without echo."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def pressed() -> Iterator[Callable[[float], str]]:
-    """Read single keys from the terminal without echo; Ctrl-C still interrupts.
-
-    Without such a terminal, it yields no keys.
-
-    Yields:
-        A function that waits up to the given seconds and returns the keys.
-    """
+    """Yield a function that waits up to the given seconds and returns the pressed keys. Ctrl-C still interrupts."""
     try:
         import termios
         import tty
@@ -46,7 +40,7 @@ def pressed() -> Iterator[Callable[[float], str]]:
 def _keys(source: int, seconds: float) -> str:
     if not select.select([source], [], [], seconds)[0]:
         return ""
-    # the end of the input is a terminal that was closed: nobody looks any more
+    # end of input: the terminal was closed
     return os.read(source, 64).decode("ascii", "replace") or "q"
 
 
@@ -56,5 +50,5 @@ def _nothing(seconds: float) -> str:
 
 
 def _end(number: int, _: object) -> NoReturn:
-    """End as an exception does: the terminal gets back what was changed."""
+    """Exit by an exception, so that the terminal is restored."""
     sys.exit(128 + number)

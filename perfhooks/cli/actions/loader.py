@@ -1,4 +1,4 @@
-"""A training's own loader, tried in the place of the training."""
+"""Try the loader of a training without the training."""
 
 from __future__ import annotations
 
@@ -31,16 +31,11 @@ if TYPE_CHECKING:
 
 
 _GRACE_S: Final = 5.0
-"""Maximum time after the end of ``--seconds`` for a trial to write its result."""
+"""Maximum time after ``--seconds`` for a trial to write its result."""
 
 
 def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
-    """Run a command up to the first loader of its training, and try that.
-
-    Args:
-        command: As `perfhooks run` takes it.
-        seconds: Maximum time in all.
-        ends: The end of that time, by the monotonic clock.
+    """Run a command up to the first loader of its training, and try that loader.
 
     Raises:
         OptionError: There is no command, or no time.
@@ -69,7 +64,7 @@ def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
 
 
 def _run(words: Sequence[str], environment: dict[str, str], file: Path, ends: float) -> int | None:
-    """Return the exit code of a program, or None if the time was over first. Its output goes to standard error."""
+    """Return the exit code of a program, or None after a timeout. Its output goes to standard error."""
     program = psutil.Popen(words, env=environment, stdout=sys.stderr)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the program, which then writes its result
     try:
@@ -92,7 +87,6 @@ def _end(program: psutil.Process) -> None:
 
 
 def tell(trial: LoaderTrial, form: Form) -> None:
-    """Write the table, then the result; beside CSV the result goes to standard error."""
     if form == "json":
         sentences = [*trial.sentences(*_step())]
         typer.echo(msgspec.json.encode({"tried": trial.rows(), "sentences": sentences}).decode())
@@ -108,7 +102,7 @@ def tell(trial: LoaderTrial, form: Form) -> None:
 
 
 def _step() -> tuple[float | None, float]:
-    """Return the step time without the wait for data, and the wait, of the last run, in milliseconds."""
+    """Return the step time without data wait, and the data wait, of the last run, in ms."""
     try:
         capture = sources.last_window(sources.find(None))[0].capture
     except PerfhooksError:

@@ -1,4 +1,4 @@
-"""The traces of all ranks of a window, put together and told."""
+"""Merge the traces of all ranks of a window."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def merge(said: str | None, out: Path | None, ranks: str | None) -> bool:
-    """Write the merged trace; whether all of the traces are in it."""
+    """Write the merged trace. Return whether it contains all traces."""
     if said is not None and remote.is_url(said):
         target, out = _brought(said), out or Path(MERGED)
     else:
@@ -41,7 +41,7 @@ def merge(said: str | None, out: Path | None, ranks: str | None) -> bool:
 
 
 def _brought(url: str) -> Path:
-    """A window of a run elsewhere, the last one if none is named, or a folder of traces, with its traces."""
+    """Return the folder of traces, or the window: the last one if the URL names none. Its traces are copied."""
     if mirror.holds_traces(url):
         return mirror.here(url, traces=True)
     target = mirror.here(url)
@@ -54,7 +54,7 @@ def _brought(url: str) -> Path:
 def _merge(
     target: Path, out: Path | None, ranks: set[int] | None, tell: Callable[[int, int], object]
 ) -> merging.Merged:
-    """Merge a window of ours; else the last traces of the ranks whose traces lie in a folder, or one trace."""
+    """Merge a window of perfhooks, the last trace of each rank in a folder, or a single trace."""
     if not target.exists() or (target.is_dir() and merging.is_ours(target)):
         return merging.merge(target, out, ranks=ranks, tell=tell)
     with adopted(target) as run:

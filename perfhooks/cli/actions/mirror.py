@@ -1,4 +1,4 @@
-"""Copy a run from any URL that fsspec opens, as far as a verb needs it.
+"""Copy a run from any URL that fsspec opens.
 
 A mirror is a run folder without traces, in the user's folder for temporary files:
 
@@ -38,34 +38,24 @@ _HAVE: Final = "have.json"
 _KEPT_S: Final = 7 * 86_400
 """Maximum age of an unused mirror, in seconds."""
 _BATCH: Final = 256
-"""Files per request: a distant store takes as long for one file."""
+"""Files per request."""
 _MOST: Final = 1_000_000
-"""Files of a run; ten windows of 10,000 ranks have as many."""
+"""Maximum files of a run; ten windows of 10,000 ranks have as many."""
 _STAMPS: Final = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime")
 _PAGES: Final = (layout.PAGE, layout.PAGE_DATA)
-"""Made again of the rest, and large."""
+"""Not copied, because they are large and can be made from the other files."""
 
 
 class _File(msgspec.Struct, frozen=True):
-    """One file elsewhere."""
-
     url: str
     size: int
     stamp: str
-    """When it was changed, as its file system says it; empty where it does not."""
+    """Time or version of the last change; empty if the file system does not know it."""
     is_here: bool = False
 
 
 def here(target: str | None, *, traces: bool = False) -> Path:
-    """Return the local path of a target: the last run without a target, and a mirror for a URL.
-
-    Args:
-        target: A path, or a target of `mirror`.
-        traces: Bring traces as well.
-
-    Raises:
-        PerfhooksError: The run is missing or not reachable.
-    """
+    """Return the local path of a target: the last run without a target, and a mirror for a URL."""
     if target is None:
         return last_run()
     if not remote.is_url(target):
@@ -82,28 +72,20 @@ def named(target: str | None) -> str | None:
 
 
 def is_file(url: str) -> bool:
-    """Whether a URL is that of a trace or a baseline, and not that of a folder: its name says so."""
+    """Return whether a URL is that of a trace or a baseline, by its name."""
     return url.partition("?")[0].endswith((".json", ".json.gz"))
 
 
 def holds_traces(url: str) -> bool:
-    """Whether a URL is that of a folder, and not of a run, of a window of one, or of places that one was written to."""
+    """Return whether a URL is that of a folder of traces, and not of a run or of one of its windows."""
     return not is_file(url) and all(_base(part)[0] is None for part in _parts(url))
 
 
 def mirror(target: str, tell: Callable[[int, int], object] | None = None, *, traces: bool = False) -> Path:
-    """Copy changed files of a URL; of a run all files but traces.
+    """Copy changed files of a URL, and return the path; of a run all files but traces.
 
-    The copy is deleted after a week without use, or by `forget`.
-
-    Args:
-        target: The URL of a run, of a window of one, of a folder of traces, or of one file; or several URLs with commas
-            between them: the places that the ranks of one run wrote to.
-        tell: Receives the number of copied files and of all files.
-        traces: Bring traces as well.
-
-    Returns:
-        The folder, or the file.
+    Ranks of one run may write to several URLs: ``target`` then has commas between them. The copy is deleted after a
+    week without use, or by `forget`.
 
     Raises:
         PerfhooksError: The URL is not reachable, or the URLs hold different runs.
@@ -145,14 +127,14 @@ def _fill(
 
 
 def bring(window: Path) -> None:
-    """Bring the rest of a window of a mirror: its traces."""
+    """Copy the traces of a window of a mirror."""
     have = _have(window.parent.parent)
     missing = [name for name, file in have.items() if not file.is_here and name.startswith(f"{window.name}/")]
     _fill(window.parent, have, missing)
 
 
 def url_of(path: Path) -> str | None:
-    """Return the URL of an uncopied file of a mirror; None for other files."""
+    """Return the URL of a file of a mirror that was not copied; None for other files."""
     root = Path(*path.parts[:-3])
     if root.parent != remote.temporary_folder() / _MIRRORS:
         return None
@@ -161,7 +143,7 @@ def url_of(path: Path) -> str | None:
 
 
 def forget() -> int:
-    """Delete all mirrors; how many bytes they had."""
+    """Delete all mirrors, and return their size in bytes."""
     mirrors = remote.temporary_folder() / _MIRRORS
     size = sum(path.lstat().st_size for path in mirrors.rglob("*"))
     shutil.rmtree(mirrors, ignore_errors=True)
@@ -174,7 +156,7 @@ def _parts(target: str) -> list[str]:
 
 @functools.cache
 def _base(url: str) -> tuple[str | None, str]:
-    """Split a URL into the URL of the run, or None, and the name of a window, or nothing."""
+    """Return the URL of the run, or None, and the name of its window, or an empty text."""
     above, _, name = url.rstrip("/").rpartition("/")
     with remote.reaching(url) as (system, path):
         if system.exists(f"{path}/{layout.MANIFEST}"):
@@ -208,7 +190,7 @@ def _tree(url: str) -> dict[str, _File]:
 
 
 def _stamp(info: dict[str, Any]) -> str:
-    """When a file was changed, or which one it is: each file system calls that otherwise."""
+    """Return the time or version of the last change, which each file system names differently."""
     return next((str(info[key]) for key in _STAMPS if info.get(key)), "")
 
 
@@ -219,17 +201,12 @@ def _is_same(stored: _File | None, file: _File) -> bool:
 
 
 def _is_large(name: str, file: _File) -> bool:
-    """Return whether a file is a trace, or too large to copy."""
     own = name.rpartition("/")[2]
     return file.size > LARGEST or own == layout.MERGED or any(kind.ranks([own]) for kind in layout.traces)
 
 
 def _together(trees: list[dict[str, _File]]) -> dict[str, _File]:
-    """The files of one run that was written to several places.
-
-    Raises:
-        PerfhooksError: They hold the same rank twice, so they are several runs.
-    """
+    """Return the files of one run that was written to several URLs. A rank that two URLs hold is an error."""
     entries: dict[str, _File] = {}
     for tree in trees:
         twice = sorted(name for name in tree if name in entries and name not in (layout.MANIFEST, layout.TRIED))

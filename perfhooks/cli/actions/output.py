@@ -1,4 +1,4 @@
-"""Output of a verb: whole files, and tables in pieces, because a table need not fit in memory as text."""
+"""Output of tables in pieces, because a table need not fit in memory as text."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 _ROWS: Final = 500
-"""Rows of a piece. A row may name several kernels of 8,192 letters, so a piece has at most some tens of megabytes."""
+"""Rows of a piece. A row can contain several kernel names of 8,192 letters."""
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all.
-
-    Raises:
-        PerfhooksError: It cannot be written.
-    """
+    """Write a file completely or not at all."""
     if path.is_dir():
         raise PerfhooksError(f"{path} cannot be written: it is a folder")
     try:
@@ -33,7 +29,6 @@ def write(path: Path, content: bytes) -> None:
 
 
 def csv(table: pl.DataFrame) -> Iterator[str]:
-    """A table as CSV, with a line of names above it."""
     yield table.head(0).write_csv()
     for piece in table.iter_slices(_ROWS):
         yield piece.write_csv(include_header=False, float_precision=6)
@@ -46,7 +41,6 @@ def csv_of_three_digits(table: pl.DataFrame) -> str:
 
 
 def json(table: pl.DataFrame) -> Iterator[str]:
-    """A table as a list of rows."""
     yield "["
     for number, piece in enumerate(table.iter_slices(_ROWS)):
         text = piece.write_json().strip()[1:-1]
@@ -55,7 +49,6 @@ def json(table: pl.DataFrame) -> Iterator[str]:
 
 
 def json_object(tables: Mapping[str, pl.DataFrame]) -> Iterator[str]:
-    """Tables as an object of lists of rows."""
     yield "{"
     for number, (name, table) in enumerate(tables.items()):
         separator = ",\n " if number else ""

@@ -1,5 +1,3 @@
-"""Measure the peaks of this device."""
-
 from __future__ import annotations
 
 import contextlib
@@ -21,26 +19,19 @@ if TYPE_CHECKING:
 
 _BEST_OF: Final = 5
 _LONG_S: Final = 0.05
-"""Minimum time of a product in seconds. Launches and clock changes are less than 1% of it then."""
+"""Minimum time of a product in seconds: launches and clock changes are below 1% of it."""
 _SMALLEST, _LARGEST = 256, 16384
-"""Rows of the matrices: from a third of the largest on, GEMMs of most devices are as fast as they become."""
+"""Rows of the matrices. GEMMs of most devices reach their peak at a third of the largest."""
 _COPIED: Final = {"cpu": 1 << 28, "cuda": 1 << 30}
 """Bytes; several times any cache."""
 _TYPES: Final = ("float64", "float32", "tf32", "float16", "bfloat16")
-"""Types with a single multiplying call; float8 and int8 have the figures of the datasheet."""
+"""Types with a single multiply call; float8 and int8 use the datasheet."""
 
 
 def measure() -> Iterator[str]:
-    """Measure the first device, else the CPU, and store the result.
+    """Measure the first device, else the CPU, store the result, and yield a line for each measurement.
 
-    It multiplies square matrices, doubled until a product takes 50 ms, and copies within the device, and takes the best
-    of five.
-
-    Yields:
-        A line for each measurement, and the path of the result.
-
-    Raises:
-        PerfhooksError: torch is missing, or the file cannot be written.
+    Square matrices are doubled until a product takes 50 ms; copies stay within the device. The best of five counts.
     """
     try:
         import torch
@@ -60,7 +51,7 @@ def measure() -> Iterator[str]:
     source = f"measured {dt.datetime.now(dt.timezone.utc):%Y-%m-%d}{_capped(torch, device)}"
     path = peaks.file()
     stored = peaks.read(path) | {name: Peaks(tflops=tflops, gb_per_s=copied, source=source)}
-    with contextlib.suppress(OSError):  # writing says why
+    with contextlib.suppress(OSError):  # the write below reports it
         path.parent.mkdir(parents=True, exist_ok=True)
     output.write(path, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n")
     yield f"kept for {name} in {path}"
@@ -79,7 +70,7 @@ def _capped(torch: Any, device: str) -> str:
 
 
 def _product(torch: Any, device: str, kind: str) -> float | None:
-    """10^12 operations a second of products of square matrices; None where the device has no such type."""
+    """Return the speed of a product of square matrices in TFLOP/s; None if the device lacks the type."""
     is_tf32 = kind == "tf32"
     if is_tf32 and (device == "cpu" or torch.cuda.get_device_capability(0)[0] < _TF32 or torch.version.hip):
         return None
@@ -92,25 +83,25 @@ def _product(torch: Any, device: str, kind: str) -> float | None:
             rows *= 2
             took = _multiplied(torch, device, dtype, rows, of=1)
         return 2 * rows**3 / _multiplied(torch, device, dtype, rows) / 1e12
-    except RuntimeError:  # there is no such product, or no memory for it
+    except RuntimeError:  # no such product, or too little memory
         return None
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _multiplied(torch: Any, device: str, dtype: object, rows: int, of: int = _BEST_OF) -> float:
-    """The seconds of one product; of ones, as large sums of random numbers take more power on some devices."""
+    """Return seconds per product. The matrices contain ones, because sums of random numbers take more power."""
     a = torch.ones(rows, rows, dtype=dtype, device=device)
     b, out = a / 2, torch.empty_like(a)
     return _best(torch, device, lambda: torch.mm(a, b, out=out), of)
 
 
 _TF32: Final = 8
-"""The compute capability from which NVIDIA's devices have it (Ampere)."""
+"""Minimum compute capability (Ampere)."""
 
 
 def _copy(torch: Any, device: str) -> float:
-    """10^9 bytes a second, read and written."""
+    """Return GB/s, read and written."""
     source = torch.ones(_COPIED[device], dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * _COPIED[device] / _best(torch, device, lambda: target.copy_(source)) / 1e9

@@ -1,4 +1,4 @@
-"""Pages of runs and of traces, made and told."""
+"""Reports of runs and of traces."""
 
 from __future__ import annotations
 
@@ -44,11 +44,7 @@ def of(
     upload: str | None,
     on: str | None,
 ) -> tuple[Path | None, bool]:
-    """Write the report of a target. Return its path, None for standard output, and whether it is complete.
-
-    Raises:
-        OptionError: An option does not apply to the target.
-    """
+    """Write the report of a target. Return its path, None for standard output, and whether it is complete."""
     is_elsewhere = target is not None and remote.is_url(target)
     if is_elsewhere and target is not None and mirror.holds_traces(target):
         return of_folder(target, out or Path(PAGE), communication, on)
@@ -71,7 +67,7 @@ def of(
 
 
 def of_run(run: Path, handlers: Sequence[str], url: str | None, out: Path | None) -> tuple[Path | None, bool]:
-    """Finish a run; its page, and whether all of it is whole."""
+    """Finish a run. Return the path of its report, and whether it is complete."""
     if run.is_dir() and not os.access(run, os.W_OK):
         hint = f"; its page is {run / PAGE}" if (run / PAGE).exists() else ""
         raise PerfhooksError(f"{run} cannot be written to: copy it to a folder of your own{hint}")
@@ -101,7 +97,6 @@ def of_run(run: Path, handlers: Sequence[str], url: str | None, out: Path | None
 
 
 def of_folder(folder: Path | str, out: Path, communication: str | None, on: str | None) -> tuple[Path | None, bool]:
-    """The page of all traces in a folder, and whether all of them could be read."""
     with show_count("reading trace") as tell, adopted(folder, communication=communication, on=on, tell=tell) as run:
         title = folder.resolve().name if isinstance(folder, Path) else folder.rstrip("/").rpartition("/")[2]
         hint = report.write(run.folder, title=title, unread=run.problems)
@@ -112,7 +107,6 @@ def of_folder(folder: Path | str, out: Path, communication: str | None, on: str 
 
 
 def of_trace(trace: Path, out: Path, communication: str | None) -> tuple[Path | None, bool]:
-    """The page of one trace."""
     with show_spinner(f"reading {trace}"):
         content = render(from_trace(trace, communication=communication)).encode()
     return _put(content, out), True
@@ -130,7 +124,7 @@ def _put(content: bytes, out: Path, lines: Sequence[str] = ()) -> Path | None:
 
 
 def _lines(window: Sequence[WindowOutcome]) -> Iterator[tuple[str, bool]]:
-    """Return lines about the ranks of a window, with equal outcomes in one line, and whether there is a problem."""
+    """Return a line for equal outcomes of ranks, and whether it is a problem."""
     few = len(window) <= _EACH
     alike: dict[tuple[str, int | None], list[WindowOutcome]] = {}
     for outcome in window:

@@ -1,7 +1,7 @@
-"""Read and check the options of ``perfhooks run``, and become the command.
+"""Read the options of ``perfhooks run``, and replace this process by the command.
 
-This module parses the options without typer, because each training waits for this start. `perfhooks.cli.run` describes
-the same options to typer, which handles ``--help`` and wrong options.
+This module parses without typer, because each training waits for this start. `perfhooks.cli.run` describes the same
+options to typer, which handles ``--help`` and wrong options.
 """
 
 from __future__ import annotations
@@ -23,29 +23,19 @@ if TYPE_CHECKING:
 
 _TYPES: Final = {bool: bool, int: int, float: float, str: str}
 _LISTS: Final = ("activities", "ranks")
-"""Options that are lists: words between commas on the command line, or JSON where words do not say all."""
+"""Options that are lists: words with commas, or JSON."""
 _OWN: Final = {"schedule": str, "handler": list, "patience": float}
 """Options of the command line alone, with their types."""
 
 
 class Parsed(NamedTuple):
-    """The words of ``perfhooks run``."""
-
     words: Sequence[str]
     """The command and its own options."""
     options: Mapping[str, Any]
-    """The options that were given."""
 
 
 def parsed(arguments: Sequence[str]) -> Parsed | None:
-    """Read the words of ``perfhooks run``.
-
-    Args:
-        arguments: Of the whole command line, after its name.
-
-    Returns:
-        The command and the options; None for another verb, for ``--help``, and for words that are wrong.
-    """
+    """Return the command and the options; None for another verb, for ``--help`` and for errors."""
     if list(arguments[:1]) != ["run"]:
         return None
     flags, kinds = _flags(), _kinds()
@@ -72,7 +62,7 @@ def parsed(arguments: Sequence[str]) -> Parsed | None:
 
 
 def _flags() -> dict[str, dict[str, bool]]:
-    """Return the options without a value, as they are written, with their effect."""
+    """Return flags without a value, with their effect."""
     switches = [option for option in all_options() if kind_of(option) is bool]
     return {_written(option.name): {option.name: True} for option in switches} | {
         f"--no-{_written(option.name)[2:]}": {option.name: False} for option in switches if option.default is True
@@ -80,7 +70,7 @@ def _flags() -> dict[str, dict[str, bool]]:
 
 
 def _kinds() -> dict[str, tuple[str, Callable[[str], Any]]]:
-    """Return the options that take a value, as they are written, with their names and types."""
+    """Return flags with a value, with their option names and types."""
     valued = {option.name: kind_of(option) for option in all_options()} | _OWN
     return {_written(name): (name, kind) for name, kind in valued.items() if kind not in (None, bool)}
 
@@ -99,14 +89,7 @@ def kind_of(option: Option) -> Any:
 
 
 def start(parsed: Parsed) -> None:
-    """Become the command.
-
-    Args:
-        parsed: The command and its options, as `parsed` returns them.
-
-    Raises:
-        PerfhooksError: An option is wrong, or the command cannot be run.
-    """
+    """Replace this process by the command."""
     from perfhooks.record.launch import command_line, detached, exit_summary, notes
 
     options = {name: _read(name, value) for name, value in parsed.options.items() if name not in _OWN}
@@ -127,24 +110,20 @@ def start(parsed: Parsed) -> None:
     except OSError as error:
         if folder and not is_watched:
             notes.delete(folder)
-        code = 127 if isinstance(error, FileNotFoundError) else 126  # the interpreter of a script is not found, either
+        code = 127 if isinstance(error, FileNotFoundError) else 126  # also if the interpreter of a script is missing
         raise CommandError(f"{words[0]} cannot be run: {error.strerror}", code) from error
 
 
 def _folder_for_notes() -> str:
-    """Make the folder in which processes of the command leave notes; empty if the disk is full."""
+    """Make the folder for notes of the processes of the command; empty if the disk is full."""
     try:
         return tempfile.mkdtemp(prefix="perfhooks-run-")
-    except OSError:  # that costs a part of the exit summary, and not the recording
+    except OSError:  # a part of the exit summary is lost, not the recording
         return ""
 
 
 def separated(arguments: Sequence[str]) -> list[str]:
-    """Arguments in which ``-m`` begins the command, as it does for Python: our own options end there.
-
-    Args:
-        arguments: Of the whole command line, after its name.
-    """
+    """Insert ``--`` before ``-m``: as for Python, it begins the command and ends our own options."""
     words = list(arguments)
     if words[:1] == ["run"] and "-m" in words:
         place = words.index("-m")
@@ -170,7 +149,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 def written_out(value: str) -> list[Any]:
-    """Activities as a JSON list, in which each may be a mapping."""
+    """Return activities as a JSON list, in which each may be a mapping."""
     try:
         activities: list[Any] = json.loads(value)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Tables that a user asks for, of one trace or of all windows of a run."""
+"""Tables of one trace or of all windows of a run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ TABLES: Final = (
     *("counters", "idle", "gaps", "functions", "modules", "memory", "stacks"),
     *("workers", "plan", "compiled", "findings", "checks", "startup", "slow"),
 )
-"""Names of all tables."""
 
 OVERVIEW: Final = ("labels", "steps", "operators", "kernels", "checks", "findings")
 """Tables without ``-t``; labels only on a terminal, if the user has written labels."""
@@ -71,7 +70,7 @@ _FINDINGS: Final = {
     **dict.fromkeys(("advice", "code", "evidence", "estimate"), str),
 }
 _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
-"""Tables that `perfhooks.trace.window.Tables` calls otherwise."""
+"""Names in `perfhooks.trace.window.Tables` that differ."""
 _SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
 """Names of tables after a split."""
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
@@ -80,23 +79,13 @@ _OF_STACKS: Final = ("functions", "modules", "stacks")
 _BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
 """Columns of the operator table that come from the second window."""
 _OF_RUN: Final = ("startup", "slow")
-"""Tables of a run, and of no window of it."""
+"""Tables of a run, not of a window."""
 
 Form = Literal["table", "csv", "json"]
 
 
 def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | None = None) -> pl.DataFrame:
-    """One table of one trace.
-
-    Args:
-        trace: any trace.
-        name: one of `TABLES`.
-        by: what to split it by, of `GROUPS`.
-        capture: the facts of its window, if it is one of ours.
-
-    Raises:
-        OptionError: there is no such table, or it cannot be split so.
-    """
+    """Return one table of one trace. ``by`` contains the columns to split it by, see `GROUPS`."""
     check(name, by)
     by_name = Tables(trace) if capture is None else capture.tables(trace)
     if name == "operators":
@@ -105,7 +94,7 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
         return by_name.idle(by)
     if name in ("findings", "plan"):
         return _told(_findings(trace, capture)) if name == "findings" else _plan(trace, capture or Capture())
-    if name in (*_OF_RUN, "compiled", "workers"):  # of a process, and not in its traces
+    if name in (*_OF_RUN, "compiled", "workers"):  # of a process, not of a trace
         return _of_process(name, capture or Capture())
     if name == "stacks":
         return _stacks(by_name, by[0] if by else "host")
@@ -115,13 +104,13 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
 
 
 def _findings(trace: Trace, capture: Capture | None) -> list[dict[str, Any]]:
-    # with a last step, whatever it is, no step was cut short
+    # any last step will do: it means that no step was cut short
     trace_findings = findings.find(capture or Capture(stage=stages.shown(trace), last=0), trace)
     return [{name: getattr(item, name) for name in _FINDINGS} for item in trace_findings]
 
 
 def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Source]) -> list[dict[str, Any]]:
-    """Findings of a window without stacks, with the lines that one which explains it has for them."""
+    """Replace findings of a window without stacks by those of its second window, which have source lines."""
     other = last_window(sources, need="with_stack")[0]
     if not other.explains or other.capture is None or source.has("with_stack"):
         return rows
@@ -137,7 +126,7 @@ def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 
 
 class _FindingsTable:
-    """The table of findings of one window, of all its ranks."""
+    """The findings of all ranks of one window."""
 
     def __init__(self, sources: Sequence[Source], run: Path | None, *, is_wanted: bool) -> None:
         self._sources = sources
@@ -152,7 +141,6 @@ class _FindingsTable:
         return shown if shown in {source.window for source in self._sources} else last
 
     def add(self, source: Source, trace: Trace) -> None:
-        """Add the findings of one rank."""
         stored = None if self._stored is None else self._stored.of_ranks.get((source.window, source.rank))
         rows = _explained(_findings(trace, source.capture), source, self._sources) if stored is None else stored
         self._of_ranks[source.rank] = rows
@@ -161,7 +149,7 @@ class _FindingsTable:
             self._collectives[source.rank] = collectives.rows(source.capture, trace)
 
     def table(self, window: str) -> pl.DataFrame:
-        """Return the findings of all ranks, and those about slow ranks; equal ones are one row."""
+        """Return the findings of all ranks, and those about slow ranks. Equal findings share a row."""
         of_run: Sequence[Mapping[str, Any]] = [] if self._stored is None else self._stored.of_run
         if len(self._of_ranks) == 1:
             return _told(ordered([*of_run, *next(iter(self._of_ranks.values()))]))
@@ -187,7 +175,7 @@ def _of_process(name: str, capture: Capture) -> pl.DataFrame:
 
 
 def _of_run(name: str, run: Path | None) -> pl.DataFrame:
-    """A table of a whole run; that of none has its columns."""
+    """Return a table of a whole run; without a run it is empty."""
     return slow_rows.table(run) if name == "slow" else startup_rows.table(run)
 
 
@@ -199,11 +187,7 @@ def _stacks(tables: Tables, by: str) -> pl.DataFrame:
 
 
 def check(name: str, by: Sequence[str] = ()) -> None:
-    """Refuse a table that there is not.
-
-    Raises:
-        OptionError: there is no such table, or it cannot be split so.
-    """
+    """Raise an OptionError if the table or the split does not exist."""
     if name not in TABLES:
         close = difflib.get_close_matches(name, TABLES, n=1, cutoff=0.7)
         hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -220,27 +204,20 @@ def check(name: str, by: Sequence[str] = ()) -> None:
 def tables(
     target: str | None, names: Sequence[str], by: Sequence[str] = (), *, communication: str | None = None
 ) -> dict[str, pl.DataFrame]:
-    """The tables that a user asks for, over everything that is meant.
+    """Return tables of a target.
 
-    Steps and checks are those of all windows, what came before the first step and the slow steps those of the run, and
-    the other tables those of the last window; all ranks are in all of them. Lines, modules and shapes are of the window
-    that explains the others, where the last one was recorded without; nothing else is. A column ``window`` says so, and
-    tells windows apart where there are several, and ``rank`` ranks.
-
-    Args:
-        target: see `find`.
-        names: of `TABLES`.
-        by: what to split them by.
-        communication: kernels that communicate, see `perfhooks.trace.read`; None takes what the training said.
+    Steps and checks cover all windows. Start-up and slow steps cover the run. Other tables cover the last window; if it
+    lacks stacks or shapes, tables that need them come from the second window. Extra columns ``window`` and ``rank``
+    appear if a table covers several. ``communication`` is a pattern for kernels, see `perfhooks.trace.read`.
 
     Raises:
-        TraceError: a trace is missing or cannot be read.
-        OptionError: there is no such table, or it cannot be split so.
+        TraceError: A trace is missing or cannot be read.
+        OptionError: The table or the split does not exist.
     """
     for name in names:
         check(name, by)
     run, of_windows = run_of(target), [name for name in names if name not in _OF_RUN]
-    # a run without a window may have a table of its own; what is no run is an error, or a trace that has none
+    # a run without a window may have a table of its own; any other target needs a trace
     sources = find(target) if of_windows or run is None else []
     by_name: dict[str, list[pl.DataFrame]] = {name: [] for name in of_windows}
     of_last = {name: last_window(sources, need=_need(name, by))[0].window for name in of_windows}
@@ -291,12 +268,7 @@ def _told_apart(table: pl.DataFrame, source: Source, sources_of_windows: Sequenc
 
 
 def markdown(target: str | None, names: Sequence[str] = ()) -> str:
-    """Return a summary of a run or a trace in at most 2,000 tokens.
-
-    Raises:
-        OptionError: Tables were given as well.
-        TraceError: The target is neither.
-    """
+    """Return a summary of a run or a trace in at most 2,000 tokens."""
     if names:
         raise OptionError("--format markdown is a summary of the whole; choose --csv or --json for a table")
     is_folder = target is not None and remote.is_url(target) and mirror.holds_traces(target)
@@ -311,11 +283,7 @@ def markdown(target: str | None, names: Sequence[str] = ()) -> str:
 
 
 def form(*, csv: bool, json: bool) -> Form:
-    """Return the output form: the option, else a table on a terminal and CSV in a pipe.
-
-    Raises:
-        OptionError: both were given.
-    """
+    """Return the output form: the option, else a table on a terminal and CSV in a pipe."""
     if csv and json:
         raise OptionError("choose one of --csv and --json")
     return "csv" if csv else "json" if json else "table" if sys.stdout.isatty() else "csv"
@@ -332,21 +300,14 @@ def show(
     sort: str | None = None,
     all_columns: bool = True,
 ) -> None:
-    """Write tables to standard output.
+    """Write tables to standard output. Without names it is an overview, or as CSV the table of steps.
 
-    Args:
-        target: see `find`.
-        names: of `TABLES`; none are an overview (as CSV, the table of steps).
-        by: what to split them by.
-        form: how to write them.
-        limit: maximum rows of each; None for a screen, or for all rows in CSV and JSON; 0 for all rows.
-        communication: see `tables`.
-        sort: sort key, see `perfhooks.trace.names.sort_keys`; None for the default order.
-        all_columns: Whether CSV has the columns that are empty in all rows.
+    ``limit`` is the maximum of rows: None for a screen, or for all rows in CSV and JSON; 0 for all rows. ``sort`` is a
+    key of `perfhooks.trace.names.sort_keys`. Without ``all_columns``, CSV lacks empty columns.
 
     Raises:
-        TraceError: there is no trace, or one cannot be read.
-        OptionError: the options contradict each other.
+        TraceError: A trace is missing or cannot be read.
+        OptionError: The options contradict each other.
     """
     selected = tuple(dict.fromkeys(names)) or (_SORTED if sort else ("steps",) if form == "csv" else OVERVIEW)
     if form == "csv" and len(selected) > 1:
@@ -376,7 +337,7 @@ def show(
 
 
 def _summary(target: str | None) -> str:
-    """The step time, its parts and the reason to doubt them, as the report has them; empty for a trace."""
+    """Return the step time, its parts and the reason to doubt them; empty for a trace."""
     run = run_of(target)
     by_name = None if run is None else read_summary(run)
     return "" if by_name is None else "\n".join(filter(None, [by_name.line, by_name.warning]))
@@ -407,7 +368,7 @@ def _by_device(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sorted(name: str, table: pl.DataFrame, sort: str) -> pl.DataFrame:
-    """A table in an order, with the column of the order beside the first: a terminal may not have room for all."""
+    """Sort a table, and move the sorted column to the second place, because a terminal may cut columns."""
     column = sort_keys.check(name, sort, table.columns).partition(" / ")[0]
     return sort_keys.ordered(name, table, sort).select(*dict.fromkeys((table.columns[0], column, *table.columns)))
 

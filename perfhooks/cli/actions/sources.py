@@ -1,5 +1,3 @@
-"""Find the traces of a target."""
-
 from __future__ import annotations
 
 import contextlib
@@ -29,40 +27,37 @@ class Source:
 
     path: Path | str
     window: str = ""
-    """Which of several it is."""
     capture: Capture | None = None
-    """The facts of its window, if it is one of ours."""
+    """The facts of its window, if perfhooks recorded it."""
 
     @property
     def communication(self) -> str | None:
-        """The kernels that its training said communicate; see `perfhooks.trace.read`."""
+        """Pattern of communicating kernels from the training, see `perfhooks.trace.read`."""
         return None if self.capture is None else self.capture.options.get("communication")
 
     @property
     def explains(self) -> bool:
-        """Whether it was recorded only to explain other windows."""
+        """Whether it is the second window, which only explains other windows."""
         return self.capture is not None and self.capture.explains
 
     def has(self, option: str) -> bool:
-        """Whether something was recorded, as ``with_stack``."""
+        """Whether a recording option such as ``with_stack`` was enabled."""
         return self.capture is not None and self.capture.options.get(option) is True
 
     @property
     def rank(self) -> int:
-        """The rank that recorded it, as far as its folder knows."""
         return 0 if self.capture is None else self.capture.rank
 
 
 def find(target: str | None) -> list[Source]:
     """Find the traces of a target, sorted by window and rank.
 
-    Args:
-        target: a trace or a URL of one, the folder of a run or of a window, a folder that holds runs (the latest is
-            taken), or any folder with traces, see `perfhooks.run.loose.traces`.
+    A target is a trace, its URL, the folder of a run, of a window or of runs (the latest run counts), or any folder
+    with traces, see `perfhooks.run.loose.traces`.
 
     Raises:
-        TraceError: no trace was found.
-        PerfhooksError: the run folder was written by a newer perfhooks.
+        TraceError: No trace was found.
+        PerfhooksError: The run folder was written by a newer perfhooks.
     """
     path = last_run() if target is None else Path(target)
     if target is not None and (is_url(target) or path.is_file()):
@@ -81,14 +76,7 @@ def find(target: str | None) -> list[Source]:
 
 
 def run_of(target: str | None) -> Path | None:
-    """Return the run folder of a target; None if the target is a trace.
-
-    Args:
-        target: the folder of a run, of a window, or one that holds runs (the latest is taken).
-
-    Raises:
-        PerfhooksError: it was written by a newer perfhooks, or is missing.
-    """
+    """Return the run folder of a target; None if the target is a trace."""
     path = last_run() if target is None else Path(target)
     if not path.is_dir():
         return None
@@ -99,10 +87,7 @@ def run_of(target: str | None) -> Path | None:
 def last_window(sources: Sequence[Source], *, need: str | None = None) -> list[Source]:
     """Return the traces of the window that ended last, the lowest rank first.
 
-    Args:
-        sources: The traces.
-        need: A required option, ``"with_stack"`` or ``"record_shapes"``. Only then the second window replaces a
-            last window without it.
+    If that window lacks the option ``need``, for example ``"with_stack"``, the second window replaces it.
     """
     explaining = [source for source in sources if source.explains]
     last = _ended_last([source for source in sources if not source.explains] or sources)
@@ -122,12 +107,12 @@ def _ended_last(sources: Sequence[Source]) -> list[Source]:
 
 
 def _loose(folder: Path) -> list[Source]:
-    """Traces that others recorded: those of all ranks together, one without a rank by itself."""
+    """Return traces of other recorders: all ranks as one window, each trace without a rank as its own."""
     windows = loose.windows(loose.traces(folder))
     sources = []
     for turn, together in enumerate(windows):
         name = together[0].name if together[0].rank is None else f"{turn + 1} of {len(windows)}"
-        # with a last step, whatever it is, no step was cut short
+        # any last step will do: it means that no step was cut short
         for source in together:
             capture = None if source.rank is None else Capture(rank=source.rank, stage=FOREIGN, last=0)
             sources.append(Source(source.path, name, capture))

@@ -1,4 +1,4 @@
-"""How a job is doing, redrawn while it runs."""
+"""Show the state of a job, redrawn while it runs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from perfhooks.report.live import RunState
 
 _EACH_S: Final = 1.0
-"""Seconds between two looks."""
+"""Seconds between two updates."""
 _FORGOTTEN_S: Final = 600.0
-"""A run of another machine counts as ended after this time without a change, in seconds."""
+"""Seconds without a change after which a run of another host counts as ended."""
 _BRING_S: Final = 10.0
 """Seconds between two reads of a URL."""
 _NO_REQUEST: Final = "a run is asked for a window where it runs: nobody looks for requests at a URL"
@@ -50,7 +50,7 @@ def top(target: str | None) -> None:
 
 
 def _elsewhere(view: View, url: str) -> Callable[[], RunState]:
-    """Looks at a mirror, which is brought up to date now and then."""
+    """Return a reader of a mirror that updates the mirror every few seconds."""
     brought = time.monotonic()
 
     def look() -> RunState:
@@ -81,9 +81,7 @@ def _print(look: Callable[[], RunState]) -> None:
 def _show(look: Callable[[], RunState], unheard: str | None) -> None:
     """Draw until the user quits. The last state stays on the terminal as one line.
 
-    Args:
-        look: Looks.
-        unheard: Reason why no rank would read a request; None otherwise.
+    ``unheard`` is the reason why no rank would read a request; None otherwise.
     """
     console = Console()
     blocks = ASCII if console.options.ascii_only else BLOCKS
@@ -120,19 +118,14 @@ def _is_quit(keys: Callable[[float], str], capture: Callable[[], None], draw: Ca
 
 
 class _Request:
-    """Requests for windows, one at a time, beside the view.
-
-    Args:
-        run: The run folder.
-        unheard: Reason why no rank would read it; None otherwise.
-    """
+    """Requests for windows in a second thread, one at a time."""
 
     def __init__(self, run: Path, unheard: str | None = None) -> None:
         self._run, self._unheard = run, unheard
         self._thread: threading.Thread | None = None
         self._is_over = False
         self.note = ""
-        """How far it has come."""
+        """Progress of the request."""
 
     def begin(self) -> None:
         if self._unheard is not None:

@@ -1,4 +1,4 @@
-"""Operators that were recorded, run again."""
+"""Run recorded operators again."""
 
 from __future__ import annotations
 
@@ -47,17 +47,8 @@ def tried(
 ) -> Trial:
     """Measure variants of the operators of a window; see the options of ``perfhooks try``.
 
-    Args:
-        source: The window that has the shapes.
-        timed: The window with the times.
-        op: Names of operators.
-        variant: Names of variants.
-        finding: The rule of a finding.
-        device: Where to run.
-        limit: Maximum number of operators.
-        memory: Maximum memory in GiB.
-        seconds: Maximum time in all.
-        ends: The end of that time, by the monotonic clock.
+    ``source`` is the window with shapes, ``timed`` the one with times. ``memory`` is in GiB; ``ends`` is monotonic time
+    in seconds.
 
     Raises:
         OptionError: The variant or finding is unknown.
@@ -84,12 +75,7 @@ def tried(
 
 
 def _read(source: Source, timed: Source) -> tuple[Any, float | None, Any]:
-    """Return the tables of a window, the unprofiled step time if available, and the tables with the times.
-
-    Args:
-        source: Has the shapes.
-        timed: The window with the times.
-    """
+    """Return tables with shapes, the unprofiled step time if available, and tables with times."""
     read = trace.read(source.path, strides=True)
     if source.capture is None or timed.capture is None:
         return Tables(read), None, None
@@ -103,7 +89,7 @@ def wanted(op: Sequence[str] | None, pattern: str | None) -> Callable[[str], obj
         raise OptionError("choose one of --op and --finding")
     if op:
         names = {name if "::" in name or "#" in name else f"{NAMESPACE}{name}" for name in op}
-        names |= {f"{name}.step" for name in names if "#" in name}  # an update is called by its class in the table
+        names |= {f"{name}.step" for name in names if "#" in name}  # the table calls an update by its class
         return names.__contains__
     return None if pattern is None else re.compile(pattern).fullmatch
 
@@ -117,7 +103,7 @@ def _nothing(offered: OperatorSelection, names: Sequence[str]) -> str:
 
 
 def keep(done: Trial, source: Source) -> None:
-    """Put what was measured of findings into the run, and onto its page."""
+    """Store the results for findings in the run, and update its report."""
     folder = Path(source.path).parent.parent
     is_run = source.capture is not None and (folder / MANIFEST).exists()
     if is_run and written.save_advice(done, folder) and (folder / PAGE).exists():
@@ -125,7 +111,7 @@ def keep(done: Trial, source: Source) -> None:
 
 
 def tell(done: Trial, form: Form) -> None:
-    """Write the table, then the result in at most eight lines; beside CSV the result goes to standard error."""
+    """Write the table and the result. With CSV, the result goes to standard error."""
     if form == "json":
         typer.echo(msgspec.json.encode(written.data(done)).decode())
         return

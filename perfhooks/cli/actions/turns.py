@@ -1,4 +1,4 @@
-"""Two commands, compared while they take turns."""
+"""Compare two commands in interleaved blocks."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from perfhooks.cli.turns.supervisor import Owner
 
 BY_SIGNAL: Final = 128
-"""The exit code of a shell after a signal, less the number of the signal."""
+"""Exit code of a shell after a signal, minus the number of the signal."""
 FAILED: Final = 1
-"""Exit code after a command that failed."""
 
 
 def outcome(
@@ -45,13 +44,7 @@ def outcome(
 ) -> str:
     """Run both sides until the verdict is decided, and write the result.
 
-    Args:
-        sides: The git revision, or None for the working tree, and the command of each side.
-        tolerance: Largest difference that counts as equal, as a ratio.
-        form: Output form.
-        in_turns: See `Plan`.
-        steps: See `Plan`.
-        seconds: See `Plan`.
+    A side is a git revision (None for the working tree) and a command. ``tolerance`` is a ratio.
 
     Raises:
         typer.Exit: A signal ended the comparison, or a command has failed.
@@ -112,7 +105,7 @@ def _command(name: str, revision: str | None, text: str, work: WorkFolder, owner
     folder, paths = Path.cwd(), list[Path]()
     if revision is not None:
         tree, folder = check_out(revision, name, work, owner)
-        # what is installed as the working tree itself is to come from the revision too
+        # a package that is installed in editable mode must come from the revision too
         paths = [path for path in (tree, tree / "src") if path.is_dir()]
     try:
         words_of_command = shlex.split(text)
@@ -125,7 +118,6 @@ def _command(name: str, revision: str | None, text: str, work: WorkFolder, owner
 
 
 def _tell(result: ComparisonResult, form: Literal["text", "markdown", "json"]) -> None:
-    """Write what came of it to standard output, and the last lines of a program that failed."""
     if result.failed is not None:
         for line in written.last_lines(result.failed):
             typer.echo(line, err=True)

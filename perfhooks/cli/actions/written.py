@@ -1,4 +1,4 @@
-"""A run as it is seen, in lines: a screen full of them, or one."""
+"""The state of a run as text: a screen or one line."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ if TYPE_CHECKING:
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 ASCII: Final = "_.:-=+*#"
-"""The same in ASCII."""
+"""The sparkline in ASCII."""
 _WIDTH: Final = 10
 """Width of the first column."""
 _SLOW: Final = 5
-"""Slow steps that are shown."""
 _NAMED: Final = 3
-"""Windows, or slow ranks, that are named in one line."""
+"""Maximum windows or slow ranks with names in one line."""
 
 
 def line(state: RunState) -> str:
-    """All in one line, for a log."""
     parts = [_where(state), *_pace(state)]
     slow = [rank.rank for rank in state.ranks if rank.slow]
     if slow:
@@ -39,14 +37,9 @@ def line(state: RunState) -> str:
 
 
 def screen(state: RunState, note: str, width: int, height: int, blocks: str = BLOCKS) -> Text:
-    """All that fits on a terminal; text of others is never markup.
+    """Return the lines for a terminal. Text from the run is never markup.
 
-    Args:
-        state: The run.
-        note: What became of the request, if one was made.
-        width: Columns of the terminal.
-        height: Its lines.
-        blocks: The bars of the sparkline, from the lowest to the highest.
+    ``note`` is the state of a request. ``blocks`` are the bars of the sparkline, from low to high.
     """
     above, below = list(_above(state, width, blocks)), list(_below(state, note))
     room = max(1, height - len(above) - len(below) - 1)

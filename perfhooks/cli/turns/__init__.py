@@ -1,8 +1,6 @@
-"""``perfhooks compare --run 'A' -- 'B'``: two commands run in interleaved blocks, and are compared block by block.
+"""``perfhooks compare --run 'A' -- 'B'``: run two commands in interleaved blocks, and compare the blocks.
 
-The command line forks a supervisor (`supervisor`). It owns the programs, and ends all of their processes however the
-comparison ends. `alternation` runs pairs of programs in it until the verdict of `perfhooks.analysis.comparison.turns`
-is decided. `program` is one process of a command, with all its ranks, that is held and let go; the held side is
-`perfhooks.record.launch.turns`. `freezing` pauses what a held program has started, and `processes` finds it.
-`work_folder` is the temporary folder, `revision` puts a worktree of git into it, and `written` words the result.
+`supervisor` owns all processes and ends them. `alternation` runs pairs of programs in it until
+`perfhooks.analysis.comparison.turns` decides. `program` is one process of a command with its ranks; in the held process
+runs `perfhooks.record.launch.turns`.
 """

@@ -1,4 +1,4 @@
-"""Pairs of programs that take turns, one pair after another, until the verdict is decided."""
+"""Run pairs of programs in interleaved blocks until the verdict is decided."""
 
 from __future__ import annotations
 
@@ -24,28 +24,25 @@ if TYPE_CHECKING:
     from perfhooks.cli.turns.supervisor import Owner
 
 SHORT_S: Final = 0.03
-"""Length of a block in seconds, if only threads of the programs compute. Load of other programs changes within tenths
-of a second. With ten pairs of equal small trainings on a shared machine, ratios varied by 7.1% with blocks of 0.2 s on
-any CPU, and by 1.4% with these blocks on one CPU."""
+"""Seconds of a block, if only threads of the programs compute. Load of other programs changes within tenths of a
+second. Ten pairs of equal trainings on a shared host: ratios varied by 7.1% with blocks of 0.2 s on any CPU, by 1.4%
+with these blocks on one CPU."""
 LONG_S: Final = 0.2
-"""The same if a device or other processes work for a program, because their work ends with each block."""
+"""Seconds of a block if a device or other processes work too, because their work ends with each block."""
 FEWEST_STEPS: Final = 4
 """Minimum steps of a block, up to `LONG_S`."""
 LEAD: Final = 4
-"""One step that is not timed comes first for every four that are, as caches are cold: of steps of 1 ms the first took
-1.8 times as long, and the eighth 1.06 times."""
+"""Timed steps per step that is not timed, because caches are cold. Of steps of 1 ms, the first took 1.8 times as long
+and the eighth 1.06 times."""
 _PATIENCE_S: Final = 60.0
 """Seconds without any step before a message. Programs without detectable steps may never end."""
 _TELL_S: Final = 0.5
-"""Seconds between two progress messages."""
 _GROWTH: Final = 4
 """Maximum growth of a block, because the first steps are not typical."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Options of a comparison."""
-
     a: Command
     b: Command
     tolerance: float
@@ -53,31 +50,27 @@ class Plan:
     in_turns: bool = False
     """Whether the programs of a pair run one after the other."""
     steps: int | None = None
-    """After how many steps each program is ended; None lets it end by itself."""
+    """Steps after which each program is ended; None lets it end by itself."""
     seconds: float | None = None
-    """And after how many seconds of steps."""
+    """Seconds of steps after which each program is ended."""
 
 
 class ComparisonResult(NamedTuple):
-    """Result of a comparison."""
-
     plan: Plan
     judgement: Judgement | None
     shortage: str
     """See `Alternation.shortage`."""
     programs: Sequence[ProgramResult]
     failed: ProgramResult | None
-    """A program that ended with an exit code other than 0, which ends the comparison."""
+    """Program with an exit code other than 0, which ends the comparison."""
     interrupted: int = 0
-    """The signal that ended the comparison; 0 for none."""
+    """Signal that ended the comparison; 0 for none."""
     folder: Path | None = None
     """Folder with the output of the programs; None after a signal."""
 
 
 @dataclass(kw_only=True)
 class Alternation:
-    """State of a comparison."""
-
     plan: Plan
     folder: Path
     """Folder with the output of the programs."""
@@ -85,18 +78,16 @@ class Alternation:
     pairs: list[ProcessPair] = field(default_factory=list)
     """Complete pairs."""
     programs: list[Program] = field(default_factory=list)
-    """All that were started, in their order."""
     failed: Program | None = None
-    """One that ended with an exit code other than 0, which ends all."""
     interrupted: int = 0
-    """The signal that ended the comparison; 0 for none."""
+    """Signal that ended the comparison; 0 for none."""
 
     judgement: Judgement | None = None
-    """The judgement so far; None without a complete pair."""
+    """Current judgement; None without a complete pair."""
 
     @property
     def _is_over(self) -> bool:
-        """Whether more pairs are not needed, or are of no use."""
+        """Whether no further pair is necessary or useful."""
         judgement = self.judgement
         return judgement is not None and (judgement.verdict.outcome != "undecided" or judgement.is_hopeless)
 
@@ -113,7 +104,7 @@ class Alternation:
         return f"{steps} steps are too few, about {needed} would do: let each command train for longer"
 
     def run(self) -> None:
-        """Have pairs take turns until it is decided.
+        """Run pairs until the verdict is decided.
 
         Raises:
             PerfhooksError: A program has no steps, or too few.
@@ -128,7 +119,6 @@ class Alternation:
             self._end(self.programs[-2:])
 
     def result(self) -> ComparisonResult:
-        """Return the result as plain data."""
         results = {program: program.result() for program in self.programs}
         failed = None if self.failed is None else results[self.failed]
         programs = list(results.values())
@@ -169,12 +159,12 @@ class Alternation:
         pair = ProcessPair(a=blocks.get("A", []), b=blocks.get("B", []), is_together=not self.plan.in_turns)
         if pair.counts:
             pairs = [*self.pairs, pair]
-            # both at once: who presses Ctrl-C meanwhile counts no pair twice
+            # one statement, so that Ctrl-C cannot count a pair twice
             self.judgement, self.pairs = judge(pairs, tolerance=self.plan.tolerance), pairs
         return pair
 
     def _take_turns(self, programs: Sequence[Program]) -> None:
-        """Let one go after another, until one of them ends, or is to end."""
+        """Run blocks alternately, until a program ends or must end."""
         self.owner.status(self._said("starting"))
         if not self._have_begun(programs):
             return
@@ -193,11 +183,7 @@ class Alternation:
                 self.owner.status(self._said(words.count(len(programs[-1].blocks), "turn")))
 
     def _have_begun(self, programs: Sequence[Program]) -> bool:
-        """Wait until all are held at their first steps; whether they are, or one has ended in its first one.
-
-        Raises:
-            PerfhooksError: One of them has no steps.
-        """
+        """Wait until all are held at their first steps. Return False if one ended before."""
         silent_until = time.monotonic() + _PATIENCE_S
         while not all(program.is_held for program in programs):
             if time.monotonic() > silent_until and not any(program.has_steps for program in programs):
@@ -225,7 +211,7 @@ class Alternation:
         return any(most is not None and done >= most for most, done in enough)
 
     def _finish(self, programs: Sequence[Program]) -> None:
-        """Let them end by themselves, unless they are to end now, or one of them has failed."""
+        """Let the programs end by themselves, unless they must end now or one has failed."""
         is_bounded = self.plan.steps is not None or self.plan.seconds is not None
         for program in sorted(programs, key=lambda program: not program.is_over):
             if not is_bounded and self.failed is None and program.wait():

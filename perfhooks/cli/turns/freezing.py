@@ -1,7 +1,7 @@
-"""Pauses what a held program has started, so that its loader workers do not work ahead.
+"""Pause the children of a held program, so that its loader workers do not work ahead.
 
-It uses ``ptrace``, not SIGSTOP. The kernel then resumes the processes when the supervisor dies. The training gets no
-SIGCHLD, and a process that the training itself has stopped stays stopped.
+This uses ``ptrace``, not SIGSTOP: the kernel resumes the processes if the supervisor dies, the training gets no
+SIGCHLD, and processes that the training has stopped stay stopped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
 _ALL_THREADS: Final = 0x40000000
 """``__WALL`` of Linux' ``wait.h``: wait for threads, too."""
 _LIMIT_S: Final = 0.5
-"""Maximum wait for all threads to pause. A thread that waits for a disk cannot pause before the disk answers."""
+"""Maximum wait for all threads to pause. A thread in a disk read pauses after it."""
 _LOOK_S: Final = 0.0005
 
 
@@ -33,12 +33,12 @@ class Freezer:
 
     def __init__(self) -> None:
         self._signals: dict[int, int | None] = {}
-        """By thread, the signal that arrived instead of the pause, 0 for none; None before the thread has paused."""
+        """By thread: the signal that arrived instead of the pause, 0 for none; None until paused."""
         self.refusal = ""
         """Why some processes could not be paused; empty if all could."""
 
     def freeze(self, pids: Collection[int]) -> None:
-        """Pause everything that some processes have started, but not these processes."""
+        """Pause all descendants of some processes, but not these processes."""
         if sys.platform != "linux":
             self.refusal = "this system has no means for it"
             return

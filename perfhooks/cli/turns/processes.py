@@ -1,4 +1,4 @@
-"""The processes below this one, with their numbers in its own PID namespace.
+"""The descendants of this process, with their numbers in its own PID namespace.
 
 ``/proc`` may belong to another PID namespace, for example after ``unshare --pid --fork`` without ``--mount-proc``. Its
 entries then have other numbers than `os.kill` takes.
@@ -23,14 +23,12 @@ _NUMBERS: Final = re.compile(rb"^NSpid:\s*(.*)$", re.MULTILINE)
 
 
 class Descendant(NamedTuple):
-    """A process below this one."""
-
     pid: int
     parent: int
     entry: Path
-    """The folder in ``/proc``; its name may be another number."""
+    """Folder in ``/proc``; its name may be another number."""
     state: str
-    """The letter of the kernel, for example T for stopped and Z for dead."""
+    """Letter of the kernel, for example T for stopped and Z for dead."""
 
     @property
     def is_dead(self) -> bool:
@@ -57,7 +55,6 @@ def below(pids: Collection[int]) -> list[Descendant]:
 
 
 def threads(process: Descendant) -> list[int]:
-    """Return the threads of a process."""
     numbers = []
     with contextlib.suppress(OSError):
         for entry in (process.entry / "task").iterdir():

@@ -1,4 +1,4 @@
-"""One of the two programs that take turns: a command, started under ``perfhooks run``'s own way, and its ranks."""
+"""One program of a comparison: a command, started as by ``perfhooks run``, and its ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from perfhooks.cli.turns.supervisor import Owner
 
 _STALL_S: Final = 600.0
-"""Maximum time of one block, of all ranks: NCCL's collectives give up after ten minutes, too."""
+"""Maximum seconds of one block of all ranks. NCCL's collectives time out after ten minutes, too."""
 _PEER: Final = struct.Struct("3i")
 """``struct ucred`` of Linux: process, user and group."""
 _LAST_LINES: Final = 10
@@ -40,12 +40,10 @@ _PATIENCE: Final = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """One side: what is run, and where."""
-
     name: str
     """``A`` or ``B``."""
     label: str
-    """As it was given, and at which revision."""
+    """Command and revision from the user."""
     words: Sequence[str]
     folder: Path
     paths: Sequence[Path] = ()
@@ -53,13 +51,11 @@ class Command:
 
 
 class ProgramResult(NamedTuple):
-    """Result of one program."""
-
     command: Command
     log: str
-    """The name of the file with its output."""
+    """Name of the file with its output."""
     code: int | None
-    """Its exit code, less than 0 for a signal; None if it never ended."""
+    """Exit code, negative for a signal; None if it never ended."""
     is_ended: bool
     """Whether perfhooks has ended it."""
     blocks: int
@@ -80,20 +76,12 @@ class _Connection(NamedTuple):
         return int(_PEER.unpack(peer)[0])
 
     def answer(self, turn: Turn) -> None:
-        """Answer a held rank."""
         with contextlib.suppress(OSError):  # it has ended, as its socket will tell
             self.connection.sendall(msgspec.json.encode(turn) + b"\n")
 
 
 class Program:
-    """A command that runs. It is held at its first step, and whenever it has made the steps of its turn.
-
-    Args:
-        command: What is run.
-        folder: Where its output goes.
-        number: Of the pair.
-        owner: Starts it.
-    """
+    """A running command. It is held at its first step and at the end of each block."""
 
     def __init__(self, command: Command, folder: Path, number: int, owner: Owner) -> None:
         self.command = command
@@ -107,21 +95,19 @@ class Program:
         self._said = folder / f"{number}-{command.name}"
         self._said.mkdir()
         self.is_over = False
-        """Whether it takes no more turns."""
+        """Whether it runs no more blocks."""
         self._ranks: dict[int, _Connection] = {}
-        """By their numbers."""
         self._held: dict[int, TurnEnd] = {}
         self._turn = Turn(0)
         self.steps = 0
-        """Steps in all blocks."""
         self.seconds = 0.0
-        """How long those took, as far as the timed ones tell."""
+        """Seconds of timed steps in all blocks."""
         self._block_began: float | None = None
-        """When its block began; None while it is held, and before its first step."""
+        """Start of the current block; None while held."""
         self._has_begun = False
         self.began = time.monotonic()
         self.first_step_s: float | None = None
-        """From its start to its first step."""
+        """Seconds from its start to its first step."""
         self._events = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         address = f"{self._said}/turns"
@@ -142,8 +128,6 @@ class Program:
                 stderr=subprocess.STDOUT,
             )
 
-    # -- turns -------------------------------------------------------------------------------------------------------
-
     @property
     def has_steps(self) -> bool:
         """Whether it was held at its first step."""
@@ -151,28 +135,27 @@ class Program:
 
     @property
     def is_held(self) -> bool:
-        """Whether all its ranks are."""
+        """Whether all its ranks are held."""
         return bool(self._held) and len(self._held) >= max(turn_end.ranks for turn_end in self._held.values())
 
     @property
     def is_alone(self) -> bool:
-        """Whether nothing works for any of its ranks but their own threads."""
+        """Whether all work runs in the threads of its ranks."""
         return all(turn_end.is_alone for turn_end in self._held.values())
 
     @property
     def processors(self) -> dict[int, int | None]:
-        """On which the thread of the steps ran last, of each rank; none if two ended on the same one."""
+        """CPU on which each rank last ran; empty if two ranks used the same one."""
         cpus = {rank: turn_end.processor for rank, turn_end in self._held.items()}
         return cpus if len(set(cpus.values())) == len(cpus) else {}
 
     @property
     def pids(self) -> list[int]:
-        """The processes of its connected ranks."""
         connected = [rank.pid for rank in self._ranks.values() if rank.connection.fileno() >= 0]
         return [pid for pid in connected if pid is not None]
 
     def until_held(self) -> bool:
-        """Wait until it is held; whether it is: otherwise it has ended, or goes on without turns."""
+        """Wait until it is held. Return False if it has ended, or runs without blocks."""
         while not self.is_over and not self.is_held:
             self.listen()
         if self.is_over:
@@ -181,11 +164,7 @@ class Program:
         return True
 
     def listen(self) -> None:
-        """Handle the messages of its ranks, for a moment.
-
-        Raises:
-            ComparisonEndError: The comparison is to end.
-        """
+        """Handle the messages of its ranks, for a moment."""
         self._owner.check()
         for key, _ in self._events.select(TICK_S):
             if key.fileobj is self._listener:
@@ -202,7 +181,7 @@ class Program:
         self._give_up()
 
     def stop_children(self) -> None:
-        """Pause what its ranks have started: it must not work ahead while they are held."""
+        """Pause the children of its ranks, so that they do not work ahead."""
         if self.is_alone:
             return
         self._freezer.freeze(self.pids)
@@ -221,14 +200,14 @@ class Program:
             rank.answer(msgspec.structs.replace(turn, processor=processors.get(number)))
 
     def free(self) -> None:
-        """It takes no more turns, and goes on by itself."""
+        """Let it run to its end without blocks."""
         self.is_over = True
         self._freezer.thaw()
         for rank in self._ranks.values():
             rank.answer(Turn(0))
 
     def close(self) -> None:
-        """Let go of its sockets, after its end."""
+        """Close its sockets after its end."""
         for key in list(self._events.get_map().values()):
             if isinstance(key.data, _Connection):
                 self._disconnect(key.data)
@@ -241,7 +220,6 @@ class Program:
         rank.connection.close()
 
     def _take(self) -> None:
-        """Return the ended block; None before the first one."""
         ranks = list(self._held.values())
         if self._has_begun:
             waited = [turn_end.waited_ns for turn_end in ranks if turn_end.waited_ns is not None]
@@ -258,7 +236,7 @@ class Program:
         self._has_begun = True
 
     def _hear(self, rank: _Connection) -> None:
-        """One line of a rank, or its end, which is that of the turns."""
+        """Handle one line of a rank, or its end, which ends all blocks."""
         try:
             turn_end = msgspec.json.decode(rank.lines.readline(), type=TurnEnd)
         except (OSError, msgspec.MsgspecError):
@@ -292,48 +270,40 @@ class Program:
             self.is_over = True
 
     def has_lost_patience(self, beside: Program) -> bool:
-        """Whether another program has waited long enough for this one's first step."""
+        """Whether the other program has waited too long for this one's first step."""
         if self.has_steps or beside.first_step_s is None:
             return False
         patience = max(_PATIENCE_S, _PATIENCE * beside.first_step_s)
         return time.monotonic() - self.began > beside.first_step_s + patience
 
-    # -- its end -----------------------------------------------------------------------------------------------------
-
     def wait(self) -> int:
-        """Let it run to its end; its exit code, less than 0 for a signal.
-
-        Raises:
-            ComparisonEndError: The comparison is to end.
-        """
+        """Let it run to its end. Return the exit code, negative for a signal."""
         self.free()
         while (code := self._process.poll()) is None:
             self.listen()
         return code
 
     def mark_end(self) -> None:
-        """Let it go, as it is about to be ended, unless it has ended by itself."""
+        """Mark that perfhooks ends it, unless it has ended by itself."""
         self.is_ended |= self._process.poll() is None
         self.free()
 
     @property
     def code(self) -> int | None:
-        """Its exit code, less than 0 for a signal; None while it runs."""
+        """Exit code, negative for a signal; None while it runs."""
         return self._process.returncode
 
     def why_no_steps(self) -> str:
-        """Why nothing of it could be held."""
+        """Return why it was never held."""
         if self._process.poll() is None:
             return f"{time.monotonic() - self.began:.0f} s after its start there was none"
         return "; ".join(exit_summary.reasons(notes.read(str(self._said)), self.command.words, self.code))
 
     def last_lines(self) -> list[str]:
-        """Return the last lines of its output."""
         with contextlib.suppress(OSError):
             return read_bytes(self.log).decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
         return []
 
     def result(self) -> ProgramResult:
-        """Return its result."""
         facts = (self.command, self.log.name, self.code, self.is_ended, len(self.blocks), self.notes)
         return ProgramResult(*facts, self.last_lines())

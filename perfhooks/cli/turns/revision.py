@@ -1,4 +1,4 @@
-"""A revision of git, in a worktree in the temporary folder of the comparison."""
+"""Git worktrees in the temporary folder of the comparison."""
 
 from __future__ import annotations
 
@@ -20,15 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_out(revision: str, name: str, folder: WorkFolder, owner: Owner) -> tuple[Path, Path]:
-    """Make a worktree of a revision. It is removed with the folder.
-
-    Submodules that the working tree has checked out become worktrees, too.
-
-    Args:
-        revision: As git knows it.
-        name: Of the side, ``A`` or ``B``.
-        folder: Contains the worktree.
-        owner: Runs git.
+    """Make a worktree of a revision and of its checked-out submodules. The folder removes it.
 
     Returns:
         The folder of the worktree, and the folder in it that corresponds to the current one.
@@ -54,7 +46,7 @@ def _add(repository: Path, commit: str, tree: Path, folder: WorkFolder, owner: O
     common = (repository / _git(owner, "rev-parse", "--git-common-dir", at=repository)).resolve()
     remove_stale_worktrees(common)
     folder.use_repository(common)
-    # the hooks of the repository are for its user
+    # hooks of the repository must not run
     _git(owner, "-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--detach", str(tree), commit, at=repository)
     for path, part in _submodules(tree, owner):
         if (repository / path / ".git").exists():

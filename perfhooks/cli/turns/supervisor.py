@@ -1,13 +1,12 @@
-"""The process that owns what a comparison starts, and ends all of it.
+"""The process that owns all processes of a comparison, and ends them.
 
     perfhooks compare       prints, and passes signals on
-      └─ supervisor         starts the programs and git, and adopts what they leave behind
+      └─ supervisor         starts the programs and git, and adopts orphans
            ├─ program A     with its ranks, loader workers and other children
            └─ program B
 
-Each of the upper two outlives the other, and then ends every process below itself. Signals raise nothing in either:
-they are noted, and `Owner.check` raises the first one between two steps of the work. So no second signal can interrupt
-the end. Each wait for another process has a time limit, or ends with a signal.
+If one of the upper two dies, the other ends every process below itself. Signal handlers only note a signal;
+`Owner.check` raises the first one, so a second signal cannot interrupt the clean-up.
 """
 
 from __future__ import annotations
@@ -35,20 +34,16 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 GRACE_S: Final = 7.0
-"""From SIGTERM to SIGKILL: loader workers need 5 s to notice the death of their training. A second signal ends it."""
+"""Seconds from SIGTERM to SIGKILL: loader workers need 5 s to notice the death of their training."""
 TICK_S: Final = 0.1
-"""How often a wait checks for signals and for the death of the other process."""
+"""Seconds between checks for signals and for the death of the other process."""
 _NUMBERS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SET_DEATH_SIGNAL, _SET_ADOPTS, _GET_ADOPTS = 1, 36, 37
 """``PR_SET_PDEATHSIG``, ``PR_SET_CHILD_SUBREAPER`` and ``PR_GET_CHILD_SUBREAPER`` of Linux' ``prctl.h``."""
 
 
 class ComparisonEndError(Exception):
-    """A signal asks the comparison to end, or perfhooks has died.
-
-    Args:
-        number: The signal.
-    """
+    """A signal asks the comparison to end, or perfhooks has died."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -56,12 +51,7 @@ class ComparisonEndError(Exception):
 
 
 class Owner:
-    """Starts and ends processes, for the work in the supervisor.
-
-    Args:
-        connection: To perfhooks.
-        parent: The process of perfhooks.
-    """
+    """Starts and ends processes in the supervisor. ``parent`` is the process of perfhooks."""
 
     def __init__(self, connection: Connection, parent: int) -> None:
         self._connection = connection
@@ -71,7 +61,6 @@ class Owner:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def note(self, number: int, _: object = None) -> None:
-        """Note a signal."""
         self._signals.append(number)
 
     @property
@@ -80,11 +69,7 @@ class Owner:
         return os.getppid() != self._parent
 
     def check(self) -> None:
-        """Raise the first signal, once.
-
-        Raises:
-            ComparisonEndError: The work is to end.
-        """
+        """Raise a ComparisonEndError for the first signal, once."""
         if not self._is_ending and (self._signals or self.is_orphan):
             self._is_ending = True
             raise ComparisonEndError(self._signals[0] if self._signals else signal.SIGHUP)
@@ -105,8 +90,7 @@ class Owner:
     def end_all(self, ranks: Collection[int] = ()) -> None:
         """End every process below this one.
 
-        Args:
-            ranks: Get SIGTERM, as do the processes that this one has started. Their own children can end by themselves.
+        Ranks and processes started here get SIGTERM, so that they can end their own children.
         """
         for pid in {*ranks, *(process.pid for process in self._started if process.poll() is None)}:
             with contextlib.suppress(OSError):
@@ -115,15 +99,12 @@ class Owner:
         self._started.clear()
 
     def status(self, text: str) -> None:
-        """Show how far the work is."""
         self.send("status", text)
 
     def say(self, text: str) -> None:
-        """Print a line to standard error."""
         self.send("say", text)
 
     def send(self, kind: str, value: object) -> None:
-        """Send a message to perfhooks."""
         with contextlib.suppress(OSError):  # `check` detects the death of perfhooks
             self._connection.send((kind, value))
 
@@ -135,13 +116,9 @@ def supervise(
     status: Callable[[str], object],
     say: Callable[[str], object],
 ) -> Result:
-    """Do some work in a supervisor.
+    """Run ``work`` in a supervisor, and return its result.
 
-    Args:
-        work: Is called in the supervisor. Its result is sent here.
-        clean: Removes the files of the work if the supervisor is killed.
-        status: Shows how far the work is.
-        say: Prints a line.
+    ``clean`` removes the files of the work if the supervisor is killed.
 
     Raises:
         ComparisonEndError: A signal ended the work before it had a result.
@@ -180,7 +157,7 @@ def supervise(
 
 
 def _messages(connection: Connection, pid: int, received: Sequence[int]) -> Iterator[tuple[str, Any]]:
-    """Yield the messages of the supervisor, until it dies; pass signals on, and kill it if it does not end by them."""
+    """Yield the messages of the supervisor until it dies. Pass signals on, and kill it if it ignores them."""
     passed, deadline = 0, math.inf
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
@@ -229,14 +206,9 @@ def _run(work: Callable[[Owner], Any], owner: Owner, numbers: Collection[signal.
 def _end_children(
     spared: Collection[int], is_hurried: Callable[[], bool], started: Sequence[subprocess.Popen[bytes]] = ()
 ) -> None:
-    """Wait for all child processes, including adopted ones. Kill the remaining ones after a time limit.
+    """Wait for all children, including adopted ones, and kill the remaining ones after a time limit.
 
-    Only children are killed: while this process has not reaped them, no other process has their numbers.
-
-    Args:
-        spared: Children that stay.
-        is_hurried: Whether to kill them now.
-        started: Reap these.
+    Only children are killed: until this process reaps them, their numbers are not reused.
     """
     deadline = time.monotonic() + GRACE_S
     own = {process.pid for process in started}

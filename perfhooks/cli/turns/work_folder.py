@@ -1,6 +1,6 @@
-"""The temporary folder of a comparison: sockets, output of the programs, and worktrees of git.
+"""The temporary folder of a comparison: sockets, output of the programs, and git worktrees.
 
-A lock says that the comparison lives. Whatever a killed comparison has left is removed by the next one.
+A lock marks a live comparison. The next comparison removes the folders of killed ones.
 """
 
 from __future__ import annotations
@@ -20,22 +20,16 @@ _REPOSITORIES: Final = "repositories"
 
 
 class WorkFolder:
-    """A folder of this comparison."""
-
     def __init__(self) -> None:
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=_RUNNING))
             descriptor = _locked(self.path)
             if descriptor is not None:
-                self._lock = descriptor  # its end, and that of a forked supervisor, is that of the lock
+                self._lock = descriptor  # released at the end of this process and of a forked supervisor
                 return
 
     def use_repository(self, common: Path) -> None:
-        """Note a repository before it gets a worktree in this folder.
-
-        Args:
-            common: Its folder of git, where the worktrees are registered.
-        """
+        """Note a repository's git folder before it gets a worktree in this folder."""
         with (self.path / _REPOSITORIES).open("ab") as file:
             file.write(os.fsencode(common) + b"\0")
 
@@ -106,7 +100,7 @@ def _remove(folder: Path) -> None:
 
 
 def _worktrees(common: Path) -> list[tuple[Path, Path]]:
-    """Return the worktrees of a repository: where each is registered, and its own ``.git``."""
+    """Return for each worktree its registration in the repository, and its own ``.git``."""
     worktrees = []
     for entry in (common / "worktrees").glob("*"):
         with contextlib.suppress(OSError):

@@ -1,5 +1,3 @@
-"""Text of an interleaved comparison, beginning with the verdict."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -45,7 +43,6 @@ def _doubts(result: ComparisonResult, judgement: Judgement) -> Iterator[str]:
 
 
 def data(result: ComparisonResult) -> dict[str, Any]:
-    """Return the result as JSON data."""
     judgement = result.judgement
     verdict: dict[str, Any] = {"outcome": "undecided", "sentence": next(lines(result))}
     if judgement is not None:
@@ -70,7 +67,6 @@ def data(result: ComparisonResult) -> dict[str, Any]:
 
 
 def last_lines(program: ProgramResult) -> Iterator[str]:
-    """Yield the end of the output of a program."""
     for text in program.last_lines:
         yield words.line(f"{program.command.name}: {text}")
 

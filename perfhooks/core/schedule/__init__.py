@@ -1,5 +1,3 @@
-"""Schedules: the profiled steps of a training, in cycles, by a function, on request, or from start to stop."""
-
 from perfhooks.core.schedule.cycles import Schedule
 from perfhooks.core.schedule.drawing import COLUMNS
 from perfhooks.core.schedule.phases import Phase, Phases, Planned

@@ -1,8 +1,4 @@
-"""Schedules of cycles: compatible with ``torch.profiler.schedule``, with additional queries.
-
-A cycle consists of ``wait`` idle steps, ``warmup`` steps with discarded recording, and ``active`` recorded steps. A
-window consists of the warm-up and active steps of a cycle.
-"""
+"""Schedules of cycles: idle, warm-up and recorded steps, as in ``torch.profiler.schedule``."""
 
 from __future__ import annotations
 
@@ -256,8 +252,7 @@ def _check_name(name: Any) -> None:
 def _torch_arguments(function: Callable[[int], Any]) -> dict[str, int] | None:
     """Return the arguments of the ``torch.profiler.schedule`` call that made a function; None for other functions.
 
-    torch's function is a closure over these arguments: six, or five before torch 2.6. The module is checked too,
-    because other closures may use the same names.
+    torch's function is a closure over six arguments, or five before torch 2.6. Other closures may use the same names.
     """
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
     if getattr(function, "__module__", None) != "torch.profiler.profiler" or code is None or not cells:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from perfhooks.core.schedule.phases import Planned
 
 COLUMNS: Final = 80
-"""Width of a drawing, in characters."""
+"""In characters."""
 
 DRAWN_IN_FULL: Final = 10
 """Maximum steps of a phase with one sign per step. Longer phases show their length."""
@@ -21,15 +21,10 @@ _SIGNS: Final = {Phase.WAIT: "·", Phase.WARMUP: "▒", Phase.ACTIVE: "█"}
 
 
 def drawing(windows: Iterable[Planned], *, repeat: int, total: int | None) -> str:
-    """Draw the first windows of a schedule.
+    """Return three lines: step numbers, phases, and a legend.
 
-    Args:
-        windows: All windows in order, possibly endless.
-        repeat: Number of windows; 0 for endless ones.
-        total: Number of steps up to the end of the last window; None for endless ones.
-
-    Returns:
-        Three lines: step numbers, phases, and a legend. At most 80 columns for small step numbers.
+    ``windows`` may be endless; then ``repeat`` is 0 and ``total`` is None. ``total`` counts steps up to the end of the
+    last window.
     """
     ruler, signs, count = "step", "    ", 0
     position = 0

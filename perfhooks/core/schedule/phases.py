@@ -1,5 +1,3 @@
-"""The phases of a recorder, and the interface of a schedule."""
-
 from __future__ import annotations
 
 from enum import Enum
@@ -24,7 +22,6 @@ class Planned(NamedTuple):
     active: int
     """First recorded step."""
     last: int
-    """Last recorded step."""
 
 
 class Phases(Protocol):
@@ -47,10 +44,6 @@ class Phases(Protocol):
 
 
 def check_step(step: int) -> None:
-    """Check a step number.
-
-    Raises:
-        ScheduleError: The number is negative.
-    """
+    """Raise a ScheduleError if the number is negative."""
     if step < 0:
         raise ScheduleError(f"step must be an integer >= 0, got {step!r}")

@@ -16,21 +16,19 @@ _S: Final = 1e9
 """Nanoseconds in a second."""
 
 LONGEST_WAIT_S: Final = 20.0
-"""Maximum wait for the window, in seconds. It bounds the wait of a user for the report."""
+"""Maximum wait for the window, in seconds, because a user waits for the report."""
 FEWEST_STEPS: Final = 3
 SHORTEST_S: Final = 0.3
-"""Minimum length of a window, in seconds. Shorter windows show single steps and not the usual one."""
+"""Minimum length of a window, in seconds. Shorter windows show single steps."""
 MOST_STEPS: Final = 100
 ENOUGH_OPERATORS: Final = 5_000
 """Operators after which a window ends. They cost the training 0.03 s and 13 MB of memory."""
 
 _LOOKS: Final = (10, 15, 22, 33, 50)
-"""Steps after which step times are compared. Ten show start-up costs, such as workers and compilation. If 50 have not
-settled, later steps will not be more even."""
+"""Steps after which step times are compared. Ten include start-up costs, such as compilation."""
 MOST_LOOKED_AT: Final = 50
 _EVEN: Final = 0.1
-"""Relative difference of medians that counts as settled. Medians of four steps of an even training differ as much by
-chance."""
+"""Relative difference of medians that counts as settled. Medians of four even steps differ as much by chance."""
 _WARMUP_S: Final = 10.0
 """Maximum length of the warm-up, in seconds. The start of the recorder takes at most one second."""
 _ROUND: Final = (3, 10, 30, 100)
@@ -45,11 +43,10 @@ class WhenSettled(OnRequest):
         step    0 1 2 3 4 5 6 7 8 9                            compared after 10, 15, 22, 33 steps:
                     [before][ last]  warm-up, window           settled if the medians of both groups are close
 
-    The window lasts at least `FEWEST_STEPS` and `SHORTEST_S`, and at most `MOST_STEPS`. The limit of the trace size can
-    end it earlier. Recording slows steps, with stacks tenfold, so a single rank ends the window as soon as `is_enough`.
-
-    Several ranks must record the same steps, but do not communicate. They wait for ten steps, or until `LONGEST_WAIT_S`
-    after the end of the first step. Collectives make this moment equal on all ranks.
+    The window lasts at least `FEWEST_STEPS` and `SHORTEST_S`, and at most `MOST_STEPS`. Recording slows steps, with
+    stacks tenfold, so a single rank ends the window as soon as `is_enough`. Several ranks must record the same steps,
+    but do not communicate. They wait for ten steps, or until `LONGEST_WAIT_S` after the first step, which collectives
+    end on all ranks at once.
     """
 
     def __init__(self) -> None:
@@ -61,12 +58,7 @@ class WhenSettled(OnRequest):
         """Next step with a decision."""
 
     def begin(self, step: int, now: int) -> None:
-        """Start the wait with a step. An earlier step restarts it, as in a resumed training.
-
-        Args:
-            step: Number of the step that begins.
-            now: Clock reading, in nanoseconds.
-        """
+        """Start the wait with a step (clock in ns). An earlier step restarts it, as in a resumed training."""
         if self._origin is None or step < self._origin:
             self._origin, self._since, self._look_at = step, now, step + 1
 
@@ -77,11 +69,8 @@ class WhenSettled(OnRequest):
     def decided(self, step: int, now: int, walls: Sequence[int], *, together: bool) -> Planned | None:
         """Return the window if it begins with this step, else None.
 
-        Args:
-            step: Number of the step that begins.
-            now: Clock reading, in nanoseconds.
-            walls: Times of the previous steps, in nanoseconds. The last `MOST_LOOKED_AT` are sufficient.
-            together: Whether other ranks must come to the same decision.
+        ``now`` and ``walls`` (previous step times; the last `MOST_LOOKED_AT` suffice) are in nanoseconds. ``together``:
+        other ranks must come to the same decision.
         """
         if step < self._look_at:
             return None
@@ -106,7 +95,6 @@ class WhenSettled(OnRequest):
         return None
 
     def __str__(self) -> str:
-        """Return the schedule's name and its meaning."""
         return (
             f"{WHEN_SETTLED}\none window, once the pace has settled or after {LONGEST_WAIT_S:g} s: "
             f"{FEWEST_STEPS} steps and {SHORTEST_S:g} s at least, "
@@ -119,12 +107,7 @@ def _is_even(before: float, last: float) -> bool:
 
 
 def is_enough(walls: Sequence[int], operators: float) -> bool:
-    """Return whether a window of one rank needs no further steps.
-
-    Args:
-        walls: Times of its steps so far, in nanoseconds.
-        operators: Operators in them.
-    """
+    """Return whether a window of one rank needs no further steps. Step times are in nanoseconds."""
     if len(walls) < FEWEST_STEPS:
         return False
     return operators >= ENOUGH_OPERATORS or len(walls) >= _active(max(median(walls), 1))
