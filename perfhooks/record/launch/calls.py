@@ -1,11 +1,8 @@
 """Wrappers of module calls, backward passes and ``torch.save``, for programs without a loader or optimizer.
 
-They are installed after the import of torch. The wrapper of module calls is removed when recording starts, because
-`perfhooks.record.loop.labelling` reports later calls. The wrapper of backward passes is removed after the first step of
-an optimizer if a device works on the passes. On a CPU it stays and measures them, because ranks meet in them.
-
-While torch.compile is imported, it takes the current ``torch.nn.Module.__call__`` for torch's own. So the wrapper is
-removed during that import.
+The wrapper of module calls is removed when recording starts. While torch.compile is imported, it takes the current
+``torch.nn.Module.__call__`` for torch's own, so the wrapper is removed during that import. The wrapper of backward
+passes stays on a CPU, because ranks meet in the passes.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _RUN_BACKWARD: Final = "_engine_run_backward"
-"""Function that ``torch.autograd.backward`` and ``grad`` both call. torch.compile guards ``grad``."""
+"""Called by both ``torch.autograd.backward`` and ``grad``. torch.compile guards ``grad``."""
 _MAX_CALLS: Final = 1000
 """Module calls to observe before unsubscribing."""
 
@@ -49,10 +46,8 @@ def listen(
 ) -> None:
     """Wrap the functions, for calls in the main thread.
 
-    Args:
-        on_call: Called before a module call. Returns whether further calls are not needed.
-        on_backward: Called after each backward pass, with its start in ns; 0 if a device is still working on it.
-        on_save: Called after each ``torch.save`` with start, end and calling line.
+    ``on_call`` returns whether further calls are not needed. ``on_backward`` gets the start of the pass in ns; 0 if a
+    device is still working on it.
     """
     global _on_call, _on_backward, _on_save
     _on_call, _on_backward, _on_save = on_call, on_backward, on_save
@@ -63,30 +58,25 @@ def listen(
 
 
 def resume() -> None:
-    """Wrap module calls, unless no further ones are needed."""
     if _remaining:
         _replace(Module, "__call__", _call, _wrapped_call)
 
 
 def pause() -> None:
-    """Remove the wrapper of module calls."""
     _replace(Module, "__call__", _wrapped_call, _call)
 
 
 def ignore_calls() -> None:
-    """Remove the wrapper of module calls permanently."""
     global _remaining  # noqa: PLW0603 -- see above
     _remaining = 0
     pause()
 
 
 def ignore_backward() -> None:
-    """Remove the wrapper of backward passes."""
     _replace(torch.autograd, _RUN_BACKWARD, _wrapped_backward, _backward)
 
 
 def leave() -> None:
-    """Remove all wrappers permanently."""
     ignore_calls()
     ignore_backward()
     for owner in (torch, torch.serialization):
@@ -102,10 +92,7 @@ def exclude_from_compile() -> None:
 
 
 def would_start_device() -> bool:
-    """Whether a recorder would be the first user of the device.
-
-    After that, a forked child of the program could not use the device.
-    """
+    """Whether a recorder would be the first user of the device, so that forked children could not use it."""
     version: Any = torch.version
     nodes = (("cuda", "/dev/nvidiactl"), ("cuda", "/dev/dxg"), ("hip", "/dev/kfd"), ("xpu", "/dev/dri"))
     is_there = any(getattr(version, kind, None) and Path(node).exists() for kind, node in nodes)
@@ -113,7 +100,6 @@ def would_start_device() -> bool:
 
 
 def is_device_used() -> bool:
-    """Whether the program uses a device."""
     return bool(torch.cuda.is_initialized() or torch.xpu.is_initialized())
 
 
@@ -123,7 +109,6 @@ def _replace(owner: Any, name: str, current: Any, replacement: Any) -> None:
 
 
 def _wrapped_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
-    """Wrap ``torch.nn.Module.__call__``."""
     # check this first: torch.compile guards each value read before it
     if is_compiling() or not _remaining or threading.get_ident() != _main:
         return _call(module, *args, **kwargs)
@@ -161,7 +146,7 @@ def _wrapped_backward(outputs: Any, *options: Any, **named: Any) -> Any:
         raise
     if not is_compiling() and threading.get_ident() == _main:
         _, _, keeps_graph, *_ = options
-        # gradients with their own graph are part of the loss: another pass follows
+        # gradients with their own graph are part of the loss
         if not keeps_graph or named["accumulate_grad"]:
             # a device may still be working on the pass and its collectives
             with DisableTorchFunction():  # hide this access from modes and subclasses of the user
@@ -172,7 +157,6 @@ def _wrapped_backward(outputs: Any, *options: Any, **named: Any) -> Any:
 
 @functools.wraps(_save)
 def _wrapped_save(*args: Any, **kwargs: Any) -> Any:
-    """Wrap ``torch.save``."""
     began = clock()
     result = _save(*args, **kwargs)
     if threading.get_ident() == _main:

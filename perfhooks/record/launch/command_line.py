@@ -1,5 +1,3 @@
-"""Request of ``perfhooks run``, its command, and the environment of the command."""
-
 from __future__ import annotations
 
 import json
@@ -21,31 +19,29 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 VARIABLE: Final = "PERFHOOKS_RUN"
-"""Environment variable with the `Request` as JSON."""
 
 SITE: Final = Path(__file__).parent / "site"
-"""Folder put first in PYTHONPATH. It contains only ``sitecustomize.py``."""
+"""Put first in PYTHONPATH. It contains only ``sitecustomize.py``."""
 
 
 PATIENCE_S: Final = 60.0
-"""Default of `Request.patience`, in seconds. Most trainings have made a step by then."""
+"""Most trainings have made a step by then."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Request of the command line, for each process of the training."""
 
     schedule: str | None = None
-    """Schedule as for `Schedule.of`; None is one window after the step time has settled."""
+    """None is one window after the step time has settled."""
     handlers: list[str] | None = None
-    """Handlers of each window; None makes all possible files."""
+    """None makes all possible files."""
     options: dict[str, Any] = {}
-    """Given options of `perfhooks.Options`."""
     patience: float = PATIENCE_S
-    """Seconds after which a program without fetches and updates gets its report, without waiting for its end."""
+    """Seconds after which a program without fetches and updates gets its report."""
     here: str = ""
     """Working directory of the command, which contains the folder of runs."""
     notes: str = ""
-    """Folder of the notes of processes, see `perfhooks.record.launch.notes`."""
+    """Folder of `perfhooks.record.launch.notes`."""
     command: int = 0
     """Process that becomes the command. At its exit it reports the remaining runs."""
     is_watched: bool = False
@@ -55,15 +51,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     trial: str = ""
     """Result file of ``perfhooks try --loader``. Nothing is recorded then."""
     trial_ends: float = 0.0
-    """Deadline of the trial, in seconds of the monotonic clock."""
+    """In seconds of the monotonic clock."""
 
     def named(self, number: int) -> Request:
-        """Return the request for one of several trainings of the same program.
+        """Return the request for the training with this number.
 
         A given run name gets a number from the second training on.
-
-        Args:
-            number: The number of the training, from 1.
         """
         name = self.options.get("run")
         if name is None or number == 1:
@@ -85,18 +78,7 @@ def request(
     options: Mapping[str, Any],
     patience: float = PATIENCE_S,
 ) -> Request:
-    """Check the request before anything starts.
-
-    Args:
-        schedule: Text of the schedule, or None.
-        handlers: Names of handlers; empty makes all possible files.
-        options: Options of `perfhooks.Options`.
-        patience: See `Request`.
-
-    Raises:
-        ScheduleError: The schedule is invalid.
-        OptionError: An option has an invalid value, or a handler does not exist.
-    """
+    """Check the request before anything starts. Raises ScheduleError or OptionError."""
     Schedule.of(schedule)
     if not 0 <= patience < float("inf"):
         raise OptionError(f"patience must be a number of seconds, 0 or more, got {patience:g}")
@@ -127,13 +109,7 @@ def request(
 def command(words: Sequence[str], folder: Path = Path()) -> list[str]:
     """Return the command line to execute. A script or module is prefixed with this Python.
 
-    Args:
-        words: ``train.py --lr 0.1``, ``-m package.train`` or any command.
-        folder: Its working directory.
-
-    Raises:
-        OptionError: The script does not exist, or no command was given.
-        CommandError: The command does not exist or is not executable.
+    Raises OptionError if the script is missing, and CommandError if the command is not executable.
     """
     if not words:
         raise OptionError("run needs a command, such as: perfhooks run train.py --lr 0.1")
@@ -156,12 +132,6 @@ def command(words: Sequence[str], folder: Path = Path()) -> list[str]:
 
 
 def environment(request: Request, before: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the command.
-
-    Args:
-        request: The request.
-        before: The current environment.
-    """
     python_path = before.get("PYTHONPATH", "")
     return {
         **before,

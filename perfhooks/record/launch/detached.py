@@ -1,7 +1,6 @@
 """The detached process that reports a killed command, or a command that starts no Python.
 
-It is not a child of the command. It waits for the end of the command, and prints the runs that no other process has
-printed. Its output may come late.
+It is not a child of the command. Its output may come late.
 """
 
 from __future__ import annotations
@@ -27,11 +26,12 @@ _GET_CHILD_SUBREAPER: Final = 37
 _INFO: Final = struct.Struct("QQ12i")
 _EXIT, _GET_INFO = 1 << 3, 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 """``struct pidfd_info``, whose last field is the exit status; ``PIDFD_INFO_EXIT`` and ``PIDFD_GET_INFO`` of
-``pidfd.h``."""
+``pidfd.h``.
+"""
 _REAPED_MS: Final = 500
-"""Maximum wait for the parent to reap the command, in ms. Most do so at once, some never."""
+"""Maximum wait for the parent to reap the command. Most do so at once, some never."""
 _FILES_S: Final = 60.0
-"""Maximum wait for the worker of a killed training, in seconds."""
+"""Maximum wait for the worker of a killed training."""
 _BOOTSTRAP: Final = """\
 import os, select, shutil, sys
 command, descriptor = sys.argv[2:4]
@@ -48,15 +48,14 @@ try:
 finally:
     shutil.rmtree(sys.argv[4], ignore_errors=True)
 """
-"""Code of the waiting Python. It imports perfhooks only to report, because a bare Python takes a fifth of the
-memory."""
+"""It imports perfhooks only to report. A bare Python takes a fifth of the memory."""
 
 
 def is_possible() -> bool:
     """Return whether another process can wait for this one without being its child.
 
     Orphans become children of a subreaper, or of the first process of a container. A script that waits for all children
-    would wait for ours, and ours would wait for the script.
+    would wait for ours, and ours for the script.
     """
     if not hasattr(os, "fork"):
         return False
@@ -68,13 +67,7 @@ def is_possible() -> bool:
 
 
 def start(pid: int, folder: str, words: Sequence[str]) -> None:
-    """Start the process that waits for the end of another one.
-
-    Args:
-        pid: The process that will become the command.
-        folder: The folder of notes, deleted at the end.
-        words: The command.
-    """
+    """Start the process that waits for the end of another one, and then deletes the folder of notes."""
     descriptor = _open(pid)  # open it first: a command that is not found ends at once
     child = os.fork()
     if child:
@@ -104,11 +97,7 @@ def _become(pid: int, descriptor: int | None, folder: str, words: Sequence[str])
 
 
 def report(facts: Sequence[str]) -> None:
-    """Wait for the end of the command, and print the runs that no other process has printed.
-
-    Args:
-        facts: Arguments of `_BOOTSTRAP`: process, descriptor, folder of notes, name of a file, command.
-    """
+    """Wait for the end of the command, and print the runs that no other process has printed."""
     pid, descriptor, folder, over, *words = facts
     code = wait(int(pid), int(descriptor) if int(descriptor) >= 0 else None)
     if Path(folder, over).exists():
@@ -133,11 +122,7 @@ def _open(pid: int) -> int | None:
 
 
 def wait(pid: int, descriptor: int | None) -> int | None:
-    """Wait for the end of a process.
-
-    Returns:
-        Its exit code, below 0 for a signal; None if not available.
-    """
+    """Return the exit code of a process, below 0 for a signal; None if not available."""
     if descriptor is None:
         import psutil  # see `perfhooks.run.liveness.born_s`
 

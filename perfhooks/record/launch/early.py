@@ -1,7 +1,7 @@
 """Start-up recording: the first steps of a program, kept in memory until the end.
 
 Most programs reach a window of the schedule, and the start-up recording is dropped. A program that ends earlier has it
-in its report. Examples are one forward pass, ten steps, or an evaluation without a loader::
+in its report::
 
     torch is imported   the first call, fetch, backward or update           6 steps, or budget     the end
     ────────────────────┬──────────────────────────────────────────────────┬──────────── ... ──────┬
@@ -9,12 +9,8 @@ in its report. Examples are one forward pass, ten steps, or an evaluation withou
                         │                                                  │                       │ is no other window
                         └ 0.3 s of plain script code ──► operators, without steps
 
-A fetch, or a repeated call of the same module, starts a new step once the previous step has ended. A step ends with an
-update, else a backward pass, else a call. A stronger end may appear later, for example the first update after several
-backward passes. Then the recorder continues, and the steps are counted anew.
-
-The recorded thread also ends the recording, because torch's recorder must not end while this thread runs an operator.
-The recorder does not start again while a recorded range is open: the end of the range would write to freed memory.
+A step ends with an update, else a backward pass, else a call. If a stronger end appears later, the steps are counted
+anew.
 """
 
 from __future__ import annotations
@@ -44,11 +40,11 @@ if TYPE_CHECKING:
     from perfhooks.record.loop.ending.lifetime import Closable
 
 STEPS: Final = 6
-"""Maximum number of steps. The first of them warms up."""
+"""The first step warms up."""
 LONGEST_S: Final = 3.0
-"""Maximum duration of the recording, in seconds, for example if the program waits."""
+"""Maximum duration of the recording, for example if the program waits."""
 _ELSEWHERE_S: Final = 1.0
-"""Maximum wait of another thread for the end of the recording, in seconds."""
+"""Maximum wait of another thread for the end of the recording."""
 
 _CALL, _BACKWARD, _UPDATE = range(3)
 """Ends of a step, in increasing strength."""
@@ -57,13 +53,7 @@ _RECORDED: Final = ("record_shapes", "with_flops")
 
 
 class StartupRecorder:
-    """Records the first steps of this process, once.
-
-    Args:
-        events: The counts of the program.
-        options: Options of the recorder.
-        when_over: Called at the end of the recording.
-    """
+    """Records the first steps of this process, once."""
 
     def __init__(self, events: Events, options: Mapping[str, Any], when_over: Callable[[], object]) -> None:
         self._events = events
@@ -73,12 +63,11 @@ class StartupRecorder:
         self._when_over = when_over
         self._lock = threading.RLock()
         self._until = 0.0
-        """Latest end of the recording, in seconds of the monotonic clock."""
+        """In seconds of the monotonic clock."""
         self._window: Window | None = None
         self.own_profilers: Collection[Closable] = ()
-        """Profilers of an integration, which may exist. Any other profiler means that the script profiles itself."""
+        """Profilers of an integration. Any other profiler means that the script profiles itself."""
         self.is_new = True
-        """Whether recording has not started yet."""
         self.is_recording = False
         self._is_closed = False
         """Whether recording must not start again."""
@@ -109,37 +98,29 @@ class StartupRecorder:
     # -- events, in the main thread -----------------------------------------------------------------------------------
 
     def at_fetch(self) -> None:
-        """Handle a fetch."""
         if self._is_defining_steps():
             self._has_fetched = True
             self._maybe_next(self._strongest_end(bool(self._called)))
 
     def at_first_call(self) -> None:
-        """Start to record at the call of a module; `at_call` then receives the same call."""
+        """Start to record. `at_call` then receives the same call."""
         if not _is_in_loader():
             self._is_defining_steps(_CALL)
 
     def at_call(self, module: object) -> None:
-        """Handle the call of an outermost module."""
         if not _is_in_loader() and self._is_defining_steps(_CALL):
             self._maybe_next(self._strongest_end(id(module) in self._called))
             self._called.add(id(module))
 
     def at_backward(self) -> None:
-        """Handle the end of a backward pass."""
         if self._is_defining_steps():
             self._has_passed_back = True
 
     def at_detector(self) -> None:
-        """Handle a new step detector: earlier ends of steps do not count for it."""
+        """Ignore earlier ends of steps, because the step detector is new."""
         self._since_detector, self._profiler_step = 0, self._step
 
     def at_step(self, mode: Mode) -> None:
-        """Handle a step that the step detector ended.
-
-        Args:
-            mode: The mode of the detector.
-        """
         if self.is_new:
             self._unrecorded += 1
             self._is_closed = self._unrecorded >= STEPS
@@ -153,7 +134,6 @@ class StartupRecorder:
 
     @property
     def is_listening(self) -> bool:
-        """Whether further events are needed."""
         return not self._is_closed and (self.is_new or self.is_recording or self._is_weak)
 
     @property
@@ -195,11 +175,6 @@ class StartupRecorder:
     # -- recording ---------------------------------------------------------------------------------------------------
 
     def begin(self, *, has_steps: bool = True) -> None:
-        """Start to record the calling thread.
-
-        Args:
-            has_steps: Whether steps are detected.
-        """
         with lifetime.busy(), guard("recording the first steps"), self._lock:
             if not self.is_new or self._is_closed or calls.would_start_device():
                 return
@@ -211,7 +186,7 @@ class StartupRecorder:
                 self._open()
 
     def begin_with_operators(self) -> None:
-        """Make the main thread record its operators, without steps. May be called repeatedly from another thread."""
+        """Record operators of the main thread, without steps. Another thread may call this repeatedly."""
         in_main_thread(lambda: self.begin(has_steps=False))
 
     def _open(self) -> None:
@@ -239,11 +214,6 @@ class StartupRecorder:
         labelling.start(self.stage, self.at_call)
 
     def _next(self, step: int | None = None) -> None:
-        """Start the next step.
-
-        Args:
-            step: The number of the next step.
-        """
         with lifetime.busy(), guard("recording the first steps"), self._lock:
             window = self._window
             if window is None or not self.is_recording or window.is_elsewhere:
@@ -261,11 +231,7 @@ class StartupRecorder:
         return is_warm and window.budget.operators >= ENOUGH_OPERATORS
 
     def _restart_count(self, step: int) -> None:
-        """Discard the step boundaries so far and count anew.
-
-        Args:
-            step: The number of the starting step.
-        """
+        """Discard the step boundaries so far and count anew."""
         window = self._window
         if window is not None:
             window.marks_before = window.step_num + 1 - step
@@ -285,17 +251,12 @@ class StartupRecorder:
                 self._open()
 
     def _end_in_step(self) -> None:
-        """End the recording because the budget is used up; called in the main thread."""
         if self._window is not None and self.is_recording and not self._window.is_elsewhere:
             is_whole = self._step > self._begin or not self.has_steps
             self.end("" if is_whole else f"{self._limits.name} was reached inside step {self._step}")
 
     def end(self, why: str = "") -> None:
-        """End the recording and keep it.
-
-        Args:
-            why: Reason if the last step is incomplete.
-        """
+        """End the recording and keep it. ``why`` is the reason if the last step is incomplete."""
         with self._lock:
             window = self._window
             if not self.is_recording or window is None:
@@ -318,17 +279,13 @@ class StartupRecorder:
         window.step_num = mark
 
     def abandon(self) -> None:
-        """Leave the recording to the parent, in a forked child."""
         self._is_closed = True
         if self._window is not None and self.is_recording:
             self.is_recording = False
             labelling.stop()
             self._window.leave_to_parent()
 
-    # -- result -------------------------------------------------------------------------------------------------------
-
     def drop(self) -> None:
-        """Discard the recording."""
         window = self.take()
         if window is not None:
             self._forget_window(window)
@@ -338,11 +295,7 @@ class StartupRecorder:
         lifetime.unwatch(window)
 
     def take(self, why: str = "") -> Window | None:
-        """Return the recording and give up its ownership; None without a recording.
-
-        Args:
-            why: Reason if the last step is incomplete.
-        """
+        """Return the recording and give up its ownership. ``why`` is the reason if the last step is incomplete."""
         with lifetime.busy(), self._lock:
             self._is_closed = True
             self.end(why)
@@ -369,7 +322,6 @@ class StartupRecorder:
 
     @property
     def mode(self) -> Mode:
-        """Event that ended a step."""
         if self._step == self._begin:
             return "process"
         if self._mode is not None:
@@ -381,7 +333,6 @@ class StartupRecorder:
 
     @property
     def stage(self) -> str:
-        """Stage of the loop."""
         return "train" if self._end > _CALL or self._has_passed_back or self._mode else "predict"
 
 

@@ -1,8 +1,7 @@
 """The exit summary of ``perfhooks run``, printed before the command returns.
 
 The training prints it at its own exit, so its process, signals and exit code stay unchanged. The first Python of the
-command prints the runs of its child processes. `perfhooks.record.launch.detached` prints the others if a command is
-killed.
+command also prints the runs of its child processes.
 """
 
 from __future__ import annotations
@@ -30,17 +29,12 @@ if TYPE_CHECKING:
 
 _SETS_PATH: Final = re.compile(r"""^[^#]*PYTHONPATH["'\]\s]*[=:](?!=)(?!.*PYTHONPATH)""", re.MULTILINE)
 _LARGEST: Final = 1 << 20
-"""Maximum length of a searched script, in bytes."""
 IS_OVER: Final = "summary.printed"
-"""Name of a file. It exists once the first Python of the command has reported everything."""
+"""Exists once the first Python of the command has reported everything."""
 
 
 def at_exit(*, is_command: bool) -> None:
-    """Print the runs of this process, and those of ended children that did not print them.
-
-    Args:
-        is_command: Whether this process is the command itself, so that no later process reports.
-    """
+    """Print the runs of this process, and those of ended children. After the command itself no process reports."""
     request = Request.current()
     if request is None or request.turns or request.trial:
         return
@@ -74,30 +68,14 @@ def _print(request: Request, *, is_command: bool) -> None:
 
 
 def print_runs(runs: Sequence[str], waited: Collection[str], timeout: float, unfinished: Collection[str] = ()) -> None:
-    """Wait for the reports of some runs, then print the summaries of all.
-
-    Args:
-        runs: Run folders.
-        waited: The runs whose workers other processes started.
-        timeout: Maximum wait, in seconds.
-        unfinished: Runs whose own workers did not finish in time.
-    """
+    """Wait for the reports of ``waited``, the runs with workers of other processes. Then print all summaries."""
     from perfhooks.record.launch.summary_text import text_of, wait_for_reports  # numpy, which few processes need
 
     write_error(text_of(runs, {*unfinished, *wait_for_reports(waited, timeout)}))
 
 
-# --- why nothing was recorded ---
-
-
 def reasons(known: Sequence[Note], words: Sequence[str], code: int | None = None) -> list[str]:
-    """Return why nothing was recorded, without duplicates.
-
-    Args:
-        known: Notes of the command's processes.
-        words: The command.
-        code: Its exit code, below 0 for a signal; None if unknown.
-    """
+    """Return why nothing was recorded. The exit code is below 0 for a signal, and None if unknown."""
     sure = [note.why for note in known if note.why]
     guesses = [note.guess for note in known if note.guess]
     return list(dict.fromkeys(sure or (_failed(code) if code else guesses or [_default_reason(words)])))

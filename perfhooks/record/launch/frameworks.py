@@ -1,4 +1,4 @@
-"""Integrations of frameworks under ``perfhooks run``. They replace the step detection and know more, such as stages."""
+"""Integrations of frameworks under ``perfhooks run``. They replace the step detection."""
 
 from __future__ import annotations
 
@@ -24,24 +24,12 @@ def lightning_callbacks() -> list[Any]:
 
 
 def hook_mmengine(runner: Any, signal: StepSignal) -> None:
-    """Register the hook of perfhooks in each new Runner.
-
-    Args:
-        runner: The class ``mmengine.runner.Runner``.
-        signal: The step detection, which yields once a Runner is created.
-    """
     _after_init(
         runner, lambda instance: _integrate(signal, "perfhooks_mmengine", "ProfilerHook", instance.register_hook)
     )
 
 
 def hook_transformers(trainer: Any, signal: StepSignal) -> None:
-    """Register the callback of perfhooks in each new Trainer.
-
-    Args:
-        trainer: The class ``transformers.Trainer``. Derived classes call its constructor.
-        signal: The step detection, which yields once a Trainer is created.
-    """
     _after_init(
         trainer,
         lambda instance: _integrate(signal, "perfhooks_transformers", "ProfilerCallback", instance.add_callback),

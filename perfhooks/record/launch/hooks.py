@@ -1,4 +1,4 @@
-"""Actions after the import of torch's modules: subscribe to events of the program.
+"""Subscriptions to events of the program, after the import of torch's modules.
 
 This module runs inside ``import torch``, so it imports neither torch nor modules that import torch.
 """
@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 
 def imported(name: str, module: Any, began: int) -> None:
-    """Act on an imported module, or on the coming import of one.
-
-    Args:
-        name: A name that `site` watches, or its text for a coming import.
-        module: The module.
-        began: Time at which this Python first ran code of perfhooks, in ns of the monotonic clock.
-    """
+    """Act on an import that `site` watches. ``began`` is the start of this Python, in ns of the monotonic clock."""
     request = Request.current()
     if request is not None and request.trial:
         if name == "torch.utils.data.dataloader":

@@ -1,8 +1,7 @@
 """``perfhooks try --loader``: measures the loader of a training inside its script, and then ends the script.
 
 The script runs until it iterates a loader with gradients enabled. Such a loader feeds a training, not a validation.
-Its settings are measured there, the result is written, and the process ends at once. With several ranks, the first one
-measures its loader, and the other ranks end there.
+With several ranks, the first one measures its loader, and the other ranks end there.
 """
 
 from __future__ import annotations
@@ -24,12 +23,6 @@ if TYPE_CHECKING:
 
 
 def listen(module: Any, request: Request) -> None:
-    """Measure the first loader of a training.
-
-    Args:
-        module: ``torch.utils.data.dataloader``.
-        request: Path of the result and time limit.
-    """
     begin, owner = module.DataLoader.__iter__, os.getpid()
 
     @functools.wraps(begin)

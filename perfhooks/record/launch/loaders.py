@@ -1,4 +1,4 @@
-"""Wrappers of torch's DataLoader iterators. They report passes and fetches, for any class of loader."""
+"""Wrappers of torch's DataLoader iterators, which report passes and fetches."""
 
 from __future__ import annotations
 
@@ -17,19 +17,13 @@ if TYPE_CHECKING:
 
 
 class _Pass:
-    """A pass over a loader, owned by its iterator. It ends with the last batch, or when the iterator is deleted.
-
-    Args:
-        events: Receives the end of the pass.
-        since: The counts at its start.
-    """
+    """A pass over a loader, owned by its iterator. It ends with the last batch, or when the iterator is deleted."""
 
     def __init__(self, events: Events, since: PassBegin) -> None:
         self.events, self.since = events, since
 
     @property
     def line(self) -> str:
-        """Line of the program that started the pass."""
         return self.since.line
 
     def __del__(self) -> None:
@@ -37,18 +31,10 @@ class _Pass:
 
 
 def listen(module: Any, signal: StepSignal) -> Callable[[], None]:
-    """Wrap the iterators of all DataLoaders, so that they report passes and fetches.
+    """Wrap the iterators of all DataLoaders. Return a function that restores torch.
 
-    The classes of loaders and iterators stay the same, because code may use ``super(self.__class__, self)``. A worker
-    is forked inside the constructor of its iterator and inherits its frames. So no function of perfhooks is on the
-    stack there.
-
-    Args:
-        module: ``torch.utils.data.dataloader``.
-        signal: Receives the events.
-
-    Returns:
-        A function that restores torch.
+    The classes stay the same, because code may use ``super(self.__class__, self)``. A worker is forked inside the
+    constructor of its iterator and inherits its frames, so no function of perfhooks is on the stack there.
     """
     iterator, parallel = module._BaseDataLoaderIter, module._MultiProcessingDataLoaderIter  # noqa: SLF001 -- no public name is as deep
     wrapped = [
@@ -122,7 +108,6 @@ def _fetching(fetch: Callable[[Any], Any], signal: StepSignal) -> Callable[[Any]
 
 
 def _call(function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
-    """Call a function of torch, and remove our frames from an exception."""
     try:
         function(*args, **kwargs)
     except BaseException as error:

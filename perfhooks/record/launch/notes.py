@@ -1,6 +1,6 @@
 """Notes between the processes of a command: recorded runs, or the reason why nothing was recorded.
 
-`perfhooks run` creates a temporary folder for them. Each process writes its own files and only reads those of others.
+They are in a temporary folder. Each process writes its own files and only reads those of others.
 """
 
 from __future__ import annotations
@@ -24,32 +24,23 @@ _NAME: Final = re.compile(r"(\d+)-(\d+)-[0-9a-f]+\.json")
 
 
 class Note(NamedTuple):
-    """One note of one process."""
-
     pid: int
     parent: int
-    """The parent process."""
     run: str = ""
-    """The folder of a run in which a window was saved."""
+    """Folder of a run with a saved window."""
     is_speaker: bool = True
     """Whether this rank reports the run."""
     why: str = ""
-    """Why nothing was recorded. Used if no process recorded anything."""
+    """Used if no process recorded anything."""
     guess: str = ""
     """Assumed reason, used if the command did not fail."""
 
 
 _own: dict[str, Note] = {}
-"""Runs of this process. Needed if the folder is on another host or its disk is full."""
+"""Needed if the folder is on another host or its disk is full."""
 
 
 def leave(folder: str, **facts: Any) -> None:
-    """Write a note of this process.
-
-    Args:
-        folder: The folder of notes; skipped if missing.
-        **facts: Fields of `Note`.
-    """
     note = Note(os.getpid(), os.getppid(), **facts)
     if note.run:
         _own[note.run] = note
@@ -60,12 +51,10 @@ def leave(folder: str, **facts: Any) -> None:
 
 
 def own() -> list[Note]:
-    """Return the notes of this process on its runs."""
     return [note for note in _own.values() if note.pid == os.getpid()]
 
 
 def read(folder: str) -> list[Note]:
-    """Return the notes of all processes, without broken ones."""
     notes = []
     for path in sorted(Path(folder).glob("*.json")) if folder else ():
         name, content = _NAME.fullmatch(path.name), _facts(path)
@@ -98,7 +87,6 @@ def mark(folder: str, name: str) -> bool:
 
 
 def delete(folder: str) -> None:
-    """Delete a folder of notes."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,10 +1,8 @@
 """Imports of our own code under ``perfhooks run``, independent of the program's changes to ``sys.path``.
 
-A program may have its own ``psutil``, as ray has: beside the script, in PYTHONPATH, or in a folder added to
-``sys.path`` later. Our modules must import the installed one, and the program its own. So our modules get a private
-``__import__``, and their dependencies do not stay in ``sys.modules``. If the program imports the same file, it gets the
-same module, because some extension modules must not be loaded twice. Modules of Python and requirements of torch are
-shared from the start, if the program would find the same file.
+A program may have its own ``psutil``, as ray has. Our modules must import the installed one, and the program its own.
+So our modules get a private ``__import__``, and their dependencies do not stay in ``sys.modules``. If the program
+imports the same file, it gets the same module, because some extension modules must not be loaded twice.
 """
 
 from __future__ import annotations
@@ -34,17 +32,11 @@ _CANDIDATES = DEPENDENCIES | _WITH_TORCH | (sys.stdlib_module_names - {*sys.buil
 
 
 class OwnImports:
-    """Modules loaded for our code.
-
-    Args:
-        path: The folders of our installation.
-        find: Returns the spec that the program would find.
-    """
+    """Modules loaded for our code. ``find`` returns the spec that the program would find."""
 
     def __init__(self, path: Sequence[str], find: Callable[..., ModuleSpec | None]) -> None:
         self._path, self._find = path, find
         self._modules: dict[str, ModuleType] = {}
-        """Loaded modules, by name."""
         self._shared_names: set[str] = set()
         """Names of modules that the program uses too."""
         self._tops: set[str] = set()
@@ -58,7 +50,6 @@ class OwnImports:
         self._new: set[str] = set()
         self._lock, self._depth, self._thread = RLock(), 0, 0
         self._builtins = {**vars(builtins), "__import__": self._import}
-        """Builtins of our modules."""
         self._builtins_of_loaded = {**vars(builtins), "__import__": self._import_in_loaded}
         """Builtins of modules loaded for ours."""
         self._sys = _Sys(self._modules, self._new)
@@ -66,7 +57,6 @@ class OwnImports:
     # -- imports of our modules --------------------------------------------------------------------------------------
 
     def _import(self, name: str, scope: Any = None, local: Any = None, names: Any = (), level: int = 0) -> Any:
-        """Replace ``__import__`` in our modules."""
         full_name = name if not level else _absolute(name, scope, level)
         top = full_name.partition(".")[0]
         if top not in _CANDIDATES or not self._is_own(top):
@@ -84,7 +74,7 @@ class OwnImports:
         return self._load(full_name, names)
 
     def _import_in_loaded(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Replace ``__import__`` in modules loaded for ours, because some look themselves up in ``sys.modules``."""
+        """Some modules look themselves up in ``sys.modules``."""
         return self._sys if name == "sys" else self._import(name, *args, **kwargs)
 
     def _is_own(self, top: str) -> bool:
@@ -134,7 +124,6 @@ class OwnImports:
     # -- specs ------------------------------------------------------------------------------------------------------
 
     def find_spec(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        """Find a module of perfhooks, or a module loaded for it."""
         top = name.partition(".")[0]
         is_loading = self._depth and self._thread == get_ident() and top in self._tops
         if is_loading or top == "perfhooks" or top.startswith("perfhooks_"):
@@ -194,8 +183,6 @@ class _Sys:
 
 
 class _ExistingLoader:
-    """Loader of an existing module."""
-
     def __init__(self, module: ModuleType) -> None:
         self._module, self._spec = module, module.__spec__
 

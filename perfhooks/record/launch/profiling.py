@@ -29,15 +29,10 @@ if TYPE_CHECKING:
     from perfhooks.record.launch.step_detectors import ActiveDetector, Events, Mode
 
 _STAGES: Final = {"batches": "predict", "call": "predict", "process": "process"}
-"""Stage of loops whose steps are no training steps."""
 
 
 def why_not(ours: Collection[Any] = ()) -> str | None:
-    """Return why the program must not be profiled; None if it may be.
-
-    Args:
-        ours: Stopped profilers of perfhooks, which may still wait for their files.
-    """
+    """Return why the program must not be profiled. ``ours`` are stopped profilers that may wait for their files."""
     if recorder_busy():
         return "the script has a profiler of its own at work"
     if lifetime.has_profilers(besides=ours):
@@ -46,13 +41,6 @@ def why_not(ours: Collection[Any] = ()) -> str | None:
 
 
 def begin(request: Request, mode: Mode, step: int) -> Profiler:
-    """Create a profiler and start it.
-
-    Args:
-        request: The request.
-        mode: Event that ends a step.
-        step: Number of the first step.
-    """
     return _start(request, mode, step, request.schedule or WHEN_SETTLED)
 
 
@@ -71,31 +59,20 @@ def _start(request: Request, mode: Mode, step: int, schedule: str, **overrides: 
 
 
 class Profilers:
-    """Profilers of a program, one after another.
-
-    Args:
-        request: The request.
-    """
+    """Profilers of a program, one after another."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.current: Profiler | None = None
         self._detector: ActiveDetector
-        """Step detector of the current profiler."""
         self._before = (0, 0)
         """Fetches and updates before the current profiler."""
         self._stopped: list[Profiler] = []
 
     def begin(self, detector: ActiveDetector, events: Events, integrations: Iterable[Profiler]) -> str | None:
-        """Start a profiler.
+        """Start a profiler, or return the reason if the program must not be profiled.
 
-        Args:
-            detector: The step detector.
-            events: The counts so far, which belong to no step.
-            integrations: Profilers of integrations whose loops have ended.
-
-        Returns:
-            The reason if the program must not be profiled; else None.
+        ``events`` are the counts so far, which belong to no step. The loops of ``integrations`` have ended.
         """
         folder = None if self.current is None else self.current.discard()
         if folder is None:
@@ -110,16 +87,11 @@ class Profilers:
         return reason
 
     def pause(self, cause: str) -> None:
-        """End the open window, if any."""
         if self.current is not None:
             self.current.pause(cause)
 
     def end(self, cause: str | None) -> str | None:
-        """Stop the profiler.
-
-        Returns:
-            Why it recorded nothing; None if it recorded a window.
-        """
+        """Stop the profiler. Return why it recorded nothing; None if it recorded a window."""
         profiler, self.current = self.current, None
         if profiler is not None:
             profiler.stop(cause)
@@ -127,15 +99,9 @@ class Profilers:
         return None if profiler is None else profiler.why_nothing()
 
     def keep(self, early: StartupRecorder, why: str, integrations: Iterable[tuple[str, Profiler]]) -> Profiler | None:
-        """Write the start-up recording, if it exists and no window was recorded.
+        """Write the start-up recording if no window was recorded. Return the profiler of its run.
 
-        Args:
-            early: The start-up recorder.
-            why: Reason if the last step is incomplete.
-            integrations: Profilers of an integration, each with its stage.
-
-        Returns:
-            The profiler of the run; None if there is nothing to write.
+        ``why`` is the reason if the last step is incomplete. ``integrations`` are profilers with their stages.
         """
         with lifetime.busy():
             window = early.take(why)
@@ -150,7 +116,6 @@ class Profilers:
             return profiler
 
     def write_counts(self, events: Events) -> None:
-        """Write the mean number of fetches and updates per step, at the end of the process."""
         steps = 0 if self.current is None else self.current.step_num - self._detector.first
         if self.current is not None and steps:
             with guard("writing the fetches and updates per step"):
@@ -165,23 +130,11 @@ def _of_stage(stage: str, integrations: Iterable[tuple[str, Profiler]]) -> Profi
 
 
 def say_steps_by(profiler: Profiler, mode: Mode, **means: float) -> None:
-    """Write the event that ends a step into ``run.json``, on the first rank.
-
-    Args:
-        profiler: The profiler of the training.
-        mode: Event that ends a step.
-        **means: Fetches and updates per step, once known.
-    """
+    """Write the event that ends a step into ``run.json``, on the first rank."""
     if profiler.folder is not None and current_job().rank == 0:
         Run(profiler.folder).say_steps_by(StepsBy(what=mode, **means))
 
 
 def leave_note(folder: str, run: Path, *, is_speaker: bool) -> None:
-    """Note that this process saved a window, for the exit summary.
-
-    Args:
-        folder: The folder of notes.
-        run: The folder of the run.
-        is_speaker: Whether this rank reports the run.
-    """
+    """Note that this process saved a window. A speaker reports the run."""
     notes.leave(folder, run=str(run), is_speaker=is_speaker)

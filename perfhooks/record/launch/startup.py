@@ -1,7 +1,6 @@
 """Start-up table: time before the end of the first step, for example imports, first batch and compilation.
 
-From the import of torch, a thread samples the stack of the main thread every 100 ms. So the times are accurate to about
-100 ms. Sampling takes 0.1% of the time and ends with the first step.
+A thread samples the stack of the main thread every 100 ms, which takes 0.1% of the time.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 0.1
 LONGEST_S: Final = 3600.0
-"""Maximum sampling time in seconds, for processes that never make a step."""
+"""Maximum sampling time, for processes that never make a step."""
 _SCRIPT_SAMPLES: Final = 3
-"""Consecutive samples in the script, after which it is considered to compute and may call operators of torch."""
+"""Consecutive samples in the script after which it may be calling operators of torch."""
 HEADER: Final = "phase,what,seconds\n"
 
 _IMPORTING: Final = "importlib._bootstrap>"
@@ -46,11 +45,7 @@ class StartupSample(NamedTuple):
 
 
 class Startup:
-    """Start-up table of one process.
-
-    Args:
-        began: Time at which this Python first ran code of perfhooks, in ns of the monotonic clock.
-    """
+    """Start-up table of one process. ``began`` is its start in ns of the monotonic clock."""
 
     def __init__(self, began: int) -> None:
         self._seconds: dict[StartupSample, float] = {}
@@ -60,7 +55,7 @@ class Startup:
         self._over = threading.Event()
         self._file: Callable[[], Path | None] | None = None
         self._began_s: float | None = None
-        """Time of that start, in seconds of the clock of process starts."""
+        """Start in seconds of the clock of process starts."""
         if began:
             self._began_s = clock_s() - (time.monotonic_ns() - began) * 1e-9
             self._add(StartupSample("before torch", "what ran before torch was imported"), (self._torch - began) * 1e-9)
@@ -70,26 +65,19 @@ class Startup:
         self._thread.start()
 
     def first_step(self) -> None:
-        """Start the first step."""
         self._in_step = True
 
     @property
     def is_over(self) -> bool:
-        """Whether the first step has ended."""
         return self._over.is_set()
 
     def end(self, file: Callable[[], Path | None] | None = None) -> None:
-        """End the first step, so that the sampling thread writes the table.
-
-        Args:
-            file: Returns the path, or None without a run folder. It may wait.
-        """
+        """End the first step, so that the sampling thread writes the table. ``file`` returns its path, and may wait."""
         if not self._over.is_set():
             self._file = file
             self._over.set()
 
     def wait(self) -> None:
-        """Wait for the table at the end of the process."""
         self.end()
         if self._file is not None:
             self._thread.join(2.0)  # writing takes a millisecond if the disk responds
@@ -103,7 +91,6 @@ class Startup:
         return [("python", "start of the interpreter", max(self._began_s - born, 0.0)), *sampled]
 
     def write(self, path: Path) -> None:
-        """Write the table as CSV."""
         table = io.StringIO(HEADER, newline="")
         table.seek(0, io.SEEK_END)
         csv.writer(table, lineterminator="\n").writerows((*names, f"{seconds:.3f}") for *names, seconds in self.rows())
@@ -138,12 +125,6 @@ class Startup:
 
 
 def classify(frame: FrameType | None, *, in_step: bool) -> StartupSample:
-    """Classify a stack.
-
-    Args:
-        frame: The innermost frame.
-        in_step: Whether the first step has started.
-    """
     stack = list(outwards(frame))
     imports = [caller for caller in stack if caller.f_code.co_filename.endswith(_IMPORTING)]
     return (
@@ -193,7 +174,7 @@ def file_of(profilers: Iterable[Any]) -> Path | None:
 
 
 def is_helper_process() -> bool:
-    """Whether this is a helper process: a worker of a loader or pool, or a tool of torch."""
+    """Whether this is a worker of a loader or pool, or a tool of torch."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if getattr(spec, "name", "").startswith("torch.") or is_loader_worker():
         return True
@@ -202,7 +183,6 @@ def is_helper_process() -> bool:
 
 
 def is_loader_worker() -> bool:
-    """Whether this process is a loader worker."""
     data = sys.modules.get("torch.utils.data")
     info = getattr(data, "get_worker_info", None)
     return info is not None and info() is not None

@@ -1,19 +1,17 @@
 """Step detectors: rules that decide which event ends a step, and when one rule replaces another.
 
-A step ends when a DataLoader fetches a batch and an optimizer has stepped since the last boundary. If updates follow
-each other without a fetch, each update is a step. With several optimizers, the last update of a round ends the step. If
-there are fetches and no updates, as in evaluation, each fetch ends a step.
+A fetch ends a step if an optimizer has stepped since the last boundary. Updates that follow each other without a fetch
+are steps. With several optimizers, the last update of a round ends the step. Fetches without updates are steps, as in
+evaluation. If a program has no optimizer by its twentieth backward pass, each pass counts as an update.
 
-If a program has no optimizer by its twentieth backward pass, it updates by hand: each pass counts as an update.
-
-The detectors and their transitions. A new profiler starts with each of the three that detect steps::
+A new profiler starts with each of the three detectors that detect steps::
 
                       a fetch                       20 fetches, no update at all
     Undecided ──────────────────────► ByLoader ────────────────────────────────────► ByBatches
         │                             │      ▲ ▲                                         │
         │        the third round ends │      │ └──────────────── an update ──────────────┘
         │        before two steps did,│      │ a fetch, up to the third round
-        or fetches have ended│      │
+        │        or fetches have ended│      │
         │                             ▼      │
         └──────────────────────────► PeriodDetector
                  a round ends
@@ -22,8 +20,7 @@ The detectors and their transitions. A new profiler starts with each of the thre
     any of them ── an integration takes over ──► BesideIntegration: detects the end of the start-up, and continues as
                                                  ByLoader or PeriodDetector when all loops of the integration have ended
 
-A settled detector unsubscribes from events it no longer needs, because a training of a million steps pays for each
-event.
+A settled detector unsubscribes from events it no longer needs, because a long training pays for each event.
 """
 
 from __future__ import annotations
@@ -38,8 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Mode = Literal["loader", "optimizer", "batches", "backward", "call", "process"]
-"""Event that ends a step: a fetch after an update, an update, any fetch, a backward pass, or the call of a model. With
-``process`` there are no steps. Only `perfhooks.record.launch.early` detects the last two."""
+"""Event that ends a step: a fetch after an update, an update, any fetch, a backward pass, or the call of a model.
+``process`` has no steps. Only `perfhooks.record.launch.early` detects the last two.
+"""
 
 BATCHES: Final = 20
 """Fetches without any update before fetches count as steps. A sanity check before training has fewer."""
@@ -47,16 +45,16 @@ BACKWARDS: Final = 20
 """Backward passes without any update before passes count as updates. Gradient accumulation uses fewer."""
 
 NEVER: Final = sys.maxsize
-"""Fetch count that no program reaches."""
 _SETTLED_ROUNDS: Final = 3
 """Rounds of updates after which a fetch no longer changes the detector. Warming up an optimizer takes fewer."""
 _SURE_STEPS: Final = 2
-"""Steps ended by a fetch after which updates no longer change the detector. Fetches alone prove nothing: a program may
-read its loader into a list and then train on the list."""
+"""Steps ended by a fetch after which updates no longer change the detector. A program may read its loader into a list
+and then train on the list.
+"""
 _LOST_UPDATES: Final = 8
-"""Updates beyond the length of three rounds after which an unfinished round is dropped: its optimizer is gone."""
+"""Updates beyond three rounds after which an unfinished round is dropped: its optimizer is gone."""
 _STAGE_ROUNDS: Final = 10
-"""Rounds of a single optimizer after which another one starts a new stage. An optimizer that joins comes earlier."""
+"""Rounds of a single optimizer after which another one starts a new stage."""
 _LONE_UPDATES: Final = 3
 """Updates in a row by a later optimizer after which the earlier ones belong to the start."""
 _MISSED_FETCHES: Final = 4
@@ -77,7 +75,6 @@ class Round:
 
     def __init__(self) -> None:
         self.count = 0
-        """Ended rounds."""
         self._forget()
 
     def _forget(self) -> None:
@@ -87,10 +84,9 @@ class Round:
         self._leader_key: int | None = None
         """Id of the leader; None before its detection."""
         self._leader_ref: Callable[[], object] | None = None
-        """Weak reference to the leader."""
         self._last_key = self._run_length = self._since = 0
         self._first_ref: Callable[[], object] | None = None
-        """Weak reference to the first optimizer, because an id may be reused."""
+        """A weak reference, because an id may be reused."""
         self._runs: dict[int, int] = {}
         """Length of the last run of steps, by optimizer."""
         self._repeats = 0
@@ -124,13 +120,8 @@ class Round:
     def _add_run(self, key: int, length: int, *, is_first: bool) -> bool:
         """Store the length of a run of steps of one optimizer.
 
-        Args:
-            key: The id of the optimizer.
-            length: The length of the run.
-            is_first: Whether the next optimizer is the first one, so that a round has ended.
-
-        Returns:
-            Whether the optimizer leads and stepped less often than before, so that its round ended undetected.
+        ``is_first`` tells whether the next optimizer is the first one. Return whether the optimizer leads and stepped
+        less often than before, so that its round ended undetected.
         """
         self._runs[key] = length
         if self._repeats and key == self._leader_key:
@@ -160,7 +151,7 @@ class Round:
 
 
 class NoProfiler:
-    """Null object in place of a profiler."""
+    """Replaces a profiler."""
 
     def step(self) -> None:
         """Ignore the end of a step."""
@@ -203,10 +194,6 @@ class Events:
 
         A single fetch is no pass, because ``next(iter(loader))`` fetches the batch of a training step. A pass before
         the first update is never a validation, because the program may make no updates at all.
-
-        Args:
-            since: The counts at its start.
-            now: The time, in ns.
         """
         if since.updates and (since.updates, since.backwards) == (self.updates, self.backwards):
             if self.fetches - since.fetches > 1:
@@ -215,7 +202,6 @@ class Events:
             self.due_update = self.detector.due_update = 0
 
     def begin_pass(self, now: int, line: str) -> PassBegin:
-        """Return the counts at the start of a pass over a loader."""
         return PassBegin(now, self.fetches, self.updates, self.backwards, line)
 
     def forget(self) -> None:
@@ -231,18 +217,14 @@ class Events:
         """Whether the last update ended a round."""
         self.detector: StepDetector = Undecided(self)
         self.pulse: Any = NO_PROFILER
-        """Step clock that receives the start and end of fetches; `NO_PROFILER` outside the training thread."""
+        """Receives the start and end of fetches; `NO_PROFILER` outside the training thread."""
         self.rounds = Round()
         self.thread: int | None = None
         """Thread that makes the updates."""
 
 
 class StepDetector:
-    """Base of the detectors. It detects no steps and receives no events.
-
-    Args:
-        events: The counts, updated before each call.
-    """
+    """Base of the detectors. It detects no steps and receives no events."""
 
     mode: Mode | None = None
     arms = False
@@ -252,16 +234,16 @@ class StepDetector:
     is_sure = False
     """Whether enough steps ended with a fetch, so that updates end none while there are fetches."""
     first = 0
-    """Number of the first step of this detector."""
+    """First step of this detector."""
 
     def __init__(self, events: Events) -> None:
         self._events = events
 
     def at_fetch(self) -> Answer:
-        """Return the effect of a fetch, before the fetch."""
+        """Called before the fetch."""
 
     def at_update(self) -> Answer:
-        """Return the effect of an update, after the update."""
+        """Called after the update."""
 
 
 class InactiveDetector(StepDetector):
@@ -269,14 +251,7 @@ class InactiveDetector(StepDetector):
 
 
 class BesideIntegration(InactiveDetector):
-    """An integration profiles the program.
-
-    The integration detects neither the end of the start-up nor training outside its loops.
-
-    Args:
-        events: The counts.
-        is_over: Returns whether no loop of the integration is running.
-    """
+    """Detects what an integration does not: the end of the start-up, and training outside its loops."""
 
     due_update = 0
 
@@ -307,17 +282,13 @@ class ActiveDetector(StepDetector):
 
 
 class Undecided(StepDetector):
-    """Initial detector, before any event."""
-
     arms = True
     due = due_update = 0
 
     def at_fetch(self) -> Answer:
-        """Switch to the loader."""
         return ByLoader(self._events)
 
     def at_update(self) -> Answer:
-        """Switch to updates: there is no loader."""
         return PeriodDetector(self._events) if self._events.has_round_ended else None
 
 
@@ -357,10 +328,7 @@ class ByLoader(ActiveDetector):
         return "step"
 
     def at_update(self) -> Answer:
-        """Switch to updates if these are the steps.
-
-        If fetches already ended steps, switch only when fetches stop.
-        """
+        """Switch to updates if these are the steps. If fetches already ended steps, switch only when fetches stop."""
         events = self._events
         if self.is_sure:
             is_one = events.has_round_ended and events.updates - self._updates > self._max_updates
@@ -382,17 +350,13 @@ class PeriodDetector(ActiveDetector):
         self.continues = continues
 
     def at_fetch(self) -> Answer:
-        """Switch to the loader at its first batch, after optimizers were warmed up.
-
-        Later fetches may belong to a validation.
-        """
+        """Switch to the loader at its first batch. Later fetches may belong to a validation."""
         if self._events.rounds.count <= _SETTLED_ROUNDS and not self.continues:
             return ByLoader(self._events)
         self.due = NEVER
         return None
 
     def at_update(self) -> Answer:
-        """End a step if the update ends a round."""
         return "step" if self._events.has_round_ended else None
 
 
@@ -402,13 +366,12 @@ class ByBatches(ActiveDetector):
     mode = "batches"
 
     def at_fetch(self) -> Answer:
-        """End a step."""
         return "step"
 
     def at_update(self) -> Answer:
-        """Switch to the loader: a training starts, and its fetches are evaluated from the beginning."""
+        """Switch to the loader: a training starts."""
         return ByLoader(self._events)
 
 
 Answer = ActiveDetector | Literal["step"] | None
-"""Effect of an event: a new detector, the end of a step, or nothing."""
+"""A new detector, the end of a step, or nothing."""

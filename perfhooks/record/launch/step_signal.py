@@ -1,7 +1,7 @@
 """Step detection under ``perfhooks run``, from optimizers and loaders.
 
-`step_detectors.Events` counts the events. The current detector decides which of them end a step. This module acts on
-the decision: it ends a step, starts or ends a profiler, and reports the result.
+The current detector decides which events end a step. This module acts on it: it ends the step, starts or ends a
+profiler, and reports the result.
 """
 
 from __future__ import annotations
@@ -47,12 +47,7 @@ _KILLED: Final = "the program was ended by a signal, or by os._exit, before anyt
 
 
 class StepSignal:
-    """Detects steps from updates and fetches, and profiles them.
-
-    Args:
-        request: The request of the command line.
-        startup: Receives the start and end of the first step.
-    """
+    """Detects steps from updates and fetches, and profiles them."""
 
     def __init__(self, request: Request, startup: Startup) -> None:
         self.request = request
@@ -76,7 +71,6 @@ class StepSignal:
                 self._restorers.pop()()
 
     def forget(self) -> None:
-        """Reset the state in a forked child."""
         self.events.forget()
         self._ignore_user_profiler()
         self._ignore_user_profiler = bool
@@ -88,14 +82,13 @@ class StepSignal:
         self._early_lock, self._keep_lock = threading.Lock(), threading.RLock()
         self._is_ending = False
         self._is_known_helper: bool | None = None
-        """Whether this is a helper process; None before its first call of torch."""
+        """None before the first call of torch."""
         self._has_torch = False
         """Whether torch was imported, outside a helper process."""
         self._wrappers: Any = None
         """The module `perfhooks.record.launch.calls`, once torch is imported."""
         self.profiler: Any = NO_PROFILER
         self._profilers: Profilers | Turns | None = None
-        """Profilers of this program; None before the first."""
         self._first_profilers: Iterable[Any] = ()
         """Profilers whose first step ends the start-up."""
         self._integrations: list[tuple[str, Any]] = []
@@ -104,7 +97,6 @@ class StepSignal:
 
     @property
     def mode(self) -> Mode | None:
-        """Event that ends a step."""
         return self.events.detector.mode
 
     # -- events ------------------------------------------------------------------------------------------------------
@@ -177,11 +169,7 @@ class StepSignal:
         return not (self.early.is_new and self.early.is_listening)
 
     def on_backward(self, began: int = 0) -> None:
-        """Handle the end of a backward pass.
-
-        Args:
-            began: Its start, in ns; 0 if a device is still working on it.
-        """
+        """Handle the end of a backward pass. ``began`` is in ns; 0 if a device is still working on it."""
         events = self.events
         if self._is_helper():
             return
@@ -201,7 +189,6 @@ class StepSignal:
             self._count_update(_BACKWARD)
 
     def on_save(self, began: int, ended: int, line: str) -> None:
-        """Handle the end of ``torch.save``: the running step writes a checkpoint."""
         if self._is_helper():
             return
         with self._guarded():
@@ -252,7 +239,7 @@ class StepSignal:
     def _end_before_window(self, step: int) -> None:
         """End the start-up recording one step before a window without warm-up.
 
-        Torch may crash if one recording ends and the other starts in the same update.
+        torch may crash if one recording ends and the other starts in the same update.
         """
         schedule = None if self.request.schedule is None else Schedule.of(self.request.schedule)
         window = None if schedule is None else schedule.next_window(step + 1)
@@ -298,15 +285,10 @@ class StepSignal:
         return Profilers(self.request)
 
     def _on_user_profiler(self) -> None:
-        """Disable perfhooks because the script starts torch's profiler, which would record nothing beside a window."""
+        """Disable perfhooks, because torch's profiler would record nothing while a window is open."""
         self.disable("the script starts a profiler of its own")
 
     def disable(self, reason: str | None = None) -> None:
-        """Stop to detect steps.
-
-        Args:
-            reason: Text for the log; None logs nothing.
-        """
         had_begun = self.profiler is not NO_PROFILER
         self.early.drop()
         self._ignore_user_profiler()
@@ -319,16 +301,11 @@ class StepSignal:
                 logger.warning("perfhooks run records nothing %s: %s", "more" if had_begun else "here", reason)
 
     def next_request(self) -> Request:
-        """Return the request for the next training of this program."""
         self._trainings += 1
         return self.request.named(self._trainings)
 
     def yield_to_integration(self, profilers: Mapping[str, Any]) -> None:
-        """Yield to an integration. Keep the start-up recording in case it saves no window.
-
-        Args:
-            profilers: Profilers of the integration, by stage.
-        """
+        """Yield to an integration. Keep the start-up recording in case it saves no window."""
         self._integrations += profilers.items()
         self._first_profilers = self.early.own_profilers = [profiler for _, profiler in self._integrations]
         if type(self.events.detector) is not InactiveDetector:
@@ -355,7 +332,6 @@ class StepSignal:
 
     @property
     def early(self) -> StartupRecorder:
-        """The start-up recorder of this process."""
         with self._early_lock:
             return self._early or self._make_early()
 
@@ -487,7 +463,7 @@ class StepSignal:
 
 
 def has_made_optimizer() -> bool:
-    """Whether the program has created an optimizer of torch, so that passes accumulate gradients until it steps.
+    """Whether the program has created an optimizer of torch.
 
     `torch.optim.Optimizer` wraps the ``step`` of each class when its first optimizer is created.
     """
@@ -502,15 +478,10 @@ def has_made_optimizer() -> bool:
 
 
 _signal: StepSignal | None = None
-"""The only signal of this process."""
 
 
 def current(began: int = 0) -> StepSignal | None:
-    """Return the signal of this process; None without ``perfhooks run``.
-
-    Args:
-        began: Time at which this Python first ran code of perfhooks, in ns of the monotonic clock.
-    """
+    """Return the signal of this process; None without ``perfhooks run``."""
     global _signal  # noqa: PLW0603 -- one for the process
     if _signal is None:
         request = Request.current()

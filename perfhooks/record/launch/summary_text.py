@@ -22,14 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 _PARTS: Final = 5
-"""Maximum parts of the step on a line of 80 columns."""
+"""Parts that fit a line of 80 columns."""
 _LINES: Final = (("─", "│", "╭", "╮", "╰", "╯"), ("-", "|", *"++++"))
 """Lines and corners of the box, and their ASCII variants."""
 
 
 class Box(NamedTuple):
-    """Content of the summary of one run."""
-
     summary: RunSummary | None
     line: str
     """Facts about the last window if there is no report."""
@@ -38,11 +36,7 @@ class Box(NamedTuple):
 
 
 def wait_for_reports(runs: Collection[str], timeout: float) -> set[str]:
-    """Wait until runs have their report.
-
-    Returns:
-        Runs without a report.
-    """
+    """Wait until runs have their report. Return the runs without a report."""
     deadline = time.monotonic() + timeout
     while True:
         missing = {run for run in runs if not _has_report(Path(run))}
@@ -63,12 +57,7 @@ def _has_report(folder: Path) -> bool:
 
 
 def text_of(runs: Sequence[str], incomplete: Collection[str] = ()) -> str:
-    """Return the summary of one run, or a line for each of several.
-
-    Args:
-        runs: Folders of runs.
-        incomplete: Runs whose report is still being written.
-    """
+    """Return the summary of one run, or a line for each of several. ``incomplete`` reports are still being written."""
     contents = [Box(*_facts(Path(run)), _where(Path(run), is_incomplete=run in incomplete)) for run in runs]
     if len(contents) > 1:
         return "".join(f"perfhooks: {one_line(content)}\n" for content in contents)
@@ -86,10 +75,7 @@ def _where(folder: Path, *, is_incomplete: bool) -> str:
 
 
 def _facts(folder: Path) -> tuple[RunSummary | None, str]:
-    """Return the summary of the report.
-
-    Without a report, return the step time of the timeline, or a line about the last window.
-    """
+    """Return the summary of the report, else the step time of the timeline, or a line about the last window."""
     summary, line = None, ""
     with guard(f"reading {folder}"):
         summary = read_summary(folder)
@@ -116,13 +102,7 @@ def _of_timeline(run: FinishedRun) -> RunSummary | None:
 
 
 def box(content: Box, width: int, encoding: str) -> str:
-    """Return the summary as a box for a terminal.
-
-    Args:
-        content: The content.
-        width: Width of the box in columns. The path below it may be longer.
-        encoding: The encoding of the terminal.
-    """
+    """Return the summary as a box of ``width`` columns. The path below it may be longer."""
     line, side, *corners = _LINES[0 if _fits("".join(_LINES[0]), encoding) else 1]
     inner = max(width - 4, 20)
     title = f" perfhooks {line}"
@@ -143,7 +123,6 @@ def plain(content: Box) -> str:
 
 
 def one_line(content: Box) -> str:
-    """Return the step time, its largest parts and the path."""
     summary = content.summary
     texts = [] if summary is None else [summary.step, _parts(summary)]
     return "; ".join(words.line(text) for text in (*texts, content.line, content.where) if text)

@@ -5,15 +5,12 @@
          ◄──────► one block: some untimed steps (░), then the requested number of timed steps
 
 The first steps of a block take up to twice as long, because the other program's data is in the caches. Each block runs
-on the CPU on which the other program's block ended. On a shared host one CPU is often half as fast as another for a
-while. The system would keep each program on its own CPU. With a small training, neighbouring blocks of 20 ms differed
-by 27% on two such CPUs. They differed by 11% on the same CPU.
+on the CPU on which the other program's block ended. With a small training, neighbouring blocks of 20 ms differed by 27%
+on two CPUs of a shared host, and by 11% on the same CPU.
 
-All ranks of a program receive the same number of steps. So they are held at the same step, and no rank waits in a
-collective. Between two blocks nothing runs. The device has finished its work when the clocks are read. Child processes
-such as loader workers are stopped: otherwise they would prefetch batches for the next block.
-`perfhooks.cli.turns.freezing` stops them once all ranks are held, because a rank may have started another one. If the
-socket closes, the supervisor has died, and the program ends itself.
+All ranks receive the same number of steps, so no rank waits in a collective. Between two blocks nothing runs:
+`perfhooks.cli.turns.freezing` stops child processes such as loader workers, which would prefetch batches for the next
+block. If the socket closes, the supervisor has died, and the program ends itself.
 """
 
 from __future__ import annotations
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
     from perfhooks.record.launch.command_line import Request
 
 _MAX_ANSWER: Final = 100
-"""Maximum length of an answer, in bytes: three numbers."""
 _CPUS: Final = Path("/sys/devices/system/cpu")
 
 
@@ -54,9 +50,7 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     ranks: int
-    """Number of ranks of the program."""
     steps: int
-    """Timed steps of the block."""
     wall_ns: int
     cpu_ns: int
     """CPU time of all threads of the process."""
@@ -92,7 +86,6 @@ class _Clocks(NamedTuple):
         return cls(time.monotonic_ns(), time.process_time_ns(), time.thread_time_ns(), thread.waited_ns())
 
     def since(self, before: _Clocks) -> _Clocks:
-        """Return the differences to earlier clocks."""
         is_measured = self.waited_ns is not None and before.waited_ns is not None
         waited = (self.waited_ns or 0) - (before.waited_ns or 0) if is_measured else None
         differences = (self.wall_ns - before.wall_ns, self.cpu_ns - before.cpu_ns, self.busy_ns - before.busy_ns)
@@ -100,11 +93,7 @@ class _Clocks(NamedTuple):
 
 
 class HeldSteps:
-    """Counts steps in place of a profiler, and holds the training between blocks.
-
-    Args:
-        address: The socket of ``perfhooks compare``.
-    """
+    """Counts steps in place of a profiler, and holds the training between blocks."""
 
     pulse = NO_PROFILER
     folder = None
@@ -113,7 +102,7 @@ class HeldSteps:
         self._address = address
         self._done = 0
         self._until = 0
-        """Number of steps at the next action. The first step is held, before anything is timed."""
+        """Steps at the next action. The first step is held, before anything is timed."""
         self._timed = 0
         """Timed steps after that; 0 to hold there."""
         self._at_begin = 0
@@ -125,20 +114,18 @@ class HeldSteps:
         process.in_child(process.Child.TURNS, lambda: (forget_child := forget()) and forget_child())
 
     def step(self) -> None:
-        """End a step."""
         self._done += 1
         if self._done >= self._until:
             self._on_boundary()
 
     def let_go(self) -> None:
-        """Release the training for good."""
         self._until = NEVER
         for end in (self._answers, self._socket):
             if end is not None:
                 end.close()
 
     def _forget(self) -> None:
-        """Disable in a forked child. A copy of the socket would hide the death of the parent."""
+        """A copy of the socket would hide the death of the parent."""
         self._until = NEVER
         if self._socket is not None:
             os.close(self._socket.detach())  # a thread of the parent may have held the lock of the reader
@@ -210,11 +197,7 @@ class HeldSteps:
 
 
 class Turns:
-    """Replaces `perfhooks.record.launch.profiling.Profilers` if nothing is recorded.
-
-    Args:
-        request: Names the socket.
-    """
+    """Replaces `perfhooks.record.launch.profiling.Profilers` if nothing is recorded."""
 
     current: HeldSteps | None = None
 
@@ -222,12 +205,10 @@ class Turns:
         self.request = request
 
     def begin(self, *_: object) -> None:
-        """Start to count steps, or continue."""
         if self.current is None:
             self.current = HeldSteps(self.request.turns)
 
     def end(self, _: str | None) -> str | None:
-        """Release the training."""
         if self.current is not None:
             self.current.let_go()
         return None
@@ -236,7 +217,7 @@ class Turns:
         """Do nothing: no window is open."""
 
     def keep(self, *_: object) -> None:
-        """Return None: nothing was recorded."""
+        """Do nothing: nothing was recorded."""
 
     def write_counts(self, _: object) -> None:
         """Do nothing: the counts are not used."""
@@ -272,7 +253,6 @@ def _cpu() -> int | None:
 
 @functools.cache
 def _sched_getcpu() -> Callable[[], int | None]:
-    """Return ``sched_getcpu``, which Python does not offer."""
     return getattr(ctypes.CDLL(None), "sched_getcpu", lambda: None)
 
 

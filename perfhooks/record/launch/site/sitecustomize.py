@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 BEGAN = time.monotonic_ns()
-"""Time at which this Python started this file, in ns of the monotonic clock."""
+"""Start of this Python, in ns of the monotonic clock."""
 
 PID = os.getpid()
 STARTER = "subprocess"
@@ -28,7 +28,6 @@ WATCHED = (
     *(STARTER, "torch", "torch.optim.optimizer", "torch.utils.data.dataloader"),
     *("torch._dynamo", "mmengine.runner.runner", "transformers.trainer"),
 )
-"""Watched imports. The first one may start further Pythons."""
 EXPECTED = ("torch", "torch._dynamo")
 """Imports that also need an action before they start."""
 
@@ -44,7 +43,6 @@ class ImportWatcher:
         self.importing = 0
         """Thread that is importing the first module of perfhooks."""
         self.own_imports: Any = None
-        """Finder of our modules, once the first one is imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Find a module with the other finders, and watch its import."""
@@ -59,7 +57,6 @@ class ImportWatcher:
         return spec
 
     def find_theirs(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        """Return the spec that the program would find."""
         # old finders have no such method; Python calls them itself
         finders = [finder.find_spec for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
         return next(filter(None, (find(name, path, target) for find in finders)), None)
@@ -76,8 +73,7 @@ class ImportWatcher:
     def our_code(self, name: str) -> Any:
         """Import a module of perfhooks without changing the modules that the program finds.
 
-        Raises:
-            ImportError: The program has a module called perfhooks.
+        Raises ImportError if the program has a module called perfhooks.
         """
         if self.own_imports is None:
             OWN[:] = [entry for entry in PATH if entry in OWN or is_installed_into(entry)]
@@ -93,12 +89,10 @@ class ImportWatcher:
 
 
 def is_installed_into(folder: str) -> bool:
-    """Whether libraries were installed into a folder, according to its metadata."""
     return any(name.endswith(".dist-info") for name in names_in(folder))
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names in a folder; empty if it does not exist."""
     try:
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries]
@@ -130,7 +124,6 @@ def watch_loader(loader: Any, name: str) -> None:
 
 
 def with_our_folder(path: str) -> str:
-    """Return a PYTHONPATH with our folder in front."""
     return path if here in path.split(os.pathsep) else os.pathsep.join(filter(None, (here, path)))
 
 
@@ -153,10 +146,7 @@ def patch_popen(module: Any) -> None:
 
 
 def patch_environ() -> None:
-    """Keep our folder in PYTHONPATH of child processes, if the program changes ``os.environ``.
-
-    The program still reads the value that it has written.
-    """
+    """Keep our folder in PYTHONPATH of child processes. The program still reads the value that it has written."""
     put, unset = os.putenv, os.unsetenv
 
     def putenv(name: Any, value: Any, /) -> None:
@@ -172,7 +162,6 @@ def patch_environ() -> None:
 
 
 def notify(name: str, module: Any) -> bool:
-    """Report a finished or coming import."""
     watcher.our_code("perfhooks.record.launch.hooks").imported(name, module, BEGAN)
     return True
 
@@ -212,12 +201,11 @@ def print_summary() -> None:
 
 
 def request_field(field: str) -> str:
-    """Return a text field of `perfhooks.record.launch.command_line.Request`, without a JSON module."""
+    """Return a text field of the `Request`, without a JSON module."""
     return os.environ.get("PERFHOOKS_RUN", "").partition(f'"{field}":"')[2].partition('"')[0]
 
 
 def run_user_file() -> None:
-    """Import the user's ``sitecustomize``, if there is one."""
     ours = sys.modules.pop("sitecustomize", None)
     try:
         __import__("sitecustomize")
@@ -234,9 +222,10 @@ sys.path[:] = [entry for entry in sys.path if entry != here]
 GIVEN = [absolute(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 PATH = list(sys.path)
 OWN = [entry for entry in PATH if entry not in GIVEN]
-"""Import path of our code: the environment, without the script's folder and folders that the program adds.
+"""Import path of our code, without the script's folder and folders that the program adds.
 
-Folders of `GIVEN` with installed libraries are added once our code is imported."""
+Folders of `GIVEN` with installed libraries are added once our code is imported.
+"""
 watcher = ImportWatcher()
 if os.environ.get("PERFHOOKS_RUN"):
     sys.meta_path.insert(0, watcher)
