@@ -43,15 +43,15 @@ if TYPE_CHECKING:
     from perfhooks.run.installation import Installation
 
 _SUFFICIENT: Final = 0.5
-"""Minimum share of the excess that a cause must explain."""
+"""Share of the excess that a cause must explain."""
 _ALMOST_ALL: Final = 0.8
-"""Minimum share of the samples with one cause, before that cause also explains the time before the first sample."""
+"""Share of samples with one cause, before that cause also explains the time before the first sample."""
 _MIN_COVERED: Final = 0.25
-"""Minimum share of the excess that the samples must cover in that case."""
+"""Share of the excess that the samples must cover in that case."""
 _IDLE_BELOW: Final = 0.25
 """CPU use below which a thread counts as waiting."""
 _THROTTLED_BELOW: Final = 0.8
-"""Share of the best device clock below which the clock is throttled. Boost clocks of one device differ by 10%."""
+"""Share of the fastest device clock. Boost clocks of one device differ by 10%."""
 _MAX_FAULT_NS: Final = 500_000
 """Maximum time of one page fault: clearing a page of 2 MB."""
 
@@ -62,8 +62,6 @@ _SYNCHRONIZES: Final = re.compile(r"\.(?:item|tolist|numpy|cpu|cuda|to|nonzero|u
 
 
 class StepFacts(NamedTuple):
-    """Measurements of one slow step."""
-
     wall_ns: int
     median_ns: float
     wait_ns: int
@@ -71,11 +69,10 @@ class StepFacts(NamedTuple):
     garbage_ns: int
     garbage_at: Frame | None
     samples: Sequence[Sample]
-    """Stack samples, from the time at which the step became longer than usual."""
+    """From the time at which the step became longer than usual."""
     counters: Counters
     """Counts of the training thread during the samples."""
     is_distributed: bool
-    """Whether `torch.distributed` is initialized."""
     clock_share: float | None
     """Device clock as a share of the fastest clock of the run."""
     aside_ns: int = 0
@@ -83,7 +80,6 @@ class StepFacts(NamedTuple):
     waited_ns: int | None = None
     """Run-queue wait of the whole step."""
     has_device: bool = False
-    """Whether the program uses an accelerator."""
     before_ns: float = 0.0
     """Excess time before the first sample; 0 if the counters disagree with the samples."""
     after: Stack = ()
@@ -96,18 +92,13 @@ class StepFacts(NamedTuple):
 
     @property
     def sampled_ns(self) -> int:
-        """Time that the samples cover."""
         return spent(self.samples)
 
 
 class Explanation(NamedTuple):
-    """The cause of a slow step."""
-
     cause: str
     explained_ns: float | None
-    """None if unknown."""
     frame: Frame | None
-    """Line of code; None if unknown."""
 
 
 def _total_ns(pairs: Sequence[tuple[Sample, Frame]]) -> int:
@@ -115,17 +106,10 @@ def _total_ns(pairs: Sequence[tuple[Sample, Frame]]) -> int:
 
 
 def spent(samples: Sequence[Sample]) -> int:
-    """Return the time of samples, in nanoseconds."""
     return sum(sample.spent_ns for sample in samples)
 
 
 class Explainer:
-    """Classifies the slow steps of one process.
-
-    Args:
-        installation: Maps files to packages.
-    """
-
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
         self.usual = UsualSteps()
@@ -179,8 +163,8 @@ class Explainer:
     def _inside_new_function(self, facts: StepFacts) -> list[tuple[Sample, Frame]]:
         """Return the samples in the innermost function that holds most of the excess and is never in usual steps.
 
-        Functions that a model calls count as part of the call of the model. Return an empty list if the training is
-        still in that function after the step: it has moved to another loop.
+        Functions that a model calls count as part of the call of the model. The list is empty if the training is still
+        in that function after the step: it has moved to another loop.
         """
         if len(self.usual.samples) < MIN_SAMPLES:
             return []
@@ -265,7 +249,7 @@ class Explainer:
 
     @staticmethod
     def _gradient_waits(facts: StepFacts) -> list[Sample]:
-        """Return the samples of a backward pass that does not compute: it waits for the gradients of other ranks."""
+        """Return the samples of a backward pass that waits for the gradients of other ranks."""
         cpu = facts.counters.cpu_ns
         if not facts.is_distributed or cpu is None or cpu > _IDLE_BELOW * facts.sampled_ns:
             return []

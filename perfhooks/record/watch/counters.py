@@ -28,18 +28,15 @@ if TYPE_CHECKING:
 _PROC: Final = Path("/proc")
 _STATM: Final = Path("/proc/self/statm")
 _MAX_PROCESSES: Final = 500
-"""Maximum number of child processes whose CPU time is read."""
 
 
 class Counters(NamedTuple):
     """Growing counts; None if not available."""
 
     cpu_ns: int | None = None
-    """CPU time of the thread."""
     switches: int | None = None
-    """Context switches, voluntary and involuntary."""
+    """Voluntary and involuntary."""
     faults: int | None = None
-    """Page faults."""
     retries: int | None = None
     """Retries of the device allocator after it released memory."""
     waited_ns: int | None = None
@@ -49,12 +46,10 @@ class Counters(NamedTuple):
 
     @classmethod
     def read(cls, thread: CountedThread) -> Counters:
-        """Read the counters of a thread."""
         faults, system_ns = thread.faults_and_system_ns()
         return cls(thread.cpu_ns(), thread.switches(), faults, _retries(), thread.waited_ns(), system_ns)
 
     def since(self, before: Counters) -> Counters:
-        """Return the difference to earlier counters."""
         pairs = zip(self, before, strict=True)
         return Counters(*(None if now is None or then is None else max(0, now - then) for now, then in pairs))
 
@@ -68,11 +63,7 @@ class Queueing:
         self._before: int | None = None
 
     def share(self, thread: CountedThread) -> float | None:
-        """Return the share, from 0 to 1; None at the first reading or if not available.
-
-        Args:
-            thread: The thread. A new thread starts a new count.
-        """
+        """Return the share, from 0 to 1; None at the first reading. A new thread starts a new count."""
         now, waited = time.monotonic_ns(), thread.waited_ns()
         if thread.native != self._native:
             self._native, self._began, self._before = thread.native, now, waited
@@ -110,7 +101,6 @@ def _retries() -> int | None:
 
 
 def clock_mhz() -> float | None:
-    """Return the clock of the device in use, in MHz; None if not available."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     with contextlib.suppress(Exception):  # pynvml may be missing
@@ -120,10 +110,8 @@ def clock_mhz() -> float | None:
 
 
 _MAX_PAUSES: Final = 4096
-"""Maximum stored collections."""
 _MIN_YOUNG: Final = 50_000
-"""Young objects from which a young collection is timed. Python collects at 700 or 2,000, so more mean that it was
-disabled."""
+"""Python collects at 700 or 2,000 young objects, so more mean that it was disabled."""
 
 
 class Collections:
@@ -136,12 +124,10 @@ class Collections:
         self._listener: Callable[[str, dict[str, Any]], None] = self._on_collection
 
     def listen(self) -> None:
-        """Start to time collections."""
         if self._listener not in gc.callbacks:
             gc.callbacks.append(self._listener)
 
     def end(self) -> None:
-        """Stop to time collections."""
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._listener)
 
@@ -164,7 +150,6 @@ class Collections:
         return sum(length for length, _ in overlaps), max(overlaps, key=lambda pair: pair[0], default=(0, None))[1]
 
     def forget(self, before: int) -> None:
-        """Drop collections that ended before a time."""
         while self._pauses and self._pauses[0][1] < before:
             del self._pauses[0]
 
@@ -186,16 +171,8 @@ class CpuWaits:
         self._before: _Count | None = None
         self._is_alone = False
         self.rows: list[Stretch] = []
-        """Rows to write."""
 
     def read(self, ident: int, native: int, step: int) -> None:
-        """Read the counters of a loop's thread.
-
-        Args:
-            ident: See `CountedThread`.
-            native: See `CountedThread`.
-            step: The running step.
-        """
         thread = self._thread
         if thread is None or thread.native != native:
             thread = self._thread = CountedThread(ident, native)
@@ -218,13 +195,7 @@ class CpuWaits:
 
 
 def others_ns() -> float:
-    """Return the CPU time of other programs, as the mean over all CPUs of the host.
-
-    This process and its children are excluded.
-
-    Returns:
-        Nanoseconds since boot; ``nan`` if not available. Only differences are meaningful.
-    """
+    """Return the CPU time of other programs in ns since boot, as the mean over all CPUs; ``nan`` if not available."""
     tick, cpus = 1e9 / os.sysconf("SC_CLK_TCK"), os.cpu_count()
     with contextlib.suppress(OSError, ValueError, IndexError):
         with (_PROC / "stat").open(encoding="ascii", errors="replace") as file:

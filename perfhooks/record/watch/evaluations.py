@@ -1,8 +1,7 @@
 """Detection of evaluations, rollouts and generation: modules that run without training.
 
-Names do not show them. Modules in evaluation mode do, and module calls without gradients. Only some samples of an
-evaluation show these; the others show loading or scoring. The samples of an evaluation share a function that usual
-steps never run, else a loop in the function that trains.
+Modules in evaluation mode and calls without gradients show them, but only in some samples. Other samples show loading
+or scoring. All samples of an evaluation share a function that usual steps never run, else a loop.
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.usual import UsualSteps
 
 _MIN_SHARE: Final = 0.1
-"""Minimum share of module calls in an evaluating function. The rest may be scores or the environment of a rollout.
-Calls of a small model take 20% of a rollout. Loading does not count."""
+"""Minimum share of module calls in an evaluating function. Calls of a small model take 20% of a rollout."""
 
 
 def evaluating(samples: Sequence[Sample], usual: UsualSteps) -> list[Sample]:
-    """Return the samples within an evaluation."""
     sure = [sample for sample in samples if is_sure(sample, usual)]
     if not sure:
         return []
@@ -37,7 +34,6 @@ def evaluating(samples: Sequence[Sample], usual: UsualSteps) -> list[Sample]:
 
 
 def is_sure(sample: Sample, usual: UsualSteps) -> bool:
-    """Whether a sample shows a module in evaluation mode, or a module call without gradients."""
     if sample.is_evaluating:
         return True
     depth = len(sample.stack) - len(usual.own(sample.stack))
@@ -90,7 +86,6 @@ def _in_loop(samples: Sequence[Sample], sure: Sequence[Sample], usual: UsualStep
 
 
 def fetches(stack: Stack) -> bool:
-    """Whether a stack fetches a batch."""
     return any(frames.FETCHES.search(frame.file) for frame in stack)
 
 

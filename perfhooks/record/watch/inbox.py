@@ -1,5 +1,3 @@
-"""Requests to this process in one run folder, and its answers."""
-
 from __future__ import annotations
 
 import itertools
@@ -24,19 +22,17 @@ if TYPE_CHECKING:
     from perfhooks.run.live.requests import Loop
 
 _RECENT_NS: Final = 2e9
-"""Time after a change during which the folder is read at each poll. A file may be incomplete, and a coarse file clock
-can hide a second change."""
+"""After a change the folder is read at each poll. A file may be incomplete, and a coarse file clock can hide a second
+change.
+"""
 _FULL_READ_EVERY: Final = 10
 """One of this many polls reads the folder in any case, because some file systems do not update its time."""
 
 
 class RequestInbox:
-    """Requests in one run folder.
+    """Requests to this process in one run folder, and its answers.
 
     Requests for windows that exist at the first poll were made to an earlier process. They are skipped.
-
-    Args:
-        run: The folder, and the rank of this process.
     """
 
     def __init__(self, run: Run) -> None:
@@ -47,12 +43,7 @@ class RequestInbox:
         self._polls = 0
 
     def collect(self, loops: Sequence[WatchedLoop], where: Callable[[WatchedLoop], Loop]) -> None:
-        """Read the folder: answer calls, and pass requests for windows to their loops.
-
-        Args:
-            loops: Loops of this process in the run.
-            where: Returns the position of a loop.
-        """
+        """Answer calls, and pass requests for windows to their loops."""
         if self._is_unchanged():
             return
         files = requests.files(self._run.folder)
@@ -98,14 +89,13 @@ class RequestInbox:
                 self._refuse(name, f"{len(loop.inbox)} requests wait until the step ends")
 
     def _refuse(self, name: str, why: str) -> None:
-        """Refuse a request. Only the first refusal is a warning in the log, because there may be many."""
+        """Only the first refusal is a warning in the log, because there may be many."""
         (logger.debug if self._has_refused else logger.warning)("a request is refused: %s", printable(why))
         self._has_refused = True
         answer = Answer(rank=self._run.rank, state="refused", why=why[:300])
         self._write(partial(requests.write_answer, self._run.folder, name, answer))
 
     def answer(self, loop: WatchedLoop) -> None:
-        """Write the answers of a loop."""
         while loop.answers:
             name, reply = loop.answers.popleft()
             self._write(partial(requests.write_answer, self._run.folder, name, reply))

@@ -1,5 +1,3 @@
-"""State of one loop, shared by its profiler and the watcher."""
-
 from __future__ import annotations
 
 import threading
@@ -18,34 +16,26 @@ if TYPE_CHECKING:
     from perfhooks.run.timeline import Timeline
 
 RequestSource = Literal["request", "code", "signal", "slow", "explanation"]
-"""Source of a request: a file, the training's code, a signal, a slow step, or the previous window."""
+"""A file, the training's code, a signal, a slow step, or the previous window."""
 
 
 @dataclass(frozen=True)
 class LoopRequest:
-    """A requested window."""
-
     by: RequestSource
     steps: int
     first: int | None = None
-    """First step to profile; None is the next possible one."""
+    """None is the next possible step."""
     options: Mapping[str, bool] = field(default_factory=dict)
     """Recording options in addition to those of the training."""
     name: str = ""
-    """Name of the request; empty if no client waits for an answer."""
+    """Empty if no client waits for an answer."""
 
 
 class WatchedLoop:
     """State shared by the profiler of a loop and the watcher.
 
-    Each attribute has one writer, and each access is one operation in C. So neither waits for the other.
-
-    Args:
-        timeline: The clock of the loop.
-        stage: The name of the loop.
-        poll: Seconds between two polls of the run folder.
-        step: Returns the running step.
-        wake: Makes the training read `inbox` at the end of its current step.
+    Each attribute has one writer, and each access is one operation in C. So neither waits for the other. ``wake`` makes
+    the training read `inbox` at the end of its current step.
     """
 
     def __init__(
@@ -57,21 +47,19 @@ class WatchedLoop:
         self.step = step
         self.wake = wake
         self.run: Run | None = None
-        """Run folder; None without files."""
         self.is_running = False
-        """Whether the loop is running."""
         self.thread = 0
         """Python's number of the training thread."""
         self.native = 0
         """The system's number of the training thread."""
         self.limit_ns: float | None = None
-        """Step time beyond which a step is slow, in ns; None if not known yet."""
+        """Step time beyond which a step is slow."""
         self.wrote_steps = False
         """Whether the watcher wrote steps that are not in the report yet."""
         self.triggers = False
         """Whether slow steps request windows."""
         self.is_quiet = False
-        """Whether slow steps are not logged, because `perfhooks run` prints a summary at the end."""
+        """Whether slow steps are not logged, because `perfhooks run` prints a summary."""
         self.is_signalled = False
         """Set by the signal handler, which does nothing else."""
         self.inbox: deque[LoopRequest] = deque()
@@ -80,7 +68,6 @@ class WatchedLoop:
         """Answers to write, each with the name of its request."""
 
     def begin(self, run: Run | None) -> None:
-        """Start the loop in the calling thread."""
         self.run, self.thread, self.native, self.is_running = (
             run,
             threading.get_ident(),
@@ -89,10 +76,7 @@ class WatchedLoop:
         )
 
     def ask(self, request: LoopRequest) -> None:
-        """Request a window. The training reads the request at the end of its step.
-
-        The order matters: the training either finds the request or is woken after it.
-        """
+        """Request a window. The training finds the request, or is woken after it."""
         self.inbox.append(request)
         self.wake()
 
@@ -106,7 +90,7 @@ class WatchedLoop:
             logger.warning("no window is recorded on request: %s", why)
 
     def has_no_slow(self, first: int) -> bool:
-        """Whether no step from a given one on was slow; false while the limit is unknown."""
+        """Whether no step from ``first`` on was slow; false while the limit is unknown."""
         if self.limit_ns is None:
             return False
         with self.timeline.taking:
@@ -114,6 +98,5 @@ class WatchedLoop:
         return not bool((ended.ends - ended.begins > self.limit_ns).any())
 
     def where(self, median_ns: float | None) -> Loop:
-        """Return the current step of the loop."""
         median_ms = None if median_ns is None else median_ns / 1e6
         return Loop(stage=self.stage, step=self.step(), median_ms=median_ms, is_running=self.is_running)

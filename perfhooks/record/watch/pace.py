@@ -1,5 +1,3 @@
-"""Running median of step times, and the limit beyond which a step is slow."""
-
 from __future__ import annotations
 
 import math
@@ -14,40 +12,41 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LATELY: Final = 50
-"""Steps in the running median. More would follow changes too late, fewer would be noisy."""
+"""More steps would follow changes too late, fewer would be noisy."""
 MORE_NS: Final = 50_000_000
-"""Minimum excess over the limit, in ns. Below it, OS scheduling alone can triple a step."""
+"""Minimum excess over the limit. Below it, OS scheduling alone can triple a step."""
 _SPREADS: Final = 6.0
-"""Multiple of the distance from the median to the 90th percentile beyond which a step is slow. One in a billion steps
-exceeds it by noise. Steps of 5 s that vary by 4% are slow from 6.6 s on."""
+"""Multiple of the distance from the median to the 90th percentile. One in a billion steps exceeds it by noise. Steps of
+5 s that vary by 4% are slow from 6.6 s on.
+"""
 _MIN_MEDIANS: Final = 1.3
-"""Minimum multiple of the median for a slow step, even if steps hardly vary."""
+"""Minimum multiple of the median, even if steps hardly vary."""
 _SAMPLED_FROM: Final = 0.25
 """Share of the distance from the median to the limit at which sampling starts. A later start would miss half of the
-step."""
+step.
+"""
 _MIN_STEPS: Final = 20
-"""Minimum steps before the 90th percentile is used."""
+"""Steps before the 90th percentile is used."""
 
 
 class Pace:
     """Running median of the steps of a loop, and the limit beyond which a step is slow.
 
-    `perfhooks.run.steps` decides which steps are first steps. It needs later steps for that. So only the minimum
-    number is skipped here. The running median holds `LATELY` steps, so it loses other first steps later.
+    `perfhooks.run.steps` needs later steps to detect first steps, so only the minimum number is skipped here.
     """
 
     def __init__(self) -> None:
         self._walls: deque[int] = deque(maxlen=LATELY)
         self._count = 0
         self.median_ns: float | None = None
-        """Median step time in ns; None until `MOST_FIRST` steps have ended."""
+        """None until `MOST_FIRST` steps have ended."""
         self.limit_ns: float | None = None
         """Step time beyond which a step is slow."""
         self.doubt_ns: float | None = None
-        """Step time beyond which the running step is sampled, before it counts as slow."""
+        """Step time beyond which the running step is sampled."""
 
     def add(self, walls: Sequence[int]) -> None:
-        """Add wall times of ended steps, in nanoseconds."""
+        """Add wall times of ended steps, in ns."""
         first = max(0, FEWEST_FIRST - self._count)
         self._count += len(walls)
         self._walls.extend(walls[first:][-LATELY:])

@@ -1,5 +1,3 @@
-"""Regions of a function's source: loops, and lines without gradients."""
-
 from __future__ import annotations
 
 import ast
@@ -15,21 +13,17 @@ if TYPE_CHECKING:
     from types import CodeType
 
 _GRADIENT_SWITCHES: Final = frozenset(("no_grad", "inference_mode", "set_grad_enabled"))
-"""Functions of torch that disable gradients."""
 _MAX_LINES: Final = 3000
-"""Maximum lines that are parsed: 30 ms."""
+"""Parsing takes 30 ms."""
 
 
 class Region(NamedTuple):
-    """Lines of a file, from first to last."""
-
     first: int
     last: int
     is_loop: bool
-    """Whether it is a loop. Otherwise it is a region without gradients."""
+    """Otherwise it is a region without gradients."""
 
     def has(self, line: int) -> bool:
-        """Whether the region contains a line."""
         return self.first <= line <= self.last
 
 

@@ -1,4 +1,4 @@
-"""Samples of the training thread, taken by the watcher: its stack, and its state since the previous sample.
+"""Samples of the training thread: its stack, and its state since the previous sample.
 
 The sampler needs the GIL, and the training releases it mostly inside C code. So plain sampling would overstate C code.
 The delay of a sample corrects that::
@@ -7,8 +7,8 @@ The delay of a sample corrects that::
     samples            ▲     △······▲    ▲          △·····▲
                     in time   late, held   in time   late, held: Python was forced to release the GIL, the line is exact
 
-A sample is scheduled for a moment (△). The state at that moment counts for the time since the previous sample. If a
-sample is late, and its own thread did not wait for a CPU, the training held the GIL.
+A sample is scheduled for a moment (△). If it is late, and its own thread did not wait for a CPU, the training held the
+GIL. The state at that moment counts for the time since the previous sample.
 """
 
 from __future__ import annotations
@@ -33,18 +33,15 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.sampling import Stack
 
 _LATE_NS: Final = 300_000
-"""Delay from which a sample has waited for the GIL, in ns. Waking up takes a third of it on a virtual machine."""
+"""Delay from which a sample has waited for the GIL. Waking up takes a third of it on a virtual machine."""
 _FORCED_SHARE: Final = 0.9
 """Share of Python's switch interval. After this wait the GIL was released by force, at the sampled line."""
 _MIN_CPU: Final = 0.25
-"""Minimum CPU share of the time outside the run queue before a thread counts as computing."""
+"""CPU share of the time outside the run queue, from which a thread counts as computing."""
 _MAX_STACKS: Final = 5000
-"""Maximum number of different stacks in a run."""
 
 
 class State(enum.Enum):
-    """State of a thread, as reported by the system."""
-
     COMPUTING = enum.auto()
     QUEUEING = enum.auto()
     """Runnable, without a CPU."""
@@ -59,13 +56,10 @@ class State(enum.Enum):
 
 
 class Sample(NamedTuple):
-    """One sample."""
-
     stack: Stack
     spent_ns: int
-    """Time since the previous sample, in ns, for which this sample stands."""
+    """Time since the previous sample, for which this sample stands."""
     at: int = 0
-    """Time of the sample, in ns."""
     is_held: bool = False
     """Whether the training held the GIL."""
     is_exact: bool = True
@@ -76,8 +70,6 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Samples one thread."""
-
     def __init__(self) -> None:
         self._stack: Stack = ()
         self._own: CountedThread | None = None
@@ -93,15 +85,7 @@ class Sampler:
         return self._thread
 
     def sample(self, ident: int, native: int, *, now: int, spent_ns: int, late_ns: int) -> Sample:
-        """Take a sample.
-
-        Args:
-            ident: Python's number of the training thread.
-            native: The system's number of it.
-            now: The time, in ns.
-            spent_ns: Time since the previous sample.
-            late_ns: Delay of this sample.
-        """
+        """Take a sample. ``native`` is the system's number of the thread, ``late_ns`` the delay of this sample."""
         # stack first: the system calls below release the GIL, and the training continues
         stack, is_evaluating = stack_of(ident), _is_evaluating(ident)
         if stack != self._stack:  # keep an equal stack: new objects bring Python's next collection nearer
@@ -148,15 +132,13 @@ def _is_evaluating(ident: int) -> bool:
 
 
 class FoldedStacks:
-    """FoldedStacks stacks of a run, with milliseconds each."""
+    """The stacks of a run, with milliseconds each."""
 
     def __init__(self) -> None:
         self._ns: Counter[str] = Counter()
         self.is_new = False
-        """Whether there are stacks to write."""
 
     def add(self, samples: Sequence[Sample]) -> None:
-        """Add samples."""
         for sample in samples:
             text = ";".join(str(frame).replace(";", ",") for frame in sample.stack) or "no Python frame"
             text += ";held the interpreter" if sample.is_held else ""
@@ -174,8 +156,9 @@ _SYSCALLS: Final = {
     "x86_64": ({202}, {26, 74, 75, 162, 277, 306}, {0, 1, 17, 18, 19, 20, 40, 295, 296, 326}),
     "aarch64": ({98}, {81, 82, 83, 84, 227, 267}, {63, 64, 65, 66, 67, 68, 69, 70, 71, 285}),
 }
-"""System calls by CPU architecture, see syscalls(2). The three sets wait for a lock (``futex``), flush files
-(``fsync``, ``msync``, ...), and read or write files (``read``, ``pwrite64``, ...)."""
+"""By CPU architecture, see syscalls(2). The three sets wait for a lock (``futex``), flush files (``fsync``, ``msync``,
+...), and read or write files (``read``, ``pwrite64``, ...).
+"""
 _LOCKS, _FLUSHES, _TRANSFERS = _SYSCALLS.get(platform.machine(), (set(), set(), set()))
 
 

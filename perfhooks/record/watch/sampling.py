@@ -1,7 +1,4 @@
-"""Python stacks of threads of this process, for the start-up and for slow steps.
-
-The thread may keep running while its stack is read.
-"""
+"""Python stacks of threads of this process. The thread may keep running while its stack is read."""
 
 from __future__ import annotations
 
@@ -17,28 +14,23 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
 _MAX_VISITED: Final = 1000
-"""Maximum visited frames of a stack. Only deep recursion has more. Visiting 100,000 blocks the training for 40 ms."""
+"""Only deep recursion has more frames. Visiting 100,000 blocks the training for 40 ms."""
 
 
 class Frame(NamedTuple):
-    """One line of a stack."""
-
     code: CodeType
     line: int
 
     @classmethod
     def of(cls, frame: FrameType) -> Frame:
-        """Return the current line of a frame."""
         return cls(frame.f_code, frame.f_lineno or 0)
 
     @property
     def file(self) -> str:
-        """File name."""
         return self.code.co_filename
 
     @property
     def name(self) -> str:
-        """Function name."""
         return self.code.co_name
 
     def __str__(self) -> str:
@@ -61,13 +53,12 @@ def outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def leave_profilers() -> None:
-    """Remove the profile function of the calling thread: with stacks, torch's recorder traces all threads."""
+    """Remove the profile function of the calling thread. With stacks, torch's recorder traces all threads."""
     if sys.getprofile() is not None:
         sys.setprofile(None)
 
 
 def innermost_of(thread: int) -> FrameType | None:
-    """Return the innermost frame of a thread; None if it has ended."""
     return sys._current_frames().get(thread)
 
 
@@ -79,11 +70,7 @@ def stack_of(thread: int) -> Stack:
 
 
 def caller(above: int) -> Frame | None:
-    """Return the caller's line; None outside Python.
-
-    Args:
-        above: Number of frames above the caller of this function.
-    """
+    """Return the line ``above`` the caller of this function; None outside Python."""
     with contextlib.suppress(ValueError):
         return Frame.of(sys._getframe(above + 1))
     return None

@@ -1,5 +1,3 @@
-"""Detection of slow steps in one loop, and stack samples during them."""
-
 from __future__ import annotations
 
 import itertools
@@ -30,30 +28,28 @@ if TYPE_CHECKING:
     from perfhooks.run.timeline import Ended
 
 SHORTEST_S: Final = 0.005
-"""Shortest sampling interval in a slow step, in seconds."""
+"""Shortest sampling interval in a slow step."""
 _MAX_AGE_NS: Final = 2_000_000_000
-"""Maximum age of counters before a step, in ns."""
+"""Maximum age of counters before a step."""
 _READ_INTERVAL_NS: Final = 200_000_000
-"""Interval between readings of CPU time and wait, in ns: a reading doubles the cost of a sample."""
+"""A reading doubles the cost of a sample."""
 _MAX_DIFFERENCE: Final = 0.25
-"""Maximum difference between counters and samples, as a share of the time, before they disagree."""
+"""Relative difference from which counters and samples disagree."""
 _USUAL_SAMPLE_S: Final = 5.0
-"""Seconds between stored samples of usual steps, after the first ones."""
 _USUAL_COUNTERS_S: Final = 2.0
-"""Seconds between readings of the counters in usual steps."""
 _LONG_MEDIANS: Final = 1.1
 """Multiple of the median above which a running step is sampled without a pause."""
 _SUSPENDED_NS: Final = 60_000_000_000
-"""Maximum time without samples in a slow step. Beyond it, the host was suspended or a debugger stopped the process."""
+"""Time without samples from which the host was suspended or a debugger stopped the process."""
 _MAX_WINDOWS: Final = 10
-"""Maximum windows that slow steps request in a run."""
+"""Windows that slow steps request in a run."""
 _WINDOW_STEPS: Final = 3
 _MIN_SLOW_STEPS: Final = 3
-"""Minimum slow steps for a period."""
+"""Slow steps for a period."""
 
 
 class _Times(NamedTuple):
-    """One ended step, with the columns of `perfhooks.run.timeline.Ended`."""
+    """The columns of `perfhooks.run.timeline.Ended`."""
 
     step: int
     begin: int
@@ -68,7 +64,7 @@ class _Watched:
     """A slow step that is still running."""
 
     begin: int
-    """Identifies the step: after a pause or own work the step begins anew and loses its samples."""
+    """After a pause or own work the step begins anew and loses its samples."""
     before: Counters
     last_sample: int
     unsampled_ns: float
@@ -77,19 +73,12 @@ class _Watched:
 
 
 class _Reading(NamedTuple):
-    """Counters of a usual step at one time."""
-
     at: int
     counters: Counters
 
 
 class SlowSteps:
-    """Finds and classifies the slow steps of a loop.
-
-    Args:
-        loop: The loop.
-        pace: Step times of the loop, updated by the caller.
-    """
+    """Finds and classifies the slow steps of a loop. The caller updates ``pace``."""
 
     def __init__(self, loop: WatchedLoop, pace: Pace) -> None:
         self._loop = loop
@@ -99,9 +88,9 @@ class SlowSteps:
         self._collections.listen()
         self._sampler = Sampler()
         self._usual_sample: tuple[int, int, Sample | None] = (0, 0, None)
-        """Time, step and sample of the last usual step. The sample is stored if the step ends without being slow."""
+        """The sample is stored if its step ends without being slow."""
         self._last_counters: _Reading = _Reading(0, Counters())
-        """Last counters of the running or previous step (only cheap ones)."""
+        """Cheap counters of the running or previous step."""
         self._usual_counters: _Reading | None = None
         """Last counters without a slow step since."""
         self._watched: _Watched | None = None
@@ -111,7 +100,6 @@ class SlowSteps:
         self._best_mhz: float | None = None
         self._steps: list[int] = []
         self.rows: list[SlowStep] = []
-        """Rows to write."""
         self.folded = FoldedStacks()
 
         self.is_doubtful = False
@@ -119,15 +107,12 @@ class SlowSteps:
 
     @property
     def is_watching(self) -> bool:
-        """Whether a slow step is running."""
         return self._watched is not None
 
     def end(self) -> None:
-        """Stop at the end of the loop."""
         self._collections.end()
 
     def learn(self) -> None:
-        """Update the counters of usual steps and drop old collections."""
         if self._watched is None and self._loop.is_running:
             self._update_usual()
             self._collections.forget(clock() - _SUSPENDED_NS)
@@ -146,16 +131,7 @@ class SlowSteps:
             self._explainer.usual.count(self._usual_counters.at - before.at, counters.since(before.counters))
 
     def check(self, step: int, begin: int, late_ns: int = 0) -> float:
-        """Sample the running step if it is longer than usual.
-
-        Args:
-            step: Its number.
-            begin: Its start, in ns.
-            late_ns: Delay of this call, in ns.
-
-        Returns:
-            Seconds until the next call.
-        """
+        """Sample the running step if it is longer than usual. Return the seconds until the next call."""
         doubt, now = self._pace.doubt_ns, clock()
         if doubt is None:
             return 1.0
@@ -189,7 +165,6 @@ class SlowSteps:
             self._last_counters = _Reading(now, Counters(cpu_ns=thread.cpu_ns(), waited_ns=thread.waited_ns()))
 
     def drop_counters(self) -> None:
-        """Drop the counters before the next step."""
         self._last_counters = _Reading(0, Counters())
 
     def has_slow(self, walls: np.ndarray) -> bool:
@@ -318,7 +293,7 @@ def _unsampled_ns(times: _Times, sampled: _Watched | None, limit_ns: float) -> f
 
 
 def predict(steps: list[int]) -> int | None:
-    """Return the next slow step if the last ones are periodic, else None."""
+    """Return the next slow step if the last ones are periodic."""
     gaps = [after - before for before, after in itertools.pairwise(steps)]
     if len(steps) < _MIN_SLOW_STEPS:
         return None

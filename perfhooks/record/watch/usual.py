@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.sampling import Stack
 
 MIN_SAMPLES: Final = 20
-"""Samples needed before an unseen frame counts as unusual. A frame that takes 10% of a step is seen with probability
-7/8 by then."""
+"""Samples before an unseen frame counts as unusual. A frame that takes 10% of a step is seen with probability 7/8 by
+then.
+"""
 
 
 def beyond(share: float, usual: float) -> float:
@@ -31,8 +32,6 @@ def beyond(share: float, usual: float) -> float:
 
 
 class UsualSteps:
-    """Samples and counters of steps that were not slow."""
-
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=200)
         self.prefix: Stack | None = None
@@ -40,7 +39,6 @@ class UsualSteps:
         self._spent = self._waited = self._computed = self._system = 0.0
 
     def add(self, sample: Sample) -> None:
-        """Add a sample of a usual step."""
         if sample.stack:
             self.samples.append(sample)
             shared = sample.stack if self.prefix is None else self.prefix[: common(self.prefix, sample.stack)]
@@ -76,15 +74,12 @@ class UsualSteps:
         return stack if self.prefix is None else stack[common(self.prefix, stack) :]
 
     def share(self, matches: Callable[[Sample], bool]) -> float:
-        """Return the share of samples that match a condition."""
         return sum(map(matches, self.samples)) / len(self.samples) if self.samples else 0.0
 
     def unseen(self, samples: Iterable[Sample], after: Stack = ()) -> list[Sample]:
         """Return the samples at a line of the loop, or in a function below, in which usual steps never are.
 
-        Args:
-            samples: Samples of a slow step.
-            after: Stack after the step. If the training is still there, it has moved to another loop.
+        ``after`` is the stack after the step. If the training is still there, it has moved to another loop.
         """
         if len(self.samples) < MIN_SAMPLES:
             return []

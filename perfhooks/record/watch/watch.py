@@ -1,5 +1,3 @@
-"""The watcher's state of one loop: step times, timeline and slow steps."""
-
 from __future__ import annotations
 
 import time
@@ -27,20 +25,15 @@ if TYPE_CHECKING:
 STEPS: Final = 3
 """Steps of a window that a signal requests."""
 WRITE_S: Final = 8.0
-"""Seconds between writes of the timeline. With the poll interval, the file is at most ten seconds behind."""
+"""With the poll interval, the timeline on disk is at most ten seconds behind."""
 _MOST_ROWS: Final = 20_000
-"""Maximum steps that the watcher writes. If more wait, the worker writes them."""
+"""If more steps wait, the worker writes them."""
 _IDLE_S: Final = 1.0
 STATUS_S: Final = 5.0
-"""Seconds between updates of the status of a rank."""
 
 
 class Watch:
-    """Observes one loop, in the thread of the watcher.
-
-    Args:
-        loop: The loop.
-    """
+    """Observes one loop, in the thread of the watcher: step times, timeline and slow steps."""
 
     def __init__(self, loop: WatchedLoop) -> None:
         self._loop = loop
@@ -49,7 +42,6 @@ class Watch:
         self._next_write = time.monotonic() + WRITE_S
         self._next_waits = self._next_write
         self._last_checked = 0
-        """Last checked step."""
         self._next_step = 0
         """First step that is not in the pace yet."""
         self._last_status: Loop | None = None
@@ -59,7 +51,6 @@ class Watch:
         self._cpu_waits = CpuWaits()
 
     def where(self) -> Loop:
-        """Return the current step of the loop."""
         self._update_pace()
         return self._loop.where(self._pace.median_ns)
 
@@ -69,11 +60,7 @@ class Watch:
         return self._slow.is_watching or self._slow.is_doubtful
 
     def check(self, late_ns: int = 0) -> float:
-        """Check whether the running step takes too long. Return the seconds until the next check.
-
-        Args:
-            late_ns: Delay of this check.
-        """
+        """Check whether the running step takes too long. Return the seconds until the next check."""
         timeline = self._loop.timeline
         if not self._loop.is_running and not self._slow.is_watching:
             return _IDLE_S
@@ -118,7 +105,6 @@ class Watch:
             self._write_waits()
 
     def end(self) -> None:
-        """Write the last rows at the end of the loop."""
         self._next_status = self._next_waits = 0.0
         self.tick()
         self._slow.end()

@@ -1,7 +1,7 @@
 """The watcher: the one thread per process that observes its loops.
 
-It wakes about once a second, reads requests from the run folder, and writes the timeline to disk. It samples the
-training thread if a step is slow. An error ends the watcher with one log line; the training continues.
+About once a second it reads requests from the run folder. It samples the training thread if a step is slow. An error
+ends the watcher with one log line; the training continues.
 """
 
 from __future__ import annotations
@@ -28,20 +28,16 @@ if TYPE_CHECKING:
     from perfhooks.run.folder import Run
 
 NAME: Final = "perfhooks-watcher"
-"""Name of the thread."""
 
 _SHARE: Final = 0.00075
-"""Maximum CPU use of checks while no step is slow, in cores. The poll once a second takes about as much."""
+"""CPU use of checks while no step is slow, in cores. The poll once a second takes about as much."""
 
 
 class SamplingBudget:
     """Pause between checks of usual steps, by the measured cost of a check.
 
-    A check takes 20 us of CPU time on one host and 140 us on another, such as a virtual machine. Steps of 10 ms need a
-    check every 80 ms, which would take 0.2% of a core on the second host.
-
-    Args:
-        spent: Returns the CPU time of the calling thread, in seconds.
+    A check takes 20 us of CPU time on one host and 140 us on a virtual machine. Steps of 10 ms need a check every 80
+    ms, which would take 0.2% of a core there. ``spent`` returns the CPU time of the calling thread.
     """
 
     def __init__(self, spent: Callable[[], float] = time.thread_time) -> None:
@@ -50,11 +46,7 @@ class SamplingBudget:
         self._cost = 0.0
 
     def rest(self, *, is_usual: bool) -> float:
-        """Return the pause, in seconds.
-
-        Args:
-            is_usual: Whether the thread only made checks since the last call. Other work does not count as their cost.
-        """
+        """Return the pause, in seconds. ``is_usual`` tells whether the thread only made checks since the last call."""
         now = self._spent()
         if is_usual:
             self._cost += (now - self._before - self._cost) / 8
@@ -74,11 +66,9 @@ class Watcher:
         self._wake_lock.acquire()
         self._thread: threading.Thread | None = None
         self._next_poll = 0.0
-        """Time of the next poll."""
         self._lock = threading.Lock()
 
     def attach(self, loop: WatchedLoop) -> None:
-        """Start to watch a loop, unless it is watched already."""
         with self._lock:
             if loop not in self._watches:
                 self._watches = {**self._watches, loop: Watch(loop)}
@@ -102,7 +92,6 @@ class Watcher:
                 logger.debug("the last update of a loop failed: %s", cause_of(error))
 
     def end(self) -> None:
-        """End the thread before the interpreter ends."""
         self._watches, thread = {}, self._thread
         self._wake()
         if thread is not None:
@@ -137,11 +126,7 @@ class Watcher:
             logger.debug("the watcher failed", exc_info=True)
 
     def _check(self, late_ns: int) -> tuple[float, bool]:
-        """Check all loops. Return the seconds until the next check, and whether no step is slow.
-
-        Args:
-            late_ns: Delay of the wake-up.
-        """
+        """Check all loops. Return the seconds until the next check, and whether no step is slow."""
         watches = self._watches.values()
         was_sampling = any(watch.is_sampling for watch in watches)  # a slow step may have ended and been classified
         delay = min([watch.check(late_ns) for watch in watches], default=0.0)
@@ -193,7 +178,6 @@ def attach(loop: WatchedLoop) -> None:
 
 
 def detach(loop: WatchedLoop) -> None:
-    """See `Watcher.detach`."""
     _watcher.detach(loop)
 
 
@@ -203,7 +187,6 @@ def _end_watcher() -> None:
 
 
 def _reset() -> None:
-    """Drop the watcher in a forked child: its thread exists only in the parent."""
     global _watcher  # noqa: PLW0603 -- one for the process
     _watcher = Watcher()
 

@@ -1,13 +1,13 @@
-"""Python stacks of another process that runs the same interpreter, read from its memory.
+"""Python stacks of another process that runs the same interpreter.
 
-Linux gives the memory of a process as the file ``/proc/PID/mem``. No code runs in that process, and it is not stopped::
+They are read from ``/proc/PID/mem``. The process is not stopped::
 
     _PyRuntime ──► interpreter ──► thread ──► thread ──► ...
                                      └──► frame ──► frame ──► ...        innermost first
                                             └──► code ──► file name, function, table of lines
 
-Both processes run the same executable, so they have the same layout. The process keeps running, so a stack may be torn.
-An invalid stack is read again.
+Both processes run the same executable, so they have the same layout. A stack may be torn, because the process keeps
+running. An invalid stack is read again.
 """
 
 from __future__ import annotations
@@ -33,27 +33,17 @@ if TYPE_CHECKING:
 _MAX_TEXT: Final = 4096
 """Maximum length of a path on Linux."""
 _MAX_TABLE: Final = 1 << 20
-"""Maximum size of a line table, in bytes."""
+"""In bytes."""
 MAX_FRAMES: Final = 100
-"""Maximum frames of a stack, innermost first."""
+"""Innermost first."""
 
 
 class ProcessMemory:
-    """The memory of a process.
-
-    Args:
-        file: Its ``/proc/PID/mem``, open for reading.
-    """
-
     def __init__(self, file: int) -> None:
         self._file = file
 
     def read(self, address: int, size: int) -> bytes:
-        """Return some bytes.
-
-        Raises:
-            OSError: The process has ended, or the address is not mapped.
-        """
+        """Raises OSError if the process has ended, or the address is not mapped."""
         try:
             content = os.pread(self._file, size, address)
         except OverflowError:
@@ -73,7 +63,7 @@ class Code(NamedTuple):
     number: int
     """Number of code objects read before it."""
     fields: bytes
-    """Its raw pointers. Another object at the same address has different ones."""
+    """Raw pointers. Another object at the same address has different ones."""
     file: str
     function: str
     starts: list[int]
@@ -87,8 +77,6 @@ class Code(NamedTuple):
 
 
 class WorkerFrame(NamedTuple):
-    """A call of a function."""
-
     code: Code
     line: int
     address: int
@@ -120,7 +108,6 @@ class _Text:
         return int.from_bytes(content[OBJECT + 16 : OBJECT + 20], sys.byteorder) & self._mask
 
     def read(self, memory: ProcessMemory, address: int) -> str:
-        """Return a string of another process."""
         content = memory.read(address, OBJECT + 20)
         length = word(content, OBJECT)
         data, width, encoding = self._kinds[self._state(content) & self._bits]
@@ -132,14 +119,7 @@ class _Text:
 class Interpreter:
     """The Python interpreter of another process.
 
-    Args:
-        layout: Layout of the Python that both processes run.
-        pid: The process.
-        memory: Its memory.
-
-    Raises:
-        LookupError: It runs another Python than this process.
-        OSError: It has ended.
+    Raises LookupError if it runs another Python than this process, and OSError if it has ended.
     """
 
     def __init__(self, layout: Layout, pid: int, memory: ProcessMemory) -> None:
@@ -167,15 +147,9 @@ class Interpreter:
         return None if self._layout.native is None else self._memory.word(thread + self._layout.native)
 
     def stack(self, thread: int, outermost: str = "", most: int = MAX_FRAMES) -> list[WorkerFrame]:
-        """Return the frames of a thread, innermost first.
+        """Return the frames of a thread, innermost first, up to the innermost call of ``outermost``.
 
-        Args:
-            thread: The address of its state.
-            outermost: Name of the function that ends the stack; the innermost call counts.
-            most: Maximum number of frames.
-
-        Raises:
-            OSError: The process has ended, or the stack changes too fast.
+        Raises OSError if the process has ended, or the stack changes too fast.
         """
         for _ in range(3):
             with suppress(OSError, ValueError, KeyError):
@@ -228,12 +202,7 @@ class Interpreter:
         return self._memory.read(address + bytes.__basicsize__ - 1, size)
 
     def integer(self, frame: WorkerFrame, variable: int) -> int | None:
-        """Return an integer local variable below 2**30; None for other values.
-
-        Args:
-            frame: The call.
-            variable: Index among the variables of the function.
-        """
+        """Return an integer local variable below 2**30, by its index in the function; None for other values."""
         slot = frame.address + self._layout.variables + WORD * variable
         with suppress(OSError):
             address = untagged(self._memory.word(slot))
@@ -280,8 +249,7 @@ def _shift_of(pid: int, start: int, offset: str, file: str) -> int:
 def measured_layout() -> Layout:
     """Return the layout of this Python, verified with the stack of a waiting thread.
 
-    Raises:
-        LookupError: A field was not found, or the stack was read incorrectly.
+    Raises LookupError if a field was not found, or the stack was read incorrectly.
     """
     gate, began, states = threading.Lock(), threading.Lock(), []
     began.acquire()

@@ -23,12 +23,10 @@ _TAGS: Final = 7
 
 
 def word(content: bytes, offset: int) -> int:
-    """Return a pointer from a buffer."""
     return int.from_bytes(content[offset : offset + WORD], sys.byteorder)
 
 
 def untagged(pointer: int) -> int:
-    """Return a pointer without its tag bits."""
     return pointer & ~_TAGS
 
 
@@ -66,11 +64,7 @@ class Layout:
 
     @classmethod
     def measure(cls) -> Layout:
-        """Return the layout of this Python.
-
-        Raises:
-            LookupError: A field was not found.
-        """
+        """Raises LookupError if a field was not found."""
         try:
             with Path("/proc/self/mem").open("rb", buffering=0) as file:
                 return cls(**_thread_fields(file.fileno()), **_frame_fields(file.fileno()), **_code_fields())
@@ -79,7 +73,6 @@ class Layout:
 
 
 def thread_state() -> int:
-    """Return the address of the state of this thread."""
     function = ctypes.pythonapi.PyThreadState_Get
     function.restype = ctypes.c_void_p
     return int(function())
@@ -101,7 +94,7 @@ def _read(file: int, address: int, size: int) -> bytes:
 
 
 def _thread_fields(file: int) -> dict[str, Any]:
-    """Find the fields of interpreter and threads: a new thread becomes the first in the list."""
+    """Find the fields of interpreter and threads. A new thread becomes the first in the list."""
     gate, began = threading.Lock(), threading.Semaphore(0)
     gate.acquire()
     states: list[tuple[int, int]] = []

@@ -1,7 +1,7 @@
-"""The process that samples the loader workers of a training from outside, without code in the workers.
+"""The process that samples the loader workers of a training from outside.
 
-The training opens the memory of each worker (``/proc/PID/mem``), which Linux allows to an ancestor. It passes the open
-file to this process, which samples each worker every 10 ms or more. It returns the sums at the end of the window::
+The training opens the memory of each worker (``/proc/PID/mem``), which Linux allows to an ancestor, and passes the open
+file to this process::
 
     training ── socket: a worker to sample, and its memory ─────────► this process ── reads ──► worker 0
              ── socket: the window ends ────────────────────────────►                 ── reads ──► worker 1
@@ -36,38 +36,32 @@ if TYPE_CHECKING:
 _PERIOD: Final = 10_000_000
 """Minimum mean sampling interval of a worker, in ns."""
 _CPU: Final = 0.01
-"""Maximum CPU time of sampling, relative to the time of one worker."""
+"""CPU time of sampling, relative to the time of one worker."""
 _MAX_STACKS: Final = 300
-"""Maximum stored stacks of a worker, those with most time."""
+"""Stored stacks of a worker, those with most time."""
 OTHER: Final = "(other)"
 _LOOP: Final = "_worker_loop"
 _MAX_DEPTH: Final = 100_000
-"""Maximum frames in the search for the loop. Python's own limit is far lower, unless a program raises it."""
+"""Python's own limit is far lower, unless a program raises it."""
 _FEED: Final = "_feed"
-"""Function of the thread that transfers batches, in ``multiprocessing/queues.py``."""
+"""Transfers batches, in ``multiprocessing/queues.py``."""
 _MEMORY_AT: Final = 16
 """Sample at which the memory of a worker is measured. This takes the kernel a millisecond."""
 
 
 class Order(TypedDict):
-    """A worker to sample."""
-
     pid: int
     iterator: int
     """Number of the iterator that started the worker."""
     worker: int
     workers: int
-    """Number of workers of that iterator. They process the batches in rotation."""
+    """Workers of that iterator. They process the batches in rotation."""
     batch: int
     """Index of the batch number among the variables of the worker's loop; -1 without one."""
 
 
 class _Counters:
-    """The kernel's counters of one thread.
-
-    Raises:
-        OSError: The thread has ended.
-    """
+    """The kernel's counters of one thread. Raises OSError if the thread has ended."""
 
     def __init__(self, pid: int, thread: int) -> None:
         folder = Path(f"/proc/{pid}/task/{thread}")
@@ -81,7 +75,7 @@ class _Counters:
             file.close()
 
     def state(self) -> str:
-        """Return the letter of the state: R runs or waits for a CPU, S sleeps, D waits for a disk."""
+        """R runs or waits for a CPU, S sleeps, D waits for a disk."""
         return os.pread(self._state.fileno(), 512, 0).rpartition(b")")[2].split()[0].decode()
 
     def times(self) -> tuple[int, int] | None:
@@ -97,16 +91,9 @@ class _Counters:
 
 
 class SampledWorker:
-    """One sampled worker.
+    """One sampled worker. It closes the file ``memory``.
 
-    Args:
-        layout: Layout of CPython's structures.
-        order: The worker.
-        memory: Open file of its ``/proc/PID/mem``; closed with this object.
-
-    Raises:
-        OSError: It has ended.
-        LookupError: It runs another Python.
+    Raises OSError if the worker has ended, and LookupError if it runs another Python.
     """
 
     def __init__(self, layout: Layout, order: Order, memory: int) -> None:
@@ -133,18 +120,13 @@ class SampledWorker:
         self._find_feeder(is_first=True)
 
     def close(self) -> None:
-        """Close the files."""
         os.close(self._file)
         self._counters.close()
         if self._feeder is not None:
             self._feeder.close()
 
     def sample(self) -> None:
-        """Take a sample.
-
-        Raises:
-            OSError: The worker has ended.
-        """
+        """Raises OSError if the worker has ended."""
         now, state, times = time.monotonic_ns(), self._counters.state(), self._counters.times()
         if not self._thread and not self._find_loop():  # the worker has not reached its loop
             self._last, self._times = now, times
@@ -281,8 +263,6 @@ def _own_memory(pid: int) -> int | None:
 
 
 class WorkerSampler:
-    """Samples all workers."""
-
     def __init__(self) -> None:
         self._layout: Layout | None = None
         with contextlib.suppress(LookupError):
@@ -330,7 +310,6 @@ class WorkerSampler:
         worker.close()
 
     def end(self) -> list[dict[str, Any]]:
-        """Stop sampling, and return the sums of all workers."""
         while self._workers:
             self._end(self._workers.pop())
         ended, self._ended = self._ended, []
@@ -340,11 +319,8 @@ class WorkerSampler:
 def serve(channel: int, answers: int) -> None:
     """Sample until the training closes the channel.
 
-    Args:
-        channel: A socket that preserves message boundaries. A message with a file is an `Order`. A message without
-            a file
-            ends the window.
-        answers: Receives the sums of a window, as a line of JSON.
+    A message with a file is an `Order`. A message without a file ends the window, and its sums are written as a line of
+    JSON.
     """
     sampler = WorkerSampler()
     with socket.socket(fileno=channel) as orders:
