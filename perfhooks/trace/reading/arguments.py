@@ -1,4 +1,4 @@
-"""Arguments of events by kind, as typed structs. They contain only arguments that a table needs."""
+"""Arguments of events by kind, as typed structs with only the arguments that a table needs."""
 
 from __future__ import annotations
 
@@ -21,72 +21,60 @@ NOTHING: Final = msgspec.Raw(b"")
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """Some arguments of an event, in the order of the files. Arguments without a field take almost no time."""
+    """Arguments in the order of the files. Arguments without a field take almost no time."""
 
 
 class Owned(Arguments, gc=False):
-    """Arguments of events that belong to an operator or label, for example the copies of labels on a stream."""
+    """Arguments of events that belong to an operator or label."""
 
     external: int = msgspec.field(default=-1, name="External id")
     old_external: int = msgspec.field(default=-1, name="external id")
 
 
 class Operator(Owned, gc=False):
-    """Arguments of operators and labels."""
-
     sequence: int = msgspec.field(default=-1, name="Sequence number")
     forward_thread: int = msgspec.field(default=-1, name="Fwd thread id")
 
 
 class ShapedOperator(Operator, gc=False):
-    """Arguments of operators with recorded inputs."""
-
     inputs: msgspec.Raw = msgspec.field(default=NOTHING, name="Concrete Inputs")
     types: msgspec.Raw = msgspec.field(default=NOTHING, name="Input type")
     dims: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Dims")
 
 
 class StridedOperator(ShapedOperator, gc=False):
-    """Arguments of operators with strides, which only replays of operators need. Each field takes time."""
+    """Operators with strides, which only replays of operators need. Each field takes time."""
 
     strides: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Strides")
 
 
 MOVED_START: Final = "perfhooks start moved ns"
 MOVED_END: Final = "perfhooks end moved ns"
-"""Arguments of labels that `perfhooks.trace.writing.repair` moved: distances of both ends from the recorded times."""
+"""Distances of both ends of a repaired label from the recorded times."""
 
 
 class MovedShadow(Owned, gc=False):
-    """Arguments of the copies of moved labels on a stream."""
+    """Copies of moved labels on a stream."""
 
     moved_start: int = msgspec.field(default=-1, name=MOVED_START)
     moved_end: int = msgspec.field(default=-1, name=MOVED_END)
 
 
 class MovedLabel(ShapedOperator, gc=False):
-    """Arguments of moved labels."""
-
     moved_start: int = msgspec.field(default=-1, name=MOVED_START)
     moved_end: int = msgspec.field(default=-1, name=MOVED_END)
 
 
 class PythonFrame(Arguments, gc=False):
-    """Arguments of Python frames."""
-
     frame: int = msgspec.field(default=-1, name="Python id")
     caller: int | None = msgspec.field(default=-1, name="Python parent id")
 
 
 class Launch(Owned, gc=False):
-    """Arguments of runtime calls."""
-
     correlation: int = msgspec.field(default=-1, name="correlation")
 
 
 class Work(Owned, gc=False):
-    """Arguments of kernels, copies and memsets."""
-
     device: int = msgspec.field(default=-1, name="device")
     # runtime events of ROCm contain a handle in hexadecimal
     stream: int | str = msgspec.field(default=-1, name="stream")
@@ -100,7 +88,7 @@ class Work(Owned, gc=False):
 
 
 class Copy(Work, gc=False):
-    """Arguments of copies. Torch's next recorder names all copies ``Memcpy``; these arguments contain their kind."""
+    """Torch's next recorder names all copies ``Memcpy``; these arguments contain their kind."""
 
     copy_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="copy kind")
     source_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="src kind")
@@ -108,20 +96,18 @@ class Copy(Work, gc=False):
 
 
 class Set(Work, gc=False):
-    """Arguments of memsets, with their kind as for copies."""
+    """Memsets, with their kind as for copies."""
 
     memory_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="memory kind")
 
 
 class Wait(Arguments, gc=False):
-    """Arguments of waits that the tracer of the device reports."""
-
     correlation: int = msgspec.field(default=-1, name="correlation")
     sync_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="cuda_sync_kind")
 
 
 class Allocation(Arguments, gc=False):
-    """Arguments of instant events that record an allocation or a release."""
+    """Instant events that record an allocation or a release."""
 
     address: int = msgspec.field(default=-1, name="Addr")
     size: int = msgspec.field(default=0, name="Bytes")
@@ -175,7 +161,8 @@ VARIANTS: Final[dict[Kind, tuple[MarkedStruct, ...]]] = {
         for kind, fields in zip(DEVICE_WORK, _WORK, strict=True)
     },
 }
-"""Structs of each kind, the largest first. Decoding time depends on the number of fields, so small structs exist."""
+"""Structs of each kind, the largest first. Small structs exist because decoding time depends on the number of
+fields."""
 STRIDED: Final[dict[Kind, tuple[MarkedStruct, ...]]] = VARIANTS | {
     Kind.OP: (
         MarkedStruct(_COLLECTIVE, _collective(StridedOperator)),
@@ -190,26 +177,21 @@ ON_STREAM: Final = (MarkedStruct(b"", Work),)
 
 
 class Field(NamedTuple):
-    """One argument of a struct."""
-
     name: str
     absent: Any
     value: Callable[[Arguments], Any]
-    """Function that returns the argument of a struct."""
 
 
 @functools.cache
 def fields(struct: type[Arguments]) -> tuple[Field, ...]:
-    """Return the arguments of a struct in its order."""
+    """Return the fields of a struct in its order."""
     return tuple(Field(field.name, field.default, attrgetter(field.name)) for field in _fields(struct))
 
 
 def parsed(texts: Sequence[msgspec.Raw], variants: Sequence[MarkedStruct]) -> Sequence[Arguments]:
-    """Decode the arguments of events. Arguments of a wrong type count as absent.
+    """Decode JSON objects of events. Arguments of a wrong type count as absent.
 
-    Args:
-        texts: JSON object of each event.
-        variants: Structs, the largest first. The last has an empty mark.
+    ``variants`` are structs, the largest first. The last has an empty mark.
     """
     array = b"".join((b"[", b",".join(texts), b"]"))
     struct = next(fields for mark, fields in variants if mark in array)
@@ -232,7 +214,7 @@ def _parsed_alone(text: msgspec.Raw, struct: type[Arguments]) -> Arguments:
 
 
 _fields: Final = functools.cache(msgspec.structs.fields)
-"""Fields of a struct. The lookup takes 0.3 ms, so it is cached."""
+"""Cached, because a lookup takes 0.3 ms."""
 
 
 def _lenient(text: bytes, fields: type[Arguments]) -> Arguments:

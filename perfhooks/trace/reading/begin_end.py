@@ -14,8 +14,6 @@ BEGIN, END = "B", "E"
 
 
 class BeginEnd:
-    """Collects such events and combines them to slices."""
-
     def __init__(self) -> None:
         self._events: list[tuple[int, Event]] = []
 
@@ -23,14 +21,12 @@ class BeginEnd:
         return bool(self._events)
 
     def add(self, event: Event, time: int) -> None:
-        """Add the next event of the file, with its time in nanoseconds."""
         self._events.append((time, event))
 
     def paired(self) -> tuple[list[Event], Ints, Flags]:
         """Return the slices in the form of `Columns.add`. Slices without an end have no length.
 
-        An end with a name ends the innermost open slice of that name on its thread. An end without a name ends the
-        innermost open slice.
+        An end with a name ends the innermost open slice of that name on its thread, otherwise the innermost open slice.
         """
         stacks: dict[tuple[int | str, int | str], list[tuple[int, Event]]] = {}
         slices: list[tuple[int, Event]] = []

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 _LONGEST_NAME: Final = 8192
-"""Maximum characters of a name. The longest name in our recorded traces, of a template kernel, has 5,123."""
+"""Maximum characters of a name. The longest recorded name, of a template kernel, has 5,123."""
 _LIMIT: Final = 4.0e15  # microseconds; twice this still fits 63 bits of nanoseconds
 _DECIMAL_LIMIT: Final = Decimal(_LIMIT)
 
@@ -67,8 +67,6 @@ class _Numbering(dict[Any, int]):
 
 
 class _Role(enum.IntEnum):
-    """Meaning of an event."""
-
     NOTHING = 0
     SLICE = 1
     INSTANT = 2
@@ -90,7 +88,7 @@ _ROLES: Final = {
 
 
 class _Origin(NamedTuple):
-    """Common properties of the events of one phase, category, process and thread. Only slices have numbers."""
+    """Properties of the events of one phase, category, process and thread. Only slices have numbers."""
 
     role: int
     kind: int = -1
@@ -99,8 +97,6 @@ class _Origin(NamedTuple):
 
 
 class Columns:
-    """Collects events; `trace` converts them to a `Trace`."""
-
     def __init__(self, variants: Mapping[Kind, Sequence[MarkedStruct]]) -> None:
         self.events = 0
         self.damaged = 0
@@ -108,7 +104,6 @@ class Columns:
         self.categories: dict[str, Category] = {}
         """Categories so far, and the properties of their events."""
         self.has_bare_slices = False
-        """Whether there are slices without a category."""
         self._variants = variants
         self._names = _Numbering()
         self._categories = _Numbering()
@@ -129,13 +124,7 @@ class Columns:
         self._links = ascend.FlowEnds()
 
     def add(self, events: Sequence[Event], start: Ints, good: Flags) -> None:
-        """Add the next events of the file.
-
-        Args:
-            events: Events of any kind.
-            start: ``ts`` of each event, in nanoseconds.
-            good: Whether ``ts`` is a valid time.
-        """
+        """Add the next events of the file. ``start`` is their ``ts`` in ns, ``good`` whether it is a valid time."""
         # one map per attribute and zip take half of the time of one getter that returns tuples
         origins = zip(*(map(getter, events) for getter in _ORIGIN), strict=True)
         keys = np.fromiter(map(self._keys.__getitem__, origins), np.int64, len(events))
@@ -229,12 +218,7 @@ class Columns:
             chunks.append((rows, column) if count == len(rows) else (rows[is_present], column[is_present]))
 
     def _read(self, args: Sequence[Any], variants: Sequence[MarkedStruct]) -> dict[str, Column]:
-        """Return the arguments of events of one kind as columns.
-
-        Args:
-            args: Arguments of each event: all texts, or all structs.
-            variants: Structs for this kind.
-        """
+        """Return the arguments of events of one kind as columns, from texts only or structs only."""
         structs: Sequence[Arguments] = args if isinstance(args[0], Arguments) else parsed(args, variants)
         columns: dict[str, Column] = {}
         for name, absent, value in fields(type(structs[0])):
@@ -326,12 +310,10 @@ class Columns:
 
     @property
     def dropped(self) -> int:
-        """Number of events that are missing from the trace."""
         return self.damaged + self._validity.count
 
     @property
     def kinds(self) -> set[Kind]:
-        """Kinds of all slices so far."""
         is_npu = ascend.is_ascend(self._processes)
         return {*self._kinds, *((Kind.OP,) if self._instants else ()), *((Kind.KERNEL,) if is_npu else ())}
 
@@ -351,7 +333,6 @@ class Columns:
                     columns["kind"][is_category & (columns["name"] == self._names[name])] = kind
 
     def _classify_labels(self, columns: dict[str, Column]) -> None:
-        """Classify labels in the category of operators, and runtime calls in legacy files."""
         kind, names = columns["kind"], list(self._names)
         numbers = np.flatnonzero(np.bincount(columns["name"][kind == Kind.OP], minlength=1)).tolist()
         labels = [number for number in numbers if _LABEL.match(names[number])]
@@ -382,9 +363,9 @@ def _without_middle(name: str) -> str:
 
 
 def _lengths(micros: Floats) -> tuple[Ints, Flags]:
-    """Return durations in integer nanoseconds, and which of them are valid.
+    """Return durations in integer ns, and which of them are valid.
 
-    The product with 1000 rounds like the decimals of the file. Some recorders write more than three decimals.
+    The product with 1000 rounds like the decimals of the file.
     """
     good = np.abs(micros) < _LIMIT
     return np.rint(np.where(good, micros, 0.0) * 1000).astype(np.int64), good
@@ -393,8 +374,8 @@ def _lengths(micros: Floats) -> tuple[Ints, Flags]:
 def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
     """Return microseconds as integer nanoseconds, and which of them are valid times.
 
-    A double represents current relative time stamps to half a nanosecond, but not their product with 1000. So whole
-    microseconds and fractions are converted separately.
+    A double represents time stamps to half a nanosecond, but not their product with 1000. So whole microseconds and
+    fractions are converted separately.
     """
     micros = np.asarray(values, np.float64)
     good = np.abs(micros) < _LIMIT  # false for NaN

@@ -1,4 +1,4 @@
-"""Counters: events with a number and a time, for example the power, clock or utilization of a device."""
+"""Counters: events with a number and a time, for example the power or clock of a device."""
 
 from __future__ import annotations
 
@@ -19,26 +19,19 @@ if TYPE_CHECKING:
 _MOST: Final = 1000
 """Maximum series of a file. Torch's recorder writes about ten for each device."""
 _DEVICE: Final = re.compile(r"\b(?:GPU|device|HIP|XPU)\s*#?(\d{1,9})\b", re.IGNORECASE)
-"""Device in the name of a process: torch's next recorder writes ``GPU 0 Counters`` instead of a number."""
+"""Device in a process name: torch's next recorder writes ``GPU 0 Counters`` instead of a number."""
 _PLAIN: Final = ("", "value")
 """Argument names that add nothing to the name of the event."""
 
 
 class CounterRows:
-    """Collects the samples of a file."""
-
     def __init__(self) -> None:
         self._series: dict[tuple[str, int], int] = {}
         self._pids: list[int | str] = []
         self._samples: list[tuple[int, int, float]] = []
 
     def add(self, event: Event, time: int) -> None:
-        """Add the samples of one event, usually a single one. Its arguments are numbers by name.
-
-        Args:
-            event: An event whose ``ph`` is ``C``.
-            time: Time of the event in nanoseconds.
-        """
+        """Add the samples of an event whose ``ph`` is ``C``, at a time in ns. Its arguments are numbers by name."""
         for name, argument in (decode_object(bytes(event.args)) or {}).items():
             value = number(argument)
             if math.isfinite(value):
@@ -54,9 +47,7 @@ class CounterRows:
     def all(self, device_of: Callable[[int | str], int] | None = None) -> Samples:
         """Return all samples, sorted by series and time.
 
-        Args:
-            device_of: Function that returns the device of a process. By default the number or the name of the process
-                contains its device.
+        Without ``device_of``, the number or the name of the process contains its device.
         """
         series, time, value = zip(*self._samples, strict=True) if self._samples else ((), (), ())
         series_number, times = np.array(series, np.int64), np.array(time, np.int64)

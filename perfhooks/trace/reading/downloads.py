@@ -1,4 +1,4 @@
-"""Downloads with limits: of their size, and of the time without progress."""
+"""Downloads with limits of their size and of the time without progress."""
 
 from __future__ import annotations
 
@@ -20,18 +20,13 @@ if TYPE_CHECKING:
 SILENCE_S: Final = 30.0
 """Maximum time without progress, in seconds."""
 _SLOWEST: Final = 1000
-"""Minimum rate of a download that makes progress, in bytes per second."""
+"""Minimum bytes per second of a download that makes progress."""
 _OF_UNKNOWN_SIZE: Final = 256_000_000
-"""Maximum size of a download without a size from the server, in bytes."""
+"""Maximum bytes of a download without a size from the server."""
 
 
 class _Limits(Callback):  # type: ignore[misc]  # fsspec ships no types
-    """Limits of the download of one file.
-
-    Args:
-        name: Name of the file for messages.
-        free_bytes: Bytes that the download may use on the disk.
-    """
+    """Limits of the download of one file: its name for messages, and the bytes that it may use on the disk."""
 
     def __init__(self, name: str, free_bytes: int) -> None:
         super().__init__()
@@ -40,30 +35,19 @@ class _Limits(Callback):  # type: ignore[misc]  # fsspec ships no types
         self._since = time.monotonic()
 
     def branched(self, path: str, *_: Any, **__: Any) -> _Limits:
-        """Return the limits of one of several files."""
         return _Limits(path, self._room)
 
     def set_size(self, size: int | None) -> None:
-        """Set the size that the server states.
-
-        Raises:
-            PerfhooksError: The disk has too little space.
-        """
         if size is not None:
             self._most = max(size, 0)
             if size > self._room:
                 raise PerfhooksError(f"{self._name} has {size:,} bytes, and the disk has room for {self._room:,}")
 
     def absolute_update(self, size: int) -> None:
-        """Set the number of received bytes."""
         self.relative_update(size - self._received)
 
     def relative_update(self, more: int = 1) -> None:
-        """Add to the number of received bytes.
-
-        Raises:
-            PerfhooksError: The file exceeds its limit, or arrived too slowly in the last 30 seconds.
-        """
+        """Add received bytes; raises PerfhooksError if the file is too large, or too slow in the last 30 s."""
         self._received += more
         if self._received > self._most:
             raise PerfhooksError(f"{self._name} has more than {self._most:,} bytes; the download was stopped")
@@ -77,16 +61,9 @@ class _Limits(Callback):  # type: ignore[misc]  # fsspec ships no types
 
 
 def download(system: Any, targets: Mapping[str, Path]) -> None:
-    """Copy remote files to local paths.
+    """Copy files of fsspec to local paths; raises PerfhooksError if a file is too large or too slow.
 
     On Linux a file has no name until it is complete, so a killed download leaves no file.
-
-    Args:
-        system: The file system of fsspec.
-        targets: Local path of each file, by its remote path.
-
-    Raises:
-        PerfhooksError: A file is too large, or arrives too slowly.
     """
     folders = {path.parent for path in targets.values()}
     limits: Any = _Limits("", min((shutil.disk_usage(folder).free // 2 for folder in folders), default=0))
@@ -111,11 +88,7 @@ def download(system: Any, targets: Mapping[str, Path]) -> None:
 
 
 def opened(url: str) -> IO[bytes]:
-    """Download a file and open it. The file is deleted when it is closed.
-
-    Raises:
-        PerfhooksError: The file is too large, or arrives too slowly.
-    """
+    """Download a file and open it. The file is deleted when it is closed."""
     system, path = located(url)
     with tempfile.TemporaryDirectory(prefix="perfhooks-") as folder:
         local = Path(folder) / "content"

@@ -66,11 +66,7 @@ def decode_value(text: bytes) -> Any:
 
 
 def salvage(text: bytes) -> tuple[list[Event], int, bytes]:
-    """Read the valid events of a text that is not a single event.
-
-    Returns:
-        The events, the number of lost events, and the rest of the text from the end of the list on.
-    """
+    """Return the valid events of a text, the number of lost events, and the text from the end of the list on."""
     events: list[Event] = []
     lost = 0
     for _ in range(_ATTEMPTS):
@@ -99,7 +95,7 @@ def _loads(text: bytes) -> tuple[Any, str] | None:
 
 
 def _portable(value: Any) -> Any:
-    """Return a value without numbers beyond 64 bits and lone surrogates. JSON allows them, but other formats do not."""
+    """Return a value without numbers beyond 64 bits and lone surrogates, which JSON allows but other formats do not."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, int) and not isinstance(value, bool):
@@ -113,7 +109,6 @@ def _portable(value: Any) -> Any:
 
 _DECODER: Final = json.JSONDecoder(strict=False)
 _LARGE: Final = re.compile(rb"[0-9]{19}|\\u[dD][89a-fA-F]")
-"""Texts that may contain a number beyond 64 bits, or a lone surrogate."""
 
 
 def _lenient(raw: dict[str, Any]) -> Event:

@@ -24,11 +24,6 @@ _MARKS: Final = (
 
 
 def written_by(sample: bytes) -> str | None:
-    """Return the program that wrote a file; None if its format is unknown.
-
-    Args:
-        sample: The beginning of the file.
-    """
     return next((name for name, mark in _MARKS if re.search(mark, sample)), None)
 
 

@@ -1,4 +1,4 @@
-"""Python frames without an end. The recorder lost their ends and writes the end of the recording instead."""
+"""Python frames whose end the recorder lost. It writes the end of the recording instead."""
 
 from __future__ import annotations
 
@@ -15,22 +15,19 @@ if TYPE_CHECKING:
 FRAME, CALLER = "frame", "caller"
 """Arguments with the numbers of a frame and of its caller."""
 CLOSED: Final = "closed"
-"""Distance by which the end of a frame moves, in nanoseconds."""
+"""Distance by which the end of a frame moves, in ns."""
 
 
 _MOST_NUMBERS: Final = 16
-"""Maximum ratio of frame numbers and frames of a file, because torch counts the frames of all threads. Larger numbers
-are damaged."""
+"""Maximum ratio of frame numbers and frames of a file: torch counts the frames of all threads. Larger numbers are
+damaged."""
 
 
 def close(trace: Trace) -> None:
-    """Move the end of each frame that was never closed, and add a doubt.
+    """Move the end of each frame that was never closed, and add a doubt. Call this before any computation.
 
     Each frame has the number of its caller. So other frames inside that caller ended before the frame started, and no
     frame lasts longer than its caller.
-
-    Args:
-        trace: Any trace, before the first computation. Ends change.
     """
     _, numbers = trace.sparse(FRAME)
     rows = trace.rows(Kind.PYTHON)

@@ -43,14 +43,7 @@ def name_by_arguments(
     names: Mapping[str, int],
     texts: Sequence[bytes],
 ) -> None:
-    """Give copies and memsets the names of Kineto: ``Memcpy HtoD (Pageable -> Device)``.
-
-    Args:
-        columns: Columns of all slices. The names change.
-        arguments: Arguments of slices, by name: rows and values. `KINDS` are removed.
-        names: Numbers by name. The mapping adds missing names.
-        texts: Texts by number, which are the values of `KINDS`.
-    """
+    """Give copies and memsets the names of Kineto, ``Memcpy HtoD (Pageable -> Device)``, and remove `KINDS`."""
     columns_by_kind = {kind: arguments.pop(kind, _NONE) for kind in KINDS}
     for plain, kinds in ((COPY, KINDS[:3]), (SET, KINDS[3:])):
         if plain not in names:
@@ -88,11 +81,6 @@ def to_streams(
 
     ``graph_lanes="all"`` exports all replays on a few lanes. Work of several streams overlaps there, which is
     impossible on one stream.
-
-    Args:
-        columns: Columns of all slices. The threads change.
-        arguments: Arguments of slices, by name: rows and values. ``original_stream`` is removed.
-        threads: Numbers by lane, process and thread. The mapping adds missing threads.
     """
     if "original_stream" not in arguments:
         return
@@ -108,15 +96,10 @@ def to_streams(
 def number_launches(columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]) -> None:
     """Add external ids: to launches that of the operator around them, and to device work that of its launch.
 
-    This applies only if no launch and no work has one. Kineto writes them during the recording. Launches of torch
-    before 2.1 get new ids, because theirs were wrong.
+    This applies only if no launch and no work has one. Launches of torch before 2.1 get new ids, because theirs were
+    wrong. In seven traces with external ids, 25,597 of 25,598 calls follow this rule, and all device work.
 
-    The rule was checked on seven traces with external ids. There 25,597 of 25,598 calls within operators have the id of
-    the innermost operator on their thread. All device work has the id of its launch.
-
-    Args:
-        columns: Columns of all slices, sorted as in a `Trace`.
-        arguments: Arguments of slices, by name: rows and values. ``external`` is added.
+    ``columns`` are sorted as in a `Trace`.
     """
     kind = columns["kind"]
     rows, numbers = arguments.get("external", _NONE)

@@ -26,13 +26,7 @@ _NODE: Final = re.compile(rf"{ranges.BACKWARD_CLASS}|{ranges.LEAF}$")
 
 
 def rename_nodes(columns: Mapping[str, Column], category: int, names: Mapping[str, int]) -> None:
-    """Give nodes the names that later recorders write.
-
-    Args:
-        columns: Columns of all slices. The names change.
-        category: Number of the category `CATEGORY`.
-        names: Numbers by name. The mapping adds missing names.
-    """
+    """Give nodes the names that later recorders write."""
     is_category = columns["category"] == category
     matches = [(name, number, _NODE.match(name)) for name, number in names.items()]
     renamed = np.arange(len(matches), dtype=np.int32)
@@ -45,13 +39,7 @@ def rename_nodes(columns: Mapping[str, Column], category: int, names: Mapping[st
 def number_nodes(
     columns: Mapping[str, Column], names: Sequence[str], arguments: dict[str, tuple[Ints, Column]]
 ) -> None:
-    """Give each node and the operator that created it a common sequence number.
-
-    Args:
-        columns: Columns of all slices, sorted as in a `Trace`.
-        names: Names by number.
-        arguments: Arguments of the slices, by name: rows and values. ``sequence`` is added.
-    """
+    """Give each node and the operator that created it a common sequence number, in sorted columns."""
     stems = [_stem(name) for name in names]
     is_node = np.array([name.startswith(ranges.NODE) for name in names], np.bool_)
     node_stems = {stem for stem, node in zip(stems, is_node.tolist(), strict=True) if node} - {""}

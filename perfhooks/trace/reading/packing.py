@@ -39,13 +39,6 @@ def plain_size(path: Path) -> int:
 
 
 def copy_trace(source: Path, target: IO[bytes], *, compress: bool) -> None:
-    """Copy a saved trace into an open file.
-
-    Args:
-        source: The saved trace: JSON, or gzip of it.
-        target: An open binary file.
-        compress: Whether to compress the copy with gzip.
-    """
     with source.open("rb") as file:
         copy_stream(file, target, compress=compress)
 
@@ -79,7 +72,6 @@ def copy_with_names(source: IO[bytes], target: IO[bytes], *, compress: bool) -> 
 
 @contextmanager
 def packed(target: IO[bytes], *, compress: bool) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """Yield a file that writes into an open file, through gzip if ``compress`` is set."""
     if not compress:
         yield target
         return

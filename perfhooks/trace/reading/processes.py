@@ -1,4 +1,4 @@
-"""Processes of a trace: names of processes and threads, and the check for a single process."""
+"""Names of processes and threads of a trace, and the check for a single process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _FEWEST_NUMBERS: Final = 8
-"""Minimum distinct numbers in a file before repetitions count. Smaller files are usually written by hand."""
+"""Minimum distinct numbers before repetitions count. Smaller files are usually written by hand."""
 
 
 class ProcessNames:
@@ -30,7 +30,6 @@ class ProcessNames:
         """Name of each thread, by process and thread."""
 
     def add(self, event: Event) -> None:
-        """Read one event."""
         if event.name == "thread_name":
             args = decode_object(bytes(event.args)) or {}
             self.threads[event.pid, event.tid] = str(args.get("name", ""))
@@ -39,11 +38,9 @@ class ProcessNames:
 
 
 def check_single(trace: Trace) -> None:
-    """Check that a trace has one process. Correlations and ids are unique only within a process.
+    """Raise TraceError if a trace has several processes. Correlations and ids are unique only within a process.
 
-    Raises:
-        TraceError: Operators belong to several processes, steps with one number overlap on a thread, or most
-            correlations are not unique.
+    Signs are operators of several processes, steps with one number that overlap on a thread, and repeated correlations.
     """
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     threads = np.unique(trace.thread[rows if len(rows) else trace.rows(Kind.RUNTIME)])
@@ -60,10 +57,7 @@ def check_single(trace: Trace) -> None:
 
 
 def _occur_again(numbers: Ints) -> bool:
-    """Return whether most numbers occur more than once. Then several processes used them.
-
-    In 13 recorded traces with 29,000 calls, every number occurs once.
-    """
+    """Return whether most numbers occur more than once. In 13 traces with 29,000 calls, every number occurs once."""
     distinct, times = np.unique(numbers[numbers > 0], return_counts=True)
     return len(distinct) >= _FEWEST_NUMBERS and 2 * int((times > 1).sum()) > len(distinct)
 

@@ -33,8 +33,7 @@ _LOOKAHEAD: Final = 4096
 _PATIENCE: Final = 16
 """Chunks without an event boundary before the reader uses a more general pattern."""
 _LONGEST: Final = 16 << 20
-"""Maximum bytes of one event, and of the keys before and after the events. The reader skips longer texts. A collective
-that lists 100,000 ranks has less than 1 MB."""
+"""Maximum bytes of one event; longer texts are skipped. A collective that lists 100,000 ranks has less than 1 MB."""
 _LEARNING: Final = 4
 """Chunks before typed decoding starts. By then, nearly all categories of a file have occurred."""
 _ODD: Final = 4
@@ -51,8 +50,8 @@ _COMPACT_BOUNDARY: Final = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|name|cat|ts|pid
 _FIRST_KEY: Final = re.compile(rb'\s*\{\s*("(?:ph|name|cat|ts|pid|tid|dur|args|id|s)")\s*:')
 _EVENT_AHEAD: Final = re.compile(rb'\}\s*,\s*\{[^{}\[\]]*"ph"\s*:')
 _PERFETTO: Final = b"\n"
-"""First byte of a trace in Perfetto's protobuf, which torch's next recorder writes: a packet (field 1 with a length). A
-text with this first byte contains no zero byte."""
+"""First byte of a trace in Perfetto's protobuf: a packet (field 1 with a length). A text with this first byte contains
+no zero byte."""
 _TEXT_TIME: Final = re.compile(rb'"ts"\s*:\s*"')
 _FRACTION: Final = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
 # above this number of microseconds, a double is less precise than one nanosecond
@@ -233,12 +232,7 @@ class _Reader:
             window *= 16
 
     def _add_list(self, text: bytes, following: bytes = b"") -> None:
-        """Add a list of events.
-
-        Args:
-            text: The list as JSON.
-            following: The end of its last event, and some bytes after it. They matter if the list ended in this chunk.
-        """
+        """Add a list of events. ``following`` is the text after it, which matters if the list ended in this chunk."""
         self._lists += 1
         is_typed = self._lists > _LEARNING and not self._columns.has_bare_slices
         remainder = self._add_typed(text) if is_typed else text
@@ -268,8 +262,7 @@ class _Reader:
     def _add_around(self, pieces: _Pieces, odd: int) -> bool:
         """Add the events before an odd event with types, and some from it on without.
 
-        Returns:
-            Whether the boundaries of all these events were right.
+        Return whether the boundaries of all these events were right.
         """
         for count, decode in ((odd, self._typed.decode), (_FEW, _decode_any)):
             text, expected = pieces.first(count)

@@ -1,5 +1,3 @@
-"""Corrections of defects of recorders, before any computation."""
-
 from __future__ import annotations
 
 import re
@@ -34,10 +32,9 @@ def spelled(name: str) -> str:
 
 
 def strip_addresses(names: Iterable[str]) -> tuple[list[str], Ints]:
-    """Remove memory addresses: ``<built-in method sort of numpy.ndarray object at 0x7f3c>`` is one name per object.
+    """Return the distinct names without memory addresses, and the index among them of each original name.
 
-    Returns:
-        The distinct names, and the index among them of each original name.
+    ``<built-in method sort of numpy.ndarray object at 0x7f3c>`` would be one name per object.
     """
     distinct: dict[str, int] = {}
     indices = [distinct.setdefault(_ADDRESS.sub("", spelled(name)), len(distinct)) for name in names]

@@ -20,7 +20,7 @@ _Lane = tuple[int | str, int | str, int | str]
 _UNKNOWN: Final = "unknown"
 """Kineto's name of frames whose real name is not ASCII."""
 _FARTHEST: Final = 2**59
-"""Maximum distance of a moved label, in nanoseconds. The sum with any time fits 64 bits."""
+"""Maximum distance of a moved label, in ns. The sum with any time fits 64 bits."""
 
 
 def restore(
@@ -32,12 +32,7 @@ def restore(
 ) -> None:
     """Restore the times, threads and names of slices that `perfhooks.trace.writing.repair` or Kineto changed.
 
-    Args:
-        columns: Columns of all slices, in the order of the file. Times, threads and names change.
-        arguments: Arguments of slices, by name: rows and values. The distances of moved labels are removed.
-        threads: Numbers by lane, process and thread. The mapping adds missing threads.
-        names: Numbers by name. The mapping adds missing names.
-        metadata: Keys of the file beside its events.
+    ``columns`` are in the order of the file. The distances of moved labels are removed from the arguments.
     """
     for argument, column, sign in (("moved_start", "start", -1), ("moved_end", "end", 1)):
         if argument in arguments:
@@ -69,14 +64,7 @@ def _restore_threads(
 
 
 def _name_frames(columns: dict[str, Column], names: MutableMapping[str, int], distinct: object, frames: object) -> None:
-    """Name the Python frames that Kineto calls unknown.
-
-    Args:
-        columns: Columns of all slices, in the order of the file.
-        names: Numbers by name.
-        distinct: Distinct names of these frames.
-        frames: Index of the name of each frame.
-    """
+    """Name the Python frames that Kineto calls unknown, by the distinct names and the name index of each frame."""
     rows = np.flatnonzero((columns["kind"] == Kind.PYTHON) & (columns["name"] == names[_UNKNOWN]))
     if not (isinstance(distinct, list) and isinstance(frames, list) and len(frames) == len(rows) > 0):
         return

@@ -19,14 +19,13 @@ BLOCK: Final = 1 << 18
 """Bytes per block after decompression. The data of one block fits into the CPU cache."""
 
 RATIO: Final = 100
-"""Default limit of the decompressed size, as a multiple of the archive. Recorded traces have a ratio of 10 to 23, and a
-malicious archive up to 1,000."""
+"""Default limit of the decompressed size, as a multiple of the archive. Recorded traces have 10 to 23."""
 FLOOR: Final = 256 << 20
 """Decompressed bytes that are always allowed."""
 
 OBJECTS: Final = 0.5
-"""Maximum objects (events, arguments) per byte of an archive. Recorded traces have 0.03 to 0.13, and repeated minimal
-events up to ten. Each object takes memory."""
+"""Maximum objects (events, arguments) per byte of an archive. Recorded traces have 0.03 to 0.13. Each object takes
+memory."""
 OBJECTS_FLOOR: Final = 1 << 20
 """Objects that are always allowed."""
 
@@ -37,7 +36,6 @@ _PACKED_BLOCK: Final = 1 << 16
 OF_PERFETTO: Final = (
     "it is Perfetto's (.pftrace); export it to a name that ends in .json or .json.gz, and torch writes JSON"
 )
-"""Message about a trace in Perfetto's format, with the remedy."""
 
 
 class TornArchiveError(Exception):
@@ -46,11 +44,7 @@ class TornArchiveError(Exception):
 
 @contextmanager
 def opened(path: str) -> Iterator[IO[bytes]]:
-    """Open a local file or a URL of fsspec.
-
-    Raises:
-        TraceError: The file cannot be opened.
-    """
+    """Open a local file or a URL of fsspec."""
     try:
         file = _open(path)
     except Exception as error:  # file systems of fsspec raise any exception
@@ -70,14 +64,8 @@ def _open(path: str) -> IO[bytes]:
 def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[bytes]:
     """Yield the blocks of a file, decompressed if it is a gzip archive with any number of members and any name.
 
-    Args:
-        file: An open binary file.
-        max_unpacked_mb: Maximum decompressed size in megabytes (10^6 bytes). The default is the environment variable
-            `MAX_UNPACKED_MB`, else `RATIO` times the size of the archive, at least `FLOOR`.
-
-    Raises:
-        TornArchiveError: The archive is damaged or exceeds its limit. All valid blocks were yielded before.
-        OptionError: The limit is no number above 0.
+    ``max_unpacked_mb`` is in 10^6 bytes. The default is the environment variable `MAX_UNPACKED_MB`, else `RATIO` times
+    the size of the archive, at least `FLOOR`. Raises TornArchiveError after all valid blocks.
     """
     limit = _limit_bytes(max_unpacked_mb)
     start = file.read(_PACKED_BLOCK)

@@ -1,8 +1,7 @@
 """Typed decoding of chunks of events with their arguments, after the first chunks revealed the categories of a file.
 
-The category of an event (``cat``) selects one struct of a tagged union of msgspec. The union decodes events with
-arguments in the time that events with raw arguments need. `perfhooks.trace.reading.events` decodes all other events,
-for example those without a category.
+The category of an event (``cat``) selects one struct of a tagged union of msgspec. `perfhooks.trace.reading.events`
+decodes all other events.
 """
 
 from __future__ import annotations
@@ -46,12 +45,10 @@ class OddEventError(Exception):
     def __init__(self, index: int | None) -> None:
         super().__init__(index)
         self.index = index
-        """Index of the event in the list; None if the text is no JSON, or no category exists yet."""
+        """Index of the event; None if the text is no JSON, or no category exists yet."""
 
 
 class TypedEvents:
-    """Decodes the events of one file."""
-
     def __init__(self, variants: Mapping[Kind, Sequence[MarkedStruct]]) -> None:
         self._variants = variants
         self._categories: dict[str, Category] = {}
@@ -64,15 +61,7 @@ class TypedEvents:
             self._decoders.clear()
 
     def decode(self, text: bytes, *, exact: bool) -> Sequence[Event]:
-        """Decode a list of events.
-
-        Args:
-            text: The list as JSON.
-            exact: Whether to return times as decimals.
-
-        Raises:
-            OddEventError: An event does not match its category.
-        """
+        """Decode a list of events; raises OddEventError. With ``exact``, times are decimals."""
         if not self._categories:
             raise OddEventError(None)
         if exact not in self._decoders:

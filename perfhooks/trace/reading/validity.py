@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Flags, Ints
 
 _APART_NS: Final = 60 * 10**9
-"""Minimum distance of a record at time 0 from all other records before its time counts as missing, in ns. Clocks of
-recorders count from 1970, from the start of the host or from the first record."""
+"""Minimum distance of a record at time 0 from all others before its time counts as missing, in ns."""
 
 _ROUNDING_NS: Final = 1000
 """Error of a time written as a double in microseconds since 1970, in ns."""
@@ -29,7 +28,6 @@ class Validity:
 
     def __init__(self) -> None:
         self.count = 0
-        """Number of dropped records."""
         self._kinds: dict[str, Counter[int]] = {WITHOUT_TIME: Counter(), WITHOUT_LENGTH: Counter()}
 
     def good(self, kind: Column, has_time: Flags, span: Ints, has_length: Flags) -> Flags:
@@ -59,7 +57,6 @@ class Validity:
         return timed
 
     def drop_untimed(self, count: int) -> None:
-        """Count records without a time that are no slices."""
         self._add(WITHOUT_TIME, np.full(count, Kind.OTHER, np.int8))
 
     def _add(self, name: str, kind: Column) -> None:
@@ -68,7 +65,6 @@ class Validity:
 
     @property
     def doubts(self) -> list[Doubt]:
-        """Doubts about the file."""
         doubts = []
         for name, property_name in ((WITHOUT_TIME, "time"), (WITHOUT_LENGTH, "length")):
             kinds = self._kinds[name]

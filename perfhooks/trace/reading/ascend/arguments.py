@@ -28,7 +28,6 @@ class Task(Arguments, gc=False):
 
 
 TASKS: Final = {Kind.OTHER: (MarkedStruct(b'_id"', Task), MarkedStruct(b"", Arguments))}
-"""Arguments of slices without a category."""
 
 _INPUTS: Final = ("dims", "types")
 _NO_INPUT: Final = "None"
@@ -41,10 +40,6 @@ def split_inputs(arguments: dict[str, tuple[Ints, Column]], numbers: Numbers) ->
     r"""Replace shapes and types that are a single text (``"8,64;\r\n"``) by lists, as in other traces.
 
     The text does not contain the shapes within lists of tensors, so these become null.
-
-    Args:
-        arguments: Arguments of slices, by name: rows and indices into the texts. They change.
-        numbers: Numbers of the texts.
     """
     texts = list(numbers.texts)[1:]
     count = max((int(arguments[name][0].max(initial=-1)) + 1 for name in _INPUTS if name in arguments), default=0)
@@ -74,6 +69,5 @@ def _lists(dims: Any, types: Any) -> tuple[list[Any] | None, list[Any] | None]:
 
 
 def _shape(text: str) -> list[int] | None:
-    """Return the sizes in a text; None if it contains other text."""
     sizes = [size.strip() for size in text.split(",")] if text.strip() else []
     return [int(size) for size in sizes] if all(size.isdecimal() and len(size) < _DIGITS for size in sizes) else None

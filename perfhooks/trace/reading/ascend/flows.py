@@ -15,23 +15,17 @@ CATEGORIES: Final = frozenset((OPERATOR, CALL))
 
 
 class FlowEnd(NamedTuple):
-    """One end of a flow."""
-
     pid: int | str
     tid: int | str
     time: int
-    """Time in nanoseconds."""
 
 
 class FlowEnds:
-    """Collects the ends of flows."""
-
     def __init__(self) -> None:
         self._starts: dict[tuple[str, int | str], FlowEnd] = {}
         self._ends: list[tuple[tuple[str, int | str], FlowEnd]] = []
 
     def add(self, event: Event, time: int) -> None:
-        """Add one end, with its time in nanoseconds."""
         key, end = (event.cat, event.id), FlowEnd(event.pid, event.tid, time)
         if event.ph == "s":
             self._starts[key] = end

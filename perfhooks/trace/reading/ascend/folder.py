@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _END: Final = "_ascend_pt"
-"""End of the folder name of a process."""
 _OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
 _TRACES: Final = ("trace_view.json", "trace_view.json.gz")
 _FACTS: Final = "profiler_info_*.json"
@@ -24,24 +23,20 @@ _MAX_RANKS: Final = 1_000_000
 
 
 def process_of(path: str) -> str | None:
-    """Return the name of the folder of the process that wrote a trace; None for traces of other recorders."""
+    """Return the folder name of the process that wrote a trace; None for other recorders."""
     *_, process, output, name = ["", "", *re.split(r"[/\\]", path)]
     return process or output if output == _OUTPUT and name in _TRACES else None
 
 
 def traces_below(folder: Path) -> list[str]:
-    """Return the traces in the folder of a process, or in a folder with several such folders, sorted by name."""
+    """Return the traces in the folder of a process, or in a folder of such folders, sorted by name."""
     processes = [folder, *(path for path in sorted(folder.iterdir()) if path.name.endswith(_END))]
     files = ([path / _OUTPUT / name for name in _TRACES] for path in processes)
     return [str(path) for paths in files for path in [*filter(Path.is_file, paths)][:1]]
 
 
 def rank_of(path: str) -> int | None:
-    """Return the rank of a trace: ``rank_id`` of ``profiler_info_{rank}.json`` one folder above; None if unknown.
-
-    Args:
-        path: A trace. The rank of a URL is unknown.
-    """
+    """Return the rank of a trace: ``rank_id`` of ``profiler_info_{rank}.json`` one folder above. URLs have none."""
     ranks = set()
     try:
         for facts in Path(path).absolute().parent.parent.glob(_FACTS) if "://" not in path else ():

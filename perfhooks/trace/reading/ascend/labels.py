@@ -18,19 +18,15 @@ if TYPE_CHECKING:
 
 _LABEL: Final = re.compile(ranges.NOT_OPERATORS)
 _OPERATOR: Final = re.compile(rf"\w::|{ranges.BACKWARD_CLASS}|(?:{'|'.join(ranges.WRAPPERS)})$")
-"""Names of operators that a program calls, of autograd nodes, and of wrappers of models. The names of torch_npu's own
-operators have no such form: ``aclnnMm`` could be a label."""
+"""Names of operators of a program, of autograd nodes, and of wrappers of models. torch_npu's own operators have no such
+form: ``aclnnMm`` could be a label."""
 
 
 def relabel(columns: Mapping[str, Column], names: Sequence[str]) -> None:
-    """Set the kind of labels that have the category of operators.
+    """Set the kind of labels that have the category of operators, in sorted columns.
 
     Labels of torch, of perfhooks and of parts of a step are detected by name. Other labels of the user are outside of
     all operators and contain some.
-
-    Args:
-        columns: Columns of all slices, sorted as in a `Trace`. Kinds change.
-        names: Names by number.
     """
     kind, name = columns["kind"], columns["name"]
     rows = np.flatnonzero(kind == Kind.OP)

@@ -70,13 +70,8 @@ def link(
         device                                                   |-- kernel --|
                        ^ launch_begin                       ^ launch_end
 
-    Args:
-        processes: Processes of the file.
-        numbers: Numbers of names, texts and threads.
-        columns: Columns of all slices, sorted as in a `Trace`. The names of copies change.
-        arguments: Arguments of slices, by name: rows and values. ``correlation``, ``launch``, ``launch_begin`` and
-            ``launch_end`` are added.
-        flows: Flows of the file.
+    ``columns`` are sorted as in a `Trace`. The arguments ``correlation``, ``launch``, ``launch_begin`` and
+    ``launch_end`` are added.
     """
     linker = _Linker(processes, numbers, columns, arguments)
     moments = linker.launch_moments(flows)
@@ -166,7 +161,6 @@ class _Linker:
         return np.where(is_late, np.where(enqueue >= 0, queued, -1), operator)
 
     def add_launches(self, operator: Ints, launch: _Launch) -> None:
-        """Add ``launch``, ``launch_begin`` and ``launch_end`` of each piece of work."""
         call, dequeue, enqueue, time = launch
         is_direct = (call >= 0) & (self._thread[call] == self._thread[operator])
         begin = np.select([enqueue >= 0, is_direct], [self._start[enqueue], self._start[call]], self._end[operator])
@@ -207,13 +201,11 @@ class _Linker:
         return _Moments(np.array([*lane_threads, -1], np.int64)[thread], time)
 
     def _moments_of(self, ends: Sequence[FlowEnd], thread_of: Callable[[int | str, int | str], int]) -> _Moments:
-        """Return the ends of flows as times on threads of the trace."""
         threads = {(pid, tid): thread_of(pid, tid) for pid, tid in {(end.pid, end.tid) for end in ends}}
         pairs = [(threads[pid, tid], time) for pid, tid, time in ends]
         return _Moments(*np.array(pairs, np.int64).reshape(-1, 2).T)
 
     def _slice_at(self, rows: Ints, moments: _Moments) -> Ints:
-        """Return the index of the innermost slice that begins at each time, or -1."""
         thread, start = self._thread[rows], np.append(self._start[rows], 0)
         exact_index, near_index = (
             last_begun(thread, start[:-1], moments.thread, moments.time + slack) for slack in (0, _SLACK_NS)
@@ -222,7 +214,6 @@ class _Linker:
         return np.where(is_exact, exact_index, np.where(is_near, near_index, -1))
 
     def _slice_around(self, rows: Ints, moments: _Moments) -> Ints:
-        """Return the innermost of these slices that is open at each time, or -1."""
         nesting = nest(self._thread[rows], self._start[rows], self._end[rows])
         latest = last_begun(self._thread[rows], self._start[rows], *moments)
         return np.append(rows, -1)[still_open(nesting, latest, moments.time)]

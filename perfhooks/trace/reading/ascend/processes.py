@@ -16,7 +16,7 @@ _LABEL: Final = re.compile(r"NPU (\d{1,9})$")
 _GROUP: Final = re.compile(r"Group (.*) Communication$")
 """Lane with the collectives of one process group. Other lanes contain the parts of collectives."""
 _HOST_BITS: Final = 10
-"""Bits of a process number below the number of the training's process: five for the sort index, five for the device."""
+"""Bits of a process number below the number of the training's process: sort index and device."""
 _DEVICE_BITS: Final = 5
 _DEVICES: Final = 100
 """Number of devices in traces of January 2024, which write the device as two decimal digits."""
@@ -33,7 +33,6 @@ class Role(enum.Enum):
     DEVICE = enum.auto()
     COLLECTIVES = enum.auto()
     GARBAGE = enum.auto()
-    """Garbage collections of Python."""
 
 
 _ROLES: Final = {
@@ -52,7 +51,6 @@ ThreadKey = tuple[Lane, int | str, int | str]
 
 
 def is_ascend(names: ProcessNames) -> bool:
-    """Return whether torch_npu wrote a trace."""
     return any(str(process.get("name")) in _OF_ASCEND for process in names.processes.values())
 
 
@@ -64,7 +62,6 @@ class Processes:
         self._hosts = frozenset(pid for pid in names.processes if self.role(pid) is Role.HOST)
 
     def role(self, pid: int | str) -> Role:
-        """Return the meaning of the slices of a process."""
         return _ROLES.get(str(self._of(pid).get("name")), Role.OTHER)
 
     def group(self, pid: int | str, tid: int | str) -> str | None:

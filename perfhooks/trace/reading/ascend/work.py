@@ -28,7 +28,7 @@ _NO_WORK: Final = re.compile(
 """Names and task types of marks, of waits, and of parts of collectives."""
 _KERNEL: Final = re.compile(r"AI_?(?:CORE|CPU|VEC)|^AI[CV](?:_SQE)?$|MIX|DSA|^KERNEL_|C_CORE|HOST_CPU|VPC|JPEG|TOF|VQ6")
 _UNTYPED: Final = re.compile(r"(?:OTHER|UNKNOWN|N/?A)?$")
-"""Task types of traces of January 2024, which do not distinguish kernels from other tasks. Names decide instead."""
+"""Task types of January 2024 that do not distinguish kernels from other tasks. Names decide instead."""
 _COLLECTIVE: Final = re.compile(r"hc(?:om|cl)_?([A-Za-z]+)(?:__(\d+)_\d)?")
 """Names such as ``hcom_allReduce__586_0_1``: operation, and last digits of the number of the process group."""
 _WAIT_KIND: Final = "Stream Wait Event"
@@ -52,16 +52,9 @@ class Numbers(NamedTuple):
 def classify(
     processes: Processes, numbers: Numbers, columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]
 ) -> Iterator[Doubt]:
-    """Set the kinds and the threads of all slices.
+    """Set the kinds and threads of all slices, and yield a doubt about tasks of unknown types.
 
-    Args:
-        processes: Processes of the file.
-        numbers: Numbers of names, texts and threads.
-        columns: Columns of all slices, in the order of the file. Kinds, names and threads change.
-        arguments: Arguments of slices, by name: rows and values. They change.
-
-    Yields:
-        A doubt about tasks of an unknown type, which do not count as work.
+    ``columns`` are in the order of the file.
     """
     threads = list(numbers.threads)
     role = np.array([processes.role(pid).value for _, pid, _ in threads], np.int64)[columns["thread"]]
