@@ -94,29 +94,16 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     start.recorded_start,
     unnamed.unnamed_time,
 )
-"""Rules about a window. The order matters only for findings of equal gain."""
+"""The order matters only for findings of equal gain."""
 RUN_RULES: Final = tuple(rule for rule, _ in rare_work.RUN_RULES)
-"""Rules about a whole run."""
 
 
 def find(capture: Capture, trace: Trace) -> list[Finding]:
-    """Return the findings of a window, largest gain first.
-
-    A rule that raises is skipped and logged.
-
-    Args:
-        capture: Facts about the window.
-        trace: Trace of the window.
-    """
+    """Return the findings of a window, largest gain first. A rule that raises is skipped and logged."""
     return run_rules(Evidence(capture, trace))
 
 
 def run_rules(window: Evidence) -> list[Finding]:
-    """Return the findings for the evidence of a window, largest gain first.
-
-    Args:
-        window: Evidence of the window.
-    """
     results: list[Finding] = []
     for rule in RULES:
         try:

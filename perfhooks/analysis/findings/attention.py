@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 WRITTEN_OUT: Final = 0.05
-"""Minimum share of the step for unfused attention. Below it, the saving is within the variation of the step time."""
+"""Minimum share of the step for unfused attention."""
 _GEMM, _FORWARD, _GRADIENT, _TANH = range(4)
-"""Indices of the first four patterns in `_find_attention`."""
 
 _MATRIX_DIMS: Final = 2
-"""Dimensions of a matrix; attention has more."""
 
 
 def written_out_attention(window: Evidence) -> Iterator[Finding]:
@@ -72,14 +70,13 @@ def written_out_attention(window: Evidence) -> Iterator[Finding]:
 
 @cached_per_window
 def unfused_work(window: Evidence) -> Ints:
-    """Return the slices of device work that unfused attention launches."""
     rows = _launched_between(window, *_find_attention(window))
     return rows[np.isin(np.searchsorted(window.trace.device_rows, rows), window.work)]
 
 
 @cached_per_window
 def _find_attention(window: Evidence) -> tuple[Ints, Ints, Ints]:
-    """Return thread, begin and end of each attention, from its first to its last GEMM."""
+    """Return thread, begin and end of each attention."""
     trace = window.trace
     kinds = (
         operators.BATCHED_GEMMS,
@@ -106,7 +103,7 @@ def _find_attention(window: Evidence) -> tuple[Ints, Ints, Ints]:
 
 
 def _outer_gemm(kind: Ints, softmax: Ints, direction: int) -> Ints:
-    """Return the furthest adjacent batched GEMM on one side of each softmax; the softmax itself without such a GEMM."""
+    """Return the furthest adjacent batched GEMM on one side of each softmax."""
     padded = np.concatenate(([-1, -1], kind, [-1, -1]))
     near, far = padded[softmax + 2 + direction] == _GEMM, padded[softmax + 2 + 2 * direction] == _GEMM
     has_two = near & far & (kind[softmax] == _GRADIENT)
@@ -129,10 +126,7 @@ def _is_matrix(shapes: object) -> bool:
 
 
 def _is_in_fused(window: Evidence, rows: Ints) -> Flags:
-    """Return whether each operator is part of torch's own attention or of its gradient.
-
-    torch uses unfused operators itself if it has no kernel, for example with dropout on a CPU.
-    """
+    """Return whether each operator is part of torch's own attention or of its gradient."""
     fused = window.matching(operators.ANY_ATTENTION, Kind.OP)
     if not len(fused):
         return np.zeros(len(rows), np.bool_)
@@ -141,7 +135,6 @@ def _is_in_fused(window: Evidence, rows: Ints) -> Flags:
 
 
 def _forward_operator(window: Evidence, rows: Ints) -> Ints:
-    """Return the forward operator of each gradient operator; other operators map to themselves."""
     tree, nodes = host.tree(window.trace), autograd.find(window.trace)
     node = nodes.inside[tree.entry[rows]]
     source = np.where(node >= 0, nodes.source[node], -1)
@@ -149,7 +142,6 @@ def _forward_operator(window: Evidence, rows: Ints) -> Ints:
 
 
 def _launched_between(window: Evidence, thread: Ints, begin: Ints, end: Ints) -> Ints:
-    """Return the slices of device work launched on some threads in some intervals."""
     trace = window.trace
     launch = trace.launches
     inside = np.zeros(len(launch), np.bool_)

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 EXPOSED: Final = 0.1
 """Minimum share of the step: the threshold of torch_tb_profiler's rule on communication."""
 SMALL_BYTES: Final = 1 << 20
-"""Maximum size of a small collective. Below 1 MiB, latency determines its time (see the tables of nccl-tests)."""
+"""Maximum size of a small collective: latency determines its time (see the tables of nccl-tests)."""
 SHORT_MS: Final = 0.05
-"""Maximum time of a small collective of unknown size, in ms. A network of 25 GB/s transfers 1 MiB in this time."""
+"""Maximum time of a small collective of unknown size: 1 MiB at 25 GB/s."""
 MANY_SMALL: Final = 20
 """Minimum small collectives per step. DDP needs one for every 25 MiB of gradients."""
 DATA_PARALLEL: Final = 0.01
-"""Minimum share of the step for copying the model to the devices and gathering the results."""
+"""Minimum share of the step for copying the model and gathering the results."""
 _MAX_BACKWARD: Final = 0.1
-"""Maximum share of communication launched in the backward pass from which it counts as outside of it."""
+"""Above it, communication belongs to the backward pass."""
 _MIN_DEVICES: Final = 2  # devices
 
 
@@ -74,7 +74,6 @@ def exposed_communication(window: Evidence) -> Iterator[Finding]:
 
 
 def _fix(window: Evidence, exposed: pl.DataFrame) -> tuple[str, str]:
-    """Return fix and code for the operation with the longest exposed time."""
     longest = exposed.group_by("operation").agg(pl.col("exposed_ms").sum()).sort("exposed_ms", "operation")
     operation = longest["operation"].drop_nulls().to_list()[-1:]
     if operation == ["all_to_all"]:
@@ -128,10 +127,7 @@ _SPLIT_LAYERS: Final = (
 
 
 def _is_outside_backward(window: Evidence) -> bool:
-    """Return whether communication was launched outside of the backward pass, if the trace shows launches.
-
-    Returns False for a training without any autograd nodes.
-    """
+    """Return whether communication was launched outside of the backward pass; False without autograd nodes."""
     trace = window.trace
     nodes, entries = autograd.find(trace), host.launchers(trace)[window.work]
     communicates = device.communicates(trace)[window.work] & (entries >= 0)

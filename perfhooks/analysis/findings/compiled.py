@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
 
 COMPILING: Final = 0.01
-"""Minimum share of the step for compiling. Compilations take seconds, so all of them are far above."""
+"""Minimum share of the step for compiling. Compilations take seconds."""
 
 _MAX_LINES: Final = 5
 
@@ -151,20 +151,16 @@ def graph_breaks(window: Evidence) -> Iterator[Finding]:
 
 
 def inside_ms(window: Evidence) -> float:
-    """Return the host time of compiled code, forward and backward, in ms per step."""
     return window.per_step(window.spans(inside(window)))
 
 
 def inside(window: Evidence) -> Ints:
-    """Return the slices around compiled code in the steps; some are nested."""
+    """Return the slices around compiled code; some are nested."""
     return window.matching(ranges.COMPILED, Kind.OP, Kind.ANNOTATION)
 
 
 def _breaks_in_steps(window: Evidence, regions: Ints) -> list[Break]:
-    """Return the breaks of functions that run in the steps.
-
-    Traces of torch 2.4 have no graph numbers; then all breaks are returned.
-    """
+    """Return the breaks of functions that run in the steps; all breaks in torch 2.4."""
     compilation, trace = window.capture.compilation, window.trace
     names = {trace.names[name] for name in set(trace.name[regions].tolist())}
     numbers = {name.rpartition(": ")[2].partition("/")[0] for name in names if ": " in name}

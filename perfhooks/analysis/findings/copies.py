@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 STAGED_BYTES: Final = 64 * 1024
-"""Maximum size of a pageable copy to the device that returns before it is done (CUDA's "API synchronization behavior").
-The host does not wait for it."""
+"""Maximum pageable copy to the device that returns at once (CUDA's "API synchronization behavior")."""
 
 SLOW_NS: Final = 50_000
-"""Maximum duration of a copy call that returns at once, in ns. Such a call takes 5 to 15 us; HolisticTraceAnalysis
-calls a call above 50 us an outlier."""
+"""Maximum duration of a call that returns at once; HolisticTraceAnalysis calls 50 us an outlier."""
 
 
 _PIN_BUFFER: Final = (
@@ -94,7 +92,6 @@ _BUSES: Final = "PCI Express with 16 lanes carries 16, 32 and 64 GB/s per direct
 
 
 def _direction_lines(table: pl.DataFrame) -> list[str]:
-    """Return the copies of each direction and memory kind with their rate as lines of evidence, longest first."""
     kinds = table.group_by("kind", "source", "target").agg(pl.len(), pl.col("bytes", "duration_ms").sum())
     return [
         f"{words.count(row['len'], f'copy {name}', f'copies {name}')}: {words.size(row['bytes'])} in "
@@ -175,7 +172,6 @@ def held_by_copies(window: Evidence) -> Iterator[Finding]:
 
 
 def _queued(window: Evidence, calls: Ints) -> Intervals:
-    """Return the intervals in which calls wait until all earlier launched work is done."""
     trace = window.trace
     launched, end = device.launch_times(trace), trace.end[trace.device_rows]
     order = np.argsort(launched, kind="stable")
@@ -193,7 +189,6 @@ def _slow_calls(window: Evidence) -> Ints:
 
 
 def _copied_lines(window: Evidence, calls: Ints) -> list[str]:
-    """Return the copies of some calls by name and size as lines of evidence, longest calls first."""
     trace = window.trace
     work = trace.device_rows[np.isin(trace.launches, calls)]
     names = [f"{trace.names[trace.name[row]]}, {words.size(trace.argument('nbytes')[row])}" for row in work.tolist()]
@@ -201,7 +196,6 @@ def _copied_lines(window: Evidence, calls: Ints) -> list[str]:
 
 
 def _unpinned(window: Evidence) -> Ints:
-    """Return the slices of copies from unpinned memory to the device that are large enough to block the host."""
     trace = window.trace
     rows = window.work_named(device_work.UNPINNED, Kind.COPY)
     pageable = window.work_named(device_work.PAGEABLE, Kind.COPY)

@@ -26,14 +26,11 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 _MAX_FUNCTIONS: Final = 2
-"""Maximum number of worker functions in the evidence."""
 _MIN_SAMPLES: Final = 20
-"""Minimum worker samples before shares are reported."""
 _MIN_SHARE: Final = 0.1
-"""Minimum share of the workers' time of a function in the evidence."""
 TRANSFER_MS: Final = 5.0
-"""Cost of receiving one batch from a worker, in ms of the training process. With DDP on two cores, batches that took
-2.2 ms to make took 7.1 ms from workers. Cheaper batches are faster without workers."""
+"""Cost of receiving one batch from a worker. Batches that took 2.2 ms to make took 7.1 ms from workers (DDP, two
+cores)."""
 
 _CHEAPER_SAMPLES: Final = (
     "Make each sample cheaper: decode smaller images, cache decoded samples, or augment whole batches, on the "
@@ -69,28 +66,23 @@ for indices in order.split(batch_size):
 
 
 class _Wait(NamedTuple):
-    """Wait for data in a step, in ms. The step is an unprofiled one if its timeline has the wait."""
+    """Wait for data in a step, in ms."""
 
     exposed: float
-    """Wait while no device works."""
     total_ms: float
     step: float
     is_unprofiled: bool
 
     @property
     def share(self) -> float:
-        """Exposed wait as a share of the step, from 0 to 1."""
         return self.exposed / self.step if self.step else 0.0
 
     @property
     def rest_ms(self) -> float:
-        """Step time without the exposed wait."""
         return self.step - self.exposed
 
 
 class _Advice(NamedTuple):
-    """Fix, code of the fix and remaining wait in ms; None if unknown."""
-
     text: str
     code: str
     remaining_ms: float | None = None
@@ -154,7 +146,7 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
 def plan_loader(window: Evidence) -> LoaderPlan | None:
     """Return the plan for the loader of a window; None if the cost of a batch is unknown.
 
-    Without workers, the cost of a batch is the wait for it, all counted as computing.
+    Without workers, the wait for a batch counts as computing.
     """
     fetches, circumstances = fetch_ranges(window), window.circumstances
     wait = _data_wait(window, fetches)
@@ -186,14 +178,13 @@ def plan_loader(window: Evidence) -> LoaderPlan | None:
 
 
 def shown_plan(window: Evidence) -> LoaderPlan | None:
-    """Return the plan of a window if it has worker counts or a step waits for batches of the training process."""
     if not window.circumstances.making and _data_wait(window, fetch_ranges(window)).share < WAITING:
         return None
     return plan_loader(window)
 
 
 def missing_samples_text(circumstances: Circumstances) -> str:
-    """Return why the loader's workers have no samples; empty if they have some."""
+    """Return why the loader's workers have no samples."""
     if not circumstances.unseen_workers:
         return ""
     return (
@@ -213,12 +204,11 @@ def _estimate(window: Evidence, remaining_ms: float | None) -> str:
 
 
 def _exposed_wait(window: Evidence, fetches: Ints) -> Intervals:
-    """Return the intervals in which the loop waits for data and no device works."""
     return window.idle_for(device_time.DATA) if window.is_device_traced else window.spans(fetches)
 
 
 def _data_wait(window: Evidence, fetches: Ints) -> _Wait:
-    """Return the wait in an unprofiled step if the timeline has it, otherwise in a profiled step."""
+    """Return the wait in an unprofiled step if the timeline has it."""
     exposed, total_ms = window.per_step(_exposed_wait(window, fetches)), window.per_step(window.spans(fetches))
     unprofiled = window.unprofiled_data_ms
     if unprofiled is not None and total_ms > 0:
@@ -244,7 +234,6 @@ def _timeline_line(window: Evidence) -> str:
 
 
 def fetch_ranges(window: Evidence) -> Ints:
-    """Return the slices on the step thread in which the loop fetches data."""
     rows = intervals.distinct(_loader_fetches(window), window.matching(rf"^{labels.DATA}$", Kind.ANNOTATION))
     on_thread: Ints = rows[window.trace.thread[rows] == window.thread]
     return on_thread
@@ -255,15 +244,6 @@ def _loader_fetches(window: Evidence) -> Ints:
 
 
 def _advice(window: Evidence, wait: _Wait, plan: LoaderPlan | None, *, is_alone: bool, has_workers: bool) -> _Advice:
-    """Return the fix of a wait.
-
-    Args:
-        window: Evidence of the window.
-        wait: Wait for data in a step.
-        plan: Plan of the loader; None if unknown.
-        is_alone: Whether the training process makes the batches.
-        has_workers: Whether workers make the batches.
-    """
     short, setting = words.ms(wait.exposed), frameworks.setting("num_workers", window.circumstances.framework)
     if has_workers and (wait.exposed < TRANSFER_MS if plan is None else plan.bound == "transfer"):
         return _Advice(_TRANSFER.format(short, setting), _WHOLE_BATCH)
@@ -275,7 +255,6 @@ def _advice(window: Evidence, wait: _Wait, plan: LoaderPlan | None, *, is_alone:
 
 
 def _plan_advice(window: Evidence, plan: LoaderPlan, rest_ms: float, *, is_alone: bool, has_workers: bool) -> _Advice:
-    """Return the fix of a wait by a plan; ``rest`` is the step time without the wait, in ms."""
     plan_text = f"{plan} {_cpu_text(window)}"
     if plan.ahead is not None:
         text = f"{plan} Let each worker prefetch more: {words.count(plan.ahead, 'batch', 'batches')}."
@@ -304,13 +283,11 @@ def _plan_advice(window: Evidence, plan: LoaderPlan, rest_ms: float, *, is_alone
 
 
 def _pinned(window: Evidence) -> str:
-    """Return the advice on pinned memory if batches are copied to a device from other memory."""
     is_pinned = (window.circumstances.loader or Loader()).pin_memory or not window.is_device_traced
     return "" if is_pinned else ", and use pinned memory so that the copy to the device does not wait"
 
 
 def _loader_code(window: Evidence, **settings: object) -> str:
-    """Return the code that sets up a loader, with the settings that workers need and the loader lacks."""
     loader = window.circumstances.loader or Loader()
     if not loader.persistent_workers:
         settings["persistent_workers"] = True
@@ -320,13 +297,11 @@ def _loader_code(window: Evidence, **settings: object) -> str:
 
 
 def _worker_places(window: Evidence) -> list[looks.WorkerPlace]:
-    """Return the functions of the workers, longest time first; empty with too few samples."""
     is_enough = sum(samples.looks for samples in window.circumstances.looked) >= _MIN_SAMPLES
     return looks.places(window.circumstances.looked) if is_enough else []
 
 
 def _is_other_wait(window: Evidence) -> bool:
-    """Return whether workers waited longer for other things than for a disk."""
     disk, waits = (sum(place.parts.get(part, 0) for place in _worker_places(window)) for part in ("disk", "waits"))
     return waits > disk
 

@@ -1,4 +1,4 @@
-"""Evidence of one window for the rules: tables, intervals and means over its whole steps."""
+"""Evidence of one window for the rules."""
 
 from __future__ import annotations
 
@@ -39,13 +39,11 @@ BUSY: Final = "An upper bound: the program waited for CPUs, so its times are too
 UNMEASURED: Final = "An upper bound: the gain of this fix was never measured under these conditions."
 
 _SLOW_CALL_NS: Final = 50_000
-"""Minimum duration of a launch that waits for a full queue, in ns. A launch takes 5 to 10 us; HolisticTraceAnalysis
-calls a launch above 50 us an outlier."""
+"""Minimum launch that waits for a full queue; HolisticTraceAnalysis calls 50 us an outlier."""
 _COVERED: Final = 0.9  # share of a call with device work; clocks of host and device may disagree
 
 
 def cached_per_window(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
-    """Cache a function of a window for all rules."""
 
     @functools.wraps(make)
     def cached(window: Evidence) -> T:
@@ -60,28 +58,21 @@ def cached_per_window(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
 class Evidence:
     """Tables and figures of one window for the rules.
 
-    A *step* here is a complete step (`perfhooks.trace.window.Tables`). The first steps of the program and other kinds
-    of steps, such as validation (`perfhooks.trace.names.step_kinds`), do not count. Without step marks, the whole
-    recording is one step. Figures are means over these steps.
-
-    Two limits bound the gains. Less host time shortens a step only while the device idles: `host_limit_ms`. Less device
-    time shortens a step only while the host waits for the device: `device_limit_ms`.
+    A *step* here is a complete step of the most common kind, after the first steps of the program. Without step marks,
+    the whole recording is one step. Figures are means over these steps.
     """
 
     def __init__(self, capture: Capture, trace: Trace) -> None:
         self.capture = capture
         self.circumstances = capture.circumstances
-        """Resources, settings and integration of the recorded process."""
         self.trace = trace
         self.tables = capture.tables(trace)
         self.cache: dict[object, Any] = {}
-        """Results of functions with `cached_per_window`."""
 
     # --- steps ---
 
     @cached_property
     def steps(self) -> pl.DataFrame:
-        """Table of the steps."""
         return self.tables.steps.filter(pl.Series(self._selected, dtype=pl.Boolean))
 
     @cached_property
@@ -95,18 +86,18 @@ class Evidence:
 
     @cached_property
     def is_device_traced(self) -> bool:
-        """Whether the trace has device work with known times."""
+        """Whether device work has known times."""
         unknown = missing_work.unknown(self.trace).wall[self.selected_marks]
         return self.trace.is_device_traced and not unknown.any()
 
     @property
     def uses_device(self) -> bool:
-        """Whether the program launched device work; its times may be unknown."""
+        """Whether the program launched device work, even without known times."""
         return self.trace.is_device_traced or len(device.launch_calls(self.trace)) > 0
 
     @cached_property
     def is_start(self) -> bool:
-        """Whether all steps are among the first of their program, which include imports and first calls."""
+        """Whether all steps are among the first of their program."""
         until = self.capture.first + self.capture.starting_steps
         unnumbered = self.capture.first if self.capture.is_part else until
         is_starting: bool = (self.steps["step"].fill_null(unnumbered) < until).all()
@@ -114,7 +105,6 @@ class Evidence:
 
     @cached_property
     def marks(self) -> MarkedSteps:
-        """Marks of the steps."""
         marks, counting = self.tables.marks, np.flatnonzero(self.tables.counting)[self._selected]
         return MarkedSteps(
             [marks.number[index] for index in counting.tolist()], *(column[counting] for column in marks[1:])
@@ -122,22 +112,18 @@ class Evidence:
 
     @property
     def are_numbered(self) -> bool:
-        """Whether the window has numbered steps. If not, the whole recording counts as one step."""
         return self.steps.height > 0 and self.steps["step"].null_count() == 0
 
     @property
     def unit(self) -> str:
-        """Unit of the figures: ``step`` or ``recording``."""
         return "step" if self.are_numbered else "recording"
 
     @cached_property
     def count(self) -> int:
-        """Number of steps."""
         return self.steps.height
 
     @cached_property
     def numbers(self) -> str:
-        """Step numbers as text."""
         if not self.are_numbered:
             return "the whole recording"
         numbers = self.steps["step"].to_list()
@@ -151,13 +137,12 @@ class Evidence:
 
     @cached_property
     def step_ms(self) -> float:
-        """Mean step time in ms: wall time, or device time if that is longer."""
+        """Mean wall time, or device time if that is longer."""
         wall, busy = self.steps["wall_ms"].to_numpy(), self.steps["busy_ms"].fill_null(0).to_numpy()
         return float(np.maximum(wall, busy).mean()) if self.count else 0.0
 
     @cached_property
     def selected_marks(self) -> Flags:
-        """Mask of the trace's step marks that count."""
         mask: Flags = self.tables.counting.copy()
         mask[mask] = self._selected
         return mask
@@ -172,17 +157,13 @@ class Evidence:
         return own_moments(self.trace, self.tables.own_work)
 
     def inside(self, time: Ints) -> Flags:
-        """Return whether each time lies in a step."""
         return step_of(self.marks, time) >= 0
 
     # --- time ---
 
     @cached_property
     def startup(self) -> dict[str, Intervals]:
-        """One-time work in the steps, by name.
-
-        Compilation is left out if the last step compiles as well: then it may not be one-time work.
-        """
+        """One-time work by name, without compilation if the last step compiles too."""
         by_name = {
             name: intervals.intersect(intervals_of_name, self.windows)
             for name, intervals_of_name in starts.by_kind(self.trace).items()
@@ -198,29 +179,23 @@ class Evidence:
         return intervals.subtract(self.windows, intervals.joined(*self.startup.values()))
 
     def spans(self, rows: Ints) -> Intervals:
-        """Return the intervals of slices within the steps, without one-time work."""
         return self.clipped(intervals.of_slices(self.trace, rows))
 
     def clipped(self, moments: Intervals) -> Intervals:
-        """Return the intersection of intervals with the steps, without one-time work."""
+        """Return the part inside the steps, without one-time work."""
         return intervals.intersect(moments, self._usual_intervals)
 
     def per_step(self, moments: Intervals) -> float:
-        """Return the total length of intervals in ms per step."""
+        """Return the total length in ms per step."""
         return intervals.total(moments) * intervals.MS / max(self.count, 1)
 
     @cached_property
     def busy(self) -> Intervals:
-        """Intervals with work on any device; empty if unknown."""
         return device.busy(self.trace) if self.is_device_traced else intervals.nothing()
 
     @cached_property
     def idle(self) -> Idle:
-        """Idle intervals of all devices, with their causes.
-
-        A recording without steps has idle intervals only between its first and its last device work. Intervals during
-        the work of perfhooks are left out.
-        """
+        """Idle intervals of all devices; without steps, only between device work."""
         rows = idle.of_steps(self.trace, self.selected_marks)
         mask = (rows.place == device_time.PLACES.index("between")) | self.are_numbered
         mask &= intervals.within(self._own_work, rows.start, rows.end) == 0
@@ -228,26 +203,18 @@ class Evidence:
 
     @cached_property
     def gaps(self) -> Groups:
-        """Groups of idle intervals: each group is one gap between two device works."""
         return gaps.by_gap(self.idle)
 
     def idle_for(self, *causes: int, among: Flags | None = None) -> Intervals:
-        """Return the intervals of idle time with some causes.
-
-        Args:
-            causes: Indices into `device_time.CAUSES`.
-            among: Mask of the idle intervals that count; all by default.
-        """
+        """Return the idle time with some causes (indices into `device_time.CAUSES`)."""
         rows = self.idle_intervals(*causes, among=among)
         return self.clipped(intervals.union(rows.start, rows.end))
 
     def idle_intervals(self, *causes: int, among: Flags | None = None) -> Idle:
-        """Return the rows of `idle` with some causes, see `idle_for`."""
         mask = np.isin(self.idle.cause, causes) & (True if among is None else among)
         return Idle(*(column[mask] for column in self.idle))
 
     def idle_sources(self, *causes: int, among: Flags | None = None) -> list[tuple[str, float]]:
-        """Return the call or source line and the duration of each idle interval, in ms per step."""
         rows = self.idle_intervals(*causes, among=among)
         columns = idle.explain(self.trace, rows, self.tables.owners).columns_of(self.trace, np.arange(len(rows.start)))
         texts = zip(*(columns[name].cast(pl.String).to_list() for name in ("cause", "name", "line")), strict=True)
@@ -261,10 +228,7 @@ class Evidence:
 
     @cached_property
     def device_limit_ms(self) -> float:
-        """Maximum gain from less device time, in ms per step: the wait of the host for the device.
-
-        It includes calls that wait, calls delayed by a full queue, and device work after the end of a step.
-        """
+        """Maximum gain from less device time, in ms per step: the wait of the host for the device."""
         trace = self.trace
         calls = trace.rows(Kind.RUNTIME)
         calls = calls[(trace.end - trace.start)[calls] > _SLOW_CALL_NS]
@@ -276,53 +240,38 @@ class Evidence:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the training waited for CPUs. Its host times are then too long."""
+        """Whether CPU contention makes host times too long."""
         return self.circumstances.is_busy
 
     # --- unprofiled steps ---
 
     @cached_property
     def unprofiled_ms(self) -> float:
-        """Time of an unprofiled step in ms; of a profiled step if unknown."""
+        """Time of an unprofiled step; of a profiled step if unknown."""
         return self.capture.cost.idle_step_ms or self.step_ms
 
     @property
     def recording_ms(self) -> float:
-        """Time that recording adds to a step, in ms."""
         return max(self.step_ms - self.unprofiled_ms, 0.0)
 
     @cached_property
     def unprofiled_data_ms(self) -> float | None:
-        """Wait for data in an unprofiled step, in ms; None if unknown.
-
-        The run's timeline has no other kinds of steps, and no recordings without steps.
-        """
+        """Wait for data in an unprofiled step; None if unknown."""
         wait_ms = self.capture.cost.idle_data_ms
         is_known = wait_ms is not None and self.capture.cost.idle_step_ms and self.are_numbered
         return min(wait_ms, self.unprofiled_ms) if wait_ms is not None and is_known else None
 
     @property
     def unprofiled_thread_ms(self) -> float | None:
-        """CPU time of the step thread in an unprofiled step, in ms; None if unknown."""
         return None if self.unprofiled_data_ms is None else self.capture.cost.idle_thread_ms
 
     def overhead_share(self, gain_ms: float, of: Intervals | None) -> float:
-        """Return `perfhooks.analysis.findings.finding.Finding.overhead_share`.
-
-        The profiler's work is proportional to the slices that it writes, so its time is spread over the slices of the
-        step thread. Recording adds nothing to device time.
-
-        Args:
-            gain_ms: Gain in a profiled step, in ms.
-            of: Host intervals that contain the gain; None for device time.
-        """
         length = 0.0 if of is None else self.per_step(of)
         if of is None or length <= 0:
             return 0.0
         return gain_ms / length * self._slices_in(of) / max(self._slices_in(self.windows), 1)
 
     def _slices_in(self, moments: Intervals) -> int:
-        """Return the number of slices on the step thread that begin in some intervals."""
         starts_ns = self._slice_starts
         first, last = (
             np.searchsorted(starts_ns, moments[:, 0], "left"),
@@ -340,10 +289,7 @@ class Evidence:
 
     @cached_property
     def unnamed(self) -> Intervals:
-        """Intervals of the steps without a part, one-time work, operator or device work.
-
-        It is the column ``other_ms`` without operators and device work.
-        """
+        """Intervals of the steps without a part, one-time work, operator or device work."""
         ops = self.trace.rows(Kind.OP)
         operators = self.spans(ops[self.trace.thread[ops] == self.thread])
         parts_of_it = (*parts.of_thread(self.trace, self.thread).values(), *starts.by_kind(self.trace).values())
@@ -352,34 +298,28 @@ class Evidence:
 
     @property
     def named_share(self) -> float:
-        """Share of the step time that has a name, see `unnamed`."""
         total = intervals.total(self.windows)
         return 1 - intervals.total(self.unnamed) / total if total else 1.0
 
     @cached_property
     def is_training(self) -> bool:
-        """Whether the trace shows gradients or an optimizer. Otherwise, no fix mentions them."""
+        """Whether the trace shows gradients or an optimizer."""
         has_part = self.mean("backward_ms") > 0 or self.mean("optimizer_ms") > 0
         return has_part or stages.shown(self.trace) == stages.TRAIN
 
     # --- slices and tables ---
 
     def matching(self, pattern: str, *kinds: Kind) -> Ints:
-        """Return the slices in the steps whose names match a regular expression."""
         rows = self.trace.searched(pattern, *kinds)
         return rows[self.inside(self.trace.start[rows])]
 
     def with_prefix(self, prefix: str, *kinds: Kind) -> Ints:
-        """Return the slices in the steps whose names have a prefix."""
         rows = self.trace.named(*kinds, prefix=prefix)
         return rows[self.inside(self.trace.start[rows])]
 
     @cached_property
     def work(self) -> Ints:
-        """Device work launched in the steps, as indices into `Trace.device_rows`; empty if its times are unknown.
-
-        Trial runs of one-time work and records with a wrong length are left out.
-        """
+        """Device work launched in the steps, as indices into `Trace.device_rows`; empty if its times are unknown."""
         if not self.is_device_traced:
             return np.empty(0, np.int64)
         launched = device.launch_times(self.trace)
@@ -389,20 +329,18 @@ class Evidence:
         return np.flatnonzero(mask)
 
     def work_named(self, pattern: str, *kinds: Kind) -> Ints:
-        """Return the slices of device work launched in the steps whose names match a regular expression."""
         rows = self.trace.searched(pattern, *kinds)
         return rows[np.isin(np.searchsorted(self.trace.device_rows, rows), self.work)]
 
     def launch_of(self, rows: Ints) -> Ints:
-        """Return the launching call of each device work, or -1."""
         return self.trace.launches[np.searchsorted(self.trace.device_rows, rows)]
 
     def device_ms(self, rows: Ints) -> float:
-        """Return the duration of device work in ms per step; concurrent work counts once."""
+        """Return the time of device work in ms per step; concurrent work counts once."""
         return self.per_step(intervals.of_slices(self.trace, rows))
 
     def launched_by(self, rows: Ints) -> Ints:
-        """Return the slices of device work that host slices, or calls inside them, launched."""
+        """Return the device work that host slices, or calls inside them, launched."""
         owner = device.owners(self.trace)
         owned = np.flatnonzero(owner >= 0)
         if not len(owned):
@@ -413,14 +351,13 @@ class Evidence:
         return self.trace.device_rows[works[np.isin(works, self.work)]]
 
     def runs_on_device(self, rows: Ints) -> bool:
-        """Return whether operators launched device work; its times may be unknown."""
         launches = device.launch_calls(self.trace)
         return len(self.launched_by(rows)) > 0 or len(device.around(self.trace, launches, rows)) > 0
 
     def cost(self, rows: Ints) -> tuple[float, float]:
         """Return the time of operators in a step and the maximum gain there, both in ms.
 
-        It is device time if the operators launched device work, otherwise host time; 0 if the device time is unknown.
+        It is device time if the operators launched device work, otherwise host time.
         """
         work = self.launched_by(rows)
         if len(work):
@@ -430,10 +367,7 @@ class Evidence:
         return self.per_step(self.spans(rows)), self.host_limit_ms
 
     def lines_of(self, rows: Ints) -> list[str | None]:
-        """Return the innermost user line around each host slice; None without stacks.
-
-        Inside an installed package, the line of the package is added. It stands alone if no user line is on the stack.
-        """
+        """Return the innermost user line around each host slice, with the line of an installed package inside it."""
         return attribution.lines(self.trace, rows, self.tables.owners)
 
     def _frames(self, origin: Origin) -> Ints:
@@ -441,43 +375,33 @@ class Evidence:
         return frames[attribution.names_of(self.trace, (origin,), self.tables.owners)[self.trace.name[frames]]]
 
     def by_name(self, rows: Ints) -> list[str]:
-        """Return the names with most time as lines of evidence."""
         return top_lines([(name[:80], time) for name, time in self._time_by_name(rows)])
 
     def _time_by_name(self, rows: Ints) -> Iterator[tuple[str, float]]:
-        """Yield each name of some slices with its total time in ms per step."""
         by_name = groups(self.trace.name[rows])
         times = np.bincount(by_name.of, weights=self.lengths(rows), minlength=len(by_name.first))
         for name, time in zip(self.trace.name[rows[by_name.first]].tolist(), times.tolist(), strict=True):
             yield self.trace.names[name], time
 
     def by_line(self, rows: Ints) -> list[str]:
-        """Return the source lines with most time of host slices as lines of evidence."""
         return top_lines(
             [(line, span) for line, span in zip(self.lines_of(rows), self.lengths(rows), strict=True) if line]
         )
 
     def lengths(self, rows: Ints) -> list[float]:
-        """Return the duration of each slice in ms per step."""
         times: list[float] = ((self.trace.end - self.trace.start)[rows] * intervals.MS / max(self.count, 1)).tolist()
         return times
 
     def count_per_step(self, rows: Sized) -> str:
-        """Return the number of items per step as text."""
         return f"{len(rows) / max(self.count, 1):.3g}"
 
     def outermost(self, rows: Ints) -> Ints:
-        """Return the host slices that no other of these slices contains."""
         return rows[device.holders(self.trace, rows, rows) < 0] if len(rows) else rows
 
     def own_time_in(self, moments: Intervals, *, whole: bool = False) -> list[tuple[str, float]]:
-        """Return the user functions that ran on the step thread in some intervals, with self time in ms per step.
+        """Return the user functions on the step thread in some intervals, with self time in ms per step.
 
-        Time in other user functions called by them is excluded.
-
-        Args:
-            moments: The intervals.
-            whole: Whether to count only functions that began and ended inside. This excludes callers that waited.
+        ``whole`` requires begin and end inside, which excludes callers that waited.
         """
         frames = self._frames(Origin.USER)
         frames = frames[self.trace.thread[frames] == self.thread]
@@ -494,7 +418,6 @@ class Evidence:
 
     @property
     def thread(self) -> int:
-        """Thread of the steps; -1 without steps."""
         return int(self.marks.thread[0]) if self.count else -1
 
     def _in_steps(self, table: pl.DataFrame) -> pl.DataFrame:
@@ -504,22 +427,19 @@ class Evidence:
 
     @cached_property
     def operators(self) -> pl.DataFrame:
-        """Table of operators by step."""
         return self._in_steps(self.tables.operators("step"))
 
     @cached_property
     def synchronisations(self) -> pl.DataFrame:
-        """Table of synchronisations."""
         return self._in_steps(self.tables.synchronisations)
 
     @cached_property
     def copies(self) -> pl.DataFrame:
-        """Table of copies."""
         return self._in_steps(self.tables.copies)
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
-        """Table of collectives. The added column ``label`` has the operation, or else the launching operator."""
+        """Table of collectives with a ``label``."""
         table = self.tables.collectives
         around = pl.Series("around", collectives.operators(self.trace), dtype=pl.String)
         rows, work = collectives.rows(self.trace), self.trace.device_rows
@@ -539,19 +459,15 @@ class Evidence:
     # --- findings ---
 
     def code_for(self, advised: str, **values: object) -> str:
-        """Return the code of a fix for the recording integration, see `frameworks.code_for`."""
         return frameworks.code_for(advised, self.circumstances.framework, **values)
 
     def option(self, name: str, value: bool | str = True) -> str:
-        """Return a profiler option as the recording integration spells it."""
         return frameworks.option(name, value, self.circumstances)
 
     def is_worth(self, gain_ms: float) -> bool:
-        """Return whether a gain exceeds the variation between two recordings (`NOTABLE`)."""
         return self.step_ms > 0 and gain_ms >= NOTABLE * self.step_ms
 
     def share(self, milliseconds: float) -> float:
-        """Return a time in ms as a share of the step."""
         return milliseconds / self.step_ms if self.step_ms else 0.0
 
     def finding(
@@ -572,27 +488,11 @@ class Evidence:
         wait_ms: float | None = None,
         wait_share: float = 1.0,
     ) -> Iterator[Finding]:
-        """Yield a finding with its gain in an unprofiled step.
+        """Yield a finding, if its gain in an unprofiled step is at least `NOTABLE`.
 
-        Yields nothing if that gain is below `NOTABLE`, or if all steps are first steps of the program.
-
-        Args:
-            rule: Name of the rule.
-            gain_ms: Gain in a profiled step; None if unknown.
-            title: The problem and its size, in one sentence.
-            estimate: Method of the estimate.
-            evidence: Figures with units, one per line.
-            advice: The fix.
-            code: Code of the fix.
-            of: Host intervals that contain the gain, see `overhead_share`.
-            is_measured: Whether the fix was measured to help under these conditions. If not, the gain is an upper
-                bound.
-            is_wait: Whether the gain is a wait for another thread, process or device. CPU contention lengthens such
-                waits most. Then the gain must also exceed the CPU wait of the step thread.
-            doubts_others: See `Finding`.
-            bound_ms: Upper bound in a profiled step, if ``gain_ms`` is an estimate below it.
-            wait_ms: See `Finding`.
-            wait_share: See `Finding`.
+        ``gain_ms`` and ``bound_ms`` (its upper bound) are about a profiled step. ``of`` are host intervals that contain
+        the gain. ``is_measured`` tells whether the fix was measured to help under these conditions. With ``is_wait``,
+        the gain must also exceed the CPU wait of the step thread, because CPU contention lengthens waits most.
         """
         share, is_bound = 0.0, gain_ms is not None and (self.is_busy or not is_measured)
         profiled_ms = gain_ms

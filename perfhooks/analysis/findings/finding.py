@@ -1,7 +1,4 @@
-"""Finding: one problem of a run with its evidence, fix and estimated gain.
-
-A later recording adds to findings: `scale_to_unprofiled` uses its times, `add_source_lines` its stacks.
-"""
+"""Finding: one problem of a run with its evidence, fix and estimated gain."""
 
 from __future__ import annotations
 
@@ -15,33 +12,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 OVERHEAD: Final = "profiler-overhead"
-"""Name of the rule about profiler overhead. The first screen omits it, because it shows both step times."""
 UNNAMED: Final = "unnamed-time"
-"""Name of the rule about code outside of torch. Profiler overhead looks like such code."""
 NOTABLE: Final = 0.01
 """Minimum gain of a finding, as a share of the step. Two recordings of the same program differ by as much."""
 WAITING: Final = 0.05
-"""Minimum wait for data of a finding, as a share of the step: the threshold of torch_tb_profiler's first rule."""
+"""Minimum wait for data, as a share of the step: the threshold of torch_tb_profiler's first rule."""
 BOUND: Final = 0.8
-"""Minimum share of the step with device work from which the device limits the step time."""
+"""Minimum share of the step with device work, so that the device limits the step time."""
 HEAVY: Final = 0.05
-"""Minimum time of operators of a finding, as a share of the step. The step time itself varies by half of it."""
+"""Minimum time of operators, as a share of the step. The step time itself varies by half of it."""
 FAR_HEAVY: Final = 0.1
-"""Minimum time of kernels of a finding about their speed, as a share of the step."""
+"""Minimum time of slow kernels, as a share of the step."""
 _BASIS: Final = " The gain is for an unprofiled step of "
 ASKS: Final = " asks for the batches"
-"""End of the evidence line that names the loop over a loader."""
 CLOCK: Final = ", by the run's own clock"
-"""End of the evidence line with a wait from the run's timeline."""
 RECORD: Final = " Record with "
-"""Start of the advice to record stacks."""
 AND: Final = "\n# and: "
-"""Start of the code that records stacks. Both requests are removed if another window has stacks."""
+"""Start of the code that records stacks."""
 LINE: Final = re.compile(r"\S+\.py(?:\(\d+\)|:\d+\)|(?=: ))")
-"""A source line in evidence; only the file if the line is unknown."""
 _TIME: Final = re.compile(r": -?[\d.,e+]+ (us|ms|s|min|h)( .*)?$")
 _STACK_REQUESTS: Final = ("advice", RECORD), ("code", AND)
-"""Fields with a request for stacks, and the text at which the request begins."""
 _BY_SHAPES: Final = ("kernels-below-limit",)
 """Rules that need shapes. They use device times, which stacks do not change."""
 _SHAPE_REQUEST: Final = "record with "
@@ -49,47 +39,34 @@ _SHAPE_REQUEST: Final = "record with "
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One problem of a run; all fields are plain data, ready for JSON.
+    """One problem of a run, ready for JSON.
 
-    There are three kinds of gain:
-
-    * an estimate, if the fix was measured to help under these conditions: ``about 12 ms, 9%``;
-    * an upper bound, if it was not measured: ``at most 12 ms, 9%``;
-    * none, if the gain is unknown or the finding has no fix.
+    The gain is an estimate (``about 12 ms, 9%``) if the fix was measured to help under these conditions; otherwise an
+    upper bound (``at most 12 ms, 9%``), or None.
     """
 
     rule: str
-    """Name of the rule, for programs."""
     title: str
-    """The problem and its size, in one sentence."""
     gain_ms: float | None
-    """Gain in an unprofiled step, in ms; None if unknown. At most the step time."""
+    """Gain in an unprofiled step."""
     gain_percent: float | None
-    """Gain as a percentage of an unprofiled step."""
     estimate: str
-    """Method of the estimate."""
     evidence: tuple[str, ...]
-    """Figures, steps, operators and source lines, one per entry."""
     advice: str
-    """The fix, in one paragraph."""
     code: str
-    """Code of the fix."""
     is_bound: bool = False
-    """Whether the gain is an upper bound."""
     doubts_others: bool = False
-    """Whether the finding makes all other numbers doubtful. Such a finding has no gain."""
+    """Whether the finding makes all other numbers doubtful."""
     profiled_ms: float | None = None
-    """Gain in a profiled step, in ms. `scale_to_unprofiled` computes the gain in an unprofiled step from it."""
     overhead_share: float = 0.0
     """Milliseconds of `profiled_ms` for each millisecond that recording adds to the step."""
     wait_ms: float | None = None
-    """Wait for data in a profiled step while no device works, in ms; None for other findings."""
+    """Wait for data in a profiled step while no device works."""
     wait_share: float = 1.0
-    """Share of the wait for data during which no device works."""
 
 
 def gain(finding: Mapping[str, Any]) -> str:
-    """Return the gain of a finding as text, the same in all outputs; empty if unknown."""
+    """Return the gain as text; empty if unknown."""
     if finding.get("gain_ms") is None:
         return ""
     amount = f"{'at most' if finding.get('is_bound') else 'about'} {words.ms(finding['gain_ms'])}"
@@ -98,23 +75,14 @@ def gain(finding: Mapping[str, Any]) -> str:
 
 
 def ordered(findings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Sort findings: largest gain first, then findings without a gain, then doubts."""
     return sorted(findings, key=sort_key)
 
 
 def sort_key(finding: Mapping[str, Any]) -> tuple[bool, float]:
-    """Return the sort key of a finding, see `ordered`."""
     return finding.get("doubts_others", False), -(finding.get("gain_ms") or 0.0)
 
 
 def first_rank_findings(window: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the findings of the first rank with details.
-
-    Titles name the rank if the window has several ranks.
-
-    Args:
-        window: One window of the report data.
-    """
     first: tuple[str, Mapping[str, Any]] = next(iter(window.get("details", {}).items()), ("", {}))
     rank, summary = first
     name = f"Rank {rank}: " if len(window.get("ranks", ())) > 1 else ""
@@ -122,36 +90,19 @@ def first_rank_findings(window: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def unprofiled_gain(profiled_ms: float, overhead_share: float, profiled_step_ms: float, step_ms: float) -> float:
-    """Return the gain in an unprofiled step, in ms, without the time that recording added.
-
-    Args:
-        profiled_ms: Gain in a profiled step.
-        overhead_share: See `Finding.overhead_share`.
-        profiled_step_ms: Time of a profiled step.
-        step_ms: Time of an unprofiled step.
-    """
+    """Return the gain in an unprofiled step, in ms."""
     added = max(profiled_step_ms - step_ms, 0.0)
     return min(max(profiled_ms - overhead_share * added, 0.0), step_ms)
 
 
 def basis_text(profiled_step_ms: float, step_ms: float) -> str:
-    """Return the sentence that names the step time of the gain, if the evidence has another one."""
     return f"{_BASIS}{words.ms(step_ms)}; title and evidence are for profiled steps of {words.ms(profiled_step_ms)}."
 
 
 def scale_to_unprofiled(
     findings: Iterable[Mapping[str, Any]], profiled_step_ms: float, step_ms: float, data_ms: float | None
 ) -> list[dict[str, Any]]:
-    """Return the findings of a window for an unprofiled step.
-
-    The time of an unprofiled step may become known after the window. Gains below `NOTABLE` are dropped.
-
-    Args:
-        findings: Findings as plain data.
-        profiled_step_ms: Time of a profiled step.
-        step_ms: Time of an unprofiled step.
-        data_ms: Wait for data in an unprofiled step; None if unknown.
-    """
+    """Return the findings for an unprofiled step, without gains below `NOTABLE`."""
     rows = []
     for row in findings:
         new, profiled_ms, wait_ms = dict(row), row.get("profiled_ms"), row.get("wait_ms")
@@ -175,7 +126,7 @@ def scale_to_unprofiled(
 
 
 def first_source_line(evidence: Iterable[str]) -> str:
-    """Return the first source line in evidence as ``train.py:20``, otherwise the first file; empty without both."""
+    """Return the first source line in evidence as ``train.py:20``, otherwise the first file."""
     matches = LINE.findall("\n".join(evidence))
     line = next((match for match in matches if match.endswith(")")), matches[0] if matches else "")
     return line.strip("()").replace("(", ":")
@@ -187,14 +138,6 @@ def add_source_lines(
     """Return findings with the source lines that a window with stacks has for the same rules.
 
     Times of the window with stacks are left out, because stacks lengthen them.
-
-    Args:
-        findings: Findings as plain data.
-        explaining: Findings of the window with stacks.
-        steps: Steps of that window, as text.
-
-    Returns:
-        The findings with more evidence and without requests to record more; then findings that need shapes.
     """
     by_rule = {str(row["rule"]): row for row in explaining}
     results = []

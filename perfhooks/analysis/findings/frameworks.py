@@ -1,8 +1,4 @@
-"""Code of fixes in plain torch, and in the terms of each framework.
-
-A framework has the name from its integration's messages (`perfhooks.run.circumstances.Circumstances.framework`). A fix
-without an entry for the framework uses torch's code.
-"""
+"""Code of fixes in the terms of each framework."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ _LOADER: Final = {
     TRAINER: ("TrainingArguments(..., {})", "dataloader_"),
     MMENGINE: ("train_dataloader = dict(..., {})", ""),
 }
-"""Code that sets up a loader, and the prefix of its setting names."""
 
 _OPTIONS: Final = {
     TORCH: "Profiler(..., {})",
@@ -35,7 +30,6 @@ _OPTIONS: Final = {
     FABRIC: "ProfilerCallback(..., {})",
     ACCELERATE: "ProfileKwargs(..., {})",
 }
-"""Code that passes options to the profiler, except under ``perfhooks run``."""
 
 _TF32: Final = 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True\n# or: '
 
@@ -160,17 +154,10 @@ CODE: Final[Mapping[str, Mapping[str, str]]] = {
         TRAINER: 'AutoModel.from_pretrained(..., attn_implementation="sdpa")',
     },
 }
-"""Code of fixes, by fix and framework. Names in braces are replaced by values."""
+"""Code of fixes, by fix and framework."""
 
 
 def code_for(advised: str, framework: str = TORCH, **values: object) -> str:
-    """Return the code of a fix.
-
-    Args:
-        advised: A key of `CODE`.
-        framework: Name of the framework.
-        **values: Values of the names in braces.
-    """
     words = CODE[advised]
     text = words.get(framework, words[TORCH])
     for name, value in values.items():
@@ -179,19 +166,17 @@ def code_for(advised: str, framework: str = TORCH, **values: object) -> str:
 
 
 def loader(settings: Mapping[str, object], framework: str = TORCH) -> str:
-    """Return the code that gives some settings to a loader; the names are those of torch's loader."""
+    """Return the code that sets up a loader; settings have torch's names."""
     call, prefix = _LOADER.get(framework, _LOADER[TORCH])
     arguments = (f"{prefix}{name}={'...' if value is ... else value}" for name, value in settings.items())
     return call.format(", ".join(arguments))
 
 
 def setting(name: str, framework: str = TORCH) -> str:
-    """Return the name of a loader setting in a framework."""
     return _LOADER.get(framework, _LOADER[TORCH])[1] + name
 
 
 def option(name: str, value: bool | str, circumstances: Circumstances) -> str:
-    """Return a profiler option as it is spelled where the run was started."""
     if not circumstances.is_launched:
         return f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
     flag = name.replace("_", "-")
@@ -199,12 +184,10 @@ def option(name: str, value: bool | str, circumstances: Circumstances) -> str:
 
 
 def recording(arguments: str, circumstances: Circumstances) -> str:
-    """Return the code that passes options to the profiler, as `option` returns them."""
     if circumstances.is_launched:
         return f"perfhooks run {arguments} ..."
     return _OPTIONS.get(circumstances.framework, _OPTIONS[TORCH]).format(arguments)
 
 
 def stacks(circumstances: Circumstances) -> str:
-    """Return the code that enables the recording of stacks."""
     return recording(option("with_stack", True, circumstances), circumstances)

@@ -28,14 +28,12 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 STARVED: Final = 0.2
-"""Minimum share of the step in which the device idles without launched work. All programs have small gaps; from 20% on,
-fewer or cheaper launches help."""
+"""Minimum share of the step in which the device idles without launched work."""
 MANY_LAUNCHES: Final = 50
-"""Minimum launches per step. With fewer, launching does not limit the step."""
+"""Minimum launches per step. Fewer do not limit the step."""
 PAUSE_NS: Final = 5_000_000
-"""Maximum idle gap that slow launching explains, in ns. Launches are microseconds to some hundreds of microseconds
-apart. In longer gaps the host does other work. For example, two ranks of a 128-rank job pause for 10 to 70 ms at a
-time."""
+"""Maximum idle gap that slow launching explains, in ns. Launches are less than 1 ms apart; ranks of a 128-rank job
+paused for 10 to 70 ms."""
 PAUSES: Final = 0.1
 """Minimum share of the step that is idle time in long pauses, or before launches of one kernel."""
 
@@ -43,10 +41,9 @@ SLOW: Final = (
     *(device_time.OPERATORS, device_time.CODE, device_time.CALLS, device_time.NOTHING),
     device_time.LAUNCHING,
 )
-"""Causes of idle time during which the host computes or launches, instead of waiting."""
+"""Causes of idle time without a wait of the host."""
 
 _ACTIVE: Final = tuple(cause for cause in SLOW if cause != device_time.NOTHING)
-"""Causes in `SLOW` with recorded host activity."""
 
 _LAUNCHES: Final = (
     "Make fewer and larger launches. torch.compile fuses small kernels, and in mode reduce-overhead replays "
@@ -87,13 +84,9 @@ _SLACK_NS: Final = 5_000  # tolerance between the clocks of host and device
 
 
 class _Preparation(NamedTuple):
-    """Idle time before the launches of one kernel."""
-
     kernel: str
     idle: Flags
-    """Mask of these intervals in `Evidence.idle`."""
     launches: int
-    """Number of launches after idle time."""
 
 
 def launch_preparation(window: Evidence) -> Iterator[Finding]:
@@ -139,7 +132,7 @@ def launch_preparation(window: Evidence) -> Iterator[Finding]:
 
 @cached_per_window
 def _find_preparation(window: Evidence) -> _Preparation | None:
-    """Return the idle time before the one kernel that follows nearly all of it; None if it is too small."""
+    """Return the idle time before the one kernel that follows nearly all of it."""
     gaps, trace = window.idle, window.trace
     slow = np.isin(gaps.cause, SLOW)
     between = slow & (gaps.place == device_time.PLACES.index("between"))
@@ -160,10 +153,7 @@ def _find_preparation(window: Evidence) -> _Preparation | None:
 
 @cached_per_trace
 def _families(trace: Trace) -> tuple[list[str], Ints]:
-    """Return the families of kernels, and the family index of each of `Trace.device_rows`.
-
-    The index is -1 for other work and for kernels of graphs. The last index is also -1, for a missing work (-1).
-    """
+    """Return the families of kernels, and the family index of each of `Trace.device_rows`, or -1."""
     numbers = trace.names_of(Kind.KERNEL)
     texts = [device_work.family(trace.names[number]) for number in numbers]
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
@@ -175,7 +165,6 @@ def _families(trace: Trace) -> tuple[list[str], Ints]:
 
 
 def _named_sources(window: Evidence, among: Flags) -> list[tuple[str, float]]:
-    """Return the named sources of idle time: operators, calls, source lines and labels."""
     gaps, trace = window.idle_intervals(device_time.CODE, among=among), window.trace
     labels = [(trace.names[trace.name[row]] if row >= 0 else "") for row in gaps.row.tolist()]
     of_labels = zip(labels, (gaps.length * intervals.MS / max(window.count, 1)).tolist(), strict=True)
@@ -184,7 +173,6 @@ def _named_sources(window: Evidence, among: Flags) -> list[tuple[str, float]]:
 
 
 def _stacks_note(window: Evidence) -> list[str]:
-    """Return a note on the time of stack recording, if the profiler overhead is unknown."""
     return [_STACKS_COST] if len(window.trace.rows(Kind.PYTHON)) and not window.recording_ms else []
 
 
@@ -330,33 +318,26 @@ def device_pauses(window: Evidence) -> Iterator[Finding]:
 
 
 def _wait_text(call: str, operator: str | None, line: str | None, size: int | None) -> str:
-    """Return the location of a wait, and the copied size if the wait is a copy."""
     location = line or operator or call
     return location if size is None else f"{location}, copying {words.size(size)}"
 
 
 def _is_preparation(window: Evidence) -> Flags:
-    """Return the mask of idle intervals that `launch_preparation` explains."""
     preparation = _find_preparation(window)
     return np.zeros(len(window.idle.start), np.bool_) if preparation is None else preparation.idle
 
 
 def _is_long(window: Evidence) -> Flags:
-    """Return the mask of idle intervals in gaps longer than `PAUSE_NS`."""
     return (window.gaps.summed(window.idle.length) > PAUSE_NS)[window.gaps.of]
 
 
 def _cause_lines(window: Evidence, causes: tuple[int, ...], among: Flags) -> list[str]:
-    """Return the idle time of each cause as lines of evidence, longest first."""
     by_cause = [(device_time.CAUSES[cause], window.per_step(window.idle_for(cause, among=among))) for cause in causes]
     return top_lines([row for row in by_cause if row[1] > 0], len(causes))
 
 
 def _idle_after_waits(window: Evidence, begin: Ints, end: Ints) -> Ints:
-    """Return the idle time after each wait during which the host launches, in ns.
-
-    A gap belongs to the first wait that has not ended when the gap begins, within the clock tolerance `_SLACK_NS`.
-    """
+    """Return the idle time after each wait during which the host launches, in ns."""
     idle_ns, gaps = np.zeros(len(begin), np.int64), window.gaps
     gap_start = window.idle.start[gaps.first]
     # exclude idle time from before the step, and after the last work

@@ -24,24 +24,19 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
 UNFOLDED: Final = 0.25
-"""Saving of oneDNN for convolutions by unfolding, as a share of their time. Measured with one thread, forward and
-backward: 14 and 21% for 3 x 3 filters on 8 images of 32 x 32; 36% in a small network; 58% on 2 images of 64 x 112 x
-112."""
+"""Saving of oneDNN for convolutions by unfolding, as a share of their time. Measured: 14 to 58%."""
 FUSABLE: Final = 0.2
-"""Minimum share of the step for chains that a compiler would fuse. All trainings have some; from 20% on, repeated reads
-and writes of the same tensors dominate the device time."""
+"""Minimum share of the step for chains that a compiler would fuse."""
 CHAIN: Final = 2
 """Minimum kernels in a chain."""
 
 _COMPILED: Final = rf"{work_kinds.TRITON}|{ranges.COMPILED}"
 _FUSABLE_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categories.COPIES)
 _FUSABLE_OF_TORCH: Final = (categories.INDEXING, categories.QUANTISATION)
-"""Categories that are fusable only in torch. In other libraries, for example FBGEMM's embedding tables, they are large
-kernels that no compiler fuses."""
+"""Fusable only in torch: in other libraries, for example FBGEMM, these kernels are large."""
 FAR: Final = 0.3
-"""Maximum share of its limit for a kernel in the finding. GEMMs and copies of usual sizes reach 60 to 85% on an H100
-and 40 to 60% on an MI300X. The MI300X datasheet assumes a clock that the device does not hold (TraceLens uses 708 of
-1307 TFLOP/s)."""
+"""Maximum share of its limit for a slow kernel. Usual GEMMs and copies reach 60 to 85% on an H100 and 40 to 60% on an
+MI300X."""
 
 
 def slow_convolution(window: Evidence) -> Iterator[Finding]:
@@ -125,17 +120,14 @@ def layout_conversions(window: Evidence) -> Iterator[Finding]:
 
 
 def shape_text(shapes: object) -> str:
-    """Return the shapes of matrices as text."""
     return " and ".join(" x ".join(map(str, shape)) for shape in matrices(shapes))
 
 
 def matrices(shapes: object) -> list[list[object]]:
-    """Return the shapes with two dimensions or more."""
     return [shape for shape in shapes if isinstance(shape, list) and len(shape) > 1] if isinstance(shapes, list) else []
 
 
 def in_float64(window: Evidence, rows: Ints) -> Ints:
-    """Return the slices of operators with a float64 tensor that has dimensions."""
     trace = window.trace
     types, dims = trace.argument("types")[rows], trace.argument("dims")[rows]
     pairs = set(zip(types.tolist(), dims.tolist(), strict=True))
@@ -201,7 +193,6 @@ def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
 
 
 def by_shape(window: Evidence, places: Ints, actual_ns: Ints, minimum_ns: Column) -> list[tuple[str, float]]:
-    """Return the operators and shapes that launched some work as evidence with ms per step, longest first."""
     trace = window.trace
     owner = device.owners(trace)[places]
     dims = trace.argument("dims")[owner]
@@ -270,7 +261,7 @@ def _is_compiled(window: Evidence) -> bool:
 
 
 def _chains(window: Evidence) -> tuple[Ints, Ints]:
-    """Return the slices of fusable kernels with a fusable neighbour on their stream, and the chain index of each."""
+    """Return the fusable kernels with a fusable neighbour, and the chain index of each."""
     trace = window.trace
     work = trace.device_rows  # by stream and start
     kinds = categories.of_work(trace)

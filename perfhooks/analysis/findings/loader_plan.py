@@ -1,7 +1,6 @@
 """Plan the number of DataLoader workers from the cost of a batch and the demand of the training.
 
-A worker repeats one cycle. It makes a batch: it computes on a CPU and waits for a disk, a network or a lock. Then it
-transfers the batch. Workers slow each other down only when they compute::
+Workers slow each other down only when they compute on a CPU, not while they wait for a disk, a network or a lock::
 
     worker 0   ▒▒▒▒▒▒▒▒████████▌▒▒▒▒▒▒▒▒████████▌         ▒ waits: any number of workers can wait at once
     worker 1   ▒▒▒▒▒▒▒▒░░░░████████▌▒▒▒▒▒▒▒▒██████        █ computes     ▌ transfers a batch: also computes
@@ -23,30 +22,21 @@ if TYPE_CHECKING:
     from perfhooks.run.loader.making import WorkerCounts
 
 Bound = Literal["CPUs", "waits", "slow batches", "transfer"]
-"""The bottleneck of the workers: computing; waiting for a disk, a network or a lock; single slow batches; or the
-transfer of finished batches to the training."""
+"""Bottleneck of the workers."""
 
 COLUMNS: Final = {
     "workers": int,
     **dict.fromkeys(("batches_per_s", "of_step_percent", "waits_percent", "step_ms"), float),
     "said": str,
 }
-"""Types of the columns of a plan's table, with one row per number of workers. The columns are the batches per second
-that the workers make, the supplied percentage of the demand, the waiting percentage of the step, and the step time."""
 
 KEEPS_UP: Final = 1.02
-"""Maximum ratio of a step time to the time without any wait at which the workers keep up."""
 _MIN_SPEED_UP: Final = 1.05
-"""Minimum speed-up of a step for which more workers are advised. Two runs of the same program differ by as much."""
 _MAX_WORKERS: Final = 256
-"""Maximum number of workers of one rank."""
 _UNEVEN: Final = 1.0
-"""Minimum ratio of standard deviation to mean of batch times from which single batches count as slow. It is the ratio
-of an exponential distribution, in which 2% of the batches take four times the mean."""
+"""Ratio of standard deviation to mean of batch times, as of an exponential distribution."""
 _FIT_ROUNDS: Final = 4
-"""Iterations that fit the batch cost to the measured step time."""
 _MAX_ITERATIONS: Final = 60
-"""Maximum iterations of the search for the step time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,26 +44,20 @@ class BatchCost:
     """Cost of one batch to a worker, in seconds."""
 
     processor_s: float
-    """CPU time. It exceeds the elapsed time if several threads make the batch."""
     waits_s: float = 0.0
-    """Wait for a disk, a network or a lock. It does not depend on the number of workers."""
+    """Wait for a disk, a network or a lock."""
     handed_over_s: float = 0.0
     threads: float = 1.0
-    """CPUs that a worker uses at once while it computes."""
+    """CPUs that a worker uses at once."""
     deviation: float = 0.0
-    """Ratio of the standard deviation of batch times to their mean."""
     longest_s: float = 0.0
     memory_bytes: int = 0
-    """Memory of one worker; 0 if unknown."""
 
     @classmethod
     def of(cls, worker_counts: Sequence[WorkerCounts], free: float | None = None) -> BatchCost | None:
         """Return the mean cost over all workers; None if they made no batch.
 
-        Args:
-            worker_counts: Counts of the workers.
-            free: CPUs available to the workers; None if unknown. Time without computing and without a recorded CPU wait
-                counts as a wait for other things, if each worker had a CPU.
+        If ``free`` CPUs are enough for all workers, time without computing and CPU waits is a wait for other things.
         """
         batches = sum(counts.batches for counts in worker_counts)
         making = sum(counts.making_s for counts in worker_counts)
@@ -96,7 +80,6 @@ class BatchCost:
         )
 
     def scaled(self, factor: float) -> BatchCost:
-        """Return the cost with all times multiplied by a factor."""
         times = {
             name: factor * getattr(self, name) for name in ("processor_s", "waits_s", "handed_over_s", "longest_s")
         }
@@ -104,11 +87,10 @@ class BatchCost:
 
     @property
     def alone_s(self) -> float:
-        """Time of a batch in seconds if a CPU is always free for the worker."""
+        """Time of a batch if a CPU is always free."""
         return self.processor_s / self.threads + self.waits_s + self.handed_over_s
 
     def __str__(self) -> str:
-        """Return for example ``52 ms: 40 ms of CPU time, 10 ms of waiting, 2 ms of transfer; 310 MiB of memory``."""
         parts = (
             (self.processor_s, "of CPU time"),
             (self.waits_s, "of waiting for a disk, a network or a lock"),
@@ -119,15 +101,10 @@ class BatchCost:
         return f"{_ms(self.alone_s)}: {shares}{memory}"
 
     def rate(self, workers: int, processors: float) -> float:
-        """Return the batches per second of several workers that share CPUs.
+        """Return the batches per second of at least one worker on a number of CPUs, which may be a fraction.
 
         Source: a closed queueing network with two stations, the CPUs (shared evenly) and the waits (no queue): Buzen,
-        Computational algorithms for closed queueing networks with exponential servers, 1973, equation 10. The
-        distribution of service times has no effect (Baskett, Chandy, Muntz and Palacios, 1975).
-
-        Args:
-            workers: Number of workers, at least 1.
-            processors: Number of CPUs available to them; a fraction is allowed.
+        Computational algorithms for closed queueing networks with exponential servers, 1973, equation 10.
         """
         computes = max(self.processor_s + self.handed_over_s, 1e-9)
         log_served = [0.0]  # logarithms: the values underflow for 200 workers
@@ -151,35 +128,22 @@ class BatchCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """Batch demand of the training, and the resources for its workers."""
-
     rest_s: float
     """Step time without its wait for data."""
     waited_s: float
-    """Wait for data in a step."""
     batches: int = 1
-    """Batches per step."""
     processors: float | None = None
-    """CPUs for this rank and its workers, without those of other ranks and programs; None if unknown."""
     own_s: float = 0.0
-    """CPU time of the step itself."""
     memory_bytes: int | None = None
-    """Free memory; None if unknown."""
     workers: int = 0
-    """Current number of workers."""
     ahead: int = 2
-    """Batches that each worker prefetches."""
 
     @property
     def step_s(self) -> float:
-        """Step time in seconds."""
         return self.rest_s + self.waited_s
 
     def step_with(self, cost: BatchCost, workers: int) -> float:
-        """Return the step time with some number of workers, in seconds; at least `rest_s`.
-
-        The step also needs CPU time. The shorter it is, the fewer CPUs it leaves to the workers.
-        """
+        """Return the step time. Shorter steps leave fewer CPUs to the workers."""
         low, high = self.rest_s, max(self.batches * cost.alone_s * 4, self.step_s) * 64
         if not workers:
             return self.rest_s + self.batches * (cost.processor_s / cost.threads + cost.waits_s)
@@ -192,12 +156,7 @@ class Demand:
         return high if high > self.rest_s * 1.001 else self.rest_s
 
     def fitted_cost(self, cost: BatchCost) -> BatchCost:
-        """Return the batch cost scaled so that the current workers explain the measured step time.
-
-        A window has only some dozens of batches, and other programs may slow them down. For example, batches of an
-        image decoder took twice their usual time while the profiler started a process. A wait that the workers do not
-        explain remains, see `LoaderPlan.for_cost`.
-        """
+        """Return the batch cost scaled so that the current workers explain the measured step time."""
         for _ in range(_FIT_ROUNDS):
             step_s = self.step_with(cost, self.workers)
             if step_s - self.rest_s < self.waited_s / 2:
@@ -206,7 +165,6 @@ class Demand:
         return cost
 
     def rate(self, cost: BatchCost, workers: int, step_s: float) -> float:
-        """Return the batches per second that some number of workers can make during steps of some length."""
         if not workers:
             return self.batches / step_s
         free = math.inf if self.processors is None else self.processors - self.own_s / step_s
@@ -214,44 +172,35 @@ class Demand:
 
 
 class PlanRow(NamedTuple):
-    """Prediction for one number of workers."""
-
     workers: int
     step_s: float
     supply: float
-    """Supply as a share of the demand, from 0 to 1."""
+    """Supply as a share of the demand."""
     rate: float
-    """Batches per second that the workers can make at this step time."""
 
     @property
     def wait_share(self) -> float:
-        """Share of the step that waits for data, from 0 to 1."""
         return 1 - self.supply
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderPlan:
-    """Recommended number of workers, with its effect."""
-
     needs: Demand
     cost: BatchCost
     bound: Bound
-    """Bottleneck of the current workers."""
     keep_up: int
-    """Smallest number of workers that keeps up, if enough CPUs and memory are free."""
+    """Smallest sufficient number of workers, with enough CPUs and memory."""
     advised: int
-    """Smallest number of workers that reaches the best step time on this host."""
+    """Smallest number of workers with the best step time on this host."""
     is_short_of_memory: bool = False
-    """Whether free memory limits the number of workers."""
     ahead: int | None = None
-    """Recommended ``prefetch_factor`` if single slow batches delay the step."""
+    """Recommended ``prefetch_factor`` against slow batches."""
 
     @classmethod
     def of(cls, worker_counts: Sequence[WorkerCounts], needs: Demand) -> LoaderPlan | None:
         """Return the plan for the workers of a training; None without batches or without a demand.
 
-        If workers waited for CPUs, other programs use the CPUs as well. Then the plan counts fewer CPUs, in proportion
-        to the computing time that workers did not get. It counts at least the CPUs that the workers and the step used.
+        If workers waited for CPUs, other programs use CPUs too: the plan counts fewer, but at least those in use.
         """
         cost = BatchCost.of(worker_counts, needs.processors)
         wall = sum(counts.wall_s for counts in worker_counts)
@@ -269,12 +218,6 @@ class LoaderPlan:
 
     @classmethod
     def for_cost(cls, cost: BatchCost, needs: Demand) -> LoaderPlan:
-        """Return the plan for a batch cost.
-
-        Args:
-            cost: Cost of a batch to a worker.
-            needs: Demand of the training.
-        """
         keep_up = min(math.ceil(needs.batches * cost.alone_s / needs.rest_s / KEEPS_UP), _MAX_WORKERS)
         max_workers = keep_up
         if needs.memory_bytes is not None and cost.memory_bytes:
@@ -311,35 +254,24 @@ class LoaderPlan:
 
     @property
     def is_larger(self) -> bool:
-        """Whether the plan recommends more workers."""
         return self.advised > self.needs.workers
 
     @property
     def free(self) -> int | None:
-        """CPUs that the step leaves to workers; None if unknown."""
         needs = self.needs
         return None if needs.processors is None else max(math.floor(needs.processors - needs.own_s / needs.step_s), 0)
 
     def predict(self, workers: int) -> PlanRow:
-        """Return the prediction for some number of workers."""
         step_s = self.needs.step_with(self.cost, workers)
         return PlanRow(workers, step_s, self.needs.rest_s / step_s, self.needs.rate(self.cost, workers, step_s))
 
     @property
     def predictions(self) -> list[PlanRow]:
-        """Predictions for several numbers of workers.
-
-        These are the current, the recommended and the sufficient number, and powers of two up to the sufficient number.
-        """
         powers = {1 << power for power in range(self.keep_up.bit_length())}
         return [self.predict(workers) for workers in sorted(powers | {self.needs.workers, self.advised, self.keep_up})]
 
     @property
     def rows(self) -> dict[str, list[Any]]:
-        """The predictions as columns of `COLUMNS`.
-
-        The table is empty if the step does not wait for the workers: another number of workers changes nothing.
-        """
         rows = self.predictions if self.bound in ("CPUs", "waits") or self.is_larger else []
         keeps_up = self.predict(self.keep_up).supply * KEEPS_UP >= 1
         labels = {self.keep_up: "would keep up" if keeps_up else "would keep up with more CPUs"}
@@ -355,7 +287,6 @@ class LoaderPlan:
         }
 
     def __str__(self) -> str:
-        """Return the bottleneck and the effect of the recommended number, in one or two sentences."""
         return f"{self._reason} {self._number}".strip()
 
     @property
@@ -409,7 +340,7 @@ class LoaderPlan:
 
 
 def _workers(worker_counts: Sequence[WorkerCounts]) -> int:
-    """Return the number of workers that run at once; workers of another epoch have the same numbers."""
+    """Workers of another epoch have the same numbers."""
     return len({counts.worker for counts in worker_counts})
 
 

@@ -22,15 +22,11 @@ if TYPE_CHECKING:
     from perfhooks.analysis.findings.finding import Finding
 
 _MIN_RATIO: Final = 1.1
-"""Minimum ratio to the median step time. Smaller differences are random."""
 _MIN_STEPS: Final = 3
-"""Minimum steps for a median."""
 _MIN_DEVICE_SHARE: Final = 0.5
-"""Minimum share of device work in the extra time of a step. A device that only waits lowers its clock because it
-waits."""
+"""Minimum share of device work in the extra time. A device that waits lowers its clock, too."""
 LATE_NS: Final = 1_000_000
-"""Minimum delay of launched work on an idle device, in ns. An idle device starts work within microseconds. A shared
-device gives each process some milliseconds at a time."""
+"""Minimum delay of launched work on an idle device. Usual delays are microseconds, on a shared device milliseconds."""
 
 _FEWER_OPTIONS: Final = (
     "Record fewer options at a time: stacks cost most, then shapes and memory. All host times of this window are "

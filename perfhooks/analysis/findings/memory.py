@@ -23,8 +23,7 @@ OFTEN: Final = 1.0
 """Minimum calls per step, on average. After the warm-up, torch's allocator makes none."""
 
 STARTING: Final = 0.5
-"""Maximum share of one-time work in the steps. Above it, allocations are first allocations: cuDNN tries convolutions
-with temporary memory, and so does graph capture."""
+"""Maximum share of one-time work in the steps. Above it, allocations are first allocations."""
 
 
 def allocator_churn(window: Evidence) -> Iterator[Finding]:
@@ -72,7 +71,6 @@ def allocator_churn(window: Evidence) -> Iterator[Finding]:
 
 
 def _calls_after_release(window: Evidence, rows: Ints) -> Ints:
-    """Return the calls from the first release of memory in the running program."""
     start = window.trace.start[rows]
     is_release = np.isin(rows, window.matching(runtime_calls.RELEASE, Kind.RUNTIME)) & ~starts.is_first(
         window.trace, rows

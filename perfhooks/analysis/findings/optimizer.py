@@ -20,18 +20,15 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 LOOPING: Final = 0.05
-"""Minimum share of the step for the update. Below it, half of the update is within the variation of the step time."""
+"""Minimum share of the step for the update."""
 MANY_UPDATES: Final = 20
-"""Minimum calls of one in-place operator in an update that show a loop over parameters."""
+"""Minimum calls of one in-place operator in an update: a loop over parameters."""
 FEW: Final = 60
-"""Number of parameters below which the fixed costs of an update matter."""
+"""Below this number of parameters, fixed costs of an update matter."""
 SAVED: Final = {"Adam": (0.5, 0.65), "AdamW": (0.5, 0.65), "Adagrad": (0.45, 0.55), "SGD": (0.4, 0.4)}
-"""Saving of ``fused=True`` on a CPU as a share of a looping update, by optimizer, for less than `FEW` parameters and
-for more. The values are about the middle of measurements, in CPU time of one thread. With 20, 30, 60 and 160
-parameters of 32 to 262,144 elements, these were Adam 35 to 69% and 58 to 73%, AdamW 37 to 72% and 63 to 75%, Adagrad
-34 to 63% and 50 to 60%, SGD with momentum 26 to 59% and 25 to 62%. A small convolutional net and ResNet-18 saved
-more. SGD without momentum (0 to 59%) is left out. ``foreach=True`` was measured at -69% to +93% on a CPU, so it is
-not recommended there."""
+"""Saving of ``fused=True`` on a CPU as a share of a looping update, for less than `FEW` parameters and for more.
+Measured: Adam 35 to 73%, AdamW 37 to 75%, Adagrad 34 to 60%, SGD with momentum 25 to 62%. SGD without momentum (0 to
+59%) is left out."""
 
 
 _AT_ONCE: Final = rf"{operators.MANY_TENSORS}|{ranges.COMPILED}"
@@ -93,7 +90,6 @@ def optimizer_loop(window: Evidence) -> Iterator[Finding]:
 
 
 def _optimizer(window: Evidence) -> str:
-    """Return the class name of the first optimizer that steps, from its range; empty without one."""
     rows = window.with_prefix(ranges.UPDATE, Kind.ANNOTATION, Kind.OP)
     names = [window.trace.names[window.trace.name[row]] for row in rows[:1].tolist()]
     return names[0].removeprefix(ranges.UPDATE).partition(".")[0] if names else ""

@@ -27,32 +27,26 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Flags, Ints
 
 SAVED: Final = 0.5
-"""Assumed saving for GEMMs that move to tensor cores, as a share of their time. It is conservative: on an A100, TF32
-has eight times the peak of float32, but memory access limits the gain."""
+"""Assumed saving for GEMMs on tensor cores, as a share of their time. On an A100, TF32 has eight times the peak of
+float32, but memory access limits the gain."""
 HALVED: Final = 0.5
-"""Saving of float32 over float64 for GEMMs on a CPU, as a share of their time; about the middle of the measurements.
-Measured with one thread, forward, backward and update: 35% in layers of 64 (GEMMs were 20% of the step); 56% in layers
-of 512 and 1,024; 99% in convolutions (float64 has no fast path). An LSTM saved its whole GEMM time, because its other
-operators became faster as well."""
+"""Saving of float32 over float64 for GEMMs on a CPU, as a share of their time. Measured: 35 to 56% in linear layers,
+99% in convolutions."""
 TENSOR_CORES: Final = 7
-"""Minimum compute capability of NVIDIA devices with tensor cores (Volta)."""
+"""Minimum compute capability with tensor cores (Volta)."""
 TF32: Final = 8
-"""Minimum compute capability of tensor cores that compute float32 as TF32 (Ampere)."""
+"""Minimum compute capability for TF32 (Ampere)."""
 
 _MIN_WEIGHTS: Final = 0.5
-"""Minimum share of the largest matrix in all matrix elements of an operator from which it counts as weights."""
 _AUTOCAST: Final = 'with torch.autocast("cuda", dtype=torch.float16):\n    output = model(batch)'
 _MIN_NAMED: Final = 0.1
-"""Minimum share of a kind of products in their time for which the title names it."""
 _PLAIN_NAME: Final = re.compile(r"\w+(?:\([\w\s*,&]*\))?")
-"""Function name without namespace and template, optionally with C arguments."""
 _LIBRARY_KERNEL: Final = re.compile(
     rf"{work_kinds.TRITON}|nvjet|cutlass|cublas|cudnn|cask|xmma|magma|cijk|rocblas|hipblas|miopen|mkldnn|"
     r"volta|turing|ampere|maxwell|hopper|blackwell|sm\d\d|gem[mv]\w*\d+x\d+|split_?k|marlin|machete",
     re.IGNORECASE,
 )
-"""Names of library kernels. Libraries also have plain names, but generated kernels have an architecture and tile sizes
-in theirs."""
+"""Library kernels. Plain names have an architecture and tile sizes."""
 
 
 def float32_products(window: Evidence) -> Iterator[Finding]:
@@ -106,7 +100,6 @@ def float32_products(window: Evidence) -> Iterator[Finding]:
 
 
 def _without_tensor_cores(window: Evidence, *, has_tf32: bool) -> Ints:
-    """Return the kernels that multiply float32 without tensor cores although TF32 is off."""
     rows = window.work_named(device_work.FLOAT32_GEMM, Kind.KERNEL)
     rows = rows[~np.isin(rows, weight_bound(window))]
     if not has_tf32:
@@ -119,7 +112,6 @@ def _without_tensor_cores(window: Evidence, *, has_tf32: bool) -> Ints:
 
 
 def _has_tf32_allowed(window: Evidence) -> bool:
-    """Return whether a recorded convolution has the argument that allows TF32."""
     trace = window.trace
     rows = trace.named(Kind.OP, names=tuple(operators.ALLOW_TF32))
     arguments = {*zip(trace.name[rows].tolist(), trace.argument("inputs")[rows].tolist(), strict=True)}
@@ -131,7 +123,6 @@ def _has_tf32_allowed(window: Evidence) -> bool:
 
 
 def _is_convolution(window: Evidence, rows: Ints) -> Flags:
-    """Return whether each kernel computes a convolution; these run as GEMMs too."""
     trace = window.trace
     is_convolution: Flags = (
         categories.of_work(trace)[np.searchsorted(trace.device_rows, rows)] == categories.CONVOLUTION
@@ -140,7 +131,6 @@ def _is_convolution(window: Evidence, rows: Ints) -> Flags:
 
 
 def _products_text(window: Evidence, rows: Ints) -> str:
-    """Return the name of the products that some kernels compute, for the title."""
     share = window.device_ms(rows[_is_convolution(window, rows)]) / window.device_ms(rows)
     return "GEMMs" if share < _MIN_NAMED else "Convolutions" if share > 1 - _MIN_NAMED else "Convolutions and GEMMs"
 
@@ -220,12 +210,11 @@ def unaligned_products(window: Evidence) -> Iterator[Finding]:
 
 
 def _elements_per_load(kernel: str) -> int:
-    """Return the number of elements in 16 bytes for a GEMM: 8 in half precision, 4 in TF32."""
+    """Return the elements in 16 bytes: 8 in half precision, 4 in TF32."""
     return 8 if re.search(device_work.HALF, kernel) else 4
 
 
 def _odd_sizes(window: Evidence, rows: Ints) -> list[str]:
-    """Return the unaligned sizes by operator, with the sizes to pad them to."""
     trace = window.trace
     places = np.searchsorted(trace.device_rows, rows)
     owner, dims = device.owners(trace)[places], trace.argument("dims")
@@ -293,7 +282,6 @@ def weight_bound_products(window: Evidence) -> Iterator[Finding]:
 
 @cached_per_window
 def weight_bound(window: Evidence) -> Ints:
-    """Return the slices of product kernels that are bound by reading weights."""
     trace, places = window.trace, window.work
     sums, owner = rates.of_work(trace), device.owners(trace)[places]
     actual_ns, minimum_ps, in_memory = (sums[name][places] for name in ("least_ns", "least_ps", "memory_ns"))

@@ -1,4 +1,4 @@
-"""Findings about validations and checkpoints of a whole run. A window of a few steps contains them only by chance."""
+"""Findings about validations and checkpoints of a whole run."""
 
 from __future__ import annotations
 
@@ -24,44 +24,34 @@ SAVING: Final = 0.05
 LESS_OFTEN: Final = 0.5
 """Share of the time that is saved if the work is done half as often."""
 _MIN_STEPS: Final = 2
-"""Minimum steps with the work. Only work that is repeated between steps can be done less often."""
 
 
 class Rare(NamedTuple):
-    """All work of one kind in a run."""
-
     rows: list[RareWork]
     steps: int
-    """Number of steps of the run."""
     run_ms: float
-    """Time of the steps and of the work, in ms."""
     framework: str = ""
-    """Framework of the fix."""
 
     @property
     def ms(self) -> float:
-        """Time of the work, in ms."""
         return sum(row.ms for row in self.rows)
 
     @property
     def share(self) -> float:
-        """Time of the work as a share of the run."""
         return self.ms / self.run_ms
 
     @property
     def evidence(self) -> tuple[str, ...]:
-        """Number and time of the work, and the source lines that called it, longest first."""
+        """Number, time and source lines, longest first."""
         name, mean = self.rows[0].part, words.ms(self.ms / len(self.rows))
         counts = f"{words.count(len(self.rows), name)} of {mean} on average in {self.steps:,} steps"
         lines = top_lines([(row.line, row.ms) for row in self.rows if row.line])
         return f"{counts}: {words.ms(self.ms)} of {words.ms(self.run_ms)}", *lines
 
     def code_for(self, advised: str) -> str:
-        """Return the code of a fix, see `perfhooks.analysis.findings.frameworks.code_for`."""
         return frameworks.code_for(advised, self.framework)
 
     def finding(self, rule: str, *, title: str, advice: str, code: str) -> Iterator[Finding]:
-        """Yield a finding with the gain per average step if the work is done half as often."""
         yield Finding(
             rule=rule,
             title=title,
@@ -75,13 +65,6 @@ class Rare(NamedTuple):
 
 
 def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "") -> list[Finding]:
-    """Return the findings about validations and checkpoints of a training.
-
-    Args:
-        rows: The rare work of its loop.
-        steps: The steps of its loop.
-        framework: Framework of the fix, see `perfhooks.analysis.findings.frameworks`.
-    """
     results: list[Finding] = []
     for rule, part in RUN_RULES:
         work = _work_of_part([row for row in rows if row.part == part], steps, framework)
@@ -90,7 +73,6 @@ def of_run(rows: Sequence[RareWork], steps: Steps, framework: str = "") -> list[
 
 
 def _work_of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | None:
-    """Return the work of one kind; None if the run is too short to judge it."""
     if len({row.step for row in rows}) < _MIN_STEPS or len(steps.numbers) <= _MIN_STEPS:
         return None
     count, last = int(np.ptp(steps.numbers)) + 1, int(steps.numbers.max())
@@ -148,4 +130,3 @@ def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
 
 
 RUN_RULES: Final = ((validation_in_steps, labels.VALIDATION), (checkpoint_in_steps, labels.CHECKPOINT))
-"""Rules about a whole run, each with the step part that it is about."""

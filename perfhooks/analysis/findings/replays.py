@@ -22,10 +22,8 @@ _MAX_WAITS: Final = 2
 
 
 class Replay(NamedTuple):
-    """Result of the check."""
-
     fits: bool | None
-    """Whether a CUDA graph fits; None if the window has only one step."""
+    """None if the window has only one step."""
     evidence: str = ""
     advice: str = ""
 
@@ -33,12 +31,8 @@ class Replay(NamedTuple):
 def check_replay(window: Evidence) -> Replay:
     """Check whether a CUDA graph can hold the launches of the steps.
 
-    A graph replays equal kernels with equal shapes. It cannot hold a wait of the host for a value of the device, for
-    example in a copy. Waits before the first kernel of a step and after its last one are outside of the graph. Waits
-    for events, which timing and logging use, do not count.
-
-    Args:
-        window: Evidence of the window; its trace has calls of the host.
+    A graph replays equal kernels with equal shapes. It cannot hold a wait of the host for a value of the device. Waits
+    before the first and after the last kernel of a step do not matter, nor waits for events.
     """
     between = _waits_between(window)
     if len(between):
@@ -77,10 +71,6 @@ def check_replay(window: Evidence) -> Replay:
 
 
 def _launches(window: Evidence, begin: int, end: int) -> Ints:
-    """Return the launches of some time, by stream and order.
-
-    Each row has a name and the shape of its operator, if shapes were recorded.
-    """
     trace, time = window.trace, device.launch_times(window.trace)
     works = np.flatnonzero((time >= begin) & (time < end))
     works = works[np.lexsort((time[works], trace.thread[trace.device_rows[works]]))]
@@ -92,7 +82,7 @@ def _launches(window: Evidence, begin: int, end: int) -> Ints:
 
 @cached_per_trace
 def _uncounted(trace: Trace) -> Ints:
-    """Return a number for each name of a trace; names that differ only by a call count share a number."""
+    """Return a number for each name; names that differ only by a call count share a number."""
     matches = map(device_work.NUMBERED.match, trace.names)
     texts = [match[0] if match else name for match, name in zip(matches, trace.names, strict=True)]
     numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
@@ -100,7 +90,6 @@ def _uncounted(trace: Trace) -> Ints:
 
 
 def _waits_between(window: Evidence) -> list[tuple[str, float]]:
-    """Return the host waits between kernels of one step, with ms per step."""
     table = window.synchronisations
     table = table.filter((pl.col("host_ms") > 0) & ~pl.col("call").str.contains(runtime_calls.TIMED.pattern))
     launched = device.launch_times(window.trace)[window.trace.kind[window.trace.device_rows] == Kind.KERNEL]

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 START: Final = 0.1
-"""Minimum share of one-time work in the profiled steps. From 10% on, the means of the window describe no usual step."""
+"""Minimum share of one-time work in the profiled steps."""
 SOONEST: Final = 10
-"""Minimum steps to wait before recording. By then kernels are loaded and chosen, and first compilations are done."""
+"""Minimum steps before recording. By then kernels are loaded and compiled."""
 WARMUP: Final = 2
-"""Steps with discarded results before the recording, because the profiler itself has a start."""
+"""Steps with discarded results at the start of the profiler."""
 
 _MAX_CALLS: Final = 3
 
@@ -73,13 +73,11 @@ def _code_to_record_later(window: Evidence, wait: int) -> str:
 
 
 def _last_start_step(window: Evidence, moments: Intervals) -> int:
-    """Return the number of the last step with one-time work; -1 without step numbers."""
     inside = intervals.within(moments, window.marks.start, window.marks.end) > 0
     return max((int(window.marks.number[index] or 0) for index in np.flatnonzero(inside).tolist()), default=-1)
 
 
 def _call_lines(window: Evidence, moments: Intervals) -> list[str]:
-    """Return the longest runtime calls in some intervals as lines of evidence."""
     trace = window.trace
     calls = trace.rows(Kind.RUNTIME)
     calls = calls[intervals.within(moments, trace.start[calls], trace.end[calls]) >= starts.LOADING_NS]

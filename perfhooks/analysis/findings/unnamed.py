@@ -66,7 +66,6 @@ def unnamed_time(window: Evidence) -> Iterator[Finding]:
 
 
 def _unnamed_share(window: Evidence) -> float:
-    """Return the share of the step that is code outside of torch."""
     if not window.is_busy:
         return 1 - window.named_share
     step_ns = intervals.within(window.windows, window.marks.start, window.marks.end)
