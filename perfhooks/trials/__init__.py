@@ -1,1 +1,1 @@
-"""Recorded operators run again, so that advice is measured on the user's own shapes; needs torch."""
+"""Run recorded operators again, to measure advice on the user's own shapes. Needs torch."""

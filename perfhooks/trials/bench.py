@@ -31,13 +31,11 @@ if TYPE_CHECKING:
 _SAMPLES: Final = 5
 """Blocks of a call without variants. Their median only decides whether the call is comparable."""
 SHORTEST_S: Final = 0.1
-"""Minimum time per variant, in seconds, even after the time limit. Shorter measurements are useless."""
+"""Minimum seconds per variant, even after the time limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariantResult:
-    """The measurement of one variant of one operator."""
-
     variant: str
     timing: Timing | None = None
     difference: float | None = None
@@ -45,24 +43,19 @@ class VariantResult:
     is_wrong: bool = False
     """Whether the difference exceeds the tolerance of the variant."""
     problem: str = ""
-    """Reason why the variant failed."""
 
 
 class CallTiming(NamedTuple):
-    """The measurement of a recorded call without variants."""
+    """A recorded call without variants."""
 
     ms: float | None = None
-    """Duration of the call, in milliseconds; None if the call failed."""
+    """Duration of the call; None if the call failed."""
     problem: str = ""
-    """Reason of the failure."""
     variants: tuple[str, ...] = ()
-    """Names of the variants to try."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions:
-    """Options of a trial."""
-
     device: torch.device
     variants: tuple[str, ...] = ()
     """Names of variants; if empty, the variants that suit each operator."""
@@ -71,8 +64,7 @@ class TrialOptions:
     memory: float = math.inf
     """Memory limit, in GiB."""
     seconds: float = math.inf
-    """Time limit, in seconds. Comparisons that need more time stay undecided; a call that is still running is
-    killed."""
+    """Time limit, in seconds. A call that is still running is killed."""
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
@@ -84,7 +76,7 @@ class TrialOptions:
             raise OptionError(f"seconds must be a number above 0, got {self.seconds:g}")
 
     def of(self, call: PreparedCall) -> list[Variant]:
-        """Return the variants of a call: the selected ones, else all that suit it."""
+        """Return the selected variants of a call, else all that suit it."""
         return [variant for variant in variants.select_variants(self.variants) if self.variants or variant.suits(call)]
 
 
@@ -92,11 +84,7 @@ class TrialOptions:
 def open_bench(
     signatures: Sequence[Signature | Update], options: TrialOptions, circumstances: Circumstances
 ) -> Iterator[Callable[..., Any]]:
-    """Run a `Bench` in a child process.
-
-    Yields:
-        A function that calls a method of the bench by its name.
-    """
+    """Yield a function that calls a method of a `Bench` in a child process by its name."""
     with safe.recorded_settings(circumstances):
         safe.limit_memory(options.memory, options.device)
         bench = Bench(signatures, options)
@@ -104,12 +92,7 @@ def open_bench(
 
 
 class Bench:
-    """Measures calls. The inputs of the latest call stay in memory until another call is requested.
-
-    Args:
-        signatures: The calls, requested by their index.
-        options: Options of the trial.
-    """
+    """Measures calls by their index. The inputs of the latest call stay in memory."""
 
     def __init__(self, signatures: Sequence[Signature | Update], options: TrialOptions) -> None:
         self._signatures = signatures

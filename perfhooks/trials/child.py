@@ -1,4 +1,4 @@
-"""A child process that answers requests. If a request kills the child, the death is reported and a new child continues.
+"""A child process that answers requests. If a request kills it, a new child continues.
 
 A recording is untrusted data. One operator in fifty ends its process if its arguments are bad enough.
 """
@@ -29,10 +29,8 @@ class DeadError(Exception):
 class ChildProcess:
     """A process that answers requests one after the other. It starts with the first request.
 
-    Args:
-        answering: Context manager, entered once in each child; its value answers the requests there.
-        forks: Whether the child is a fork, which takes milliseconds, or a new process. A process that uses a device or
-            has computed with several threads cannot be forked.
+    ``answering`` is a context manager in the child; its value answers. ``forks`` selects a fork, which takes
+    milliseconds. A process that uses a device or has computed with several threads cannot be forked.
     """
 
     def __init__(self, answering: Callable[[], AbstractContextManager[Answer]], *, forks: bool) -> None:
@@ -41,15 +39,7 @@ class ChildProcess:
         self._process: Any = None
 
     def ask(self, seconds: float, *question: Any) -> Any:
-        """Send a request and return its result.
-
-        Args:
-            seconds: Time limit; the child is killed after it.
-            question: Arguments of the answering function.
-
-        Raises:
-            DeadError: The child died during the request.
-        """
+        """Return the answer to a request. Raise a DeadError if the child dies or needs more than ``seconds``."""
         if self._process is None:
             self._start()
         # system limit of a timer
@@ -82,7 +72,6 @@ class ChildProcess:
         theirs.close()
 
     def close(self) -> None:
-        """Kill the child."""
         if self._process is not None:
             self._process.kill()
             self._process.join()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from perfhooks.trials.recorded import CountedCalls
 
-_MS: Final = 1e-6  # milliseconds in a nanosecond
+_MS: Final = 1e-6
 _OPTIONS: Final = {
     "momentum": (0.9, {"SGD"}, {"mul_"}),
     "weight_decay": (1e-4, {"SGD", "Adam", "Adagrad", "RMSprop"}, {"add"}),
@@ -40,9 +40,9 @@ class Group:
     calls: float
     """Calls per step."""
     step_ms: float
-    """Recorded milliseconds per step."""
+    """Recorded time per step."""
     call_ms: float
-    """Recorded median per call, in milliseconds."""
+    """Recorded median per call."""
 
 
 @dataclass(frozen=True)
@@ -52,26 +52,22 @@ class SkippedOperators:
     name: str
     reason: str
     share: float
-    """Share of the time of all operators."""
+    """Ratio to the time of all operators."""
 
 
 @dataclass(frozen=True)
 class OperatorSelection:
-    """The operators of a recording: groups that can run again, and skipped operators."""
-
     groups: tuple[Group, ...]
     """Groups by time per step, the costliest first."""
     left: tuple[SkippedOperators, ...]
     covered: float
-    """Share of the groups in the time of all operators and of autograd between them."""
+    """Ratio of the groups to the time of all operators and of autograd between them."""
 
 
 def select_calls(calls: CountedCalls, is_selected: Callable[[str], object] | None = None) -> OperatorSelection:
     """Select the outermost calls that can run again.
 
-    Args:
-        calls: The calls of a window.
-        is_selected: Filter on operator names. The outermost calls that match are selected, even inside other operators.
+    With a filter on operator names, these are the outermost calls that match, even inside other operators.
     """
     signatures, names, is_operator = calls.signatures(), calls.names(), calls.is_operator
     updates = dict(_updates(calls, signatures, names))
@@ -116,8 +112,8 @@ def _updates(
 ) -> Iterator[tuple[int, Update]]:
     """Yield the updates that can run again, each with the index of its label.
 
-    torch's label names the optimizer. The backward passes since the previous update reveal its parameters: with
-    gradient accumulation there are several equal passes. If the passes differ, the parameters are unknown.
+    torch's label names the optimizer. The backward passes since the previous update reveal its parameters. With
+    gradient accumulation there are several equal passes; if they differ, the parameters are unknown.
     """
     trace = calls.trace
     start, thread = trace.start[calls.row].tolist(), trace.thread[calls.row].tolist()

@@ -42,11 +42,7 @@ def import_shape_functions() -> None:
 
 
 def check_memory(again: Signature | Update, allowed: float) -> None:
-    """Check whether a call or an update fits into memory, without an allocation.
-
-    Args:
-        again: The recorded call or update.
-        allowed: Memory limit, in bytes.
+    """Check whether a call or an update fits into ``allowed`` bytes, without an allocation.
 
     Raises:
         UnmatchedError: It needs more memory, or torch cannot compute the size of its result.
@@ -81,15 +77,7 @@ def _bytes(argument: Argument) -> int:
 
 
 def build(again: Signature | Update, device: str | torch.device) -> PreparedCall:
-    """Make a recorded call or update ready to run.
-
-    Args:
-        again: The recorded call or update.
-        device: Device of its tensors.
-
-    Raises:
-        UnmatchedError: It cannot run again; the message contains the reason.
-    """
+    """Make a recorded call or update ready to run. Raise an UnmatchedError with the reason if it cannot run again."""
     if isinstance(again, Update):
         return _update(again, [_parameter(*parameter, device) for parameter in again.parameters], again.implementation)
     operator, arguments = schemas.overload(again)
@@ -134,12 +122,8 @@ def _dtype(value: Argument, name: str, arguments: Mapping[str, Any]) -> torch.dt
 def _fill(tensor: torch.Tensor, operator: str, name: str, arguments: Mapping[str, Any], place: int) -> None:
     """Fill a tensor with values that are valid for an operator, for example indices within range, or probabilities.
 
-    Args:
-        tensor: The tensor to fill.
-        operator: Name of the operator, without namespace and suffix.
-        name: Name of the argument in the schema.
-        arguments: All arguments of the call by name: `Argument` for tensors, else values.
-        place: Index of the tensor in a list.
+    ``operator`` has no namespace and suffix. ``name`` is an argument of its schema; in a list, ``place`` is the index
+    of the tensor.
     """
     if operator in _PROBABILITIES:
         tensor.copy_(torch.rand(tensor.shape, device=tensor.device))
@@ -188,7 +172,6 @@ def _parameter(kind: str, dims: tuple[int, ...], device: str | torch.device) -> 
 def _update(
     update: Update, parameters: list[torch.Tensor], implementation: str, state: dict[Any, Any] | None = None
 ) -> PreparedCall:
-    """Make an update of parameters by one implementation of an optimizer ready to run."""
     options = {
         **dict(update.options),
         **({"fused": True} if implementation == "fused" else {"foreach": implementation == "foreach"}),

@@ -17,17 +17,15 @@ if TYPE_CHECKING:
 _AS_GOOD: Final = 1.05
 """Batch rates within this factor count as equal, see `perfhooks.trials.loader_trial.TOLERANCE`."""
 _COSTLY_S: Final = 0.1
-"""Minimum cost of new workers per pass, in seconds, before ``persistent_workers`` is suggested."""
+"""Minimum seconds per pass for new workers before ``persistent_workers`` is suggested."""
 _WAITING: Final = 50.0
 """Minimum percentage of waiting time before the workers are reported as waiting."""
 
 
 class LoaderSetting(msgspec.Struct, frozen=True):
-    """The settings of a loader in one measurement."""
-
     workers: int
     ahead: int | None = None
-    """Value of ``prefetch_factor``; None without workers."""
+    """``prefetch_factor``; None without workers."""
     pinned: bool = False
 
     def __str__(self) -> str:
@@ -37,8 +35,6 @@ class LoaderSetting(msgspec.Struct, frozen=True):
 
 
 class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The measurements of one setting."""
-
     setting: LoaderSetting
     is_own: bool = False
     """Whether the training itself uses this setting."""
@@ -46,27 +42,27 @@ class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why the setting failed, in one line."""
     batches: int = 0
     seconds: float = 0.0
-    """Wall time of the counted batches, in seconds."""
+    """Wall time of the counted batches."""
     processor_s: float | None = None
-    """CPU time of the workers during these batches, in seconds; None if the system does not report it."""
+    """CPU time of the workers during these batches; None if unknown."""
     queued_s: float | None = None
-    """Run-queue wait of the workers, in seconds."""
+    """Run-queue wait of the workers."""
     memory_bytes: int | None = None
     """Memory of one worker that it shares with no other process."""
     first_s: float | None = None
-    """Time from the start of a pass, including worker start-up, to its first batch, in seconds."""
+    """Time from the start of a pass, including worker start-up, to its first batch."""
     again_s: float | None = None
-    """Time to the first batch of a later pass with existing workers, in seconds."""
+    """Time to the first batch of a later pass with existing workers."""
     rates: tuple[float, ...] = ()
     """Batches per second of each block."""
     verdict: Outcome | None = None
-    """Comparison with the setting of half the workers, or with its base setting; None if there is no such setting."""
+    """Comparison with half the workers or with the base setting; None without either."""
     planned: float | None = None
-    """Predicted batches per second, extrapolated from one worker."""
+    """Batches per second, extrapolated from one worker."""
 
     @property
     def processors(self) -> float | None:
-        """Average number of CPUs in use by the workers; None if the system does not report CPU time."""
+        """Average number of CPUs in use by the workers; None if unknown."""
         return None if self.processor_s is None or not self.seconds else self.processor_s / self.seconds
 
     @property
@@ -83,7 +79,6 @@ class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float:
-        """Median of the batches per second."""
         return medians.median(self.rates) if self.rates else 0.0
 
 
@@ -128,10 +123,10 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per setting.
 
-        ``batches_per_s`` is the median over all blocks. ``planned`` is the rate that is expected from the cost of one
-        worker on idle CPUs. ``processors`` counts the CPUs in use by the workers, on average. ``waited_percent`` is
-        the percentage of worker time without computation and without run-queue wait. ``verdict`` compares the setting
-        with the setting of half the workers, or with its base setting.
+        ``batches_per_s`` is the median over all blocks, ``planned`` the rate extrapolated from one worker on idle CPUs.
+        ``processors`` is the average number of CPUs in use by the workers. ``waited_percent`` is the percentage of
+        worker time without computation and without run-queue wait. ``verdict`` compares the setting with half the
+        workers, or with its base setting.
         """
         return [
             {
@@ -259,7 +254,6 @@ BRIEF: Final = (
     *("workers", "prefetch", "pinned", "own", "batches_per_s", "batch_ms", "planned", "processors", "waited_percent"),
     *("memory_mib", "verdict"),
 )
-"""Columns of the table in a terminal."""
 
 
 def _cell(value: object) -> str:

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.verdict import Outcome
 
 SECONDS: Final = 60.0
-"""Default time limit, in seconds. Five settings of a loader with 100 ms per batch are decided in half of it."""
+"""Default time limit. Five settings of a loader with 100 ms per batch are decided in half of it."""
 BLOCK_S: Final = 0.25
-"""Minimum length of a block, in seconds. Most batches take a tenth of it."""
+"""Minimum length of a block. Most batches take a tenth of it."""
 TOLERANCE: Final = 0.05
 """Relative difference that counts as equal: two runs of one program differ by as much."""
 _GAIN: Final = 1.1
-"""Minimum gain of the last doubling before the number of workers is doubled again."""
+"""Minimum gain of a doubling before the number of workers is doubled again."""
 _FIRST: Final = (1, 2, 4)
 _FEW: Final = 2
 """Rounds between two checks of the results: one forwards and one backwards."""
@@ -72,7 +72,7 @@ class _Runner:
         self._loader = self._with_setting(loader)
         self._in_pass = 0
         self._is_short = False
-        """Whether passes are so short that each is counted completely, including its start."""
+        """Whether each pass is counted completely, including its start."""
         self._pids: list[int] = []
         self._batches: Any = None
         began = time.monotonic()
@@ -125,11 +125,7 @@ class _Runner:
         return False
 
     def turn(self, until: float) -> None:
-        """Measure one block.
-
-        Args:
-            until: End of the trial, in seconds of the monotonic clock.
-        """
+        """Measure one block. ``until`` is the end of the trial on the monotonic clock."""
         parallel = max(self.setting.workers, 1)
         self._signal(signal.SIGCONT)
         try:
@@ -180,7 +176,6 @@ class _Runner:
             self._signal(signal.SIGSTOP)
 
     def close(self) -> None:
-        """Stop the workers."""
         self._signal(signal.SIGCONT)
         # explicitly: garbage collection may run inside a worker of the next setting, and raises there
         getattr(self._batches, "_shutdown_workers", bool)()
@@ -216,15 +211,7 @@ class _Runner:
 
 
 def compare_rates(rates: Sequence[float], others: Sequence[float]) -> Outcome:
-    """Compare the batch rates of two settings that were measured in interleaved blocks.
-
-    Args:
-        rates: Batches per second of the candidate, one number per block.
-        others: Batches per second of the baseline.
-
-    Returns:
-        Whether the candidate is faster, slower or equal; "undecided" for too few blocks.
-    """
+    """Compare batches per second of a candidate (``rates``) and a baseline, in interleaved blocks."""
     count = min(len(rates), len(others))
     if count < LEAST_STEPS:
         return "undecided"
@@ -272,8 +259,6 @@ class _RecordedFailure(contextlib.AbstractContextManager[None]):
 
 
 class _Trial:
-    """The trial of one loader."""
-
     def __init__(self, loader: Any, facts: Loader, seconds: float) -> None:
         self._loader = loader
         workers = facts.num_workers or 0
@@ -291,7 +276,6 @@ class _Trial:
         return LoaderSetting(workers, (ahead or self._ahead) if workers else None, is_pinned)
 
     def run(self) -> LoaderTrial:
-        """Measure all settings."""
         is_interrupted = False
         try:
             self._try_workers()
@@ -391,7 +375,7 @@ class _Trial:
         return _RecordedFailure(self._failed, setting, is_own=setting == self._own)
 
     def _run_rounds(self, rounds: int) -> None:
-        """Measure blocks of all settings, forwards and backwards: at least one round, even after the time limit."""
+        """Measure all settings forwards and backwards: at least one round, even after the time limit."""
         for number in range(rounds):
             for setting in [*self._runners][:: -1 if number % 2 else 1]:
                 failures = len(self._failed)
@@ -435,21 +419,21 @@ def _describe(loader: Any) -> str:
 
 
 def _problem_of(error: BaseException) -> str:
-    """Return the cause of an exception. For an exception in a worker, return the last line of its traceback."""
+    """Return the cause of an exception. In a worker it is the last line of the traceback."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     is_of_worker = "Original Traceback" in str(error)
     return lines[-1].strip() if is_of_worker else cause_of(error)
 
 
 def _unique_memory(pid: int) -> int:
-    """Return the unique set size of a process, in bytes; 0 if the system does not report it."""
+    """Return the unique set size of a process, in bytes; 0 if unknown."""
     with contextlib.suppress(psutil.Error, AttributeError):
         return int(psutil.Process(pid).memory_full_info().uss)
     return 0
 
 
 def _scheduler_times(pid: int) -> tuple[int, int]:
-    """Return the CPU time and the run-queue wait of all threads of a process, in nanoseconds; 0 if not available.
+    """Return CPU time and run-queue wait of all threads of a process, in nanoseconds; 0 if unknown.
 
     Source: ``schedstat``, see https://docs.kernel.org/scheduler/sched-stats.html.
     """

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 2
 """1: one set of inputs; 2: a grid of inputs and threads."""
 _ENDLESS: Final = 1e308
-"""Replacement for infinity in JSON."""
+"""Replaces infinity in JSON."""
 _FASTEST: Final = re.compile(r"\| {2}" + re.escape(colors.BEST + colors.BOLD))
 _COLOR: Final = re.compile("\x1b\\[[0-9;]*m")
 
@@ -51,26 +51,23 @@ class TimedCall:
     """One call with one set of inputs and one number of threads."""
 
     call: str
-    """Name of the call: the ``description`` of ``torch.utils.benchmark.Timer``."""
+    """``description`` of ``torch.utils.benchmark.Timer``."""
     sub_label: str
     """Name of the inputs."""
     threads: int
     seconds: tuple[float, ...]
     """Seconds per call, for each block."""
     timing: Timing | None = None
-    """Comparison with the first call: ``outcome``, ``ratio`` and its interval; None for the first call."""
+    """Comparison with the first call; None for the first call."""
     difference: float | None = None
-    """Difference from the results of the first call, relative to the largest value; None for results without
-    tensors."""
+    """Difference of results from the first call, relative to the largest value; None without tensors."""
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """Unique key of the row."""
         return self.sub_label, self.threads, self.call
 
     @property
     def columns(self) -> dict[str, Any]:
-        """First columns of the row in every table."""
         return {"call": self.call, "sub_label": self.sub_label, "threads": self.threads}
 
 

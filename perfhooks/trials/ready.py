@@ -40,7 +40,6 @@ class PreparedCall:
     """Whether results are random and cannot be compared."""
 
     def __call__(self) -> Any:
-        """Run it once."""
         with self.running():
             return self.operator(*self.arguments, **self.keywords)
 
@@ -55,13 +54,9 @@ class PreparedCall:
         yield from tensors((self.arguments, self.keywords))
 
     def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> PreparedCall:
-        """Return the same call with changed tensors.
+        """Return the same call with changed tensors. Equal tensors stay equal.
 
-        Arguments that were the same tensor stay the same tensor. Written tensors are always copied, so that the two
-        calls are independent.
-
-        Args:
-            change: Function from a tensor to its replacement.
+        Written tensors are always copied, so that the two calls are independent.
         """
         replacements: dict[int, torch.Tensor] = {}
         written_ids = {id(tensor) for tensor in self.written}
@@ -106,36 +101,23 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def same_layout(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return a copy with the same memory layout, including gaps and overlapping elements.
-
-    Args:
-        tensor: Any tensor.
-        dtype: Type of the copy; None keeps the type.
-    """
+    """Return a copy with the same memory layout, including gaps and overlapping elements."""
     span = tensor.as_strided((extent(tensor.size(), tensor.stride()),), (1,))
     return span.to(dtype or tensor.dtype, copy=True).as_strided(tensor.size(), tensor.stride(), 0)
 
 
 def extent(dims: Sequence[int], strides: Sequence[int] | None) -> int:
-    """Return the number of elements between the first and the last element of a tensor in memory."""
+    """Return the number of elements between the first and the last element in memory."""
     if strides is None or len(strides) != len(dims):
         return math.prod(dims)
     return 0 if 0 in dims else 1 + sum((size - 1) * step for size, step in zip(dims, strides, strict=True))
 
 
 def difference(a: PreparedCall, b: PreparedCall) -> float | None:
-    """Return the largest difference between the results of two calls, relative to the largest value of each tensor.
+    """Return the largest difference between results, relative to the largest value of each tensor of ``a``.
 
-    Written tensors are restored.
-
-    Args:
-        a: The reference call.
-        b: The other call.
-
-    Returns:
-        0 for equal results. Infinity if shapes differ, or if only one result is finite at some position. None if
-            results
-        are random, uninitialised memory or no tensors.
+    Infinity means that shapes differ, or that only one result is finite at some position. None means that results are
+    random, uninitialised memory or no tensors. Written tensors are restored.
     """
     if a.is_random or b.is_random:
         return None

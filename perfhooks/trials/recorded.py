@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Flags, Ints, Trace
     from perfhooks.trace.window import Tables
 
-_MS: Final = 1e-6  # milliseconds in a nanosecond
+_MS: Final = 1e-6
 _ARGUMENTS: Final = ("dims", "strides", "types", "inputs")
 _OF_TENSOR: Final[Any] = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=64)]
-"""Sizes of a tensor. No tensor in torch has more than 64 dimensions."""
+"""Sizes of a tensor. torch allows at most 64 dimensions."""
 _OF_LIST: Final[Any] = tuple[_OF_TENSOR, ...]
 
 
@@ -41,12 +41,10 @@ class Argument(NamedTuple):
 
     @property
     def is_tensor(self) -> bool:
-        """Whether the input is one tensor."""
         return bool(self.type) and self.type not in (*tensor_types.LISTS, tensor_types.NUMBER, tensor_types.NUMBERS)
 
     @property
     def is_list(self) -> bool:
-        """Whether the input is a list of tensors."""
         return self.type == tensor_types.TENSORS or (self.type == tensor_types.GENERIC and bool(self.dims))
 
     @property
@@ -69,7 +67,6 @@ class Signature:
 
     @property
     def shapes(self) -> str:
-        """Sizes of the tensors, as text."""
         return ", ".join(
             _shape(argument) for argument in self.arguments or () if argument.is_tensor or argument.is_list
         )
@@ -96,7 +93,6 @@ class Update:
 
     @property
     def name(self) -> str:
-        """Name in the table."""
         return f"{ranges.UPDATE}{self.optimizer}"
 
     @property
@@ -107,14 +103,11 @@ class Update:
 
 @dataclass(frozen=True)
 class CountedCalls:
-    """The host calls in counted steps, with the cost of each.
-
-    The cost is device time if the trace contains a device, else host time.
-    """
+    """Host calls in counted steps. Costs are device time if the trace contains a device, else host time."""
 
     trace: Trace
     row: Ints
-    """Index of the slice in the trace. Sorted by thread and time, so a call precedes its children."""
+    """Index of the slice in the trace. A call precedes its children."""
     parent: Ints
     """Index of the parent call, or -1."""
     own: Ints
@@ -123,7 +116,7 @@ class CountedCalls:
     """Nanoseconds with children."""
     steps: int
     step_ms: float
-    """Mean step time, in milliseconds."""
+    """Mean step time."""
 
     @property
     def on_device(self) -> bool:
@@ -137,7 +130,6 @@ class CountedCalls:
         return operators
 
     def names(self) -> list[str]:
-        """Return the name of each call."""
         return [self.trace.names[number] for number in self.trace.name[self.row].tolist()]
 
     def signatures(self) -> list[Signature]:
@@ -176,7 +168,7 @@ def _sizes(types: list[Any], column: object) -> list[tuple[Any, ...] | None] | N
 
 
 class _Costs(NamedTuple):
-    """The costs of the calls of a window; columns have the order of ``row``."""
+    """Costs of the calls of a window; columns have the order of ``row``."""
 
     row: Ints
     parent: Ints
@@ -191,15 +183,9 @@ class _Costs(NamedTuple):
 def load_calls(tables: Tables, unrecorded_ms: float | None = None, timed: Tables | None = None) -> CountedCalls:
     """Return the calls of a window.
 
-    With an unprofiled step time, host times are reduced by the overhead of the recorder. The overhead is spread
-    evenly over all recorded slices. Example: an update of hundreds of parameters consists of thousands of small
-    operators. Recording doubles its time.
-
-    Args:
-        tables: Tables of the window.
-        unrecorded_ms: Unprofiled step time, in milliseconds; None if unknown.
-        timed: Tables of the window that ``tables`` explains. If given, times come from that window: the time of each
-            operator is divided among its calls in ``tables``.
+    With the unprofiled step time ``unrecorded_ms``, host times are reduced by the overhead of the recorder, evenly over
+    all slices. For example, recording doubles the time of an update of hundreds of parameters. With ``timed``, times
+    come from that window: the time of each operator is divided among its calls in ``tables``.
 
     Raises:
         PerfhooksError: The trace has no operators or no shapes.
@@ -255,7 +241,7 @@ def _ns_by_name(costs: _Costs, trace: Trace) -> dict[str, float]:
 
 
 def _recorder_overhead(tables: Tables, row: Ints, step_added_ms: float) -> tuple[Ints, int]:
-    """Return the recorder overhead of calls with all slices inside, and of a single slice, in nanoseconds."""
+    """Return the recorder overhead of calls with all slices inside, and of a single slice, in ns."""
     trace = tables.trace
     rows = trace.rows(*HOST)
     is_recorded = _is_in_counted_step(tables, rows) & np.isin(trace.thread[rows], tables.marks.thread)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from perfhooks.run.circumstances import Circumstances
 
 SHARE: Final = 0.5
-"""Default memory limit as a share of the free memory."""
+"""Default memory limit as a ratio of the free memory."""
 GIB: Final = 1 << 30
 _OWN: Final = 160 << 20
-"""Bytes reserved for Python, for libraries that are loaded later, and for their caches."""
+"""Bytes for Python, for libraries that are loaded later, and for their caches."""
 _STACK: Final = 8 << 20
 """Bytes of address space per thread of torch; hardly any of it is used."""
 _NO_MEMORY: Final = re.compile(r"can't allocate memory|not enough memory|out of memory|std::bad_alloc")
@@ -51,7 +51,6 @@ class Flag(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """Current value."""
         return getattr(self.owner, self.name)
 
 
@@ -96,7 +95,6 @@ def preserve_state() -> Iterator[None]:
 
 
 def has_onednn() -> bool:
-    """Whether this torch has oneDNN."""
     backend: Any = torch.backends.mkldnn
     return bool(backend.is_available())
 
@@ -110,12 +108,7 @@ def recorded_settings(training: Circumstances) -> AbstractContextManager[None]:
 
 
 def limit_memory(memory: float, device: torch.device) -> None:
-    """Limit the memory of this process, and disable core dumps.
-
-    Args:
-        memory: GiB beyond its current memory.
-        device: Device whose memory is limited.
-    """
+    """Limit the memory of this process to ``memory`` GiB more, and disable core dumps."""
     own = psutil.Process()
     if hasattr(own, "rlimit"):  # on Linux
         own.rlimit(psutil.RLIMIT_CORE, (0, own.rlimit(psutil.RLIMIT_CORE)[1]))
@@ -131,7 +124,6 @@ def limit_memory(memory: float, device: torch.device) -> None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an exception means that memory is exhausted."""
     return isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
 
 
@@ -143,11 +135,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def select_device(name: str | None, *, on_device: bool) -> torch.device:
-    """Return the device for calls that were recorded on a device or on the host.
-
-    Args:
-        name: Name of the device from the user; None selects ``cuda`` or ``cpu``.
-        on_device: Whether a device executed the recorded work.
+    """Return the device: ``name`` from the user, else ``cuda`` for calls on a device and ``cpu`` for the host.
 
     Raises:
         OptionError: The device is not available.

@@ -43,13 +43,7 @@ class UnmatchedError(Exception):
 
 
 def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
-    """Return the overload of a recorded call, and its arguments.
-
-    Args:
-        signature: The recorded call.
-
-    Returns:
-        An operator of ``torch.ops``, and by argument name an `Argument` (for tensors) or a value.
+    """Return an operator of ``torch.ops``, and by argument name an `Argument` (for tensors) or a value.
 
     Raises:
         UnmatchedError: No overload matches.
@@ -87,9 +81,9 @@ def overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
 def is_pure(operator: Any, parameters: tuple[Any, ...]) -> bool:
     """Return whether a call of an overload from an untrusted trace is safe: it only computes tensors.
 
-    The schema lists every tensor that the operator writes to. The operator returns a tensor or writes to one. Side
-    effects on the process, such as random numbers, end with the child. Operators that change the metadata of inputs
-    have a tag, for example ``resize_``. Arguments of other types, such as streams and generators, are never passed.
+    The schema lists every tensor that the operator writes to. Side effects on the process, such as random numbers, end
+    with the child. A tag marks operators that change the metadata of inputs, for example ``resize_``. Arguments of
+    other types, such as streams and generators, are never passed.
     """
     has_tensor_result = any(str(result.type) in _TENSORS for result in _schema(operator).returns)
     string_names = {argument.name for argument in parameters if "str" in str(argument.type)}
@@ -98,7 +92,6 @@ def is_pure(operator: Any, parameters: tuple[Any, ...]) -> bool:
 
 
 def schema_arguments(operator: Any) -> tuple[Any, ...]:
-    """Return the arguments of an overload's schema."""
     return tuple(_schema(operator).arguments)
 
 
@@ -107,17 +100,11 @@ def _schema(operator: Any) -> Any:
 
 
 def is_written(argument: Any) -> bool:
-    """Return whether an operator writes to an argument of its schema."""
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
 def _value(parameter: Any, argument: Argument) -> Any:
-    """Return the value of an argument.
-
-    Raises:
-        KeyError: The type of the argument is not supported.
-        ValueError: The recorded value does not match the type.
-    """
+    """Return the value of an argument. Raise a KeyError for unsupported types, a ValueError for a wrong value."""
     kind = str(parameter.type)
     if kind.startswith("Optional["):
         return _convert(kind[len("Optional[") : -1], argument) if argument.type else None

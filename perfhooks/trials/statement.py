@@ -17,12 +17,10 @@ _VALUE: Final = "return (\n{stmt}\n)"
 def compile_statement(stmt: str, setup: str, names: Mapping[str, Any]) -> Callable[[], Any]:
     """Run the setup, and return a function that runs a statement.
 
-        function_of("x @ y", "y = x.T", {"x": x})()  # the value of x @ y
+        compile_statement("x @ y", "y = x.T", {"x": x})()  # the value of x @ y
 
-    Args:
-        stmt: One expression, whose value the function returns, or any lines; then it returns None.
-        setup: Lines that run now. The statement can use and change their names.
-        names: Other names for the statement.
+    The function returns the value of an expression, and None for other statements. A statement can use and change the
+    names of the setup.
 
     Raises:
         OptionError: The setup or the statement is not valid Python.

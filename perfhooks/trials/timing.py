@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     Clock = Callable[[], float]
 
 BLOCK_S: Final = 1e-3
-"""Minimum length of a block, in seconds. The overhead of a clock is then below 0.01%."""
+"""Minimum length of a block. The overhead of a clock is then below 0.01%."""
 TOLERANCE: Final = 0.05
 """Relative difference that counts as equal. 5% of an operator that takes a fifth of a step is 1% of the step: noise."""
 PAIRS: Final = LEAST_STEPS
 """Minimum blocks per side for a decision."""
 MOST_PAIRS: Final = 160
 SECONDS: Final = 0.8
-"""Default time limit per comparison, in seconds. Ten operators with five variants then take a minute."""
+"""Default time limit per comparison. Ten operators with five variants then take a minute."""
 LONGEST_S: Final = 20.0
-"""Time limit for the minimum number of blocks, in seconds. Calls that need more are not decided."""
+"""Time limit for the minimum number of blocks. Slower calls are not decided."""
 _MOST: Final = 1 << 30
 """Maximum calls per block: no call takes less than a picosecond."""
 UNBOUNDED: Final = 1e9
@@ -52,11 +52,10 @@ class Timing:
     """Time of B over time of A: the median of pairs."""
     low: float
     high: float
-    """End of the 99% interval of the ratio, which begins at ``low``; `UNBOUNDED` for too few blocks."""
+    """End of the 99% interval that begins at ``low``; `UNBOUNDED` for too few blocks."""
     a: tuple[float, ...]
     """Seconds per call, for each block of A."""
     b: tuple[float, ...]
-    """Seconds per call, for each block of B."""
 
     @property
     def times(self) -> float:
@@ -65,7 +64,7 @@ class Timing:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Return the cells of a table: the speedup of B, its interval if known, and the verdict."""
+        """Speedup of B, its interval if known, and the verdict, by column."""
         is_known = self.high < UNBOUNDED
         return {
             "times": self.times,
@@ -76,13 +75,7 @@ class Timing:
 
 
 class Blocks:
-    """Times one call in blocks with ``timeit``.
-
-    Args:
-        call: The call.
-        clock: Returns the time in seconds; None selects the clock of ``torch.utils.benchmark``, which waits for
-            devices.
-    """
+    """Times one call in blocks. By default the clock is that of ``torch.utils.benchmark``, which waits for devices."""
 
     def __init__(self, call: PreparedCall, clock: Clock | None = None) -> None:
         self._call = call
@@ -121,12 +114,7 @@ def time_interleaved(
 ) -> Timing:
     """Time two calls in interleaved blocks until the comparison is decided.
 
-    Args:
-        a: The baseline.
-        b: The candidate.
-        seconds: Time limit of an undecided comparison.
-        longest: Time limit for the minimum number of blocks.
-        tolerance: Relative difference that counts as equal.
+    ``seconds`` limits an undecided comparison, ``longest`` the minimum number of blocks. ``tolerance`` is a ratio.
     """
     times_a: list[float] = []
     times_b: list[float] = []

@@ -1,6 +1,6 @@
 """The trial of the costliest recorded operators: each runs as recorded and in every suitable variant.
 
-This module requests and collects the measurements. A child process runs them, see `perfhooks.trials.bench`.
+This module requests the measurements. A child process runs them, see `perfhooks.trials.bench`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 COMPARABLE: Final = (0.5, 2.0)
 """Range of the time of a call alone, relative to its recorded time, in which results apply to the training. Outside it
-the caches or the load of the machine differed."""
+the caches or the load of the host differed."""
 
 
 class Saving(NamedTuple):
@@ -41,18 +41,15 @@ class Saving(NamedTuple):
 
     @classmethod
     def sum(cls, savings: Iterable[Saving]) -> Saving:
-        """Return the sum of savings."""
         ranges = [*savings]
         return cls(sum(saving.least for saving in ranges), sum(saving.most for saving in ranges))
 
 
 @dataclass(kw_only=True)
 class OperatorResult:
-    """The measurements of one operator."""
-
     group: Group
     alone_ms: float | None = None
-    """Duration of a call outside the training, in milliseconds; None if it failed."""
+    """Duration of a call outside the training; None if it failed."""
     problem: str = ""
     tried: list[VariantResult] = field(default_factory=list)
 
@@ -70,8 +67,8 @@ class OperatorResult:
     def saving(self, result: VariantResult) -> Saving | None:
         """Return the estimated reduction of the step time; None if it is unknown.
 
-        The result is a range if the comparison is undecided, or if the call took another time outside the training. In
-        the second case only the common part of both times certainly belongs to the operator.
+        The result is a range if the comparison is undecided, or if the call took another time outside the training.
+        Then only the common part of both times certainly belongs to the operator.
         """
         if result.timing is None or result.is_wrong or not self.beside_recorded:
             return None
@@ -95,9 +92,9 @@ class Trial:
     """Whether the time limit ended the trial before the last operator."""
 
     def saved(self) -> dict[str, list[Saving]]:
-        """Return the savings of each variant, one per operator that it makes faster.
+        """Return the savings of each variant, one per operator that it makes faster, the largest sum first.
 
-        Variants with wrong results are excluded. The variant with the largest sum is first.
+        Variants with wrong results are excluded.
         """
         saved: dict[str, list[Saving]] = {}
         for row in self.rows:
@@ -116,18 +113,10 @@ def run(
     *,
     ends: float | None = None,
 ) -> Trial:
-    """Measure the operators of a recording.
+    """Measure the operators of a recording. Ctrl-C ends the trial early, with the measurements until then.
 
-    Args:
-        cut: The selected operators.
-        step_ms: Step time, in milliseconds.
-        options: Options of the trial.
-        circumstances: Settings of the training, for example threads and libraries.
-        tell: Progress callback: the number of the operator, the number of all operators and a description.
-        ends: Time limit, in seconds of the monotonic clock; None means ``options.seconds`` from now.
-
-    Returns:
-        The measurements. Ctrl-C ends the trial early, and the result contains the measurements until then.
+    ``tell`` receives the number of the operator, of all operators, and a description. ``ends`` is monotonic time; None
+    means ``options.seconds`` from now.
     """
     start = time.monotonic()
     trial = Trial(cut=cut, step_ms=step_ms, device=str(options.device))
@@ -152,14 +141,7 @@ def run(
 
 
 class _Requests:
-    """Requests calls and their variants from a child process.
-
-    Args:
-        child: The child process.
-        ends: Time limit, in seconds of the monotonic clock.
-        limit: Number of operators that share the time.
-        tell: Progress callback.
-    """
+    """Requests calls and their variants from a child process; ``limit`` operators share the time."""
 
     def __init__(self, child: ChildProcess, ends: float, limit: int, tell: Callable[[int, int, str], None]) -> None:
         self._child = child

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     Test = Callable[[PreparedCall], bool]
 
 _EXACT: Final = 1e-3
-"""Maximum difference of results of equal precision. It allows another order of summation, and TF32 products with 10
-bits of mantissa."""
+"""Maximum difference at equal precision. It allows another order of summation, and TF32 products with 10 bits of
+mantissa."""
 _ROUNDED: Final = 0.05
 """Maximum difference with 7 or 10 bits of mantissa. Errors of 1% to 2% of the largest value are usual for bf16."""
 _OTHER_WAY: Final = 5 * _EXACT
@@ -46,7 +46,7 @@ class Variant:
     """Another way to run a call."""
 
     name: str
-    """One word, the value of ``--variant``."""
+    """Value of ``--variant``."""
     suits: Test
     """Whether the variant is tried by default."""
     changed: Change
@@ -129,9 +129,6 @@ def _with_margins(argument: Any, is_factor: bool) -> Any:
     )
 
 
-# --- the same call with another setting ---
-
-
 def _while(setting: Callable[[], AbstractContextManager[None]], can: Test) -> Change:
     return lambda call: replace(call, setting=setting) if can(call) else None
 
@@ -159,9 +156,6 @@ def _with_other_threads(call: PreparedCall) -> PreparedCall | None:
     with call.setting():
         number = 1 if safe.THREADS.value > 1 else Circumstances.current().cores or 1
     return _flags({safe.THREADS: number}, _is_on_cpu)(call)
-
-
-# --- the same result from other code ---
 
 
 def _remade(implementation: str) -> Change:
@@ -239,16 +233,12 @@ VARIANTS: Final = (
         "compile", lambda _: False, _compiled, _OTHER_WAY
     ),  # compilation takes seconds, and its gains are between calls
 )
-"""All variants, in the order of their trials."""
+"""In the order of their trials."""
 BY_NAME: Final = {variant.name: variant for variant in VARIANTS}
 
 
 def select_variants(names: Sequence[str]) -> tuple[Variant, ...]:
-    """Return variants by name; all variants if no name is given.
-
-    Raises:
-        OptionError: A name is unknown.
-    """
+    """Return variants by name; all without names. Raise an OptionError for an unknown name."""
     for name in names:
         if name not in BY_NAME:
             raise OptionError(f"variant must be one of {', '.join(BY_NAME)}, got {name!r}")
@@ -256,8 +246,6 @@ def select_variants(names: Sequence[str]) -> tuple[Variant, ...]:
 
 
 class Advice(NamedTuple):
-    """The trial of a finding."""
-
     operators: str
     """Regular expression for complete operator names."""
     variants: tuple[str, ...]
@@ -274,11 +262,7 @@ ADVICE: Final = {
 
 
 def advice_for(rule: str) -> Advice:
-    """Return the trial of a finding.
-
-    Raises:
-        OptionError: The finding has no trial.
-    """
+    """Return the trial of a finding. Raise an OptionError if it has none."""
     if rule not in ADVICE:
         raise OptionError(f"finding must be one of {', '.join(ADVICE)}, got {rule!r}")
     return ADVICE[rule]

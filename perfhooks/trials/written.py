@@ -39,17 +39,16 @@ SCHEMA: Final = {
 }
 """Columns of the table.
 
-``operator`` and ``inputs``: name and tensor sizes. ``calls``: calls per step. ``recorded_ms``: recorded time per step.
-``beside_recorded``: time outside the training, as a multiple of the recorded time. ``times``: speedup of the variant,
-with the 99% interval from ``low`` to ``high``. ``difference``: relative difference of results, null for random ones.
-``saved_ms`` and ``saved_percent``: estimated reduction of the step time if nothing else changes, null for a range.
+``calls`` and ``recorded_ms``: per step. ``beside_recorded``: time outside the training, as a multiple of the recorded
+time. ``times``: speedup, with the 99% interval from ``low`` to ``high``. ``difference``: of results, null for random
+ones. ``saved_ms`` and ``saved_percent``: estimated reduction of the step time if nothing else changes, null for a
+range.
 """
 _NAMED: Final = 3
 """Maximum operators named per reason."""
 
 
 def table(trial: Trial) -> pl.DataFrame:
-    """Return the table, one row per operator and variant, with the columns of `SCHEMA`."""
     return pl.DataFrame([cells for row in trial.rows for cells in _rows(row, trial)], schema=SCHEMA)
 
 
@@ -172,7 +171,6 @@ def skip_reasons(trial: Trial) -> Iterator[str]:
 
 
 def data(trial: Trial) -> dict[str, Any]:
-    """Return the trial as JSON data."""
     return {
         "format": FORMAT,
         "device": trial.device,
@@ -229,11 +227,7 @@ def _of_variant(rule: str, variant: str, rows: list[OperatorResult], trial: Tria
 
 
 def save_advice(trial: Trial, folder: Path) -> bool:
-    """Write the entries for findings into a run folder. Earlier entries for other findings are preserved.
-
-    Returns:
-        Whether there are entries. Without entries nothing is written.
-    """
+    """Add the entries for findings to a run folder. Return whether there are any."""
     entries = advice_results(trial)
     if entries:
         earlier: list[TriedAdvice] = []
