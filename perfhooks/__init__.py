@@ -75,7 +75,7 @@ __all__ = [
     "try_loader",
 ]
 
-_HOMES = {  # of all that are no handlers
+_HOMES = {  # all names without handlers
     "run.capture": ("Capture",),
     "core.errors": ("NothingRecordedError", "OptionError", "PerfhooksError", "ScheduleError", "TraceError"),
     "report.finishing.share": ("share",),
@@ -92,7 +92,7 @@ _HOME = dict.fromkeys(__all__, "report.handlers") | {name: module for module, na
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for: reading a trace needs no torch, a schedule nothing at all."""
+    """Import a public name on first use: reading a trace needs no torch, and a schedule needs nothing."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(f"{__name__}.{_HOME[name]}")

@@ -1,5 +1,3 @@
-"""``python -m perfhooks``."""
-
 import sys
 
 # Python puts the working directory first, where a file may have the name of a module that we import

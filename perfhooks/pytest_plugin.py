@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     Path_ = str | os.PathLike[str]
 
 _SAID: Final = pytest.StashKey[list[str]]()
-"""What comparisons said, for the end of the session."""
+"""Verdicts for the end of the session."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add our option."""
     parser.getgroup("perfhooks").addoption(
         "--perfhooks-save",
         action="store_true",
@@ -32,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say what comparisons found, as one that could not decide passes."""
+    """Write the verdicts, because an undecided comparison passes."""
     said = config.stash.get(_SAID, [])
     if said:
         terminalreporter.section("perfhooks")
@@ -44,8 +43,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def assert_not_slower(request: pytest.FixtureRequest) -> Callable[..., Comparison | None]:
     """Fail the test if a training became slower: ``assert_not_slower("base.json")``.
 
-    Called with a baseline, the runs to compare with it (those that this process began during the test, if not given)
-    and ``by``, how much slower is not: 0.05 is 5%. ``pytest --perfhooks-save`` writes the baseline instead.
+    ``runs`` is compared with the baseline; by default the runs of this process during the test. ``by`` is the tolerated
+    ratio: 0.05 is 5%. ``pytest --perfhooks-save`` writes the baseline instead.
     """
     from perfhooks.run.folder import opened
 

@@ -1,7 +1,4 @@
-"""For tests: tiny traces, and a test that fails when a training became slower.
-
-Of traces write down the events you need, as `perfhooks.trace` would find them in a file of Kineto's.
-"""
+"""For tests: small traces from a list of events, and a test that fails when a training became slower."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 Event: TypeAlias = "dict[str, Any]"
 
 PID = 100
-"""The process of events that do not name another."""
+"""Process of events without another one."""
 
 __all__ = [
     "PID",
@@ -42,16 +39,9 @@ __all__ = [
 def slice_event(
     category: str, name: str, start: int, end: int, *, pid: int | str = PID, tid: int | str = PID, **args: Any
 ) -> Event:
-    """A complete event of any category.
+    """Return a complete event of any category. Times are nanoseconds.
 
-    Args:
-        category: Kineto's name for what it is.
-        name: its name.
-        start: first nanosecond.
-        end: first nanosecond after it.
-        pid: process or device.
-        tid: thread or stream.
-        args: its arguments under Kineto's names; underscores stand for spaces.
+    ``category`` is Kineto's. Underscores in the names of ``args`` stand for spaces.
     """
     event: Event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid}
     event |= {"ts": start / 1000, "dur": (end - start) / 1000}
@@ -59,29 +49,29 @@ def slice_event(
 
 
 def op(name: str, start: int, end: int, *, tid: int = PID, external: int = 0, **args: Any) -> Event:
-    """An operator on the host; ``external`` is the number that device work names it by, in nanoseconds the times."""
+    """Return an operator on the host. ``external`` links it to device work. Times are nanoseconds."""
     return slice_event("cpu_op", name, start, end, tid=tid, **_external(external), **args)
 
 
 def annotation(name: str, start: int, end: int, *, tid: int = PID, external: int = 0, **args: Any) -> Event:
-    """A label around code, as ``record_function`` writes it; times in nanoseconds."""
+    """Return a label around code, as ``record_function`` writes it. Times are nanoseconds."""
     return slice_event("user_annotation", name, start, end, tid=tid, **_external(external), **args)
 
 
 def step_mark(number: int, start: int, end: int, *, tid: int = PID) -> Event:
-    """The mark of one step, as ``torch.profiler`` writes it; times in nanoseconds."""
+    """Return the mark of one step, as ``torch.profiler`` writes it. Times are nanoseconds."""
     return annotation(f"ProfilerStep#{number}", start, end, tid=tid)
 
 
 def python_frame(name: str, start: int, end: int, *, tid: int = PID, **args: Any) -> Event:
-    """A Python frame, as ``with_stack=True`` records it; times in nanoseconds."""
+    """Return a Python frame, as ``with_stack=True`` records it. Times are nanoseconds."""
     return slice_event("python_function", name, start, end, tid=tid, **args)
 
 
 def launch(
     correlation: int, start: int, end: int, *, name: str = "cudaLaunchKernel", tid: int = PID, external: int = 0
 ) -> Event:
-    """A runtime call, joined by ``correlation`` to the work that it launches; times in nanoseconds."""
+    """Return a runtime call; ``correlation`` links it to the work that it launches. Times are nanoseconds."""
     return slice_event("cuda_runtime", name, start, end, tid=tid, correlation=correlation, **_external(external))
 
 
@@ -97,13 +87,13 @@ def kernel(
     external: int = 0,
     **args: Any,
 ) -> Event:
-    """Work of a device: a kernel, or with another category a copy or a memset; times in nanoseconds."""
+    """Return device work: a kernel, or with another category a copy or a memset. Times are nanoseconds."""
     place: dict[str, Any] = {"device": device, "stream": stream, "correlation": correlation}
     return slice_event(category, name, start, end, pid=device, tid=stream, **_external(external), **place, **args)
 
 
 def memory(time: int, size: int, *, allocated: int = -1, device: int = -1, tid: int = PID) -> Event:
-    """An allocation of ``size`` bytes, or a release if negative, at a nanosecond; device -1 is the host."""
+    """Return an allocation of ``size`` bytes, or a release if negative, at a nanosecond; device -1 is the host."""
     args = {"Addr": 4096, "Bytes": size, "Total Allocated": allocated, "Total Reserved": 0}
     args |= {"Device Type": int(device >= 0), "Device Id": device}
     event = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": PID, "tid": tid}
@@ -111,7 +101,7 @@ def memory(time: int, size: int, *, allocated: int = -1, device: int = -1, tid: 
 
 
 def flow(number: int, forward: Event, backward: Event) -> list[Event]:
-    """The link from a forward operator to the node of autograd that it made."""
+    """Return the link from a forward operator to its autograd node."""
     ends = []
     for phase, event in (("s", forward), ("f", backward)):
         where = {key: event[key] for key in ("pid", "tid", "ts")}
@@ -122,10 +112,7 @@ def flow(number: int, forward: Event, backward: Event) -> list[Event]:
 def write_trace(path: str | os.PathLike[str], events: Iterable[Event], **metadata: object) -> Path:
     """Write events as a trace in the layout of Kineto's own files; packed if the name ends in ``.gz``.
 
-    Args:
-        path: the file to write.
-        events: dictionaries, as the functions of this module make them.
-        metadata: keys beside ``traceEvents``; ``distributedInfo={"rank": 3}`` makes it a trace of rank 3.
+    ``metadata`` contains keys beside ``traceEvents``; ``distributedInfo={"rank": 3}`` makes it a trace of rank 3.
     """
     head = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": 1711964646000000000, **metadata}
     text = "{\n" + "".join(f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
@@ -152,17 +139,12 @@ def assert_not_slower(
 ) -> Comparison:
     """Fail a test if a training became slower: ``assert_not_slower("base.json", "perf/latest", by=0.05)``.
 
-    Args:
-        base: A run folder or a baseline that ``perfhooks compare --save`` wrote, or several runs.
-        new: What is compared with it.
-        by: How much slower is not: 0.05 is 5%.
-
-    Returns:
-        The comparison; its ``verdict.outcome`` is ``"undecided"`` where too few steps or runs were there to tell.
+    Each side is a run folder, a baseline of ``perfhooks compare --save``, or several runs. ``by`` is the tolerated
+    ratio: 0.05 is 5%. The returned ``verdict.outcome`` is ``"undecided"`` for too few steps or runs.
 
     Raises:
         AssertionError: It is slower; with the verdict and the largest reasons.
-        PerfhooksError: There is nothing to judge by: no such run, or too few steps that nobody recorded.
+        PerfhooksError: There is no such run, or it has too few unprofiled steps.
     """
     from perfhooks.analysis.comparison import comparison, sources
     from perfhooks.report.comparison import written

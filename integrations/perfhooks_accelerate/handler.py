@@ -30,7 +30,6 @@ _METHODS: Final = {
     "clip_grad_value_": labels.OPTIMIZER,
     "save_state": labels.CHECKPOINT,
 }
-"""Methods of the Accelerator that are parts of a step."""
 
 
 class Profiler(perfhooks.Profiler):

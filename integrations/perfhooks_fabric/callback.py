@@ -1,5 +1,3 @@
-"""The callback for Fabric: its two hooks, and methods for the user's loop."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
@@ -24,7 +22,6 @@ _METHODS: Final = {
     "clip_gradients": labels.OPTIMIZER,
     "save": labels.CHECKPOINT,
 }
-"""Methods of Fabric that are parts of a training step."""
 _END: Final = object()
 
 
@@ -80,8 +77,6 @@ class ProfilerCallback(Adapter):
         self._leader: Any = None
         self._fetches = self._updated = False
 
-    # -- called by the user -------------------------------------------------------------------------------------------
-
     def steps(self, loader: Iterable[T], stage: str = "train") -> Batches[T]:
         """Iterate over the result of ``fabric.setup_dataloaders``, and report steps and the wait for data.
 
@@ -120,10 +115,8 @@ class ProfilerCallback(Adapter):
                 stage.pause("the training was resumed")
             self._stages.resume(counts)
 
-    # -- called by Fabric, or by ``fabric.call(...)`` ---------------------------------------------------------
-
     def on_after_setup(self, fabric: Any, module: Any) -> None:
-        """Set the folder of the run after the setup of a model, which all ranks reach."""
+        """Set the folder of the run. All ranks reach this hook."""
         if self._fabric is fabric:
             return
         self._fabric = fabric
@@ -134,7 +127,7 @@ class ProfilerCallback(Adapter):
         self._run = fabric.broadcast(self._run or adapters.new_run_name())
 
     def on_after_optimizer_step(self, strategy: Any, optimizer: Any) -> None:
-        """End a step after an optimizer update, unless a loop over `steps` ends it."""
+        """End a step, unless a loop over `steps` ends it."""
         self._updated = True
         if self._fetches or not self._by_update:
             return
@@ -152,14 +145,10 @@ class ProfilerCallback(Adapter):
         """Stop with a reason, for ``fabric.call("on_exception", exception=error)``."""
         self.stop(None if exception is None else adapters.cause_of(exception))
 
-    # -- implementation ------------------------------------------------------------------------------------------------
-
     def begin(self, stage: Stage, step: int | None = None) -> None:
-        """Begin the next step of a loop."""
         stage.begin(self._fabric, step=step, out=self._out, run=self._run)
 
     def batches(self, loader: Iterable[T], name: str) -> Iterator[T]:
-        """Iterate once over a loader."""
         stage = self._stages[name]
         if name == "train":
             self._fetches = True

@@ -1,5 +1,3 @@
-"""The callback for Lightning: its hooks start, step and stop a profiler for each loop."""
-
 from __future__ import annotations
 
 from functools import partial
@@ -113,32 +111,25 @@ class ProfilerCallback(Adapter, Callback):
             logger.warning("nothing is recorded: the trainer has a PyTorchProfiler, and torch supports one profiler")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Stop all loops."""
         self._stop(None)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Stop all loops after an error, Ctrl-C or SIGTERM. Lightning calls no other hook then."""
         self._stop(adapters.cause_of(exception))
 
-    # -- training ----------------------------------------------------------------------------------------------------
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin the first step."""
         self._global_step = trainer.global_step
         self._begin(trainer, self._train)
 
     def on_train_batch_start(self, *_: Any) -> None:
-        """Report that the batch arrived on its device."""
         if not self._by_update:
             self._train.data_arrived()
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """End a step."""
         if not self._by_update or self._has_updated(trainer):
             self._train.step()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Pause the training stage."""
         self._train.pause()
 
     def _has_updated(self, trainer: Trainer) -> bool:
@@ -146,38 +137,29 @@ class ProfilerCallback(Adapter, Callback):
         before, self._global_step = self._global_step, trainer.global_step
         return before != self._global_step
 
-    # -- validation, test, prediction --------------------------------------------------------------------------------
-
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin a validation, alone or inside a training step."""
         if trainer.sanity_checking:
             return
         self._train.parts.begin(labels.VALIDATION)
         self._begin_evaluation(trainer, VALIDATE)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End a validation."""
         self.on_test_end()
         self._train.parts.end(labels.VALIDATION)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin a test."""
         self._begin_evaluation(trainer, TEST)
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin a prediction."""
         self._begin_evaluation(trainer, PREDICT)
 
     def on_validation_batch_start(self, *_: Any, **__: Any) -> None:
-        """Report that the batch arrived on its device."""
         self._evaluation.data_arrived()
 
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
-        """End a step."""
         self._evaluation.step()
 
     def on_test_end(self, *_: Any, **__: Any) -> None:
-        """End a test or a prediction."""
         self._evaluation.pause()
         self._evaluation = self._stages.unprofiled
 
@@ -188,8 +170,6 @@ class ProfilerCallback(Adapter, Callback):
     def _begin_evaluation(self, trainer: Trainer, stage: str) -> None:
         self._evaluation = self._stages[stage]
         self._begin(trainer, self._evaluation)
-
-    # -- all loops ---------------------------------------------------------------------------------------------------
 
     def _begin(self, trainer: Trainer, stage: Stage) -> None:
         if not self._has_other_recorder:

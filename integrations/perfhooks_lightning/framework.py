@@ -8,7 +8,6 @@ import sys
 from typing import Any, Final
 
 PACKAGES: Final = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch_lightning"}
-"""Modules with the base classes, and their packages."""
 
 
 def is_a(thing: object, name: str) -> bool:
@@ -17,11 +16,7 @@ def is_a(thing: object, name: str) -> bool:
 
 
 def modules() -> list[Any]:
-    """Return the imported Lightnings, else the first installed one.
-
-    Raises:
-        ModuleNotFoundError: No Lightning is installed.
-    """
+    """Return the imported Lightnings, else the first installed one."""
     names = [name for name in PACKAGES if sys.modules.get(name) is not None]
     names = names or [name for name, package in PACKAGES.items() if importlib.util.find_spec(package)][:1]
     if not names:

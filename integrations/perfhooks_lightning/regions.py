@@ -25,7 +25,7 @@ _PARTS: Final = {
     # between the end of a batch and on_validation_start, while workers start
     "on_validation_model_zero_grad": labels.VALIDATION,
 }
-"""Parts of a step by the last word of an action's name."""
+"""By the last word of an action's name."""
 
 _EPOCH: Final = "run_training_epoch"
 _UNNAMED: Final = ("run_training_batch",)
@@ -33,25 +33,13 @@ _UNNAMED: Final = ("run_training_batch",)
 
 
 def parts_of(profiler: Profiler, _stage: str, *, own: str, module_names: bool) -> Parts:
-    """Return the labels of a loop's steps.
-
-    Args:
-        profiler: Profiler of the loop.
-        own: Prefix of the actions of the perfhooks callback, which get no label.
-        module_names: Whether to label the forward pass of every module.
-    """
+    """Return the labels of a step. ``own`` is the prefix of the perfhooks callback's actions, which get no label."""
     modules = attrgetter("lightning_module") if module_names else None
     return Parts(profiler, {}, more=functools.partial(_Actions, own), modules=modules)
 
 
 class _Actions:
-    """Labels the actions that are reported to the trainer's profiler during a window.
-
-    Args:
-        own: Prefix of the actions of the perfhooks callback.
-        parts: Labels of the step.
-        trainer: Trainer with the profiler.
-    """
+    """Labels the actions that are reported to the trainer's profiler during a window."""
 
     def __init__(self, own: str, parts: Parts, trainer: Any) -> None:
         self._own = own

@@ -1,5 +1,3 @@
-"""The results of a window in the trainer's loggers."""
-
 from __future__ import annotations
 
 import importlib
@@ -19,11 +17,7 @@ if TYPE_CHECKING:
 def log_summary(logger: Logger, capture: Capture, place: Place, step: int) -> None:
     """Log the means of the step table as scalars and, in TensorBoard, the table as text.
 
-    Args:
-        logger: Logger of the trainer.
-        capture: Facts of a finished window.
-        place: Location of its files.
-        step: The trainer's global step during the last step of the window.
+    ``step`` is the trainer's global step during the last step of the window.
     """
     logger.log_metrics(scalars(capture), step=step)
     if is_a(logger, "TensorBoardLogger"):
@@ -31,13 +25,7 @@ def log_summary(logger: Logger, capture: Capture, place: Place, step: int) -> No
 
 
 def log_files(logger: Logger, capture: Capture, place: Place) -> None:
-    """Upload the files of a window to Weights & Biases or MLflow.
-
-    Args:
-        logger: Logger of the trainer; other kinds are skipped.
-        capture: Facts of a finished window.
-        place: Location of its files.
-    """
+    """Upload the files of a window to Weights & Biases or MLflow; skip other loggers."""
     for name, upload in _UPLOADS.items():
         if is_a(logger, name):
             upload(logger, capture, place)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfhooks.adapters import HandlerLike
 
 OfRunner = Callable[[], Any]
-"""Returns the runner, which exists when a training begins."""
+"""The runner exists when a training begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +58,7 @@ class Beginning:
         return None if self.by_epoch else first + self.profile_times - 1
 
     def check(self, runner: Any) -> None:
-        """Check that the training has enough epochs or iterations.
-
-        Raises:
-            OptionError: It has fewer.
-        """
+        """Raise an OptionError if the training has fewer epochs or iterations."""
         available = runner.max_epochs if self.by_epoch else runner.max_iters
         if self.profile_times > available:
             unit = "epochs" if self.by_epoch else "iterations"
@@ -72,12 +68,7 @@ class Beginning:
 
 
 def activities(with_cpu: bool | None, with_cuda: bool | None) -> list[ProfilerActivity] | None:
-    """Return the activities to record; None (all activities) if mmengine's arguments are not set or both False.
-
-    Args:
-        with_cpu: Whether to record the host; True in mmengine.
-        with_cuda: Whether to record the device of any kind; False in mmengine.
-    """
+    """Return the activities to record; None (all activities) if mmengine's arguments are not set or both False."""
     if with_cpu is None and with_cuda is None:
         return None
     for name, value in (("activity_with_cpu", with_cpu), ("activity_with_cuda", with_cuda)):
@@ -130,12 +121,7 @@ def is_own(on_trace_ready: object) -> bool:
 
 
 def log_trace(runner: OfRunner, **table: Any) -> Callable[[Any], None]:
-    """Return a handler that writes torch's operator table to the runner's log.
-
-    Args:
-        runner: Returns the runner.
-        **table: Arguments of ``key_averages().table()``.
-    """
+    """Return a handler that writes ``key_averages().table(**table)`` to the runner's log."""
 
     def show(window: Any) -> None:
         log = runner().logger
@@ -151,11 +137,9 @@ def tb_trace(
 ) -> Callable[[Any], None]:
     """Return a handler that writes the trace for TensorBoard's profiler plugin.
 
-    Args:
-        runner: Returns the runner. A relative ``dir_name`` is inside its ``log_dir``.
-        dir_name: Folder of the traces.
-        worker_name: Prefix of the files, after the rank if there are several; None selects host name and process id.
-        **more: Other arguments of ``torch.profiler.tensorboard_trace_handler``.
+    A relative ``dir_name`` is inside the runner's ``log_dir``. ``worker_name`` is a prefix of the files, after the rank
+    if there are several; None selects host name and process id. ``more`` is for
+    ``torch.profiler.tensorboard_trace_handler``.
     """
 
     def save(window: Any) -> None:

@@ -1,5 +1,3 @@
-"""The hook for mmengine: hook points start, step and stop a profiler for each loop."""
-
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
@@ -116,8 +114,6 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
         self._log = logs.RunnerLog(is_wanted=log_results)
         self._line = logs.LogLine()
 
-    # -- called by mmengine -------------------------------------------------------------------------------------------
-
     def before_run(self, runner: Any) -> None:
         """Wrap the loops, because mmengine calls no hook when a loop fails."""
         self._runner = runner
@@ -141,7 +137,6 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
         self._begin(self._train, runner, step)
 
     def before_train_iter(self, runner: Any, batch_idx: int, data_batch: Any = None) -> None:
-        """Report that the batch arrived."""
         if self._updates is None and not self._closed:
             self._train.data_arrived()
 
@@ -166,19 +161,15 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
             self._close()
 
     def before_val(self, runner: Any) -> None:
-        """Begin a validation, alone or inside the training."""
         self._start("validate", runner)
 
     def before_test(self, runner: Any) -> None:
-        """Begin a test."""
         self._start("test", runner)
 
     def before_val_iter(self, *_: Any, **__: Any) -> None:
-        """Report that the batch arrived."""
         self._evaluation.data_arrived()
 
     def after_val_iter(self, *_: Any, **__: Any) -> None:
-        """End a step of a validation or test."""
         self._evaluation.step()
 
     before_test_iter = before_val_iter
@@ -196,11 +187,8 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
                 checkpoint[_STEPS] = steps
 
     def after_load_checkpoint(self, runner: Any, checkpoint: dict[str, Any]) -> None:
-        """Read the step counts of a resumed training."""
         with guard("reading the steps from the checkpoint", self._on_error):
             self._loaded = adapters.read_counts(checkpoint.get(_STEPS))
-
-    # -- implementation ------------------------------------------------------------------------------------------------
 
     def _start(self, name: str, runner: Any) -> None:
         self._evaluation = self._stages[name]

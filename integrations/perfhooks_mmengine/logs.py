@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from perfhooks.adapters import Place
 
 FILE: Final = "perfhooks.json"
-"""File in the visualizer's folder with one line of JSON per recorded step."""
+"""One line of JSON per recorded step, in the visualizer's folder."""
 
 _SPLIT: Final = ("wall_ms", *(f"{part}_ms" for part in labels.PARTS), "other_ms", "device_busy_ms")
-"""Columns in a log line."""
 _SHOWN: Final = "train/perf_"
 
 
@@ -43,18 +42,13 @@ class _ForwardingHandler(logging.Handler):
 
 
 class RunnerLog:
-    """Adds log records of perfhooks to the log of a runner, once for all hooks of the runner.
-
-    Args:
-        is_wanted: Whether this hook wants them.
-    """
+    """Adds log records of perfhooks to the log of a runner, once for all hooks of the runner."""
 
     def __init__(self, *, is_wanted: bool) -> None:
         self._is_wanted = is_wanted
         self._handler: _ForwardingHandler | None = None
 
     def join(self, runner: Any) -> None:
-        """Start forwarding log records."""
         self.leave()
         if not self._is_wanted:
             return
@@ -74,7 +68,6 @@ class RunnerLog:
             self._handler.runs.update(runs)
 
     def leave(self) -> None:
-        """Stop forwarding log records."""
         handler, self._handler = self._handler, None
         if handler is None:
             return
@@ -96,7 +89,6 @@ class LogLine:
         self._methods.wrap(runner.log_processor, "get_log_after_iter", self._show_once)
 
     def leave(self) -> None:
-        """Restore the log lines."""
         self._methods.unwrap()
 
     def _show_once(self, make_line: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,14 +12,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 STAGES: Final = {"train": "train", "val": "validate", "test": "test"}
-"""Stage names by mmengine's names of loops."""
+"""By mmengine's names of loops."""
 
 
 class Loops:
     """Wraps ``run`` of the runner's loops until the outermost one ends.
 
-    Args:
-        around: Returns a context for a run, from the stage and whether the loop is the outermost.
+    ``around`` returns a context for a run, from the stage and whether the loop is the outermost.
     """
 
     def __init__(self, around: Callable[[str, bool], AbstractContextManager[None]]) -> None:
@@ -28,7 +27,6 @@ class Loops:
         self._depth = 0
 
     def put(self, runner: Any) -> None:
-        """Wrap the loops for the next run."""
         for name, stage in STAGES.items():
             loop = built(runner, name)
             if loop is not None:

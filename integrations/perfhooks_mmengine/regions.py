@@ -26,7 +26,6 @@ _UPDATE: Final = {"backward": labels.BACKWARD, "step": labels.OPTIMIZER, "zero_g
 
 
 def parts_of(profiler: Profiler, stage: str) -> Parts:
-    """Return the labels of a loop's iterations."""
     return Parts(profiler, {"save_checkpoint": labels.CHECKPOINT}, more=functools.partial(_wrap, stage), waits=True)
 
 

@@ -11,20 +11,16 @@ if TYPE_CHECKING:
 
 
 def optim_wrappers(runner: Any) -> list[Any]:
-    """Return the wrapper of each optimizer of a runner."""
     has_several = isinstance(runner.optim_wrapper, OptimWrapperDict)
     return list(runner.optim_wrapper.values()) if has_several else [runner.optim_wrapper]
 
 
 class Updates:
-    """Detects iterations that updated the model."""
-
     def __init__(self) -> None:
         self._iteration = 0
         self._answers: list[Callable[[], bool]] = []
 
     def start(self, runner: Any) -> None:
-        """Start to count at the runner's iteration."""
         self._iteration = runner.iter
         # optimizers without should_update() update the model in every iteration
         self._answers = [getattr(wrapper, "should_update", lambda: True) for wrapper in optim_wrappers(runner)]

@@ -1,5 +1,3 @@
-"""The callback for transformers: hooks of the Trainer start, step and stop a profiler for each loop."""
-
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
@@ -25,14 +23,13 @@ if TYPE_CHECKING:
 
 STAGES: Final = ("train", "validate", "predict")
 _LOOPS: Final = {"evaluate": "validate", "predict": "predict"}
-"""Methods of the Trainer that run a loop other than the training, and our names of these loops."""
+"""Methods of the Trainer that run a loop other than the training."""
 _TRAINING: Final = {
     "get_batch_samples": labels.DATA,
     "compute_loss": labels.FORWARD,
     "accelerator.backward": labels.BACKWARD,
 }
 _EVALUATION: Final = {"prediction_step": labels.FORWARD}
-"""Methods that are parts of a step."""
 
 
 @with_options(without=("stage",), keep_results=False)
@@ -96,10 +93,7 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
         """Return the finished steps of each loop, for the checkpoint."""
         return {"args": {"steps": self._stages.counts()}, "attributes": {}}
 
-    # -- training ----------------------------------------------------------------------------------------------------
-
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Watch the Trainer after its construction."""
         self._watch()
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -112,7 +106,6 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
         self._train.begin(self._trainer(), step=step, out=adapters.folder_in(args.output_dir or ""))
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """Report that the batches of the update arrived."""
         self._train.data_arrived()
 
     def on_substep_end(self, *_: Any, **__: Any) -> None:
@@ -121,36 +114,28 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
             self._train.step()
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        """Begin the part with the optimizer, the scheduler and `zero_grad`."""
         self._train.parts.begin(labels.OPTIMIZER)
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **_: Any) -> None:
-        """End a step."""
         self._train.parts.end(labels.OPTIMIZER)
         self._train.step()
         self.on_log(args, state, control)
 
     def on_log(self, args: Any, state: Any, control: TrainerControl, **_: Any) -> None:
-        """Begin the checkpoint part if a checkpoint follows."""
         if control.should_save and not (control.should_log or control.should_evaluate):
             self._train.parts.begin(labels.CHECKPOINT)
 
     on_epoch_end = on_evaluate = on_log
 
     def on_save(self, *_: Any, **__: Any) -> None:
-        """End the checkpoint part."""
         self._train.parts.end(labels.CHECKPOINT)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Stop all loops."""
         self._stages.stop()
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
-        """End a batch of an evaluation or a prediction."""
         self._evaluation.step()
         self._evaluation.parts.wait()
-
-    # -- implementation ------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         """Wrap three methods of the Trainer, because no hook reports errors or the start of a loop."""

@@ -25,8 +25,7 @@ class Adapter:
                 super().__init__(schedule, on_trace_ready, options, framework="Frame", loops=("train", "validate"))
 
     Args:
-        schedule: Schedule of the training, or a mapping of loops to schedules; None records one small window of the
-            training.
+        schedule: Schedule of the training, or a mapping of loops to schedules; None records one small window.
         on_trace_ready: Handlers of each window, as for `perfhooks.Profiler`.
         options: Keyword arguments of the user for the profilers.
         framework: Name of the framework in messages and findings.
@@ -63,7 +62,7 @@ class Adapter:
             listener=listener,
             framework=framework,
         )
-        """Loops with a schedule. Any other name returns an inactive stage."""
+        """Any other name returns an inactive stage."""
         self._by_update = step_unit == "optimizer"
         self._train = self._stages["train"]
         self._evaluation = self._stages.unprofiled

@@ -1,5 +1,3 @@
-"""The calling object, for frameworks that do not pass it to their hooks."""
-
 from __future__ import annotations
 
 import inspect
@@ -9,9 +7,9 @@ T = TypeVar("T")
 
 
 def caller(kind: type[T]) -> T | None:
-    """Return the innermost object of a class whose method is on the call stack; None if there is none.
+    """Return the innermost object of a class with a method on the call stack; None if there is none.
 
-    For hooks that do not receive their owner. Call it once, not in every step.
+    For hooks that do not receive their owner. It is slow, so do not call it in every step.
     """
     frame = inspect.currentframe()
     while frame is not None:

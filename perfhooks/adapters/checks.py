@@ -1,4 +1,4 @@
-"""Checks of input to an integration: options of the user, step counts of a checkpoint."""
+"""Checks of user options and of step counts from a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,17 +11,11 @@ from perfhooks.core.guard import logger
 from perfhooks.core.options import check_names
 
 UNITS: Final = ("batch", "optimizer")
-"""Units of a training step: a batch, or an optimizer update of one or more batches."""
+"""A batch, or an optimizer update of one or more batches."""
 
 
 def check(face: Callable[..., Any], options: Mapping[str, Any], *, framework: str, step_unit: str = "batch") -> None:
-    """Check the arguments that all integrations have. The profiler checks its own options.
-
-    Args:
-        face: The constructor, for the names of its other arguments.
-        options: Keyword arguments for the profiler.
-        framework: Name of the framework.
-        step_unit: Value of the argument ``step_unit``.
+    """Check the arguments that all integrations have. ``face`` is the constructor, for the names of its arguments.
 
     Raises:
         OptionError: An argument has an invalid value.
@@ -35,11 +29,7 @@ def check(face: Callable[..., Any], options: Mapping[str, Any], *, framework: st
 
 
 def read_counts(state: object) -> dict[str, int]:
-    """Return the step counts of a checkpoint. Unreadable counts are skipped with a log line.
-
-    Args:
-        state: The stored result of `Stages.counts`; None if the checkpoint has none.
-    """
+    """Return the step counts of a checkpoint. Unreadable counts are skipped with a log line."""
     if state is None:
         return {}
     saved = state if isinstance(state, Mapping) else {}

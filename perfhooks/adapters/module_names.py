@@ -1,5 +1,3 @@
-"""Labels with module names in the trace of a window."""
-
 from __future__ import annotations
 
 from functools import partial
@@ -17,14 +15,10 @@ _MODULE: Final = "module"
 
 
 class ModuleNames:
-    """Labels the forward pass of every module with its name, ``[module] encoder.layer1``.
+    """Labels the forward pass of every descendant of ``root`` with its name, ``[module] encoder.layer1``.
 
-    Compiled code is unchanged: torch.compile ignores hooks that are added later, and drops hooks that do nothing during
-    compilation. Code that is first compiled while the hooks are present is compiled again without them.
-
-    Args:
-        root: Module whose descendants are labelled. A module that is used twice has its first name.
-        region: Opens a label in the trace.
+    torch.compile ignores hooks that are added later. Code that is first compiled while the hooks are present is
+    compiled again without them. A module that is used twice has its first name.
     """
 
     def __init__(self, root: torch.nn.Module, region: Callable[[str], AbstractContextManager[Any]]) -> None:
@@ -45,7 +39,6 @@ class ModuleNames:
             self._labels.end(_MODULE)
 
     def remove(self) -> None:
-        """Remove all hooks."""
         for hook in self._hooks:
             hook.remove()
         self._labels.close()

@@ -10,11 +10,7 @@ if TYPE_CHECKING:
 
 
 class OpenLabels:
-    """The open labels in the trace, innermost last.
-
-    Args:
-        region: Opens a label, for example ``profiler.region``.
-    """
+    """The open labels in the trace, innermost last. ``region`` opens a label."""
 
     def __init__(self, region: Callable[[str], AbstractContextManager[Any]]) -> None:
         self._region = region
@@ -33,16 +29,13 @@ class OpenLabels:
                 pass
 
     def has(self, key: str) -> bool:
-        """Return whether a label with this key is open."""
         return any(key == name for name, _ in self._open)
 
     @property
     def innermost(self) -> str | None:
-        """Key of the innermost open label; None if no label is open."""
         return self._open[-1][0] if self._open else None
 
     def close(self) -> None:
-        """Close all labels."""
         while self._open:
             self._close_last()
 

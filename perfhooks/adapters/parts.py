@@ -1,5 +1,3 @@
-"""Labels for the parts of a step: wrapped methods of the framework's objects, and hooks."""
-
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,18 +22,16 @@ if TYPE_CHECKING:
 
 
 class Parts:
-    """Labels for `Stage`. Calls of methods are parts of the step, and hooks can begin and end other parts.
+    """Labels for `Stage`: calls of methods are parts of a step, and hooks can begin and end other parts.
 
         Parts(profiler, {"compute_loss": "forward", "engine.backward": "backward"})  # of trainer, and trainer.engine
-
-    A validation inside a step is one part, apart from checkpoints.
 
     Args:
         profiler: Profiler of the stage.
         methods: Parts by method name, for example ``model.loss``, relative to the loop object of `Stage.begin`.
-        more: Called with this object and the loop object, to `wrap` methods without such a name.
+        more: Receives this object and the loop object, to `wrap` methods without such a name.
         waits: Whether the stage waits for data from the end of a step to the first of these methods.
-        modules: Returns the module whose descendants are labelled; None labels no modules.
+        modules: Returns the module whose descendants are labelled.
     """
 
     def __init__(
@@ -48,11 +44,8 @@ class Parts:
         modules: Callable[[Any], torch.nn.Module] | None = None,
     ) -> None:
         self.methods = WrappedMethods()
-        """Methods that are wrapped until the window closes."""
         self.labels = OpenLabels(self._region)
-        """Open labels in the trace."""
         self.is_on = False
-        """Whether a window is open."""
         self._pulse = profiler.pulse
         self._since: dict[str, int] = {}
         self._paths = methods
@@ -62,7 +55,7 @@ class Parts:
         self._names: ModuleNames | None = None
 
     def _region(self, name: str) -> AbstractContextManager[Any]:
-        """Open a label in the window. `Profiler.region` would time a validation twice."""
+        """`Profiler.region` would time a validation twice."""
         return LabelledRange(name) if self._pulse.is_recording else nullcontext()
 
     def put(self, loop: Any, *, waiting: bool) -> None:
@@ -97,7 +90,7 @@ class Parts:
             self.begin(labels.DATA)
 
     def begin(self, part: str) -> None:
-        """Begin a part that ends in another hook. A part that is already open is unchanged."""
+        """Begin a part that ends in another hook. An open part is unchanged."""
         if part in RARE:
             self._since.setdefault(part, clock())
         if self.is_on and not self.labels.has(part):
@@ -112,7 +105,6 @@ class Parts:
             self.labels.end(part)
 
     def part(self, name: str) -> AbstractContextManager[Any]:
-        """Return a context that labels its content."""
         if self._waits:
             self.end(labels.DATA)
         hidden = not self.is_on or (self.labels.has(labels.VALIDATION) and name != labels.CHECKPOINT)

@@ -1,5 +1,3 @@
-"""Default folder and name of a run in a framework."""
-
 from __future__ import annotations
 
 import itertools
@@ -8,7 +6,7 @@ import time
 from typing import Final
 
 _names: Final = itertools.count()
-"""Counter for runs that one process starts within a second."""
+"""Distinguishes runs that one process starts within a second."""
 
 
 def folder_in(log_dir: str | os.PathLike[str]) -> str:

@@ -1,5 +1,3 @@
-"""Results of a window for the loggers of a framework."""
-
 from __future__ import annotations
 
 import csv
@@ -23,19 +21,11 @@ def scalars(capture: Capture) -> dict[str, float]:
 
 
 def last_step(capture: Capture) -> int:
-    """Return the number of the last step of a window."""
     return capture.reached if capture.last is None or capture.partial else capture.last
 
 
 def step_rows(place: Place) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the numbered steps of a window without unmeasured columns; nothing if there is no table.
-
-    Args:
-        place: Location of the window's files.
-
-    Yields:
-        The step number, and its columns by name: milliseconds, MiB and counts.
-    """
+    """Yield step number and measured columns (ms, MiB and counts) of a window; nothing if there is no table."""
     for row in _table(place):
         if row["step"]:
             yield int(row["step"]), {name: float(row[name]) for name in row if name not in _KEYS and row[name]}

@@ -23,22 +23,16 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture, Place
 
 SCHEDULE: Final = WHEN_SETTLED
-"""Default schedule of an integration."""
 
 
 class Labels(Protocol):
     """Labels for the parts of a stage's steps, only used while a window is open."""
 
     def put(self, loop: Any, *, waiting: bool) -> None:
-        """Add the labels: a window opened.
-
-        Args:
-            loop: Loop object of `Stage.begin`.
-            waiting: Whether the wait for the next batch follows; otherwise the loop has not started.
-        """
+        """Add the labels when a window opens. ``waiting``: the wait for the next batch follows."""
 
     def take_off(self, loop: Any, /) -> None:
-        """Remove all labels and restore everything: the window closed."""
+        """Remove all labels and restore everything."""
 
 
 def schedules(
@@ -48,13 +42,8 @@ def schedules(
 ) -> dict[str, ScheduleLike]:
     """Return the schedule of each stage.
 
-    Args:
-        schedule: Schedule of the training, or a mapping of stages to schedules; None selects the default.
-        stages: Valid keys of the mapping; or a mapping from these keys to stage names.
-        default: Default schedule of the training.
-
     Raises:
-        OptionError: The mapping contains stages and other keys.
+        OptionError: A mapping contains stages and other keys.
     """
     names = stages if isinstance(stages, Mapping) else {name: name for name in stages}
     if not isinstance(schedule, Mapping) or not any(name in schedule for name in names):
@@ -73,16 +62,9 @@ class Stage:
         with stage.running(trainer, out="perf"):
             ...  # the loop, which calls stage.step() at the end of each step
 
-    A copy by `copy.deepcopy` or `pickle` is a stage that has not started, with the same options and step count.
-
-    Args:
-        name: train, validate, test or predict.
-        schedule: Steps to record.
-        on_trace_ready: Handlers of each window.
-        options: Options of the profiler. By default the memory of a window is freed when its trace is saved.
-        labels: Makes the labels of its steps.
-        listener: Called for each window with files, as by `Profiler.when_finished`.
-        framework: Name of the framework in findings.
+    A copy by `copy.deepcopy` or `pickle` has not started, with the same options and step count. By default the memory
+    of a window is freed when its trace is saved. ``labels`` makes the labels of its steps; ``listener`` receives each
+    window with files.
     """
 
     def __init__(
@@ -103,7 +85,6 @@ class Stage:
         }  # fmt: skip  # first line: the stage; second line: its recording
         self.name = name
         self.profiler = Profiler(schedule=schedule, on_trace_ready=on_trace_ready, **named)
-        # stopped until the framework starts its loop, so that earlier steps start nothing
         self.profiler.stop()
         self.profiler.speak_as(framework)
         self.labels: Labels = Parts(self.profiler, {}) if labels is None else labels(self.profiler, name)
@@ -135,7 +116,7 @@ class Stage:
         run: str | None = None,
         global_step: Callable[[], int] | None = None,
     ) -> None:
-        """Begin the next step of the loop, the first one or a later one. A step that has already begun is unchanged.
+        """Begin the next step of the loop. A step that has already begun is unchanged.
 
         Args:
             loop: Object for the labels, for example the trainer.
@@ -161,7 +142,6 @@ class Stage:
         self._first = step
 
     def step(self) -> None:
-        """End a step. The next one begins with its wait for data. Before `begin` this has no effect."""
         if not self._begun:
             return
         self._step()
@@ -177,13 +157,7 @@ class Stage:
 
     @contextmanager
     def running(self, loop: Any = None, *, for_good: bool = True, **begin: Any) -> Iterator[None]:
-        """Run the loop inside the context.
-
-        Args:
-            loop: See `begin`.
-            for_good: Whether the loop ends with the context.
-            **begin: See `begin`.
-        """
+        """Run the loop inside the context; ``for_good`` means that the loop ends with it."""
         cause = None
         self.begin(loop, **begin)
         try:
@@ -195,7 +169,6 @@ class Stage:
             (self.stop if for_good else self.pause)(cause)
 
     def stop(self, cause: str | None = None) -> None:
-        """End the loop."""
         self.pause(cause)
         self.profiler.stop(cause)
 
@@ -239,11 +212,7 @@ class _Unprofiled(Stage):
 
 
 class Stages(dict[str, Stage]):
-    """The stages of a training by name. Any other name returns `unprofiled`.
-
-    Args:
-        stages: Pairs of name and stage.
-    """
+    """The stages of a training by name. Any other name returns `unprofiled`."""
 
     def __init__(self, stages: Iterable[tuple[str, Stage]] = ()) -> None:
         super().__init__(stages)
@@ -260,21 +229,11 @@ class Stages(dict[str, Stage]):
         on_trace_ready: HandlerLike | Sequence[HandlerLike] | None = None,
         **stage: Any,
     ) -> Stages:
-        """Return a stage for each schedule, all with the same options.
-
-        Args:
-            schedules: Schedules by stage, from `schedules`.
-            on_trace_ready: See `Stage`.
-            **stage: Other arguments of `Stage`.
-
-        Raises:
-            OptionError: An option has an invalid value.
-        """
+        """Return a stage for each schedule, all with the same options. Raise an OptionError for invalid ones."""
         return cls((name, Stage(name, schedule, on_trace_ready, **stage)) for name, schedule in schedules.items())
 
     @property
     def profilers(self) -> dict[str, Profiler]:
-        """Profilers by stage."""
         return {name: stage.profiler for name, stage in self.items()}
 
     def counts(self) -> dict[str, int]:
@@ -288,11 +247,7 @@ class Stages(dict[str, Stage]):
                 stage.resume(counts[name])
 
     def stop(self, cause: str | None = None) -> None:
-        """End all stages.
-
-        Args:
-            cause: Reason of an early end.
-        """
+        """End all stages. ``cause`` is the reason of an early end."""
         for stage in self.values():
             stage.stop(cause)
 

@@ -1,4 +1,4 @@
-"""Wrappers around public methods of a framework's objects, which are removed without a trace."""
+"""Wrappers around public methods of a framework's objects."""
 
 from __future__ import annotations
 
