@@ -1,4 +1,4 @@
-"""Data of flame graphs: folded stacks as a tree with a limited number of nodes, in columns."""
+"""Data of flame graphs: trees with a limited number of nodes, in columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ OTHER: Final = "(other)"
 """Node that sums small frames."""
 
 KINDS: Final = ("code", "library", "module", "operator", "runtime", "label", "kernel", "other")
-"""Kinds of frames; ``code`` is user code, ``library`` installed code."""
 
 _KIND_OF: Final = (
     ("other", re.compile(r"\((?:other|skipped|unknown|outside|deeper)\)$")),
@@ -70,7 +69,7 @@ def tree(
 
     Returns:
         ``names`` and ``kinds`` (an index into `KINDS`) of the distinct frames; ``parent`` (-1 for the root), ``frame``
-        and ``value`` (own and children) of the nodes. Parents come before their children, siblings are sorted by value.
+        and ``value`` of the nodes, parents first.
     """
     lines = _listed(_from_user_code(stacks, owners), share, nodes)
     inner = {parent for parent, _, _ in lines}
@@ -91,7 +90,7 @@ def tree(
 
 
 def planted(stacks: Mapping[str, int]) -> Summed:
-    """Return the tree of folded stacks (``outer;inner``) with their self values."""
+    """Return the tree of folded stacks (``outer;inner``)."""
     names: dict[str, int] = {}
     nodes: dict[tuple[int, str], int] = {}
     values: list[int] = []
@@ -108,7 +107,7 @@ def planted(stacks: Mapping[str, int]) -> Summed:
 
 
 def _from_user_code(stacks: Summed, owners: Mapping[str, str] | None) -> Summed:
-    """Return the stacks without installed code above their first user frame; unchanged without a user frame."""
+    """Return the stacks without installed code above their first user frame."""
     parents, frames = stacks.parents.tolist(), stacks.frames.tolist()
     kinds: dict[int, str] = {}
     is_inside: list[bool] = []  # user code, or called by it
@@ -146,7 +145,6 @@ def _labels_above(node: int, parents: list[int], frames: list[int], kinds: Mappi
 
 
 def _listed(stacks: Summed, share: float, nodes: int) -> list[tuple[int, str, int]]:
-    """Return parent index, name and value of the largest nodes, parents first."""
     total_value, own_of = int(stacks.values.sum()), stacks.values.tolist()
     total = host.summed_down(stacks.parents, stacks.values)
     largest = _largest(stacks, total, total_value * share, nodes)
@@ -169,7 +167,7 @@ def _listed(stacks: Summed, share: float, nodes: int) -> list[tuple[int, str, in
 
 
 def _largest(stacks: Summed, total: Ints, minimum: float, nodes: int) -> Ints:
-    """Return the nodes of a minimum size, largest first; with their ``(other)`` nodes at most ``nodes``."""
+    """Return the largest nodes; with their ``(other)`` nodes at most ``nodes``."""
     largest = np.flatnonzero(total >= max(minimum, 1))
     largest = largest[np.argsort(-total[largest], kind="stable")]
     while True:

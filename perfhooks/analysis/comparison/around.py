@@ -46,7 +46,7 @@ class CostKey(NamedTuple):
     """Class of device work: compute, communication, copy, set or idle."""
     kernel: str = ""
     call: str = ""
-    """Outermost operator, for example ``aten::item`` around its synchronization."""
+    """Outermost operator."""
     given: str = ""
     """Shapes of the inputs of ``call``."""
 
@@ -149,7 +149,6 @@ def _format_shapes(dims: object) -> str:
 
 
 def _format_types(types: object) -> str:
-    """Return for example ``float, long int``."""
     names = types if isinstance(types, list) else []
     short_names = (tensor_types.short(str(name)) for name in names if name and isinstance(name, str))
     return _join_distinct(tuple(name for name in short_names if name not in _NO_TENSOR))

@@ -45,7 +45,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     reasons: list[Contribution] = []
     """Reasons, largest first; they sum to the difference of the profiled steps."""
     views: dict[str, list[Contribution]] = {}
-    """The same difference by part, operator and so on."""
+    """The same difference in other views."""
 
     @property
     def sentence(self) -> str:
@@ -58,7 +58,6 @@ class Comparison(msgspec.Struct, kw_only=True):
 
     @property
     def stalled(self) -> str:
-        """Empty without long steps that change the mean."""
         if self.verdict is None or not (self.a.runs and self.b.runs):
             return ""
         return sentences.stalled(self.verdict, stalls(self.a.runs), stalls(self.b.runs))
@@ -77,7 +76,7 @@ class Comparison(msgspec.Struct, kw_only=True):
 
     @property
     def told(self) -> list[str]:
-        """The largest reasons in words; only certain ones if no side is slower."""
+        """The largest reasons in words."""
         write = words.share if self.shares else None
         rows = [row for row in self.reasons if row.difference and (self.is_decided or self._is_certain(row))]
         return [sentences.contribution(row, write) for row in rows[:NAMED]]
@@ -98,11 +97,6 @@ class Comparison(msgspec.Struct, kw_only=True):
 
 
 def compare(a: Side, b: Side, *, tolerance: float = TOLERANCE, shares: bool = False) -> Comparison:
-    """Compare the baseline ``a`` with the candidate ``b``.
-
-    Raises:
-        PerfhooksError: The sides share neither unprofiled steps nor windows.
-    """
     if not (a.levels and b.levels) and not (a.costs.steps and b.costs.steps):
         raise PerfhooksError(
             f"{a.label} and {b.label} cannot be compared: they share neither unprofiled steps nor windows"
@@ -240,7 +234,7 @@ def _scale_row(row: Contribution, step_a: float, step_b: float) -> Contribution:
 
 
 def data(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as plain JSON. Rows have ``a``, ``b`` and ``difference`` per step, in ns or as shares."""
+    """Return plain JSON. Rows have ``a``, ``b`` and ``difference`` per step, in ns or as shares."""
     return {
         "format": FORMAT,
         "a": _describe_side(comparison.a),
@@ -270,7 +264,7 @@ def answers(result: Verdict) -> dict[str, Any]:
 
 
 def ratio_data(ratio: Ratio) -> dict[str, Any]:
-    """Return a ratio as plain JSON; an end of its interval that is only noise is null."""
+    """Return plain JSON; null for an end of the interval that is only noise."""
     low, high = sentences.ends(ratio)
     return ratio._asdict() | {"low": low, "high": high}
 
@@ -303,7 +297,7 @@ def _build_row(row: Contribution) -> dict[str, Any]:
 
 
 def memory(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the peak memory of each device in bytes; empty if one side did not record it."""
+    """Return the peak memory of each device in bytes."""
     a, b = comparison.a.costs.peak_bytes, comparison.b.costs.peak_bytes
     return [{"device": name, "a": a[name], "b": b[name]} for name in a if name in b]
 

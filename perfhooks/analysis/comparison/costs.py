@@ -75,7 +75,7 @@ class StoredCosts(msgspec.Struct, kw_only=True):
     shapes: bool = False
     frames: bool = False
     batch: Text = ""
-    """First operator with shapes, and its first shape."""
+    """Operator and shape."""
     fetches: Amount = 0
     device_name: Text = ""
 
@@ -84,7 +84,7 @@ class Costs(StoredCosts, kw_only=True):
     host: dict[CostKey, KeyCost] = msgspec.field(default_factory=dict)
     """Time on the thread of the steps; sums to ``wall``."""
     device: dict[CostKey, KeyCost] = msgspec.field(default_factory=dict)
-    """Time of device work, and idle time by part; sums to ``wall``. Empty without device trace."""
+    """Time of device work and idle time; sums to ``wall``. Empty without device trace."""
     counts: dict[str, int] = msgspec.field(default_factory=dict)
 
 
@@ -93,7 +93,7 @@ def measure(tables: Tables) -> Costs:
 
     On the host, each moment of the thread of the steps belongs to the innermost open operator, module, line of the
     training's own code and part of the step. On devices, it belongs to the running work: compute before communication
-    before copies and memsets, then the first to start. Idle moments have the part of the host.
+    before copies and memsets. Idle moments have the part of the host.
 
     Only steps of the most common kind count, up to three medians long, because one evaluation in a window is not a
     reason.
@@ -230,7 +230,6 @@ _MAX_PACKED: Final = 2**62
 
 
 def _build_rows(keys: Iterable[CostKey], sums: list[Ints]) -> dict[CostKey, KeyCost]:
-    """Keys may become equal when their texts are truncated."""
     costs = itertools.starmap(KeyCost, np.stack(sums, axis=1).tolist())
     return merge_rows((key, cost) for key, cost in zip(keys, costs, strict=True) if any(cost))
 
@@ -327,7 +326,7 @@ def _count_names(trace: Trace, steps: MarkedSteps) -> dict[str, int]:
 
 
 def _describe_batch(trace: Trace, steps: MarkedSteps, context: HostContext) -> str:
-    """Return the first operator of the last step with a two-dimensional input: usually its batch."""
+    """Return the first operator of the last step with a two-dimensional input."""
     if "dims" not in trace.arguments or not len(steps.number):
         return ""
     rows, _ = trace.sparse("dims")

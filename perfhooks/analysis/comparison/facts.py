@@ -36,7 +36,6 @@ _RESULT_ARGUMENT: Final = re.compile(
 """Arguments that locate or name results. Other file arguments may name the model."""
 _SECRET: Final = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 _LATE_PREFIXES: Final = (HOST, "schedule", "option ", "version of perfhooks")
-"""Facts that do not affect unprofiled steps."""
 _PREFIX_ORDER: Final = (
     COMMAND,
     "batch",
@@ -130,10 +129,7 @@ def _without_folder(word: str, *, always: bool = False) -> str:
 
 
 def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[Difference]:
-    """Return the facts that differ, the most likely causes first.
-
-    A fact that only one side has is skipped, unless it is an option or an environment variable.
-    """
+    """Return the facts that differ, likely causes first. Only options and environment variables may be missing."""
     names = dict.fromkeys([*a, *b])
     all_facts = [Difference(name, a.get(name, ""), b.get(name, "")) for name in names]
     differing = [
@@ -175,7 +171,7 @@ def normalize_command(text: str) -> str:
 
 
 def _parse(text: str) -> dict[str, str]:
-    """Return the values by argument name, or by index for positional arguments."""
+    """Return the values by argument name or index."""
     values: dict[str, str] = {}
     name, count = "", 0
     for word in _split(text):
@@ -206,6 +202,6 @@ def _is_number(word: str) -> bool:
 
 
 def is_other_machine(differing: list[Difference], values: Mapping[str, str]) -> bool:
-    """Return whether the two ran on different hardware, or on different hosts of unknown hardware."""
+    """Return whether the hardware differs; if it is unknown, the host."""
     names = {fact.name for fact in differing}
     return bool(names & {"machine", "device"}) or (HOST in names and "machine" not in values)

@@ -71,7 +71,7 @@ class Series:
 
 
 def read(folder: Path) -> tuple[list[Series], list[str]]:
-    """Return the histories of all runs in a folder, the longest first, and messages about skipped runs."""
+    """Return the histories of all runs in a folder, and messages about skipped runs."""
     if not folder.is_dir():
         raise PerfhooksError(f"There is no folder {folder}. Pass the folder that contains the runs, for example perf.")
     histories: dict[tuple[str, str, str], list[tuple[float, Point]]] = {}
@@ -173,7 +173,6 @@ def change_sentence(series: Series, change: Change) -> str:
 
 
 def data(histories: Iterable[Series], skipped: Iterable[str]) -> dict[str, Any]:
-    """Return ``heading``, ``points`` and ``changes`` of each history."""
     return {"histories": [_to_plain(series) for series in histories], "left": list(skipped)}
 
 

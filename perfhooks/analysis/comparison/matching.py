@@ -1,4 +1,4 @@
-"""Match the modules, lines and kernels of two runs, by name and by content."""
+"""Match the modules, lines and kernels of two runs."""
 
 from __future__ import annotations
 
@@ -55,10 +55,9 @@ def innermost_common(path: str, paths: Container[str]) -> str:
 def modules(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
     """Map each module of B to the path of the same module in A.
 
-    Modules are matched from the root inwards. Inside two matched modules, modules of one class are aligned in order by
-    their content: operators, shapes and inner modules. Gaps on both sides are filled in order. The remaining modules
-    match if their content is identical, whatever their name. A new module keeps its path, marked with `NEW` if A has
-    another module of that path.
+    Inside two matched modules, modules of one class are aligned in order by their content: operators, shapes and inner
+    modules. Gaps on both sides are filled in order. The remaining modules match if their content is identical. A new
+    module keeps its path, marked with `NEW` if A has another module of that path.
     """
     trees = _Tree(a), _Tree(b)
     matches: dict[str, str] = {"": ""}
@@ -96,7 +95,6 @@ class _Tree:
             path = parent
 
     def contained(self, path: str) -> int:
-        """Return a number that is equal for modules with equal content."""
         if path not in self._content:
             children = sorted((class_of(child), self.contained(child)) for child in self.children[path])
             self._content[path] = hash((frozenset(self.own[path].items()), tuple(children)))
@@ -153,7 +151,7 @@ def _align(trees: tuple[_Tree, _Tree], of_a: list[str], of_b: list[str]) -> list
 
 
 def lines(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
-    """Map each renamed line of B to its name in A: the same operators with the same shapes ran in both."""
+    """Map each renamed line of B to its name in A: the same operators ran in both."""
     content: tuple[dict[str, Counter[tuple[str, str]]], ...] = ({}, {})
     for operators, rows in zip(content, (a, b), strict=True):
         for key in rows:
@@ -208,7 +206,7 @@ def normalize_kernel(name: str) -> str:
 
 
 class Pair(NamedTuple):
-    """Costs of both sides under one key, summed over all steps."""
+    """Costs of both sides under one key."""
 
     a: KeyCost
     b: KeyCost
@@ -228,10 +226,9 @@ class Pair(NamedTuple):
 
 
 class Aligned:
-    """The rows of both sides under the same names.
+    """The rows of both sides under the same names, in the columns that both recorded.
 
-    Columns that only one side recorded are dropped. If torch.compile replaced modules of only one side, costs inside
-    them belong to the innermost module that both sides have.
+    If torch.compile replaced modules of only one side, their costs belong to the innermost module that both sides have.
     """
 
     def __init__(self, a: Costs, b: Costs) -> None:

@@ -37,7 +37,6 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     by_count: float
     """Difference due to more calls at the price of A."""
     by_price: float
-    """Difference due to slower calls."""
     renamed: str = ""
     typical: float = 0.0
     """Difference of the median steps; small if a few steps cause the difference."""
@@ -67,11 +66,10 @@ _MIN_SPREAD: Final = 0.02
 """Relative deviation of one row between processes on a quiet machine."""
 _MIN_CERTAIN: Final = 0.01
 _NOISE_WIDTH: Final = 2.0
-"""Standard deviations that cover 95% of the unchanged rows."""
 
 
 class NoiseModel(NamedTuple):
-    """Noise of rows with equally many calls on both sides: most of them did not change."""
+    """Noise of rows with equally many calls: most of them did not change."""
 
     factor: float = 1.0
     spread: float = _MIN_SPREAD
@@ -118,14 +116,12 @@ def largest(aligned: Aligned) -> list[Contribution]:
     A cost belongs to the first of these reasons that applies:
 
     * On devices: communication, copies and idle time.
-    * Data, transfer, optimizer, validation and checkpoint: one reason for each part.
+    * Data, transfer, optimizer, validation and checkpoint.
     * Operators whose input types changed.
     * A function that only one side has.
     * The module in which it ran, forward or backward.
     * The operator that the program called.
     * The line of the training's code.
-
-    Certain differences come first.
     """
     causes = _Causes(
         _find_changed_types(aligned),
@@ -162,12 +158,10 @@ def by_line(aligned: Aligned) -> list[Contribution]:
 
 
 def by_kernel(aligned: Aligned) -> list[Contribution]:
-    """Return the difference by kernel name; idle time is ``elsewhere``."""
     return _group(aligned, aligned.device, lambda key: _key_or_elsewhere("kernel", key.kernel))
 
 
 def by_class(aligned: Aligned) -> list[Contribution]:
-    """Return the difference by class of device work, with idle time by part."""
     return _group(aligned, aligned.device, _class_key)
 
 
@@ -217,7 +211,6 @@ def _choose_name(key: CostKey, causes: _Causes, order: Sequence[str]) -> Key:
 
 
 def _find_repeated(aligned: Aligned) -> set[str]:
-    """Return the operators whose calls changed in several shapes, for example ``.item()`` for each gradient."""
     counts: dict[tuple[str, str], list[float]] = {}
     for key, pair in aligned.rows.items():
         if key.call and key.call == key.operator:
@@ -295,7 +288,7 @@ def _build_contribution(
 
 
 def _select_counted(kind: str, group: Mapping[CostKey, Pair]) -> list[Pair]:
-    """Return the rows whose calls count: an operator on the host counts without its inner operators."""
+    """Return the rows whose calls count, without inner operators."""
     is_whole = kind != "operator" or any(key.kernel for key in group)
     return [pair for key, pair in group.items() if is_whole or key.operator == (key.call or key.operator)]
 

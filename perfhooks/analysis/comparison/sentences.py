@@ -78,7 +78,7 @@ _LARGE: Final = 100
 
 
 def stalled(result: Verdict, a: Stalls, b: Stalls) -> str:
-    """Return a sentence about long steps if they change the mean but not the typical step."""
+    """Return a sentence about long steps that change the mean but not the typical step."""
     edge = math.log1p(result.tolerance)
     is_typical_same = abs(math.log(result.typical.ratio)) <= max(edge, abs(math.log(result.mean.ratio)) / 2)
     if result.by != "mean" or result.outcome not in ("slower", "faster") or not is_typical_same:
@@ -109,7 +109,7 @@ _ORDINALS: Final = dict(
 
 
 def certainty(result: Verdict) -> list[str]:
-    """Return the interval of the ratio, and the number of runs that would decide; empty if it is withheld."""
+    """Return the interval of the ratio, and the number of runs that would decide."""
     if result.is_withheld:
         return []
     if is_wide(result.decisive):
@@ -214,7 +214,6 @@ _IN_TURNS: Final = "`perfhooks compare --run` may need fewer"
 
 
 def contribution(row: Contribution, amount: Callable[[float], str] | None = None) -> str:
-    """Return one reason as a sentence."""
     write = amount or nanoseconds
     return f"{_describe_change(row, write)}{_describe_sureness(row, write)}."
 

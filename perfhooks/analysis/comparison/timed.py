@@ -54,7 +54,6 @@ def match_steps(a: Sequence[TimedRun], b: Sequence[TimedRun]) -> tuple[list[Leve
 
 
 def _find_common(runs: Sequence[TimedRun]) -> Ints:
-    """Return the step numbers that all runs have; none if one was resumed and repeated steps."""
     numbers = [run.steps.numbers for run in runs]
     if not all((np.diff(values) > 0).all() for values in numbers):
         return np.zeros(0, np.int64)
@@ -78,13 +77,11 @@ _MAIN_FRACTION: Final = 0.5
 class Stalls(NamedTuple):
     share: float
     times: float
-    """Mean length relative to the typical step; 0 without long steps."""
     is_data: bool
     """Whether their additional time is spent waiting for data."""
 
 
 def stalls(runs: Sequence[TimedRun]) -> Stalls:
-    """Return the long steps of at least one run of a training."""
     relative = np.concatenate([run.steps.all_ms / np.median(run.steps.all_ms) for run in runs])
     waits = np.concatenate([_excess_waits(run) for run in runs])
     long = relative > _MIN_LONG_RATIO

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FEWEST_PAIRS: Final = 3
 MOST_PAIRS: Final = 8
 _ERROR_SPLIT: Final = (0.01, 0.04, 0.4, 0.15, 0.15, 0.25)
-"""Split of the 1% error budget over the numbers of pairs, see ``benchmarks/noises.py --turns``."""
+"""Split of the 1% error budget over the numbers of pairs."""
 LEAST_BLOCKS: Final = 5
 _MIN_BLOCKS: Final = 2
 COMPUTING: Final = 0.9
@@ -40,7 +40,7 @@ _TRIMMED: Final = 0.2
 
 
 class Block(NamedTuple):
-    """Consecutive steps of one program, times in ns. For several ranks: the slowest wall time, and sums."""
+    """Consecutive steps of one program. For several ranks: the slowest wall time, and sums."""
 
     steps: int
     wall_ns: int
@@ -49,7 +49,7 @@ class Block(NamedTuple):
     busy_ns: int
     """CPU time of the threads that run the steps, as a mean over the ranks."""
     waited_ns: int | None
-    """Run-queue wait of these threads; None if not available."""
+    """Run-queue wait of these threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +57,11 @@ class ProcessPair:
     a: Sequence[Block]
     b: Sequence[Block]
     is_together: bool = True
-    """Whether both processes lived at the same time: blocks with equal index are neighbours."""
+    """Whether blocks with equal index are neighbours."""
 
     @cached_property
     def counted(self) -> tuple[Sequence[Block], Sequence[Block]]:
-        """Blocks of each without the first ones; only neighbours if both lived together."""
+        """Blocks after the first ones; only neighbours if both lived together."""
         first = _first_index(self.a), _first_index(self.b)
         if not self.is_together:
             return self.a[first[0] :], self.b[first[1] :]
@@ -84,17 +84,15 @@ class Judgement(NamedTuple):
 
     @property
     def is_short(self) -> bool:
-        """Whether processes have far too few steps."""
         return self.missing_steps > _MAX_MISSING_FACTOR
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether more pairs cannot decide."""
         return self.is_short or (self.verdict.runs_a > FEWEST_PAIRS and self.verdict.more_runs is None)
 
 
 def judge(pairs: Sequence[ProcessPair], *, tolerance: float) -> Judgement:
-    """Compare the typical and the mean step of at least one pair, see `verdict.of_pairs`."""
+    """Compare at least one pair, see `verdict.of_pairs`."""
     clock = _choose_clock(pairs)
     by_other_clock = _judge(pairs, "wall" if clock == "processor" else "processor", tolerance)
     return _judge(pairs, clock, tolerance)._replace(other=by_other_clock.verdict.typical)
@@ -177,7 +175,7 @@ class _MeasuredPair(NamedTuple):
 
     @property
     def typical(self) -> StepPair:
-        """Typical steps, by the ratio of neighbouring blocks if the processes lived together."""
+        """Typical steps, by the ratio of neighbouring blocks if there are any."""
         a, b = (np.log(side.step[is_kept]) for side, is_kept in zip(self.sides, self.selected, strict=True))
         compared = [b - a] if self.is_together else [a, b]
         typical_a = _trimmed_mean(a)
@@ -195,7 +193,7 @@ class _MeasuredPair(NamedTuple):
 
 
 def _outlier_rate(sides: Sequence[_Side]) -> float:
-    """Return the fraction of steps that make their block an outlier, if such steps occur at random."""
+    """Return the fraction of outlier steps. One evaluation makes its block of 100 steps an outlier."""
     blocks = sum(len(side.steps) for side in sides)
     return -math.log1p(-_count_outliers(sides) / blocks) * blocks / float(sum(side.steps.sum() for side in sides))
 
@@ -205,7 +203,6 @@ def _count_outliers(sides: Sequence[_Side]) -> int:
 
 
 def _first_index(blocks: Sequence[Block]) -> int:
-    """Return the first counted block, after one-time work."""
     before = np.cumsum([0, *(block.steps for block in blocks)])
     first = min(max(int(before[-1]) // OF_FIRST, FEWEST_FIRST), MOST_FIRST)
     return min(int(np.searchsorted(before, first)), len(blocks))

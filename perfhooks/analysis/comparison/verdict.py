@@ -33,8 +33,7 @@ BUSY_SD: Final = 0.1
 """Increase of `PROCESS_SD` per unit of run-queue wait relative to running time. The means of 45 equal runs that waited
 29 to 60% of their time differed by 11 to 16%, without the waits."""
 OTHERS_SD: Final = 0.2
-"""Increase of `PROCESS_SD` at full CPU load by other programs. On two CPUs, a program that copies memory made a small
-training 1.9 times slower."""
+"""Increase of `PROCESS_SD` at full CPU load by other programs."""
 SAME_MARGIN: Final = 2.5
 """Two sides are the same if the interval lies within this multiple of the tolerance (``benchmarks/noises.py``)."""
 EDGE_CONFIDENCE: Final = 0.9
@@ -62,7 +61,7 @@ class Ratio(NamedTuple):
     """A value above 1 means that B is slower."""
     low: float
     high: float
-    """Upper end of the 99% interval; of the interval with `EDGE_CONFIDENCE` if the outcome is ``same``."""
+    """Upper end of the 99% interval; of the 90% interval if the outcome is ``same``."""
     a: float
     b: float
 
@@ -109,7 +108,6 @@ class Verdict:
 
     @property
     def is_in_turns(self) -> bool:
-        """Whether interleaved blocks of process pairs were compared."""
         return self.is_paired and not self.steps_a
 
     @property
@@ -138,9 +136,8 @@ def verdict(
 ) -> Verdict:
     """Compare the step times of the runs of two trainings.
 
-    The error of the ratio combines the error of each run's level and the deviation between processes. Both are
-    estimates, so the interval uses Student's distribution. Earlier runs can only lower the deviation, because a higher
-    one may come from a changed program.
+    The error of the ratio combines the error of each run's level and the deviation between processes. Earlier runs can
+    only lower the deviation, because a higher one may come from a changed program.
 
     Returns:
         ``slower`` if, for the mean or the typical step, the 99% interval lies above 1 and the 90% interval above 1 +
@@ -276,7 +273,6 @@ def missing_steps(
 
 
 def smallest_detectable(side: Sequence[Level], *, tolerance: float = TOLERANCE) -> float:
-    """Return the smallest ratio that a comparison of this many similar runs usually detects."""
     runs = [run.mean for run in side]
     difference = _Difference.of(runs, runs, _assume_sd(side))
     return math.exp(difference.detectable(math.log1p(tolerance)))
@@ -313,21 +309,18 @@ def _classify(low: float, high: float, edge: float) -> Outcome:
 
 @dataclass(frozen=True)
 class _Difference:
-    """The difference between the logarithms of two times, with its uncertainty."""
-
     logs: tuple[float, float]
     squares: float
     """Sum of squares between the processes of a side, beyond the error of their steps."""
     measured: int
     counts: tuple[int, ...]
-    """Runs of each side; for pairs, their number twice."""
+    """Runs of each side, or the number of pairs twice."""
     below: tuple[Variance, ...] = ()
-    """Downward variance components: one per run, or several per pair."""
+    """Downward variance components."""
     above: tuple[Variance, ...] = ()
     assumed: float = PROCESS_SD
     earlier: int = 0
     more_freedom: int = 2
-    """Degrees of freedom that one more run per side adds."""
 
     @classmethod
     def of(

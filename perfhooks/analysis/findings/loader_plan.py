@@ -340,7 +340,7 @@ class LoaderPlan:
 
 
 def _workers(worker_counts: Sequence[WorkerCounts]) -> int:
-    """Workers of another epoch have the same numbers."""
+    """Return the number of concurrent workers; those of another epoch have the same numbers."""
     return len({counts.worker for counts in worker_counts})
 
 

@@ -12,33 +12,28 @@ if TYPE_CHECKING:
 
 _CONVERGED_MS: Final = 1e-4
 _MAX_ROWS: Final = 1 << 18
-"""Maximum number of ends. An offset is a median, and clocks drift little in a window."""
+"""Maximum number of ends. Clocks drift little in a window."""
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """Offsets between the clocks of ranks."""
-
     offset_ms: Mapping[int, float] = field(default_factory=dict)
-    """Offset to add to the times of a rank, to get times on the clock of the lowest comparable rank."""
+    """Added to the times of a rank, gives times on the clock of the lowest comparable rank."""
     error_ms: float | None = None
     """Median distance of the aligned ends from the middle of their collective."""
     error_95_ms: float | None = None
-    """95th percentile of this distance."""
 
 
 def align(ends: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Clocks:
     """Find the clock offsets for which synchronizing collectives end on all ranks at the same time.
 
     The end of a collective is the median of the aligned ends of its ranks. The offset of a clock is the median distance
-    of its ends from those. Both are updated in turns until they converge. This is a least-squares fit with medians, so
-    that a few outliers have no effect. Ranks without a common collective are compared through other ranks, or not at
-    all. An offset within the errors of both clocks (95th percentiles) is set to 0.
+    of its ends from those. Both are updated in turns until they converge. Ranks without a common collective are
+    compared through other ranks, or not at all. An offset within the errors of both clocks (95th percentiles) is set to
+    0.
 
-    Args:
-        ends: Table with ``match`` (the collective), ``rank`` and ``end_ms``; one row per rank and collective.
-        clocks: Name of each rank's clock, if known. Ranks with the same clock have the same offset, even if some always
-            end late.
+    ``ends`` has one row per rank and collective (``match``). Ranks with the same clock have the same offset, even if
+    some always end late.
     """
     if not ends.height:
         return Clocks()
@@ -80,7 +75,6 @@ def _with_lateness(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _thin(ends: pl.DataFrame) -> pl.DataFrame:
-    """Return a subset of the collectives, with all ranks of each."""
     stride = -(-ends.height // _MAX_ROWS)
     return ends if stride == 1 else ends.filter(pl.col("match").rank("dense") % stride == 0)
 

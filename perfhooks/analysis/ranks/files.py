@@ -28,7 +28,6 @@ STEPS: Final[Mapping[str, pl.DataType]] = {
     **dict.fromkeys(("busy_ms", "device_idle_ms", "compute_ms", "comm_ms", "exposed_comm_ms"), pl.Float64()),
     **dict.fromkeys(("ops", "kernels"), pl.Int64()),
 }
-"""Columns of a step table that are compared."""
 
 COLLECTIVES: Final[Mapping[str, pl.DataType]] = {
     **dict.fromkeys(("rank", "step", "start_ns"), pl.Int64()),
@@ -39,17 +38,15 @@ COLLECTIVES: Final[Mapping[str, pl.DataType]] = {
     **dict.fromkeys(("duration_ms", "exposed_ms", "bus_gb_per_s"), pl.Float64()),
     "device": pl.Int64(),
 }
-"""Columns of a table of collectives that are compared."""
 
 _MAX_CLOCK_DIFFERENCE_S: Final = 60.0
-"""Maximum difference between the clocks of two machines, in seconds."""
+"""Maximum difference between the clocks of two machines."""
 
 _MAX_BATCH_BYTES: Final = 8 << 20
-"""Maximum size of tables that are held as text, in bytes."""
 
 
 class Facts(msgspec.Struct, gc=False):
-    """Facts of a rank about a window that the comparison needs; see `perfhooks.run.capture.Capture`."""
+    """Facts of a rank about a window."""
 
     node: str = ""
     boot: str = ""
@@ -72,36 +69,25 @@ class Facts(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True)
 class RankedWindow:
-    """One window of all ranks."""
-
     name: str
     facts: dict[int, Facts]
-    """Facts by rank, for ranks with readable files."""
     steps: pl.DataFrame
     collectives: pl.DataFrame
     unreadable: dict[int, str] = field(default_factory=dict)
-    """Errors by rank for unreadable files."""
     earlier: dict[int, float] = field(default_factory=dict)
-    """Ranks with files of an earlier attempt of the job only, and its age in seconds. They are not in the tables."""
+    """Age in seconds of ranks with only files of an earlier attempt. They are not in the tables."""
 
     @property
     def clocks(self) -> dict[int, str]:
-        """Clock of each rank, if known."""
         return {rank: facts.clock for rank, facts in self.facts.items() if facts.clock}
 
 
 def ranks_asked(listing: Listing) -> set[int]:
-    """Return the ranks with any file in the run folder that shows a request to record."""
+    """Return the ranks with any file that shows a request to record."""
     return ranks_of_run(listing.files)
 
 
 def read(folder: Path, ranks: Iterable[int]) -> RankedWindow:
-    """Read one window.
-
-    Args:
-        folder: Folder of the window.
-        ranks: Ranks with files in it.
-    """
     facts: dict[int, Facts] = {}
     problems: dict[int, str] = {}
     for rank in sorted(ranks):
@@ -119,13 +105,6 @@ def read(folder: Path, ranks: Iterable[int]) -> RankedWindow:
 
 
 def of_tables(name: str, steps: Mapping[int, pl.DataFrame], collectives: Mapping[int, pl.DataFrame]) -> RankedWindow:
-    """Return a window from tables in memory.
-
-    Args:
-        name: Name of the window.
-        steps: Step table of each rank.
-        collectives: Table of `perfhooks.report.handlers.collectives.rows` of each rank.
-    """
     facts = {rank: Facts(state="done") for rank in sorted(steps)}
     return RankedWindow(name, facts, _stack(steps, STEPS), _stack(collectives, COLLECTIVES))
 
@@ -136,9 +115,9 @@ def _stack(tables: Mapping[int, pl.DataFrame], schema: Mapping[str, pl.DataType]
 
 
 def _find_earlier(facts: Mapping[int, Facts]) -> dict[int, float]:
-    """Return the ranks that ended a window before the processes of its last attempt began, and how many seconds before.
+    """Return how many seconds before the last attempt of the job began a rank ended the window.
 
-    On one clock this is certain. Between machines, whose clocks may differ, it needs a minute.
+    Between machines, whose clocks may differ, it needs a minute.
     """
     last = max((fact.began for fact in facts.values()), default=0.0)
     on_clock: dict[str, float] = {}
@@ -180,7 +159,7 @@ def _read_table(
 def _parse_tables(
     texts: Mapping[int, bytes], schema: Mapping[str, pl.DataType], problems: dict[int, str]
 ) -> Iterator[pl.DataFrame]:
-    """Yield the tables of some ranks. Files with the same header are parsed together, which is 10 times as fast."""
+    """Yield the tables of some ranks. Parsing files with the same header together is 10 times as fast."""
     by_header: dict[bytes, list[int]] = {}
     for rank, text in texts.items():
         by_header.setdefault(text.partition(b"\n")[0], []).append(rank)
@@ -209,11 +188,7 @@ def _parse_singly(texts: Mapping[int, bytes], ranks: Iterable[int], problems: di
 
 
 def _parse(texts: Mapping[int, bytes], ranks: Sequence[int]) -> pl.DataFrame:
-    """Return the rows of some ranks as text, with the rank as a number from the file name.
-
-    Raises:
-        ValueError: A row is not a line.
-    """
+    """Return the rows of some ranks as text. It raises ValueError if a row is not a line."""
     header = texts[ranks[0]].partition(b"\n")[0]
     bodies = [texts[rank].partition(b"\n")[2].rstrip(b"\n") for rank in ranks]
     lines = [body.count(b"\n") + 1 if body else 0 for body in bodies]

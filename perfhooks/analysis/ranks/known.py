@@ -19,35 +19,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SETTLED_S: Final = 2.0
-"""Age of a folder, in seconds, from which a further change is visible in its modification time."""
+"""Age of a folder from which a change is visible in its modification time."""
 
 
 class WindowSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of all ranks about one window."""
-
     changed: int = 0
-    """Modification time of its folder in ns since 1970."""
+    """Modification time of its folder in ns."""
     ranks: tuple[int, ...]
-    """Ranks with files in the window."""
     is_trimmed: bool
-    """Whether ranks delete their old windows."""
     compared: dict[str, Any]
     missing: tuple[dict[str, Any], ...]
 
 
 class _CacheFile(msgspec.Struct):
-    """The layout of the file. Files of other versions are ignored."""
+    """Files of other versions are ignored."""
 
     version: str
     windows: dict[str, WindowSummary]
 
 
 class SummaryCache:
-    """Summaries of windows whose folders have not changed.
-
-    Args:
-        windows: Summaries by name.
-    """
+    """Summaries of windows whose folders have not changed."""
 
     def __init__(self, windows: dict[str, WindowSummary] | None = None) -> None:
         self._windows = windows or {}
@@ -62,7 +54,6 @@ class SummaryCache:
         return cls(cache.windows if cache.version == __version__ else None)
 
     def keep(self, run: Path, names: Iterable[str]) -> None:
-        """Write the summaries of the named windows into a run folder."""
         windows = {name: self._windows[name] for name in names if name in self._windows}
         try:
             with publish(run / PAGE_CACHE) as file:
@@ -71,7 +62,6 @@ class SummaryCache:
             logger.debug("the cache of window summaries cannot be written: %s", error)
 
     def of(self, window: Path, make: Callable[[Path], WindowSummary]) -> WindowSummary:
-        """Return the summary of a window. It is created again if the folder has changed."""
         changed = window.lstat().st_mtime_ns
         cached = self._windows.get(window.name)
         if cached is not None and cached.changed == changed:

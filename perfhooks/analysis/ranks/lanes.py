@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     Event = dict[str, msgspec.Raw]
 
 _APART: Final = 1 << 32
-"""Distance between the numbers of a stream's lanes. It exceeds all thread and stream numbers."""
+"""Distance between lane numbers of a stream. It exceeds all thread and stream numbers."""
 
 Place = tuple[bytes, bytes]
-"""Process and stream, as JSON."""
 
 
 class Lanes:
@@ -61,7 +60,6 @@ class Lanes:
         return is_work
 
     def _take_lane(self, place: Place, start: Decimal, end: Decimal) -> int:
-        """Return the first free lane of a stream, and occupy it."""
         lanes = self._extents.setdefault(place, [])
         for number, (first, last) in enumerate(lanes):
             if start >= last or end <= first:
@@ -71,7 +69,7 @@ class Lanes:
         return len(lanes) - 1
 
     def added(self) -> Iterator[tuple[Place, int, int]]:
-        """Yield each additional lane: its stream, its number in the stream, and its thread number."""
+        """Yield stream, number in the stream and thread number of each additional lane."""
         for place, lanes in self._extents.items():
             for number in range(1, len(lanes)):
                 yield place, number, int(place[1]) + number * _APART

@@ -13,18 +13,15 @@ if TYPE_CHECKING:
     from perfhooks.analysis.ranks.files import RankedWindow
 
 _DEVICE_COLUMNS: Final = ("busy_ms", "device_idle_ms", "compute_ms", "exposed_comm_ms")
-"""Columns of the step table that require all kernels."""
+"""Columns that require all kernels."""
 _NO_TIMES: Final = "has no device times: its trace lacks work of the device"
 
 
 def find(window: RankedWindow) -> dict[int, str]:
     """Return the ranks whose device times are unknown, each with the reason.
 
-    A recorder can lose a stream, for example the compute stream. Such a rank has far fewer kernels than the median of
-    the other ranks of its role, but as many operators.
-
-    Args:
-        window: The window of all ranks.
+    A recorder can lose a stream. The rank then has far fewer kernels than other ranks of its role, but as many
+    operators.
     """
     if not window.steps["busy_ms"].is_not_null().any():
         return {}
@@ -46,6 +43,6 @@ def find(window: RankedWindow) -> dict[int, str]:
 
 
 def without(window: RankedWindow) -> pl.DataFrame:
-    """Return the step table of a window, with empty device times for the ranks that lost kernels."""
+    """Return the step table without device times of the ranks that lost kernels."""
     is_lost = pl.col("rank").is_in(list(find(window)))
     return window.steps.with_columns(pl.when(~is_lost).then(pl.col(name)).alias(name) for name in _DEVICE_COLUMNS)

@@ -32,27 +32,22 @@ if TYPE_CHECKING:
 Event = dict[str, msgspec.Raw]
 
 _MAX_TIME_US: Final = 4.0e15
-"""Maximum time of an event in us. Larger numbers could need too much memory."""
+"""Larger times could need too much memory."""
 _PLAIN_TIME: Final = re.compile(rb"(\d{1,16})(?:\.(\d{1,3})0*)?")
 _MAX_DIGITS: Final = 18
-"""Maximum digits of an id that fits 64 bits after it is made unique per rank."""
+"""Maximum digits of an id that fits 64 bits after it is made unique."""
 _DECODE: Final = msgspec.json.Decoder(list[Event])
 _ENCODE: Final = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True)
 class Merged:
-    """The result of a merge."""
-
     path: Path
     ranks: tuple[int, ...]
-    """Ranks in the merged trace."""
     aligned: bool
-    """Whether clocks were aligned. Otherwise each rank has the times of its host's clock."""
+    """If not, each rank has the times of its host's clock."""
     error_ms: float | None
-    """Median distance of the aligned ends of collectives from their middle."""
     problems: tuple[str, ...] = ()
-    """Ranks with incomplete traces, and the reasons."""
 
     def __str__(self) -> str:
         clocks = "times on the clock of each rank's host"
@@ -71,19 +66,12 @@ def merge(
 ) -> Merged:
     """Merge the traces of all ranks of a window, block by block, in constant memory.
 
-    Each process of each rank gets its own number and name (``rank 3``, ``rank 3 GPU 0``), sorted by rank. Ids that link
-    events are made unique per rank. Work that overlaps other work of its stream gets a separate lane, because viewers
-    drop partially overlapping slices. Times are converted to the clock of the first rank, see
-    `perfhooks.analysis.ranks.clocks.align`. Arguments are unchanged, so their ids (``External id``, ``correlation``)
-    are those of the rank's own trace. Use that trace for tables.
+    Each process of each rank gets its own number and name (``rank 3``, ``rank 3 GPU 0``). Ids that link events are made
+    unique per rank. Overlapping work of a stream gets separate lanes. Times are converted to the clock of the first
+    rank. Arguments are unchanged, so their ids (``External id``, ``correlation``) are those of the rank's own trace.
 
-    Args:
-        target: Folder of a window, or of a run for its latest window with traces.
-        out: File to write, compressed if its name ends in ``.gz``; None for `MERGED` in the window's folder.
-        ranks: Ranks to merge; None for all.
-        tell: Receives the number of finished ranks and of all ranks.
-        follow_links: Also read traces that are symbolic links. Use it only for folders of this process: a link in a
-            received folder may point to any file, or to an endless one.
+    ``tell`` receives the number of finished ranks and of all ranks. Use ``follow_links`` only for folders of this
+    process: a link in a received folder may point to any file, or to an endless one.
 
     Raises:
         PerfhooksError: There is no trace to merge.
@@ -115,7 +103,7 @@ def merge(
 
 
 def is_ours(folder: Path) -> bool:
-    """Return whether a folder is a run or one of its windows, so that `merge` can find its traces."""
+    """Return whether `merge` can find the traces of a folder: a run, or one of its windows."""
     return (folder / MANIFEST).exists() or bool(layout.ranks_of_window(path.name for path in folder.iterdir()))
 
 
@@ -153,8 +141,6 @@ def rank_set(text: str) -> set[int]:
 
 
 class _Writer:
-    """Writes the merged trace, one rank after another."""
-
     def __init__(self, file: IO[bytes] | gzip.GzipFile, count: int) -> None:
         self._file = file
         self._count = count
@@ -206,14 +192,13 @@ class _Writer:
             self._separator = b",\n"
 
     def close(self, facts: Mapping[str, Any]) -> None:
-        """Write the fields after the events."""
         if self._base is None:
             self._begin({})
         self._file.write(b'\n],\n"perfhooks": ' + _ENCODE.encode(facts) + b',\n"traceName": "merged"\n}\n')
 
 
 class _Processes:
-    """The processes in the trace of one rank: itself, its devices, and other rows that Kineto lists as processes."""
+    """The processes in a trace: the rank, its devices, and rows that Kineto lists as processes."""
 
     def __init__(self, rank: int, index: int) -> None:
         self._rank = rank
@@ -233,7 +218,7 @@ class _Processes:
         return raw
 
     def is_name(self, event: Event) -> bool:
-        """Return whether an event only names a process or thread, and store it, because only some are used."""
+        """Store an event that only names a process or thread, because only some are used."""
         if "pid" not in event or bytes(event.get("ph", b"")) != b'"M"':
             return False
         self._time = event.get("ts", self._time)
@@ -245,7 +230,6 @@ class _Processes:
         return True
 
     def name_events(self, lanes: Lanes) -> list[Event]:
-        """Return the events that name all used processes and threads."""
         events = []
         ordered = sorted(self._numbers, key=lambda pid: (not pid.isdigit(), self._sort_index(pid)))
         for index, pid in enumerate(ordered):
@@ -268,10 +252,7 @@ class _Processes:
         return float(index) if isinstance(index, int) else 0.0
 
     def _name(self, pid: bytes) -> str:
-        """Return ``rank 3`` for the process itself, ``rank 3 GPU 0`` for a device, or for example ``rank 3 Spans``.
-
-        Processes that share a label are named after themselves, for example ``rank 3 CANN``.
-        """
+        """Return ``rank 3``, ``rank 3 GPU 0`` for a device, or for example ``rank 3 Spans``."""
         facts = self._facts.get(pid, {})
         label = str(facts.get("labels", ""))
         if sum(label == process.get("labels") for process in self._facts.values()) > 1 and facts.get("name"):
@@ -303,7 +284,6 @@ def _shift_time(time: bytes, shift: int) -> bytes:
 
 
 def _parse_time(time: bytes) -> Decimal | None:
-    """Parse a time in any JSON notation; None if invalid."""
     try:
         micros = Decimal(time.decode().strip('"'))
         return micros if abs(micros) < _MAX_TIME_US else None

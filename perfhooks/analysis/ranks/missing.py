@@ -16,7 +16,6 @@ _MAX_SHOWN: Final = 12
 
 
 def of_window(window: RankedWindow) -> list[dict[str, Any]]:
-    """Return the incomplete data of the ranks that have any files in a window."""
     facts = window.facts
     steps = dict(window.steps.group_by("rank").agg("step").iter_rows())
     all_steps = set().union(*steps.values()) if steps else set()
@@ -80,14 +79,9 @@ def of_run(
 ) -> list[dict[str, Any]]:
     """Return the ranks without any file in a window or in the run.
 
-    Args:
-        windows: Ranks with files, by window.
-        stages: Stage and first step of each window.
-        began: Ranks that were ever asked to record.
-        died: Ranks that ended while they recorded a window, by window.
-        trimmed: Whether ranks delete their old windows independently. Then only the last window of a stage is checked.
-        world_size: Number of ranks, if known.
-        asked: Ranks to record, from ``run.json``.
+    ``windows`` has the ranks with files, ``stages`` the stage and first step, and ``died`` the ranks that ended
+    meanwhile. If ranks delete their old windows independently (``trimmed``), only the last window of a stage is
+    checked.
     """
     expected = began.union(*windows.values(), *died.values())
     entries = []
@@ -106,7 +100,7 @@ def _is_last(name: str, stages: Mapping[str, tuple[str, int]]) -> bool:
 
 
 def _describe_never(rank: int, requested: object) -> str | None:
-    """Return why a rank has no files in the run; None if it was not asked to record, or may not have been."""
+    """Return why a rank has no files in the run; None if it may not have been asked to record."""
     if requested is None:
         return "left no files: not asked to record, or lost"
     is_asked = requested == "all" or (isinstance(requested, tuple) and rank in requested)
@@ -151,13 +145,13 @@ def _group_by_text(window: str | None, what: str, texts: Iterable[tuple[int, str
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """Return ranks in words: ``ranks 0-3, 7``."""
+    """Return for example ``ranks 0-3, 7``."""
     numbers = sorted(ranks)
     return f"rank{'s' * (len(numbers) > 1)} {spans(numbers)}"
 
 
 def spans(ranks: Iterable[int]) -> str:
-    """Return the numbers of ranks: ``0-3, 7``."""
+    """Return for example ``0-3, 7``."""
     runs: list[list[int]] = []
     for number in sorted(ranks):
         if runs and number == runs[-1][-1] + 1:

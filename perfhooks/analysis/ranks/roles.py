@@ -1,8 +1,7 @@
 """Find the ranks that do the same work and can be compared, for example those of one pipeline stage.
 
-Ranks have one role if they take part in the same kinds of collectives and messages, about equally often per step.
-Replicas, tensor shards and experts have one role without names. Pipeline stages differ: they send and receive in
-another order, and more often in the middle.
+They take part in the same kinds of collectives and messages, about equally often per step. Replicas, tensor shards and
+experts have one role. Pipeline stages differ: they send and receive in another order, and more often in the middle.
 """
 
 from __future__ import annotations
@@ -20,16 +19,11 @@ if TYPE_CHECKING:
     Counts: TypeAlias = dict[tuple[object, ...], int]
 
 _MAX_RATIO: Final = 1.25
-"""Maximum ratio of equal counts. Some rows of a step may be missing."""
+"""Maximum ratio of equal counts, because rows may be missing."""
 
 
 def of_ranks(ranks: Iterable[int], table: pl.DataFrame) -> dict[int, int]:
-    """Return the role of each rank, numbered from 0 in the order of the ranks.
-
-    Args:
-        ranks: Ranks to compare.
-        table: Tables of ``collectives.csv`` of all ranks, concatenated.
-    """
+    """Return the role of each rank, numbered from 0."""
     counts = _count_kinds(table)
     roles: dict[int, int] = {}
     firsts: list[Counts] = []
@@ -43,7 +37,7 @@ def of_ranks(ranks: Iterable[int], table: pl.DataFrame) -> dict[int, int]:
 
 
 def _count_kinds(table: pl.DataFrame) -> dict[int, Counts]:
-    """Return the maximum count per step of each kind (first and last steps may be truncated), and the first message."""
+    """Return the maximum count per step of each kind, because first and last steps may be truncated."""
     operations = table.filter(pl.col("operation").is_not_null())
     kind = ("operation", "group_size")
     max_counts = operations.group_by("rank", "step", *kind).len().group_by("rank", *kind).agg(pl.col("len").max())
