@@ -24,24 +24,13 @@ _LOCK_TIMEOUT_S: Final = 120
 
 
 def write(folder: Path, *, remote: str | None = None, title: str | None = None, unread: Sequence[str] = ()) -> Path:
-    """Write the report of a run, ``report.html``, and its data, ``report.json``.
+    """Write the report of a run, ``report.html``, and its data, ``report.json``. ``unread`` are messages about traces.
 
-    Args:
-        folder: A run folder.
-        remote: The URL to copy the report to; None copies nothing.
-        title: The title of the report; None uses the name of the folder.
-        unread: Messages about traces that could not be read.
-
-    Returns:
-        The path of the report.
-
-    Raises:
-        PerfhooksError: The folder is no run folder.
-        OSError: A file could not be written, or another process held the lock of the report for two minutes.
+    Raises OSError if another process held the lock of the report for two minutes.
     """
     from perfhooks.report.page import data, page, run_data
 
-    # the data is gathered inside the lock, so the last writer includes the windows of all others
+    # gather inside the lock, so the last writer includes the windows of all others
     with locked(folder / PAGE_LOCK, _LOCK_TIMEOUT_S):
         facts = {"title": title, "unread": [json_values.text(message, 1000) for message in unread[:60]]}
         report = run_data.gather(folder) | json_values.facts(facts)
@@ -55,11 +44,7 @@ def write(folder: Path, *, remote: str | None = None, title: str | None = None, 
 
 
 def headlines(page: Path) -> list[str]:
-    """Return the first findings of a report and its warning, one line each.
-
-    Args:
-        page: The path of the report.
-    """
+    """Return the first findings of a report and its warning, one line each."""
     summary = read_summary(page.parent)
     if summary is None:
         return []
@@ -73,11 +58,7 @@ def headlines(page: Path) -> list[str]:
 def is_due(place: Place) -> bool:
     """Return whether the rank that finished a window should write the report.
 
-    The lowest rank that recorded the window does, and the last rank to finish it. So the final report
-    includes all ranks.
-
-    Args:
-        place: The finished window. The training may have deleted it already, if it keeps only the latest windows.
+    The lowest rank of the window does, and the last rank to finish it. So the final report includes all ranks.
     """
     names = [path.name for path in place.folder.iterdir()] if place.folder.exists() else []
     finished, recorded = set(layout.share.ranks(names)), layout.ranks_of_window(names)

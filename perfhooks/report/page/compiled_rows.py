@@ -28,15 +28,9 @@ _BREAKS: Final = {"line": pl.String, "within": pl.String, "reason": pl.String, "
 def functions(compilation: Compilation) -> pl.DataFrame:
     """Return the compiled functions, the longest compilation first. torch keeps the last 64 compilations.
 
-    Columns:
-
-    * ``function``: the first line of the function, or of the code after a graph break.
-    * ``graphs``: number of graphs; ``recorded``: number of graphs compiled in the window.
-    * ``operators``: number of operators of the last graph.
-    * ``seconds``: compile time, forward and backward. Its parts are ``tracing_s`` (TorchDynamo), ``backend_s``
-      (AOTAutograd and the rest of the backend) and ``inductor_s`` (kernels).
-    * ``reason``: the last failed guard, which caused a recompilation.
-    * ``failed``: the reason why the function now runs uncompiled.
+    ``recorded`` counts the graphs that were compiled in the window, ``operators`` those of the last graph. ``seconds``
+    has the parts ``tracing_s`` (TorchDynamo), ``backend_s`` (AOTAutograd and the rest) and ``inductor_s`` (kernels).
+    ``reason`` is the last failed guard. A function with ``failed`` runs uncompiled.
     """
     rows = [
         {
@@ -60,16 +54,12 @@ def functions(compilation: Compilation) -> pl.DataFrame:
 
 
 def breaks(compilation: Compilation) -> pl.DataFrame:
-    """Return the lines of graph breaks, the latest first, with the surrounding line of the user and the reason."""
     rows = [{name: getattr(graph_break, name) or None for name in _BREAKS} for graph_break in compilation.breaks]
     return pl.DataFrame(rows, schema=_BREAKS)
 
 
 def of_window(seen: Evidence) -> dict[str, Any]:
-    """Return the compilations for the report; empty if no code was compiled and no compiled code ran.
-
-    ``inside_ms`` is the host time of compiled code per step. ``device_ms`` is its device time, None without devices.
-    """
+    """Return the compilations for the report. ``inside_ms`` is host time per step, ``device_ms`` device time."""
     compilation = seen.capture.compilation
     inside_ms = compiled.inside_ms(seen)
     if not compilation and not inside_ms:

@@ -435,4 +435,3 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         ),
     },
 }
-"""Texts by section and term."""

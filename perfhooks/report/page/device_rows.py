@@ -17,18 +17,13 @@ if TYPE_CHECKING:
     from perfhooks.trace.window import Tables
 
 _PARTS: Final = ("compute", "exposed communication", "exposed copies", "exposed memsets", "other steps' work")
-"""Names of the work of a step, in the order of `device_time.work`."""
 
 
 def of_window(tables: Tables) -> dict[str, Any]:
     """Return the time of all devices of a window together; empty if no device was traced.
 
-    ``steps`` splits the wall time of each step, ``parts`` of a usual step, in milliseconds: work by class, work of
-    other steps, idle time by cause, largest first. ``idle`` are the largest rows of the table of idle time. ``queue``
-    are fractions of a usual step by the number of launches whose work had not started.
-
-    Args:
-        tables: The tables of the window.
+    ``parts`` sum to the wall time of a usual step, in ms. ``queue`` are fractions of it by the number of launches
+    whose work had not started.
     """
     trace = tables.trace
     if not tables.is_device_known:

@@ -1,4 +1,4 @@
-"""The headline of a window: step time and its largest parts in one line, and means by column."""
+"""The headline of a window: step time and its largest parts in one line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ACTIVITIES: Final = {labels.VALIDATION: "it validates", labels.CHECKPOINT: "it 
 _NAMED: Final = 3
 _NEARLY_ALL: Final = 0.8
 _COARSE: Final = ("forward", "validation")
-"""Parts that are the whole step of an inference. The headline then names the largest operators in them."""
+"""In an inference, they are the whole step. The headline then names the largest operators in them."""
 _TORCHS_OWN: Final = labels.STEP_MARK.rstrip("#")
 _WITHOUT_NAME: Final = {*labels.AUTOMATIC.values(), *labels.PARTS}
 _WHILE: Final = (
@@ -49,25 +49,19 @@ _WHILE: Final = (
     *("before launched work starts", "while launched work waits for other work", "though work was launched"),
     *("inside graphs", "before work whose launch was not recorded"),
 )
-"""Phrases for `device_time.CAUSES`, in the same order."""
+"""In the order of `device_time.CAUSES`."""
 _HOST_KINDS: Final = ("op", "annotation")
 _WORTH_NAMING: Final = 0.05
 _BEHIND: Final = 1.05
-"""Ratio of device work to host time from which the host runs ahead of the device. The steps are then shorter than the
-training's (an RTX 3060: 2.4 ms on the host, 170 ms on the device)."""
+"""Ratio of device work to host time from which steps are shorter than the training's (RTX 3060: 2.4 ms, 170 ms)."""
 _HALF: Final = 0.5
-"""Busy fraction of the device from which the operators of the host are mostly waiting."""
+"""Busy fraction of the device from which operators of the host mostly wait."""
 _FROM_START_TO_STOP: Final = "from start to stop, without steps"
 _WHOLE: Final = "the whole recording"
 
 
 def of_window(capture: Capture, trace: Trace) -> str:
-    """Return the headline of a window, see `headline`. `perfhooks.run.capture.Capture.line` adds the unprofiled step.
-
-    Args:
-        capture: The facts of the window.
-        trace: The trace of the window.
-    """
+    """Return the headline of a window, see `headline`."""
     tables = capture.tables(trace)
     unmarked = ""
     if capture.is_part:
@@ -83,11 +77,9 @@ class WorkExtent(NamedTuple):
     """The interval of device work in a recording without steps."""
 
     busy: float
-    """Busy fraction between the first and the last work of the device."""
+    """Busy fraction of the interval."""
     before_ms: float
-    """Idle time before the first work."""
     after_ms: float
-    """Idle time after the last work."""
 
     def __str__(self) -> str:
         idle = [(self.before_ms, "before"), (self.after_ms, "after")]
@@ -96,7 +88,7 @@ class WorkExtent(NamedTuple):
 
 
 def _extent(tables: Tables) -> WorkExtent | None:
-    """Return the interval of device work; None if it is unknown or covers nearly the whole recording."""
+    """Return None if the interval is unknown or covers nearly the whole recording."""
     if not tables.trace.is_device_traced or not tables.is_device_known:
         return None
     intervals, marks = idle.of_steps(tables.trace, tables.usual), tables.marks
@@ -115,18 +107,12 @@ def _only_copies(tables: Tables) -> str:
 
 
 def _of_the_step(tables: Tables) -> pl.DataFrame:
-    """Return operators and labels by step. Only the thread of the step counts, because others are no part of it."""
+    """Return operators and labels on the thread of the step; times of other threads are no part of the step."""
     return operators.on_step_threads(tables.trace)
 
 
 def _idle(tables: Tables, *, is_whole: bool) -> str:
-    """Return the main cause of idle time, if it takes 5% of the steps, or a note that device work was not recorded.
-
-    Args:
-        tables: The tables of the window.
-        is_whole: Whether idle time before the first and after the last work counts. If not, the percentage is of the
-            time between them.
-    """
+    """Return the main cause of idle time from 5% of the steps, or a note that device work was not recorded."""
     if not tables.trace.is_device_traced:
         return "the work of the device was not recorded" if is_device_missing(tables.trace) else ""
     if not tables.is_device_known:
@@ -163,23 +149,13 @@ def headline(
 ) -> str:
     """Return the step time and its largest named parts, from 5% of the time on.
 
-    * If the device limits the step, parts of the host are omitted: most of their time is waiting.
-    * If one coarse part is nearly the whole step, as in an inference, the largest operators and labels are named.
+    * If the device limits the step, parts of the host are omitted, because most of their time is waiting.
+    * If one coarse part is nearly the whole step, the largest operators and labels are named.
     * If the steps launched more device work than they took, the time of that work is added.
-    * All numbers are means over the steps of the most common kind (`perfhooks.trace.names.step_kinds`). The times of
-      other steps follow.
+    * Numbers are means over the most common kind of steps (`perfhooks.trace.names.step_kinds`). Other kinds follow.
 
-    Args:
-        table: A step table.
-        operators: The operators and labels by step.
-        why_idle: The phrase about idle time of the device.
-        unmarked: The name of the only row of a recording without steps.
-        extent: The interval of device work in that row, if it is not nearly the whole row.
-
-    Returns:
-        For example ``steps 12-14: 412 ms, 61% waiting for data, device busy 22%,
-        idle 60% while the step waits for data``, or ``steps 12-14: 150 ms,
-        44% backward; 1.5 s if it validates (1 of 3)``. Empty if the table has no numbered steps.
+    For example ``steps 12-14: 412 ms, 61% waiting for data, device busy 22%, idle 60% while the step waits for data``.
+    Empty if the table has no numbered steps. ``unmarked`` is the name of the only row of a recording without steps.
     """
     steps = table["step"].drop_nulls()
     if unmarked and not table.height:
@@ -206,14 +182,7 @@ def other_kinds(table: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def summary(table: pl.DataFrame) -> dict[str, float]:
-    """Return the mean of each measured column of a step table.
-
-    Args:
-        table: A step table.
-
-    Returns:
-        The means by column, and ``busy_share``, see `busy_share`.
-    """
+    """Return the mean of each measured column of a step table, and `busy_share`."""
     measured = [name for name, kind in table.schema.items() if kind.is_numeric() and name not in ("rank", "step")]
     names = [name for name in measured if table[name].null_count() < table.height]
     means = {name: float(np.mean(step_columns.known(table[name]))) for name in names}
@@ -228,7 +197,7 @@ def known_steps(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def busy_share(table: pl.DataFrame) -> float | None:
-    """Return the busy fraction of the device in these steps, for work of any step; None if no device was traced."""
+    """Return the busy fraction of the device; None if no device was traced."""
     if "device_busy_ms" not in table.columns or table["device_busy_ms"].null_count() == table.height:
         return None
     rows = table.filter(table["device_busy_ms"].is_not_null())
@@ -237,14 +206,14 @@ def busy_share(table: pl.DataFrame) -> float | None:
 
 
 def _step_time(table: pl.DataFrame) -> str:
-    """Return the mean step time, and the mean device work if that is longer."""
+    """Add the mean device work if it is longer than the step."""
     mean, work_ms = float(table["wall_ms"].to_numpy().mean()), _device_work_ms(table)
     work = f" on the host and {words.ms(work_ms)} on the device" if work_ms > _BEHIND * mean else ""
     return f"{words.ms(mean)}{work}"
 
 
 def _device_work_ms(table: pl.DataFrame) -> float:
-    """Return the mean device time of the work that a step launched; 0 if unknown."""
+    """Return the mean device time of the work that a step launched."""
     return float(table["busy_ms"].fill_null(0).sum()) / table.height if "busy_ms" in table.columns else 0.0
 
 
@@ -268,7 +237,6 @@ def _largest(table: pl.DataFrame, operators: pl.DataFrame) -> list[str]:
 
 
 def _shares(table: pl.DataFrame, largest: list[str], why_idle: str, extent: WorkExtent | None) -> list[str]:
-    """Return phrases: the largest parts of the host, the busy time of the device, and the cause of idle time."""
     wall = float(table["wall_ms"].sum())
     sums = {phrase: float(table[column].sum() or 0) / wall for column, phrase in _PHRASES.items()} if wall else {}
     named = sorted((share, phrase) for phrase, share in sums.items() if share >= _WORTH_NAMING)[: -_NAMED - 1 : -1]
@@ -284,7 +252,6 @@ def _shares(table: pl.DataFrame, largest: list[str], why_idle: str, extent: Work
 
 
 def _only_communicating(table: pl.DataFrame) -> str:
-    """Return the percentage of the steps in which devices only communicated, from 5% on."""
     if "device_busy_ms" in table.columns and busy_share(table) is None:
         return ""  # the device has another clock
     exposed_ms = float(table["exposed_comm_ms"].sum() or 0) if "exposed_comm_ms" in table.columns else 0.0

@@ -26,12 +26,8 @@ _LARGE: Final = 1000
 def sentences(capture: Capture, trace: Trace) -> list[str]:
     """Return sentences about the speed of the costliest operators and the use of the device.
 
-    For example ``_softmax at 787 GB/s (23% of its limit), bmm at 50.8 to 66.5 TFLOP/s (24 to 32%), addmm at 498 to 746
-    TFLOP/s (50 to 75%).`` Most sentences need recorded shapes.
-
-    Args:
-        capture: The facts of the window.
-        trace: The trace of the window.
+    For example ``bmm at 50.8 to 66.5 TFLOP/s (24 to 32%), addmm at 498 to 746 TFLOP/s (50 to 75%).`` Most sentences
+    need recorded shapes.
     """
     tables = capture.tables(trace)
     if capture.explains and not trace.is_device_traced:

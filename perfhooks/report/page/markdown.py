@@ -1,4 +1,4 @@
-"""A run or a trace as one page of markdown, for people and for language models."""
+"""A run or a trace as one page of markdown."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST: Final = 4500
-"""Maximum characters of the page. Tables have about 3 characters per token and paths less than 2.5, so the page stays
-below 2,000 tokens."""
+"""Maximum characters, which is less than 2,000 tokens. Tables have about 3 characters per token."""
 
 _PARTS: Final = ("data", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
 _DEVICE: Final = {
@@ -33,7 +32,6 @@ _DEVICE: Final = {
 }
 _LINE: Final = 260
 _KERNEL: Final = 90
-"""Maximum characters of a kernel's name."""
 _NOT_OPERATORS: Final = ("kernel", "copy", "set", "device_annotation", "runtime", "overhead")
 
 
@@ -45,7 +43,6 @@ class Text(str):
 
     @classmethod
     def of(cls, text: str, *, is_markdown: bool = False) -> Text:
-        """Create the text from a string."""
         instance = cls(text)
         instance._is_markdown = is_markdown
         return instance
@@ -58,41 +55,20 @@ class Text(str):
 
 
 def of_run(folder: Path, files: Sequence[str] | None = None) -> str:
-    """Return a run as markdown: its step time, findings and tables, of the last window and its lowest rank.
-
-    Args:
-        folder: A run folder.
-        files: Files for further reading; None lists the files of the run.
-
-    Returns:
-        Markdown of at most `MOST` characters.
-
-    Raises:
-        PerfhooksError: The folder is no run folder.
-    """
+    """Return the last window of a run as markdown of at most `MOST` characters. ``files`` are for further reading."""
     data = _to_json(gather(folder))
     return _render(data, _files(folder, data["windows"]) if files is None else list(files))
 
 
 def of_trace(path: Path) -> str:
-    """Return a trace of any recorder as markdown.
-
-    Args:
-        path: A Kineto trace.
-
-    Raises:
-        TraceError: The file is no trace.
-    """
     return _render(_to_json(from_trace(path)), [str(path)])
 
 
 def _to_json(data: Any) -> dict[str, Any]:
-    """Return the data of a report as it is in ``report.json``."""
     return msgspec.json.decode(msgspec.json.encode(data), type=dict[str, Any])
 
 
 def _files(folder: Path, windows: list[dict[str, Any]]) -> list[str]:
-    """Return the report, the timeline, and the files of the last window's lowest rank."""
     rank = windows[-1]["ranks"][0]["rank"] if windows else 0
     of_last = sorted((folder / windows[-1]["name"]).glob(artifact(rank, "*"))) if windows else []
     paths = [folder / PAGE, folder / timeline(rank), *of_last]
@@ -182,7 +158,6 @@ def _rows(table: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _steps(summary: RunSummary, details: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the summary, then the parts of the profiled steps in milliseconds."""
     steps = details.get("steps", {})
     usual = steps.get("usual", {})
     wall = usual.get("wall_ms")
@@ -252,7 +227,6 @@ def _kernels(details: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _kind(row: Mapping[str, Any]) -> str:
-    """Return the kind of work; for computing kernels by their name."""
     kind = {"compute": work_kinds.of_kernel(row["name"]), "copy": "copies", "set": "copies"}
     return str(kind.get(row["class"], row["class"]))
 

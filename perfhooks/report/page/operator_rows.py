@@ -21,14 +21,7 @@ _COSTS: Final = ("count", "self_cpu_ms", "self_device_ms")
 def behind(tables: Tables, names: Collection[str], *, has_shapes: bool) -> json_values.Columns:
     """Return the costliest shapes, lines and modules of some operators, by their self time.
 
-    Args:
-        tables: The tables of the window.
-        names: The operators, by falling cost.
-        has_shapes: Whether shapes were recorded.
-
-    Returns:
-        Columns: ``name``, ``by`` (``shapes``, ``line``, ``module``), ``what`` and its cost. Each name has up to three
-        rows of each kind, in the order of the names. Empty if the trace has none of them.
+    ``by`` is ``shapes``, ``line`` or ``module``. Each name has up to three rows of each, in the order of ``names``.
     """
     # each row takes some hundred bytes of the report
     selection = pl.DataFrame({"name": list(names)[:32]}, schema={"name": pl.String}).with_row_index("place")

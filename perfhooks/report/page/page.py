@@ -1,4 +1,4 @@
-"""The report: the data of a run in one HTML file that needs no network and no other file."""
+"""The report: one HTML file that needs no network and no other file."""
 
 from __future__ import annotations
 
@@ -30,16 +30,10 @@ _SCRIPTS: Final = (
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """Render the report of a run.
+    """Render the data of `run_data` as an HTML document.
 
     Strings from a trace cannot become markup. They are JSON in an inert element, with ``<`` escaped, and the script of
     the report inserts them as text.
-
-    Args:
-        data: Data from `run_data.gather` or `run_data.from_trace`.
-
-    Returns:
-        An HTML document.
     """
     plotly = f'<script type="text/plain" id="plotly">{_packed_plotly()}</script>'
     return document("perfhooks", data, DEFINITIONS, _SCRIPTS, plotly=plotly)
@@ -48,12 +42,7 @@ def render(data: Mapping[str, Any]) -> str:
 def document(title: str, data: Any, definitions: Any, scripts: Sequence[str], *, plotly: str = "") -> str:
     """Return an HTML document.
 
-    Args:
-        title: The title of the document.
-        data: Plain data for its scripts.
-        definitions: Explanations of terms, by section and term.
-        scripts: Names of its own scripts.
-        plotly: An element with plotly.js, if the document has charts.
+    ``plotly`` is an element with plotly.js; ``definitions`` are texts by section and term.
     """
     code = "".join(template(name) for name in (*_SHARED_SCRIPTS, *scripts))
     return filled(
@@ -68,17 +57,16 @@ def document(title: str, data: Any, definitions: Any, scripts: Sequence[str], *,
 
 
 def filled(name: str, **values: str) -> str:
-    """Fill a template of the package. The values are markup: text in them must be escaped."""
+    """Fill a template. The values are markup: text in them must be escaped."""
     return _MARK.sub(lambda mark: values[mark[1]], template(name))
 
 
 def template(name: str) -> str:
-    """Read a file of the package's templates."""
     return (Path(__file__).with_name("templates") / name).read_text(encoding="utf-8")
 
 
 def _inert(data: Any) -> str:
-    text = words.printable(msgspec.json.encode(data).decode())  # without control characters of the text direction
+    text = words.printable(msgspec.json.encode(data).decode())
     # these characters occur only inside strings; the last two end a line in old JavaScript
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
@@ -86,10 +74,7 @@ def _inert(data: Any) -> str:
 
 
 def _packed_plotly() -> str:
-    """Return plotly.js, compressed to a third of its size. Browsers decompress it for the first chart.
-
-    Compression takes 0.1 s. So the result is cached in the folder of Python's compiled files.
-    """
+    """Return plotly.js, compressed to a third. Compression takes 0.1 s, so the result is cached."""
     cache = _plotly_cache()
     if cache is not None:
         with contextlib.suppress(OSError):
@@ -105,7 +90,7 @@ def _packed_plotly() -> str:
 
 
 def _plotly_cache() -> Path | None:
-    """Return the cache file for the installed version of plotly.js; None if the version is unknown."""
+    """Return the cache file next to Python's compiled files; None if the version of plotly.js is unknown."""
     spec = importlib.util.find_spec("plotly")
     if spec is None or spec.origin is None or not __spec__.cached:
         return None

@@ -1,7 +1,6 @@
-"""The roofline of a window: the speed of operators over their operations per byte, and the peaks of the device.
+"""The roofline of a window, as in Williams, Waterman and Patterson (2009).
 
-The model is by Williams, Waterman and Patterson (2009). Memory bandwidth limits operators with few operations per byte.
-Peak compute of the data type limits all others.
+Memory bandwidth limits operators with few operations per byte. Peak compute limits all others.
 """
 
 from __future__ import annotations
@@ -25,13 +24,8 @@ _SHOWN: Final = ("flops_per_byte", "tflops_per_s", "limit_percent")
 def of_window(capture: Capture, trace: Trace) -> dict[str, Any]:
     """Return the points and roofs of the roofline; empty if shapes or the peaks of the device are unknown.
 
-    ``points`` are the costliest operators with known operations and bytes. Their ``ms`` are self time on the device, or
-    on the host if no device was traced. ``roofs`` are the peaks of the used data types, in 10^12 operations per second.
-    ``gb_per_s`` is the peak of memory.
-
-    Args:
-        capture: The facts of the window.
-        trace: The trace of the window.
+    ``points`` are the costliest operators. ``ms`` is self time on the device, or on the host if no device was traced.
+    ``roofs`` are peaks by data type, in 10^12 operations per second.
     """
     limits = peaks.of_trace(trace)
     if limits is None or "dims" not in trace.arguments or (capture.explains and not trace.is_device_traced):

@@ -1,4 +1,4 @@
-"""The data of a report: the summaries of all windows and ranks of a run, merged."""
+"""The data of a report: the summaries of all windows and ranks of a run."""
 
 from __future__ import annotations
 
@@ -33,32 +33,20 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Steps
 
 _BUDGET: Final = 5 << 19
-"""Maximum bytes of window summaries and rank comparisons in a report. Other windows have a row of numbers."""
+"""Maximum bytes of window summaries and rank comparisons. Further windows are a row of numbers."""
 _BUDGET_RANKS: Final = 5 << 17
 """Maximum of these bytes for the comparison of ranks."""
 _TRAINING: Final = "train"
 _UNSHOWN: Final = ("steps", "own", "worst")
-"""Results of `perfhooks.analysis.ranks.gather` that the report omits."""
 _COST: Final = ("stop_s", "save_s", "free_s", "trace_bytes", "idle_step_ms", "recorded_step_ms")
 
 _log = logging.getLogger("perfhooks")
 
 
 def gather(folder: Path) -> dict[str, Any]:
-    """Merge the data of a run's windows and ranks.
+    """Return the data of a run in the form of `perfhooks.report.page.data.RunData`.
 
-    Args:
-        folder: A run folder.
-
-    Returns:
-        Plain data in the form of `perfhooks.report.page.data.RunData`. ``windows`` are the latest windows in the order
-        of their end. Each has its ``ranks`` (facts and means of every rank) and ``details`` (results of
-        `window_data.reduce`, by rank, as far as they fit). The lowest and the slowest rank of each window come first,
-        and late windows before early ones. With several ranks there are ``ranks_together``, see `_together`, and
-        ``findings`` about the run.
-
-    Raises:
-        PerfhooksError: The folder is no run folder.
+    If not all ``details`` fit, late windows come first, and of each window the lowest and the slowest rank.
     """
     run = FinishedRun(folder, brief=True)
     of_ranks, explanations = _compare_ranks(run), _explanations(run)
@@ -84,18 +72,7 @@ def gather(folder: Path) -> dict[str, Any]:
 
 
 def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any]:
-    """Return the data of a report about one trace file of any recorder.
-
-    Args:
-        path: A Kineto trace, compressed or not.
-        communication: Kernels that communicate, see `perfhooks.trace.read`.
-
-    Returns:
-        Data as from `gather`, with one window.
-
-    Raises:
-        TraceError: The file is no trace.
-    """
+    """Return the data of one trace file, as from `gather` with one window."""
     trace = perfhooks.trace.read(path, communication=communication)
     # any value of last means that no step was cut short
     stage = stages.shown(trace)
@@ -162,7 +139,7 @@ def _explanation(window: FinishedWindow, summary: dict[str, Any]) -> dict[str, A
 
 
 def _least_ms(summary: dict[str, Any]) -> float | None:
-    """Return the minimum device time of a step's operations, in ms. Recording does not change it."""
+    """Return the minimum device time of the operations of a step, in ms. Recording does not change it."""
     rows = summary.get("steps", {}).get("rows", {})
     least = [
         mfu * wall / 100 for mfu, wall in zip(rows.get("mfu_percent", ()), rows.get("wall_ms", ()), strict=False) if mfu
@@ -188,7 +165,7 @@ def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]], explanat
 
 
 def _rate_unprofiled(summary: dict[str, Any], cost: Cost) -> dict[str, Any]:
-    """Rate the findings for an unprofiled step. Few unprofiled steps are known when the window ends."""
+    """Rate the findings again, because few unprofiled steps are known when the window ends."""
     findings = summary.get("findings")
     if not findings or not findings.get("step_ms") or not cost.idle_step_ms:
         return summary
@@ -200,7 +177,7 @@ def _rate_unprofiled(summary: dict[str, Any], cost: Cost) -> dict[str, Any]:
 
 
 def _add_explanation(summary: dict[str, Any], explanation: dict[str, Any]) -> dict[str, Any]:
-    """Add lines and names of the explaining window to the findings, unless the summary has stacks."""
+    """Add lines and names to the findings, unless the summary has stacks."""
     subject, findings = summary.get("subject", {}), summary.get("findings")
     if findings is None or subject.get("python_frames"):
         return summary
@@ -284,15 +261,7 @@ def _rare_work_findings(run: FinishedRun, steps: Mapping[str, Steps]) -> list[di
 
 
 def _together(comparison: dict[str, Any]) -> dict[str, Any]:
-    """Reduce the comparison of ranks to the report, as far as it fits, late windows first.
-
-    Args:
-        comparison: Results of `perfhooks.analysis.ranks.gather`.
-
-    Returns:
-        ``world_size``, ``ranks`` (their number), ``windows`` by name, ``frontier``, ``missing``, and
-        ``missing_count``, the number of all missing entries.
-    """
+    """Reduce the comparison of ranks to the size of the report, late windows first."""
     windows: dict[str, Any] = {}
     room = _BUDGET_RANKS
     for window in reversed(comparison["windows"]):
@@ -328,7 +297,7 @@ def _read_trials(path: Path) -> list[dict[str, Any]] | None:
 
 
 def _read_steps(run: FinishedRun) -> dict[str, Steps]:
-    """Read the steps by loop; empty if the timeline is broken."""
+    """Return no steps if the timeline is broken."""
     try:
         return run.steps
     except PerfhooksError as error:
@@ -340,19 +309,14 @@ class StoredFindings(NamedTuple):
     """The findings of a run as its report has them."""
 
     window: str
-    """Name of the window that the summary describes."""
+    """The window that the summary describes."""
     of_run: list[Mapping[str, Any]]
     """Findings about the whole run, including slow ranks."""
     of_ranks: dict[tuple[str, int], list[Mapping[str, Any]]]
-    """Findings by window and rank; windows without a summary are absent."""
+    """By window and rank; windows without a summary are absent."""
 
 
 def stored_findings(folder: Path) -> StoredFindings:
-    """Read the findings of a run as its report has them.
-
-    Args:
-        folder: The run folder.
-    """
     data = gather(folder)
     of_ranks = {
         (window["name"], int(rank)): summary["findings"]["rows"]
@@ -364,12 +328,12 @@ def stored_findings(folder: Path) -> StoredFindings:
 
 
 def _count_steps(steps: dict[str, Steps]) -> int | None:
-    """Return the number of distinct steps; None if there are none."""
+    """Return the number of distinct steps."""
     return sum(int(np.ptp(of_loop.numbers)) + 1 for of_loop in steps.values()) or None
 
 
 def _downsample(steps: Steps) -> json_values.Columns:
-    """Return medians over intervals of steps, without the first steps; profiled steps have rows of their own."""
+    """Return medians over intervals of steps, without the first steps. Profiled steps have rows of their own."""
     # at most 400 points
     width = max(-(-(int(np.ptp(steps.numbers)) + 1) // 400), 1)
     columns = {

@@ -1,4 +1,4 @@
-"""The summary of a run: the facts that every output prints, computed once when the report is written."""
+"""The facts of a run that every output prints, computed once when the report is written."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Counted, Steps
 
 UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
-"""Noun for a step, by the event that ends it (`perfhooks.run.manifest.StepsBy`). The default is ``step``."""
+"""Noun for a step, by the event that ends it."""
 _PHRASES: Final = {"data": "waiting for data", "checkpoint": "checkpointing", "other": "other code"}
-"""Parts whose name in a sentence differs from their name in a table."""
+"""Parts whose name in a sentence differs from the table."""
 _PARTS: Final = (
     *("data", "transfer", "forward", "backward", "optimizer", "validation"),
     *("checkpoint", "communication", "other"),
 )
 _RARE: Final = ("validation", "checkpoint")
 _LEAST_SHARE: Final = 0.01
-"""Parts below one percent are left out."""
 
 
 class _Strict(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -35,57 +34,53 @@ class _Strict(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_f
 
 
 class SummaryPart(_Strict):
-    """One part of the step."""
-
     name: str
     share: float
-    """Share of the step, from 0 to 1."""
+    """From 0 to 1."""
 
 
 class SummaryFinding(_Strict):
-    """One finding, as short as the first screen needs it."""
-
     title: str
     gain_ms: float | None = None
-    """Estimated gain per step; None if unknown."""
+    """Per step."""
     gain: str = ""
-    """The gain in words: ``about 12 ms, 9%``, or ``at most`` if it is an upper bound."""
+    """In words: ``about 12 ms, 9%``, or ``at most`` if it is an upper bound."""
     where: str = ""
-    """The first line of source of its evidence: ``train.py:20``."""
+    """First line of its evidence: ``train.py:20``."""
 
 
 class RunSummary(_Strict):
     """The facts of a run for the first screen."""
 
     unit: str = "step"
-    """Noun for a step: ``step``, ``batch``, ``call``, ``backward pass``; ``recording`` if there are no steps."""
+    """``step``, ``batch``, ``call``, ``backward pass``, or ``recording`` if there are no steps."""
     step_ms: float | None = None
-    """Median unprofiled step of the most common kind; None if unknown."""
+    """Median unprofiled step of the most common kind."""
     steps: str = ""
     """Steps of `step_ms`: ``89 unprofiled steps``, ``profiled steps 3-5``."""
     is_profiled: bool = False
-    """Whether `step_ms` is the time of profiled steps, because there are no others."""
+    """Whether `step_ms` is from profiled steps, because there are no others."""
     profiled_ms: float | None = None
     """Mean of the profiled steps that the parts describe."""
     profiled_steps: str = ""
-    """Which steps were profiled: ``steps 3-5``, or ``a part of step 0``."""
+    """``steps 3-5``, or ``a part of step 0``."""
     parts: list[SummaryPart] = []
-    """Parts of the step, largest first. Parts below one percent are omitted."""
+    """Largest first, from one percent on."""
     findings: list[SummaryFinding] = []
-    """At most three, in the order of the report."""
+    """At most three."""
     window: str = ""
-    """Name of the window that the parts and findings are from."""
+    """The window of the parts and findings."""
     warning: str | None = None
     """The most important reason to doubt these numbers, in one sentence."""
 
     @property
     def line(self) -> str:
-        """The step time and the largest parts in words: ``step 277 ms, 44% backward, 31% forward``."""
+        """The step time and the largest parts: ``step 277 ms, 44% backward, 31% forward``."""
         return ", ".join(filter(None, [self.step, *(f"{words.share(part.share)} {part.name}" for part in self.parts)]))
 
     @property
     def step(self) -> str:
-        """The step time in words: ``step 277 ms (profiled steps 3-5: 441 ms)``."""
+        """The step time: ``step 277 ms (profiled steps 3-5: 441 ms)``."""
         if self.step_ms is None:
             return f"{self.profiled_steps} was recorded" if self.profiled_steps.startswith("a part") else ""
         if self.is_profiled:
@@ -101,17 +96,7 @@ class _Stored(msgspec.Struct):
 
 
 def read_summary(folder: Path) -> RunSummary | None:
-    """Read the summary of a run from its ``report.json``.
-
-    Args:
-        folder: The run folder.
-
-    Returns:
-        None if there is no report yet, or an older perfhooks wrote it.
-
-    Raises:
-        PerfhooksError: The file is broken.
-    """
+    """Read the summary of a run; None if there is no report, or an older perfhooks wrote it."""
     try:
         return read_json(folder / PAGE_DATA, _Stored, "the data of a report").summary
     except FileNotFoundError:
@@ -119,12 +104,7 @@ def read_summary(folder: Path) -> RunSummary | None:
 
 
 def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary:
-    """Compute the summary of a run.
-
-    Args:
-        data: The data of the report, as `perfhooks.report.page.run_data` gathers it.
-        steps: The timeline of the lowest rank, by loop.
-    """
+    """Compute the summary of a run. ``steps`` is the timeline of the lowest rank, by loop."""
     from perfhooks.analysis import findings
 
     windows = data.get("windows") or []
@@ -166,7 +146,7 @@ def _main_loop(windows: Sequence[Mapping[str, Any]], steps: Mapping[str, Steps])
 
 
 def _shown(windows: Sequence[Mapping[str, Any]], loop: str) -> Mapping[str, Any]:
-    """Return the last window of a loop, with details if any window of it has them."""
+    """Return the last window of a loop, if possible one with details."""
     own = [window for window in windows if in_timeline(window["stage"]) == loop]
     candidates = own or windows
     detailed = (window for window in reversed(candidates) if window.get("details"))
@@ -197,8 +177,8 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
 def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | None, bound: float) -> list[SummaryPart]:
     """Return the shares of the unprofiled step if its wait for data was measured, else of the profiled step.
 
-    Recording adds time to the work of the host, not to the wait for data. So the other parts fill the remainder in
-    proportion to their profiled times. If the device decides how long a step takes, its share is the only part.
+    Recording slows the host, but not the wait for data. So the other parts fill the remainder in proportion to their
+    profiled times. If the device limits the step, its share is the only part.
     """
     wall = usual.get("wall_ms")
     busy = usual.get("busy_share") or 0.0

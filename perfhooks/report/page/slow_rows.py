@@ -1,4 +1,4 @@
-"""The slow steps of all ranks: as one table, and as data for the report."""
+"""The slow steps of all ranks."""
 
 from __future__ import annotations
 
@@ -31,25 +31,15 @@ _SCHEMA: Final = {
 
 
 def table(run: Path | None) -> pl.DataFrame:
-    """Return the slow steps of all ranks, the longest first: ``rank``, and the columns of ``rank0.slow.csv``.
-
-    Args:
-        run: A run folder. The table is empty if it is None or no step was slow.
-    """
+    """Return the slow steps of all ranks, the longest first: ``rank`` and the columns of ``rank0.slow.csv``."""
     return _read_table(run)[0]
 
 
 def gather(run: Path, steps: int | None, listing: Listing | None = None) -> dict[str, Any] | None:
-    """Return the slow steps for the report; None if no step was slow.
+    """Return the slow steps for the report; None if no step was slow. ``steps`` is the number of all steps.
 
-    Args:
-        run: A run folder.
-        steps: Number of all steps; None if unknown.
-        listing: The listing of the folder, if it was read already.
-
-    Returns:
-        Plain data in the form of `perfhooks.report.page.data.SlowStepsPart`. A step that was slow on several ranks
-        counts once. Its time is the longest, and its cause is from a rank that did not only wait for others.
+    A step that was slow on several ranks counts once. Its time is the longest, and its cause is from a rank that did
+    not only wait for others.
     """
     rows, is_cut = _read_table(run, listing)
     if not rows.height:
@@ -88,7 +78,7 @@ def _read_table(run: Path | None, listing: Listing | None = None) -> tuple[pl.Da
 def _unify_causes(table: pl.DataFrame) -> pl.DataFrame:
     """Replace the causes of all slow steps in one function by the most frequent cause, by time.
 
-    The first steps were classified when few samples of the function existed. Random causes stay.
+    The first steps were classified when few samples of the function existed.
     """
     is_by_chance = pl.col("cause").is_in([*CHANCE_CAUSES, RANKS])
     is_script = pl.col("line").str.starts_with("<module>")

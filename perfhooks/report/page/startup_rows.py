@@ -1,4 +1,4 @@
-"""Work of the processes of a run before their first step, as ``perfhooks run`` recorded it."""
+"""Work of processes before their first step, as ``perfhooks run`` recorded it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ _NAME: Final = re.compile(r"rank(\d{1,9})\.startup\.csv")
 
 
 def read(path: Path) -> pl.DataFrame:
-    """Read the table of one rank; empty if it does not exist or is broken.
-
-    Args:
-        path: The table. It is not trusted.
-    """
+    """Read the table of one rank; empty if it does not exist or is broken."""
     try:
         return pl.read_csv(read_bytes(path), schema_overrides=_SCHEMA).select(*_SCHEMA)
     except (OSError, pl.exceptions.PolarsError):
@@ -29,11 +25,7 @@ def read(path: Path) -> pl.DataFrame:
 
 
 def table(run: Path | None) -> pl.DataFrame:
-    """Read the tables of all ranks of a run, by rank.
-
-    Args:
-        run: The run folder; None returns an empty table.
-    """
+    """Read the tables of all ranks of a run."""
     matches = {} if run is None else {path: _NAME.fullmatch(path.name) for path in run.glob("rank*.startup.csv")}
     ranks = sorted((int(match[1]), path) for path, match in matches.items() if match)
     tables = [read(path).select(pl.lit(rank, pl.Int64).alias("rank"), *_SCHEMA) for rank, path in ranks]

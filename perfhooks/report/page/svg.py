@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MEASURES: Final = {"host": "host time", "device": "device time", "bytes": "bytes allocated"}
-"""Titles of flame graphs by measure."""
 
 _LEGEND: Final = {"code": "your code", "library": "installed code", "runtime": "device runtime"}
 _WIDTH: Final = 1200
@@ -26,18 +25,6 @@ _UNWRITABLE: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U00
 
 
 def flame(tree: Mapping[str, Any], *, title: str, unit: Literal["nanoseconds", "bytes"] = "nanoseconds") -> str:
-    """Draw a flame graph, the outermost frames on top.
-
-    Every frame has its full name, value and percentage as a tooltip. A click zooms in, if the viewer runs scripts.
-
-    Args:
-        tree: The nodes, as from `perfhooks.analysis.flames.tree`.
-        title: The title of the graph.
-        unit: The unit of its values.
-
-    Returns:
-        An SVG document.
-    """
     frames, rows = _frames(tree, unit)
     height = _TOP + 44 + _ROW * rows
     return filled(
@@ -57,7 +44,7 @@ def _frames(tree: Mapping[str, Any], unit: str) -> tuple[str, int]:
     total = tree["value"][0]
     depth: list[int] = []
     start: list[int] = []
-    used: list[int] = []  # width of the children so far
+    used: list[int] = []
     frames = []
     for place, (parent, frame, value) in enumerate(zip(tree["parent"], tree["frame"], tree["value"], strict=True)):
         depth.append(depth[parent] + 1 if parent >= 0 else 0)

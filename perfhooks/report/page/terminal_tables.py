@@ -39,7 +39,6 @@ NOTHING: Final = {
     "slow": "no slow steps",
     "startup": "not recorded; start the training with perfhooks run",
 }
-"""Messages for empty tables."""
 
 
 def draw(
@@ -49,16 +48,9 @@ def draw(
     *,
     nothing: Mapping[str, str] = NOTHING,
 ) -> None:
-    """Draw tables, one below the other.
-
-    Args:
-        tables: Tables by name.
-        limit: Maximum rows of each table. None fits a screen, 0 shows all rows.
-        console: The target; standard output if None.
-        nothing: Messages for empty tables, by name.
-    """
+    """Draw tables, one below the other. ``limit`` None fits a screen, 0 shows all rows."""
     if console is None:
-        if hasattr(sys.stdout, "reconfigure"):  # a name may contain characters that the terminal cannot show
+        if hasattr(sys.stdout, "reconfigure"):  # the terminal may not have all characters of a name
             sys.stdout.reconfigure(errors="replace")
         console = Console(highlight=False)
     usual = _ROWS if len(tables) == 1 else 10
@@ -69,11 +61,7 @@ def draw(
 
 
 def step_table(files: Sequence[Path]) -> str:
-    """Return the step tables of some windows as one text table, without empty columns.
-
-    Args:
-        files: ``steps.csv`` files; missing ones are skipped.
-    """
+    """Return the ``steps.csv`` files of some windows as one text table, without empty columns."""
     tables = [pl.read_csv(read_bytes(file), infer_schema_length=None) for file in files if is_plain(file)]
     if not tables:
         return "no step table was written"
@@ -81,22 +69,14 @@ def step_table(files: Sequence[Path]) -> str:
 
 
 def label_table(file: Path) -> str:
-    """Return the labels of the user as a text table; empty without own labels.
-
-    Args:
-        file: ``labels.csv`` of a window; it need not exist.
-    """
+    """Return ``labels.csv`` as a text table; empty without own labels."""
     table = pl.read_csv(read_bytes(file), infer_schema_length=None) if is_plain(file) else None
     own = None if table is None or "own" not in table.columns else table.filter(pl.col("own")).drop("own")
     return "" if own is None or not own.height else text(own.head(_ROWS))
 
 
 def cost_line(captures: Sequence[Capture]) -> str:
-    """Return the cost of recording in one line; empty if there is no window.
-
-    Args:
-        captures: The facts of some windows.
-    """
+    """Return the cost of recording in one line; empty if there is no window."""
     stalls = [capture.cost.stop_s + capture.cost.save_s + capture.cost.free_s for capture in captures]
     if not stalls:
         return ""
@@ -108,7 +88,7 @@ def cost_line(captures: Sequence[Capture]) -> str:
 
 
 def text(table: pl.DataFrame) -> str:
-    """Return a table as text: a header and its rows. Numbers are on the right, with two decimals."""
+    """Return a table as text: a header and its rows."""
     columns = [column for column in table.columns if table[column].null_count() < table.height]
     cells = {column: [_cell(value, digits=2) for value in table[column]] for column in columns}
     buffer = io.StringIO()
@@ -156,13 +136,12 @@ def _draw_findings(console: Console, table: pl.DataFrame) -> None:
 
 
 def gain(finding: Mapping[str, Any]) -> str:
-    """Return the gain of a finding in brackets; empty if unknown."""
+    """Return the gain in brackets; empty if unknown."""
     amount = gain_text(finding)
     return f" (gain: {amount} of a step)" if amount else ""
 
 
 _SENTENCES: Final = {"checks": _draw_checks, "findings": _draw_findings}
-"""Tables that are drawn as sentences."""
 
 
 def _draw_transposed(console: Console, cells: dict[str, list[str]]) -> None:

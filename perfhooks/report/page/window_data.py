@@ -1,4 +1,4 @@
-"""The summary of one window of one rank: plain JSON of some tens of kilobytes."""
+"""The summary of one window of one rank: some tens of kilobytes of JSON."""
 
 from __future__ import annotations
 
@@ -32,24 +32,16 @@ if TYPE_CHECKING:
 _ROWS: Final = 80
 _STEPS: Final = 240
 _RATES: Final = tuple(rates.COLUMNS)
-"""Columns that only operators and kernels keep: each takes some kilobytes of the report."""
+"""Only for operators and kernels: each column takes some kilobytes of the report."""
 _ON_DEVICE: Final = ("kernel", "copy", "set", "device_annotation")
 
 _log = logging.getLogger("perfhooks")
 
 
 def reduce(capture: Capture, trace: Trace) -> dict[str, Any]:
-    """Reduce one window of one rank to its summary for the report.
+    """Reduce a window to its summary, in the form of `perfhooks.report.page.data.WindowData`.
 
     A part that fails is omitted, and its error is in ``problems``.
-
-    Args:
-        capture: The facts of the window.
-        trace: Its trace.
-
-    Returns:
-        Plain data in the form of `perfhooks.report.page.data.WindowData`. Tables are columns, as by
-        `json_values.columns`. Parts that are not in the trace are absent.
     """
     parts: dict[str, Any] = {
         "format": WINDOW_FORMAT,
@@ -118,7 +110,6 @@ def _operators(capture: Capture, trace: Trace) -> dict[str, json_values.Columns]
 
 
 def _round_rates(table: pl.DataFrame) -> pl.DataFrame:
-    """Round rates to three digits, and drop the column that the report omits."""
     numbers = pl.col("tflops_per_s", "gb_per_s", "limit_percent").round_sig_figs(3)
     return table.with_columns(numbers).drop("flops_per_byte")
 
@@ -274,7 +265,7 @@ def _synchronisations(capture: Capture, trace: Trace) -> json_values.Columns:
 
 
 def _sum_known(column: pl.Expr) -> pl.Expr:
-    """Return the sum of the known values, null if all are null."""
+    """Return null if all values are null."""
     return pl.when(column.count() > 0).then(column.sum())
 
 
