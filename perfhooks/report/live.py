@@ -35,37 +35,31 @@ if TYPE_CHECKING:
 MINUTE_MS: Final = 60_000.0
 """Length of the shown interval, as a sum of step times."""
 RANK_STEPS: Final = 200
-"""Number of latest steps for the comparison of ranks."""
+"""Latest steps for the comparison of ranks."""
 _CELLS: Final = 200_000
-"""Maximum number of stored steps of all ranks. Each rank has at least `RANK_STEPS`."""
+"""Maximum stored steps of all ranks. Each rank has at least `RANK_STEPS`."""
 LAST_SLOW: Final = 8
-"""Maximum number of shown slow steps."""
 
 _STEPS: Final = 1 << 16
 """Maximum stored steps of the first rank: one minute of 1 ms steps."""
 _RANK_ROWS: Final = 4096
-"""Maximum stored steps of each other rank. Ranks write their steps every ten seconds, at different times."""
+"""Maximum stored steps of each other rank. Ranks write every ten seconds, at different times."""
 _MAX_STAGE: Final = 400
 _MAX_STEP: Final = 1 << 61
 _AT_ONCE: Final = 64
-"""Maximum ranks to read in one refresh, after the first one. It limits the load of a shared disk."""
+"""Maximum ranks to read in one refresh, for the load of a shared disk."""
 
 
 class Times(NamedTuple):
-    """Times of consecutive steps."""
-
     steps: int
     rate: float | None
-    """Steps per second; None if the steps took no time."""
     median_ms: float
     p95_ms: float
-    """95th percentile of the step times."""
     data_share: float | None
-    """Fraction of the time that was waiting for data; None if unknown."""
+    """Fraction of the time that was waiting for data."""
 
 
 def times(rows: Sequence[Row]) -> Times | None:
-    """Return the times of some steps; None for an empty sequence."""
     if not rows:
         return None
     walls = sorted(row.wall_ms for row in rows)
@@ -94,11 +88,9 @@ def last_minute(rows: Iterable[Row], stage: str) -> list[Row]:
 
 
 def bars(walls: Sequence[float], most: int) -> list[float]:
-    """Return step times as heights from 0 to 1. The maximum is `OUTLIER` medians.
+    """Return step times as heights from 0 to 1, which is `OUTLIER` medians.
 
-    Args:
-        walls: Times in milliseconds.
-        most: Maximum number of bars. If there are more steps, a bar is the longest of several steps.
+    If there are more than ``most`` steps, a bar is the longest of several steps.
     """
     if not walls or most < 1:
         return []
@@ -108,29 +100,24 @@ def bars(walls: Sequence[float], most: int) -> list[float]:
 
 
 class RankState(NamedTuple):
-    """The state of one rank."""
-
     rank: int
     step: int | None
-    """Number of the current step; None if unknown."""
     median_ms: float | None
-    """Median of its last `RANK_STEPS` steps."""
+    """Of its last `RANK_STEPS` steps."""
     data_ms: float | None
-    """Mean wait for data of these steps; None if unknown."""
+    """Mean of these steps."""
     is_alive: bool | None
-    """Whether its process is alive; None if the process is on another host."""
+    """None if the process is on another host."""
     slow: str = ""
     """Message about its delay if it is a straggler."""
     role: int | None = None
-    """Role of the rank in the last report; None if there is no report."""
+    """In the last report."""
 
 
 def mark_stragglers(ranks: Sequence[RankState], rows: Sequence[Sequence[Row]]) -> list[RankState]:
-    """Return the ranks with messages about stragglers, by the rule of the report: see `perfhooks.analysis.ranks.leads`.
+    """Return the ranks with messages about stragglers, by the rule of `perfhooks.analysis.ranks.leads`.
 
-    Args:
-        ranks: The ranks.
-        rows: The latest steps of each rank. The last `RANK_STEPS` common steps count.
+    The last `RANK_STEPS` common steps count.
     """
     steps = [_unprofiled(of_rank) for of_rank in rows]
     states = list(ranks)
@@ -156,29 +143,26 @@ _IDLE: Final = Phase.WAIT.name.lower()
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """The state of a run at one moment."""
-
     run: Path
     stage: str
-    """The shown loop: the loop that most ranks are in, else the loop with the latest step."""
+    """The loop that most ranks are in, else the loop with the latest step."""
     rank: int | None
-    """The first rank, whose steps are shown; None if there are no ranks yet."""
+    """The first rank, whose steps are shown."""
     step: int | None
     times: Times | None
-    """Times of its last minute."""
+    """Of its last minute."""
     walls: tuple[float, ...]
-    """Its step times in that minute, in milliseconds."""
+    """Its step times in that minute, in ms."""
     ranks: tuple[RankState, ...]
     slow: tuple[tuple[int, SlowStep], ...]
-    """The latest slow steps with their ranks, the latest first."""
+    """With their ranks, the latest first."""
     windows: int
-    """Number of windows."""
     unfinished: Mapping[str, int]
     """Unfinished windows, with the number of their unfinished ranks."""
     is_recording: bool
     page: Path | None
     is_alive: bool | None
-    """Whether any process of the run is alive; None if its processes are on another host."""
+    """None if all processes are on another host."""
     silent_s: float
     """Seconds since the last change of a file of any rank."""
 
@@ -197,20 +181,13 @@ class _Together(msgspec.Struct):
 
 
 class _PageData(msgspec.Struct):
-    """The fields of ``report.json`` that contain roles: see `perfhooks.analysis.ranks.gather`."""
+    """The roles of ranks in ``report.json``, see `perfhooks.analysis.ranks.gather`."""
 
     ranks_together: _Together | None = None
 
 
 class View:
-    """Reads the state of a run repeatedly, and only the files that changed.
-
-    Args:
-        folder: The run folder.
-
-    Raises:
-        PerfhooksError: The folder is no run folder.
-    """
+    """Reads the state of a run repeatedly, and only the files that changed."""
 
     def __init__(self, folder: Path) -> None:
         # resolved now, because the link `latest` may point to the next run later
@@ -220,14 +197,10 @@ class View:
         self._roles: dict[int, int] = {}
         self._page_changed = 0
         self._finished: dict[Path, int] = {}
-        """Finished windows, with their modification times."""
+        """With their modification times."""
 
     def refresh(self) -> RunState:
-        """Return the current state.
-
-        Raises:
-            PerfhooksError: The folder was deleted.
-        """
+        """Read the state. Raise PerfhooksError if the folder was deleted."""
         try:
             self._read()
             self._read_roles()
@@ -279,7 +252,6 @@ class View:
             self._ranks[rank].read()
 
     def _read_roles(self) -> None:
-        """Read the roles of ranks from the last report, if there is one."""
         page = self._run.folder / layout.PAGE_DATA
         with contextlib.suppress(FileNotFoundError, PerfhooksError):
             changed = page.lstat().st_mtime_ns
@@ -323,7 +295,7 @@ class _Rank:
         self._slow_file: tuple[int, int] | None = None
         self.is_alive: bool | None = None
         self.changed = 0.0
-        """Latest modification of its files, in seconds since 1970."""
+        """In seconds since 1970."""
 
     def read(self) -> None:
         self.rows.extend(filter(_is_step, self._tail.read()))
@@ -367,7 +339,7 @@ class _Rank:
 
 
 def _is_step(row: Row) -> bool:
-    """Return whether the values of a row are plausible. The file is not trusted."""
+    """Return whether the values are plausible, because the file is not trusted."""
     is_time = all(0 <= (value or 0.0) < MINUTE_MS * 1e6 for value in row[3:])
     return is_time and 0 <= row.step < _MAX_STEP and len(row.stage) <= _MAX_STAGE
 
@@ -388,7 +360,6 @@ def _last_slow(ranks: Sequence[_Rank]) -> tuple[tuple[int, SlowStep], ...]:
 
 
 def _unfinished(window: Path) -> Iterator[bool]:
-    """Yield for each rank of a window whether it is unfinished."""
     for place in places_of(window):
         with contextlib.suppress(PerfhooksError):
             yield place.load().state != "done"

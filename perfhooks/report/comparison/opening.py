@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.side import Side
 
 _MAX_DOUBTS: Final = 2
-"""Maximum doubts above the reasons. The rest follow in the notes."""
+"""Further ones follow in the notes."""
 _MAX_FACTS: Final = 4
-"""Maximum facts before the verdict. The rest follow in the notes."""
+"""Further ones follow in the notes."""
 _NUMBERS: Final = re.compile(r"\d[\d.,]*")
 
 
 class Figure(NamedTuple):
-    """The step time of one side."""
-
     side: str
     """A or B."""
     value: str
@@ -34,8 +32,6 @@ class Figure(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """The opening, and the notes for the end."""
-
     differing: list[str]
     sentence: str
     figures: list[Figure]
@@ -44,11 +40,6 @@ class Opening(NamedTuple):
 
 
 def opening(result: Comparison) -> Opening:
-    """Split a comparison into its opening and its notes.
-
-    Args:
-        result: The comparison.
-    """
     differing, facts_left = _describe_differences(result.differs)
     # without a verdict, the notes of the sides explain why
     doubts = (
@@ -60,7 +51,6 @@ def opening(result: Comparison) -> Opening:
 
 
 def data(result: Comparison) -> dict[str, Any]:
-    """Return the result of `comparison.data` with the opening."""
     first = opening(result)
     opening_data = first._asdict() | {"figures": [figure._asdict() for figure in first.figures]}
     return comparison.data(result) | {"opening": opening_data}
@@ -107,7 +97,7 @@ def _merge_notes(notes: Iterable[str]) -> Iterator[str]:
 
 
 def _run_names(heads: Sequence[str]) -> list[str]:
-    """Return the beginnings of notes without their common last words: the names of the runs."""
+    """Return the names of the runs: the beginnings of notes without their common last words."""
     words_of_heads = [head.split(" ") for head in heads]
     columns = zip(*map(reversed, words_of_heads), strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))

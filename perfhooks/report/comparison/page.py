@@ -1,4 +1,4 @@
-"""The report of a comparison: both runs, the waterfall between their steps, and all tables."""
+"""The report of a comparison."""
 
 from __future__ import annotations
 
@@ -55,18 +55,9 @@ DEFINITIONS: Final = {
         "renamed": "Modules and lines with other names and the same operators are one row.",
     },
 }
-"""Definitions of the terms in the report."""
 
 
 def render(result: Comparison) -> str:
-    """Return the report of a comparison.
-
-    Args:
-        result: The comparison.
-
-    Returns:
-        A self-contained HTML document.
-    """
     return document("perfhooks compare", page_data(result), DEFINITIONS, ["comparison.js"])
 
 
@@ -88,18 +79,10 @@ class _Node:
 
 
 def merge_flames(a: Mapping[str, Any], b: Mapping[str, Any], steps_a: int, steps_b: int) -> dict[str, Any]:
-    """Merge the flame graphs of both runs, once with widths of B and once with widths of A, which shows removed frames.
+    """Merge flame graphs, once with widths of B and once with widths of A, which shows removed frames.
 
-    Frames are equal if they have the same name without line numbers and equal parents.
-
-    Args:
-        a: Result of `perfhooks.analysis.flames.tree` for a window of A, by ``host`` and ``device``.
-        b: The result for B.
-        steps_a: Number of steps in the window of A.
-        steps_b: Number of steps in the window of B.
-
-    Returns:
-        Graphs in the format of the report. ``value`` is the width and ``before`` the value of the other side, per step.
+    Frames are equal if they have the same name without line numbers and equal parents. ``value`` is the width and
+    ``before`` the value of the other side, per step.
     """
     graphs: dict[str, Any] = {}
     for measure in [name for name in a if name in b]:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.reason import Contribution
 
 MOST_LINES: Final = 60
-"""Maximum lines of markdown, so that a pull request stays readable."""
 
 _MAX_NOTES: Final = 12
 _FOLD: Final = ("", "<details><summary>Notes and tables</summary>", "", "", "</details>")
@@ -24,7 +23,6 @@ _TABLES: Final = (("parts", 8), ("operators", 8), ("modules", 6), ("kernels", 6)
 
 
 def text(result: Comparison) -> str:
-    """Return a comparison as text for a terminal: the opening, the largest reasons, the notes."""
     first = opening(result)
     lines = [*first.differing, ""] if first.differing else []
     lines += [first.sentence]
@@ -43,7 +41,7 @@ def text(result: Comparison) -> str:
 
 
 def markdown(result: Comparison) -> str:
-    """Return a comparison for a pull request in at most `MOST_LINES` lines, with notes and tables folded."""
+    """Return at most `MOST_LINES` lines, with notes and tables folded."""
     escape, first = words.markdown, opening(result)
     lines = [f"### {escape(_truncate(result.a.label))} → {escape(_truncate(result.b.label))}", ""]
     lines += [line for item in first.differing for line in (escape(item), "")]

@@ -1,1 +1,1 @@
-"""The single path from a saved capture to its files and the report: in the training, the worker, and afterwards."""
+"""The single path from a saved capture to its files and the report."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Adopted:
-    """A temporary run of loose traces."""
-
     folder: Path
     problems: tuple[str, ...]
     """Messages about traces that could not be read."""
@@ -43,19 +41,10 @@ def adopted(
     on: str | None = None,
     tell: Callable[[int, int], object] | None = None,
 ) -> Iterator[Adopted]:
-    """Create a temporary run folder from traces, and delete it on exit. The traces stay unchanged.
+    """Create a temporary run folder from traces or ``*.share`` files, and delete it on exit. The traces stay unchanged.
 
-    Each trace is reduced by itself, so memory does not grow with their number.
-
-    Args:
-        folder: A trace, a folder with traces, see `loose.candidates`, or its URL. Files ``*.share`` are results of
-            `perfhooks.report.finishing.share.share`.
-        communication: Kernels that communicate, see `perfhooks.trace.read`.
-        on: The engine that reduces the traces, see `engines.map_unordered`; None uses this process.
-        tell: Progress callback with the number of finished traces and of all traces.
-
-    Raises:
-        PerfhooksError: No trace could be read.
+    Each trace is reduced by itself, so memory does not grow with their number. ``tell`` gets the number of finished
+    traces and of all traces. Raises PerfhooksError if no trace could be read.
     """
     # an engine may run in another current folder
     paths = loose.candidates(folder.absolute() if on is not None and isinstance(folder, Path) else folder)

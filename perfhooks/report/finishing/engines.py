@@ -1,8 +1,4 @@
-"""Engines that reduce many traces: this process, local processes, Dask or Ray.
-
-An engine schedules, moves and retries the work by itself. This module connects to it, and submits one pure function for
-each trace.
-"""
+"""Engines that reduce many traces: this process, local processes, Dask or Ray. They retry the work themselves."""
 
 from __future__ import annotations
 
@@ -23,26 +19,16 @@ if TYPE_CHECKING:
     Result = tuple[int, bytes | Exception]
 
 HELP: Final = "local, local:8 (processes), dask://scheduler:8786, ray://head:10001 or, on a node of Ray's, ray://auto"
-"""Syntax of an engine."""
 
 _IN_FLIGHT: Final = 256
 """Maximum submitted traces in Ray. The cost of each wait grows with their number."""
 
 
 def map_unordered(on: str | None, work: Work, items: Sequence[str]) -> Iterator[Result]:
-    """Call a function for each item, and yield results in the order of their completion.
+    """Call a function that can be pickled for each item. Yield indices and results in the order of completion.
 
-    Args:
-        on: The engine, see `HELP`; None uses this process.
-        work: A function that can be pickled.
-        items: Its arguments.
-
-    Yields:
-        The index of an item, and its result or exception.
-
-    Raises:
-        OptionError: The engine does not exist, or its package is not installed.
-        PerfhooksError: The engine cannot be reached.
+    An item that fails has its exception as result. Raises OptionError if the engine does not exist or its package is
+    missing, and PerfhooksError if it cannot be reached.
     """
     if on is None:
         yield from _in_process(work, items)
@@ -128,11 +114,6 @@ def _call(work: Work, item: str) -> bytes:
 
 
 def _connected(name: str, address: str, connect: Callable[[], Any]) -> Any:
-    """Return the connection to an engine.
-
-    Raises:
-        PerfhooksError: The engine cannot be reached.
-    """
     try:
         return connect()
     except Exception as error:  # engines have no common base of their exceptions

@@ -1,4 +1,4 @@
-"""The single path from a spooled capture to its artifacts: in the training, the worker, and afterwards."""
+"""Turn a spooled capture into its artifacts: in the training, the worker, and afterwards."""
 
 from __future__ import annotations
 
@@ -38,21 +38,9 @@ NO_PERMIT: Final = Permit()
 def finish(place: Place, permit: Permit = NO_PERMIT, *, write_report: bool = True) -> Capture:
     """Turn a spooled capture into its artifacts. A finished capture stays unchanged.
 
-    If a handler fails, the capture gets a note, and the other handlers run. If a file cannot be written, the capture
-    stays spooled, so that it can be finished again when the disk has space.
-
-    Args:
-        place: Location of the window's files.
-        permit: Permissions of the user.
-        write_report: Whether to write the report of the run, too, if this rank is responsible for it.
-
-    Returns:
-        The facts of the finished window.
-
-    Raises:
-        PerfhooksError: The capture does not exist, or its trace cannot be read.
-        OSError: A file could not be written.
-        TimeoutError: Another process held the lock of this rank for ten minutes.
+    If a handler fails, the capture gets a note, and the other handlers run. If a file cannot be written (OSError), the
+    capture stays spooled, so that it can be finished again when the disk has space. Raises TimeoutError if another
+    process held the lock of this rank for ten minutes.
     """
     run = Run.of(place)
     try:
@@ -74,12 +62,7 @@ def finish(place: Place, permit: Permit = NO_PERMIT, *, write_report: bool = Tru
 
 
 def update_report(place: Place, permit: Permit = NO_PERMIT) -> None:
-    """Write the report of a run with the steps since its last window, if this rank is responsible for it.
-
-    Args:
-        place: The latest finished window of this rank.
-        permit: Permissions of the user.
-    """
+    """Write the report with the steps since the last window, if this rank is responsible for it."""
     with guard("measuring the cost of recording"):
         measure_again(place)
     if report.is_due(place):
@@ -87,12 +70,7 @@ def update_report(place: Place, permit: Permit = NO_PERMIT) -> None:
 
 
 def write_page(run: Run, permit: Permit = NO_PERMIT) -> None:
-    """Write the report of a run. A failure is logged, because the windows are complete without the report.
-
-    Args:
-        run: The run.
-        permit: Permissions of the user.
-    """
+    """Write the report of a run. A failure is logged, because the windows are complete without the report."""
     try:
         report.write(run.folder, remote=permit.remote)
     except Exception as error:  # `perfhooks report` can write it at any time
@@ -101,11 +79,7 @@ def write_page(run: Run, permit: Permit = NO_PERMIT) -> None:
 
 
 def measure_again(place: Place) -> None:
-    """Measure the cost of recording again, with all steps until now. Few unprofiled steps existed before.
-
-    Args:
-        place: The latest finished window of this rank.
-    """
+    """Measure the cost of recording again, because few unprofiled steps existed before."""
     run = Run.of(place)
     with locked(run.folder / lock(place.rank), _LOCK_TIMEOUT_S):
         capture = place.load()

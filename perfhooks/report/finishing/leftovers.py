@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WindowOutcome:
-    """The result for one window that was left behind."""
-
     place: Place
     capture: Capture | None = None
     finished_now: bool = False
@@ -34,19 +32,7 @@ class WindowOutcome:
 
 
 def finish_all(folder: Path, permit: Permit = NO_PERMIT) -> Iterator[WindowOutcome]:
-    """Finish all captures of a run folder that a dead worker or training left behind.
-
-    Args:
-        folder: A run folder.
-        permit: Permissions of the user.
-
-    Yields:
-        An outcome for each window of each rank, by the names of the folders. Then one for each rank whose process ended
-        while it recorded.
-
-    Raises:
-        PerfhooksError: The folder is no run folder.
-    """
+    """Finish all left captures of a run. Yield the outcome of each, then of each rank whose process died recording."""
     run = Run.existing(folder)
     for raw, rank in run.left_steps():
         try:

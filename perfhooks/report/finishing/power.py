@@ -11,19 +11,13 @@ from perfhooks.run.circumstances import PowerLimit
 
 
 def limit_of(name: str) -> PowerLimit | None:
-    """Return the power limit of a device of this host.
+    """Return the power limit of a device by its name in torch. This takes milliseconds, so not in the training thread.
 
-    The call takes some milliseconds, so the training thread must not make it.
-
-    Args:
-        name: The name, as by ``torch.cuda.get_device_name()``. For a MIG instance, the limit of the GPU is returned.
-
-    Returns:
-        The limit. None without the package ``nvidia-ml-py``, for devices of other vendors, and if devices of this name
-        have different limits.
+    For a MIG instance, it is the limit of the GPU. None without the package ``nvidia-ml-py``, for devices of other
+    vendors, and if devices of this name have different limits.
     """
     gpu = name.partition(" MIG ")[0]
-    with contextlib.suppress(Exception):  # of the package or the driver: the limit is unknown
+    with contextlib.suppress(Exception):  # without the package or a driver, the limit is unknown
         limits = {limit for device, limit in _list_limits() if device == gpu}
         return limits.pop() if len(limits) == 1 else None
     return None

@@ -1,4 +1,4 @@
-"""The main loop of the worker process: it runs the tasks of the training, one after the other."""
+"""The main loop of the worker process."""
 
 from __future__ import annotations
 
@@ -35,19 +35,16 @@ if TYPE_CHECKING:
     from perfhooks.report.handlers.permit import Permit
 
 ORPHAN_TIMEOUT_S: Final = 900
-"""Maximum life of a worker after the end of its training, in seconds."""
+"""Maximum life of a worker after the end of its training."""
 
 _logger: Final = logging.getLogger("perfhooks")
 
 
 def serve(unread: bytes, training: int) -> None:
-    """Run each task of standard input, write its result to standard output, and return at the end of the input.
+    """Run each task of standard input, and write its result to standard output.
 
-    The report is written when no task waits, so one report includes all windows that are finished by then.
-
-    Args:
-        unread: Input that was read before the imports.
-        training: The process that started this one. It may have ended already.
+    Reports are written when no task waits, so they include all windows that are finished by then. ``unread`` is input
+    that was read before the imports. ``training`` is the parent process, which may have ended already.
     """
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # output of handlers goes to the log
@@ -74,18 +71,13 @@ def serve(unread: bytes, training: int) -> None:
 
 
 class Inbox:
-    """Messages of the training on standard input, one JSON object per line.
-
-    Args:
-        unread: Input that was read already.
-    """
+    """Messages of the training on standard input. ``unread`` is input that was read already."""
 
     def __init__(self, unread: bytes) -> None:
         self._unread = unread
 
     @property
     def is_empty(self) -> bool:
-        """Whether no message waits."""
         return b"\n" not in self._unread and not select.select([0], [], [], 0)[0]
 
     def read(self) -> bytes:
@@ -103,14 +95,11 @@ class Inbox:
 
 
 class Reports:
-    """Runs whose reports are due."""
-
     def __init__(self) -> None:
         self._due: dict[Run, Permit] = {}
         self._remote: dict[Run, str] = {}
 
     def add(self, task: FinishWindow | UpdateReport) -> None:
-        """Note that a window of a run is finished, or that its steps are written."""
         run = Run.of(task.place)
         if page.is_due(task.place):
             self._due[run] = task.permit
@@ -118,7 +107,6 @@ class Reports:
             self._remote[run] = task.permit.remote
 
     def write(self) -> None:
-        """Write the reports that are due."""
         for run, permit in self._due.items():
             began = time.process_time()
             write_page(run, permit)

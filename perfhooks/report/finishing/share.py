@@ -1,4 +1,4 @@
-"""Share files: one trace, reduced to the data that a report of many traces needs, some tens of kilobytes."""
+"""Share files: a trace reduced to some tens of kilobytes, enough for a report of many traces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 FORMAT: Final = 1
-"""Format number of a share file."""
 _HANDLERS: Final = ("steps", "collectives", "page")
 """Handlers whose files the comparison of ranks and the report need."""
 
@@ -33,17 +32,13 @@ class NoTraceError(TraceError):
 
 
 class TraceShare(msgspec.Struct, frozen=True):
-    """The content of a share file."""
-
     format: int
     version: str
-    """The perfhooks version that wrote it."""
     rank: int | None
-    """Rank of the process that recorded the trace; None if neither the trace nor its name has it."""
+    """None if neither the trace nor its name has it."""
     capture: Capture
-    """The facts of its window."""
     files: dict[str, bytes]
-    """Tables and the summary for the report, by their names without the rank: ``steps.csv``."""
+    """Contents by file name without the rank: ``steps.csv``."""
 
 
 def share(trace: str | os.PathLike[str], *, communication: str | None = None) -> bytes:
@@ -77,15 +72,7 @@ def share(trace: str | os.PathLike[str], *, communication: str | None = None) ->
 
 
 def unpacked(packed: bytes, where: str) -> TraceShare:
-    """Decode the content of a share file.
-
-    Args:
-        packed: The content.
-        where: Its source, for the error.
-
-    Raises:
-        TraceError: The content is no share file, or has another format.
-    """
+    """Decode a share file. ``where`` is its source for the TraceError."""
     try:
         content = msgspec.msgpack.decode(packed, type=TraceShare)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

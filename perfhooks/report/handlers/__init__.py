@@ -68,12 +68,10 @@ __all__ = [
 
 
 class _Location(NamedTuple):
-    """The module and class of a handler of perfhooks."""
-
     module: str
     cls: str
     needs: str | None = ""
-    """The recording option that the handler needs. Empty if it needs none; None if it runs only on request."""
+    """Recording option that it needs; empty for none. None if it runs only on request."""
 
 
 _LOCATIONS: Final = {
@@ -96,7 +94,7 @@ _LOCATIONS: Final = {
 
 
 class _Names(Mapping[str, "Callable[..., Handler]"]):
-    """Classes by name. Each is imported on first use, because all of them take 15 ms and a training needs none."""
+    """Classes by name. Each is imported on first use: all of them take 15 ms, and a training needs none."""
 
     def __getitem__(self, name: str) -> Callable[..., Handler]:
         location = _LOCATIONS[name]
@@ -111,21 +109,15 @@ class _Names(Mapping[str, "Callable[..., Handler]"]):
 
 
 NAMES: Final = _Names()
-"""Handlers by their names in configuration files and on the command line."""
 
 ENTRY_POINTS: Final = "perfhooks.report.handlers"
-"""Entry point group in which installed packages register handlers of their own."""
 
 _ELSEWHERE: Final = {"tensorboard": "folder"}
-"""Options by which handlers of perfhooks write outside of the window's folder."""
+"""Options with which handlers write outside of the window's folder."""
 
 
 def by_default(recorded: Mapping[str, Any]) -> list[str]:
-    """Return the names of the default handlers for a recording.
-
-    Args:
-        recorded: The recording options.
-    """
+    """Return the names of the default handlers for some recording options."""
     return [
         name
         for name, location in _LOCATIONS.items()
@@ -134,16 +126,11 @@ def by_default(recorded: Mapping[str, Any]) -> list[str]:
 
 
 def recipe(config: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping from which `build` creates the same handler in another process.
-
-    Raises:
-        OptionError: The handler does not exist, or does not accept these options.
-    """
+    """Return a mapping from which `build` creates the same handler in another process."""
     return {"type": config} if isinstance(config, str) and config in _LOCATIONS else spec(build(config))
 
 
 def __getattr__(name: str) -> Any:
-    """Import the class of a handler on first use."""
     for location in _LOCATIONS.values():
         if location.cls == name:
             return getattr(importlib.import_module(f"{__name__}.{location.module}"), name)
@@ -153,12 +140,8 @@ def __getattr__(name: str) -> Any:
 def build(config: str | Mapping[str, Any]) -> Handler:
     """Create a handler from its name, or from a mapping of its type and options.
 
-    Args:
-        config: For example ``"stacks"``, ``{"type": "operators", "row_limit": 50}``, or ``"package.module:Class"`` for
-            a handler of your own.
-
-    Raises:
-        OptionError: The handler does not exist, or does not accept these options.
+    For example ``"stacks"``, ``{"type": "operators", "row_limit": 50}``, or ``"package.module:Class"``. Raises
+    OptionError if the handler does not exist, or does not accept these options.
     """
     options = {"type": config} if isinstance(config, str) else dict(config)
     kind = options.pop("type", None)
@@ -177,8 +160,7 @@ def build(config: str | Mapping[str, Any]) -> Handler:
 def spec(handler: Handler) -> dict[str, Any]:
     """Return a mapping from which `build` creates an equal handler.
 
-    Raises:
-        OptionError: The handler is no dataclass, or its class cannot be imported by another process.
+    Raises OptionError if it is no dataclass, or another process cannot import its class.
     """
     cls = type(handler)
     if not dataclasses.is_dataclass(handler) or "<" in cls.__qualname__ or cls.__module__ == "__main__":
@@ -192,17 +174,10 @@ def spec(handler: Handler) -> dict[str, Any]:
 
 
 def rebuild(recipe: Mapping[str, Any], permit: Permit) -> Handler:
-    """Create a handler from the stored facts of a window, if a file may name it.
+    """Create a handler from the stored facts of a window, if a file may name it, else raise OptionError.
 
     Files are not trusted. They may name handlers of perfhooks that write into the window's own folder, and handlers
     that an installed package registers. All others need the permission of the user.
-
-    Args:
-        recipe: A mapping by `spec` that was read from a file.
-        permit: The permission of the user.
-
-    Raises:
-        OptionError: A file may not name the handler, it does not exist, or it does not accept these options.
     """
     kind = recipe.get("type")
     if not isinstance(kind, str) or not (_is_harmless(kind, recipe) or _is_permitted(kind, recipe, permit)):
@@ -219,7 +194,7 @@ def _is_harmless(kind: str, recipe: Mapping[str, Any]) -> bool:
 
 
 def _is_permitted(kind: str, recipe: Mapping[str, Any], permit: Permit) -> bool:
-    # compared as JSON, because a tuple of options is a list in a file
+    # compare as JSON, because a tuple of options is a list in a file
     plain = msgspec.to_builtins(dict(recipe))
     return kind in permit.kinds or any(plain == msgspec.to_builtins(dict(allowed)) for allowed in permit.handlers)
 
@@ -227,7 +202,7 @@ def _is_permitted(kind: str, recipe: Mapping[str, Any], permit: Permit) -> bool:
 def _load_entry_point(name: str) -> Callable[..., Handler] | None:
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
         try:
-            factory: Callable[..., Handler] = point.load()  # the caller checks its result
+            factory: Callable[..., Handler] = point.load()
         except (ImportError, AttributeError) as error:
             raise OptionError(f"handler {name!r} cannot be imported ({error})") from error
         return factory
@@ -253,4 +228,4 @@ def _import_class(path: str) -> Callable[..., Handler]:
         raise OptionError(f"handler {path!r} cannot be imported ({error})") from error
     if not callable(factory):
         raise OptionError(f"handler {path!r} is not a class")
-    return factory  # the caller checks its result
+    return factory

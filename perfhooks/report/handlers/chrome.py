@@ -1,4 +1,4 @@
-"""The trace itself, for Perfetto, chrome://tracing, the TensorBoard profiler plugin and HTA."""
+"""The trace itself, for Perfetto, TensorBoard and HTA."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _COLUMNS: Final = (
     *("operation", "backend", "group", "group_size", "dtype", "bytes"),
     *("duration_ms", "exposed_ms", "bus_gb_per_s", "device", "stream"),
 )
-"""Columns of the file. Names of kernels would double its size; they are in the table of kernels."""
+"""Names of kernels would double the size of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,9 @@ class CollectiveTable:
 
 
 def rows(capture: Capture, trace: Trace) -> pl.DataFrame:
-    """Return the collectives of `trace.tables.collectives` that were launched in the window.
+    """Return the collectives of the window with their ``rank``.
 
-    The first column is ``rank``. ``start_ns`` replaces ``start_ms``: nanoseconds since 1970 by the clock of the host,
-    so that ranks can be compared.
+    ``start_ns`` replaces ``start_ms``: nanoseconds since 1970 by the clock of the host, to compare ranks.
     """
     import polars as pl
 

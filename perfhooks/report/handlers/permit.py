@@ -1,4 +1,4 @@
-"""Permissions of the user for actions that files of a run folder request. These files are not trusted."""
+"""Permissions of the user. Files of a run folder are not trusted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True):
     """Permissions by options of the training or of the command line, never by a file."""
 
     handlers: tuple[dict[str, Any], ...] = ()
-    """Handlers that may run with exactly these options, for example handlers of the user's own."""
+    """Handlers that may run with exactly these options."""
     kinds: tuple[str, ...] = ()
     """Types of handlers that may run with any options."""
     remote: str | None = None
-    """The URL to copy finished files to; None copies nothing."""

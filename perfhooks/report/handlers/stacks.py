@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 MEASURES: Final = ("host", "device", "bytes")
-"""Measures of stacks."""
 _ENDINGS: Final = {"folded": "folded", "speedscope": "speedscope.json"}
 
 

@@ -163,16 +163,6 @@ class Memory:
 
 
 def _check_count(name: str, value: object, otherwise: str = "") -> None:
-    """Check that an option is a positive integer.
-
-    Args:
-        name: The name of the option.
-        value: Its value.
-        otherwise: The end of the error message if None is allowed, too.
-
-    Raises:
-        OptionError: The value is no positive integer.
-    """
     if not (value is None and otherwise) and (type(value) is not int or value < 1):
         raise OptionError(f"{name} must be an integer >= 1{otherwise}, got {value!r}")
 
@@ -184,7 +174,7 @@ def _check_rows(name: str, sort_by: str | None, row_limit: int | None) -> None:
 
 
 def _first_rows(name: str, table: pl.DataFrame, sort_by: str | None, row_limit: int | None) -> pl.DataFrame:
-    """Return the rows of the file. ``sort_by`` None keeps the order of the table; ``row_limit`` None keeps all rows."""
+    """Return the rows of the file. ``sort_by`` None keeps the order of the table."""
     rows = table if sort_by is None else sort_keys.ordered(name, table, sort_by)
     return rows.head(row_limit or rows.height)
 

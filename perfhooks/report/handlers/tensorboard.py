@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 _log: Final = logging.getLogger("perfhooks")
-# The plugin (torch-tb-profiler 0.4.3, its last release) expects the categories of 2021. It drops runtime calls of newer
-# torch, and so all links from kernels to operators. It drops labels, and so the wait for data. It counts the copies of
-# step marks on streams as steps.
+# The plugin (torch-tb-profiler 0.4.3, its last release) expects the categories of 2021. From newer traces it drops
+# runtime calls, which link kernels to operators, and labels, which mark the wait for data. It counts copies of step
+# marks as steps.
 _CATEGORY: Final = re.compile(rb'("cat"\s*:\s*")([^"\\]*)"')
 _RUNTIME: Final = re.compile(rb"\w+_(?:runtime|driver)")
 
@@ -46,7 +46,7 @@ class TensorBoard:
             return
         if not isinstance(self.folder, (str, Path)) or "://" in str(self.folder):
             raise OptionError(f"folder must be a local folder or None, got {self.folder!r}")
-        # another process may write the files later, from another current folder
+        # another process with another current folder may write the files
         object.__setattr__(self, "folder", str(Path(self.folder).absolute()))
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
@@ -63,17 +63,12 @@ class TensorBoard:
 
 
 def translate(source: Path, target: IO[bytes]) -> None:
-    """Copy a saved trace as gzip, with the categories of the plugin.
-
-    Args:
-        source: The saved trace, compressed or not.
-        target: An open binary file.
-    """
+    """Copy a saved trace as gzip, with the categories of the plugin."""
     with source.open("rb") as file, packed(target, compress=True) as archive:
         tail = b""
         for block in _readable_blocks(file):
             text = tail + block
-            # the pattern contains no comma, so a cut at a comma cannot split a match
+            # the pattern has no comma, so a cut at a comma cannot split a match
             end = text.rfind(b",") + 1
             # without a comma, keep as many bytes as a category may have
             end = end or max(0, len(text) - 4096)

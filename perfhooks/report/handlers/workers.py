@@ -27,7 +27,7 @@ class Workers:
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
         """Return two files."""
-        del trace  # workers are other processes
+        del trace
         samples = capture.circumstances.looked
         if samples:
             yield Artifact("workers.csv", functools.partial(_write_rows, looks.rows(samples)))
