@@ -1,4 +1,4 @@
-"""One window of one rank: its facts, and where its files are."""
+"""One window of one rank: its facts, and the paths of its files."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ if TYPE_CHECKING:
     from perfhooks.trace.window import Tables
 
 FORMAT: Final = 1
-"""Format of capture.json."""
 
 LARGE: Final = 1.5
-"""Times the unrecorded step. Recording a step that waits for the host costs 25 to 45%; beyond half as much again,
-shares of a step are no longer those of the training."""
+"""Ratio of a profiled to an unprofiled step above which the shares of the step are no longer those of the training.
+Recording costs 25 to 45% if the step waits for the host."""
 
 EXPLAINS: Final = "explanation"
-"""Why a window was recorded that explains another one, see `Capture.explains`."""
+"""Value of `Capture.request`, see `Capture.explains`."""
 
 Step = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-"""The number of a step: so that a table can hold one more."""
+"""Number of a step, small enough that a table can hold one more."""
 
 State = Literal["spooled", "done"]
 
@@ -44,27 +43,26 @@ class Cost:
     """Cost of one window for the training process."""
 
     stop_s: float = 0.0
-    """Seconds the recorder took to stop."""
+    """Time to stop the recorder."""
     save_s: float = 0.0
-    """Seconds the one save of the trace took."""
+    """Time to save the trace once."""
     free_s: float = 0.0
-    """Seconds it took to free what the recorder held; 0 where its results were kept."""
+    """Time to free the recorder's results; 0 if they were kept."""
     trace_bytes: int = 0
-    """Size of the saved trace, as plain JSON."""
+    """Size of the saved trace as plain JSON."""
     events: int | None = None
-    """Number of slices in the trace."""
+    """Slices in the trace."""
     idle_step_ms: float | None = None
-    """Median wall time of the steps of this run so far that were not recorded."""
+    """Median unprofiled step so far."""
     idle_data_ms: float | None = None
-    """How much of that they waited for data, on average; slow steps are left out."""
+    """Mean wait for data in it, without slow steps."""
     idle_thread_ms: float | None = None
-    """How much of it the thread that steps computed, on average over about each second of the run."""
+    """Mean CPU time of the stepping thread in it."""
     recorded_step_ms: float | None = None
-    """Median wall time of the profiled steps."""
 
     @property
     def slowdown(self) -> float | None:
-        """How many times as long as an unrecorded step a recorded one took; None where that is not known."""
+        """Ratio of a profiled to an unprofiled step."""
         return self.recorded_step_ms / self.idle_step_ms if self.recorded_step_ms and self.idle_step_ms else None
 
     @property
@@ -79,58 +77,53 @@ class Capture:
 
     rank: int = 0
     node: str = ""
-    """Name of the machine that the rank ran on."""
     boot: str = ""
-    """Which of its starts that was, see `perfhooks.run.liveness.boot`; empty where it does not say."""
+    """Boot of the host, see `perfhooks.run.liveness.boot`."""
     stage: str = "train"
-    """Which loop was profiled: train, validate, test or predict; of a trace that others recorded what it shows."""
+    """Profiled loop: train, validate, test, predict, or the content of a foreign trace."""
     first: Step = 0
-    """First active step, as planned."""
+    """First profiled step, as planned."""
     last: Step | None = None
-    """Last active step, as planned; None where recording went from start to stop."""
+    """Last profiled step, as planned; None without a plan."""
     reached: Step = 0
-    """Number of the step during which, or before which, recording ended."""
+    """The step during which, or before which, recording ended."""
     starting_steps: Step = 0
-    """How many of its first steps are among the first ones of the process: imports and first calls take their time."""
+    """Number of profiled steps that are among the first steps of the process."""
     partial: str | None = None
-    """Why the window ended before its last step; None for a whole window."""
+    """Why the window ended before its last step."""
     state: State = "done"
     """``spooled`` until the artifacts are made from the saved trace."""
     token: str = ""
-    """Tells it from the same window of another process, as after an elastic restart; part of the saved trace's name."""
+    """Distinguishes the same window of two processes, for example after an elastic restart."""
     spool: str | None = None
     """Path of the saved trace until the window is finished, if it is on a disk of the node."""
     handlers: tuple[dict[str, Any], ...] = ()
-    """Handlers by name, with their options."""
     artifacts: tuple[str, ...] = ()
-    """The files that were made."""
     headline: str = ""
-    """Parts of the profiled steps in one line; see `line`."""
+    """Parts of the profiled steps, see `line`."""
     summary: dict[str, float] = field(default_factory=dict)
-    """The step table as one number a column, for loggers."""
+    """Means of the columns of the step table."""
     keep_windows: int | None = None
-    """How many finished windows of this stage a rank keeps; None keeps all."""
+    """Maximum finished windows of this stage per rank; None keeps all."""
     notes: tuple[str, ...] = ()
     """Failures of perfhooks, and doubts about the trace."""
     cost: Cost = field(default_factory=Cost)
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of the recorder: shapes, memory, stacks, ..."""
     versions: dict[str, str] = field(default_factory=dict)
     installation: Installation | None = None
-    """Folders of its Python; None if unknown."""
+    """Folders of its Python."""
     circumstances: Circumstances = field(default_factory=Circumstances)
-    """Resources of the process."""
     compilation: Compilation = field(default_factory=Compilation)
     """Work of torch.compile until the end of the window."""
     owners: dict[str, str] = field(default_factory=dict)
-    """Owner of each file in the trace, by the first part of its name; see `perfhooks.trace.names.attribution`."""
+    """Owners of files by the first part of their names, see `perfhooks.trace.names.attribution`."""
     own_work: tuple[tuple[float, float], ...] = ()
-    """When perfhooks itself kept the recorded thread waiting, begin and end in seconds since 1970."""
+    """When perfhooks blocked the recorded thread: begin and end in seconds since 1970."""
     request: str = ""
-    """Why it was recorded outside of the schedule: the name of a request, ``code``, ``signal``, ``slow``, or
-    ``explanation``, see `explains`."""
+    """Reason for a window outside of the schedule: the name of a request, ``code``, ``signal``, ``slow``,
+    ``explanation``."""
     began: float = 0.0
-    """When its process began, in seconds since 1970; 0 where that is not known."""
+    """When its process began, in seconds since 1970; 0 if unknown."""
     time: float = 0.0
     """When recording ended, in seconds since 1970."""
     format: int = FORMAT
@@ -172,31 +165,27 @@ class Capture:
 
     @property
     def end(self) -> int:
-        """Its last complete step, else its first step."""
+        """The last complete step, else the first step."""
         last = self.reached if self.last is None else self.last
         return last - 1 if self.unfinished_step == last > self.first else last
 
     @property
     def unfinished_step(self) -> int | None:
-        """The step that was still open when recording ended: its mark is shorter than the step, or of no step."""
+        """The step that was still open when recording ended."""
         return self.reached if self.partial is not None or self.last is None else None
 
     @property
     def is_part(self) -> bool:
-        """Whether only a part of its first step was recorded, so that the recorded time is no step time."""
+        """Whether only a part of the first step was recorded, so the recorded time is no step time."""
         return self.partial is not None and self.reached <= self.first
 
     @property
     def is_without_steps(self) -> bool:
-        """Whether it goes from start to stop and no step ended in it: its one row of the step table is no step."""
+        """Whether no step ended in the window. The one row of its step table is then no step."""
         return self.last is None and self.reached == self.first
 
     def tables(self, trace: Trace) -> Tables:
-        """The tables of the window, each computed once, whoever asks.
-
-        Args:
-            trace: What was recorded in it.
-        """
+        """Return the tables of the window. Each is computed once."""
         from perfhooks.trace.window import Tables
 
         owners = tuple(sorted(self.owners.items()))
@@ -216,40 +205,32 @@ class Place:
 
     @property
     def run(self) -> Path:
-        """The folder of the run."""
         return self.folder.parent
 
     @property
     def own(self) -> OwnFolder:
-        """The folder, for writing."""
         return OwnFolder(self.run, self.folder.name)
 
     @property
     def capture_file(self) -> Path:
-        """The facts of the window."""
         return self.artifact(layout.CAPTURE)
 
     def saved_trace(self, token: str) -> Path:
-        """Path of the trace of a process, until the window is finished."""
         return layout.below(self.folder, layout.saved_trace(self.rank, token))
 
     @property
     def of_node(self) -> OwnFolder:
-        """A folder for it on a disk of this node, as others may not be there when they are needed."""
+        """A folder for the window on a disk of this node, because network disks may be unavailable."""
         digest = remote.local_folder(self.run).name
         return OwnFolder(remote.temporary_folder(), digest, self.run.name, self.folder.name)
 
     def saved(self, capture: Capture) -> Path:
-        """The unprocessed trace.
-
-        Raises:
-            PerfhooksError: The facts name a file outside this window.
-        """
+        """Return the path of the unprocessed trace. Raise PerfhooksError if it is outside of this window."""
         own = self.saved_trace(capture.token)
         if capture.spool is None:
             return own
         path, root = Path(capture.spool), remote.temporary_folder()
-        # the run may be reached by another path than the one that it was recorded by, so the digest in it may differ
+        # the run may be reached by another path than in the training, so the digest in the path may differ
         is_own = path.parts[-3:] == (self.run.resolve().name, self.folder.name, own.name)
         if not is_own or ".." in path.parts or tuple(path.parents[3:4]) != (root,):
             raise PerfhooksError(
@@ -259,34 +240,24 @@ class Place:
         return path
 
     def forget(self, saved: Path) -> None:
-        """Delete a trace as it was recorded, as `saved` said where it is."""
+        """Delete a saved trace."""
         (self.own if saved.parent == self.folder else OwnFolder(saved.parent)).remove(saved.name)
 
     def artifact(self, name: str) -> Path:
-        """Path of ``name`` (``steps.csv``) of this rank.
-
-        Raises:
-            PerfhooksError: It is no plain name.
-        """
+        """Return the path of a file of this rank. Raise PerfhooksError if ``name`` is no plain name."""
         return layout.below(self.folder, layout.artifact(self.rank, name))
 
     def trace(self) -> Path | None:
-        """The finished trace, packed or not; None where none was kept."""
         return next((path for path in map(self.artifact, layout.TRACES) if is_plain(path)), None)
 
     def files(self, capture: Capture) -> list[str]:
-        """The names of the files that a window of this rank became, as far as they are its own."""
+        """Return the files that a finished window of this rank has, without those of other windows."""
         prefix = layout.artifact(self.rank, "")
         named = [name for name in capture.artifacts if name.startswith(prefix)]
         return [*(layout.below(self.folder, name).name for name in named), self.capture_file.name]
 
     def knows(self, token: str, saved: float) -> bool:
-        """Whether the facts belong to this trace or to a later one.
-
-        Args:
-            token: Token of the trace.
-            saved: Time of the save, in seconds since 1970.
-        """
+        """Return whether the facts belong to this trace or a later one. ``saved`` is in seconds since 1970."""
         with contextlib.suppress(FileNotFoundError):
             is_later = self.capture_file.stat().st_mtime >= saved
             try:
@@ -296,18 +267,14 @@ class Place:
         return False
 
     def forget_saved_traces(self, before: float) -> None:
-        """Delete what attempts of this rank left of the window before a time, in seconds since 1970."""
+        """Delete traces of earlier attempts of this rank, saved before a time in seconds since 1970."""
         for path in self.folder.glob(f"{layout.saved_trace(self.rank, '*')}*"):
             with contextlib.suppress(OSError):
                 if path.lstat().st_mtime <= before:
                     self.own.remove(path.name)
 
     def load(self) -> Capture:
-        """Read the facts of the window.
-
-        Raises:
-            PerfhooksError: The file is not there, broken, or of another format.
-        """
+        """Read the facts. Raise PerfhooksError if they are missing, broken, or have another format."""
         path = self.capture_file
         try:
             capture = read_json(path, Capture, "the facts of a window")
@@ -327,7 +294,7 @@ class Place:
 
 
 _LONGEST_TEXT: Final = 2000
-"""Characters of the longest note: an exception may have 20 MB."""
+"""Maximum characters of a note: an exception may have 20 MB."""
 
 
 def shortened(text: str) -> str:

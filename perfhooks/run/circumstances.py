@@ -1,4 +1,4 @@
-"""Resources of the training that advice depends on and traces lack: CPUs, threads, libraries."""
+"""Resources of the training that advice depends on and traces lack."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from perfhooks.run.loader.looks import WorkerSamples  # noqa: TC001 -- msgspec r
 from perfhooks.run.loader.making import WorkerCounts  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 
 BUSY: Final = 0.05
-"""Smallest share of run-queue wait that is reported. It is below 1% on an idle machine, and below 4% with one
-busy program on two CPUs."""
+"""Smallest share of run-queue wait that is reported. It is below 1% on an idle host, and below 4% with one busy program
+on two CPUs."""
 
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -26,24 +26,24 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, kw_only=True)
 class Loader:
-    """Settings of a DataLoader while it is read; None if unknown."""
+    """Settings of a DataLoader; None if unknown."""
 
     num_workers: int | None = None
     batch_size: int | None = None
     """None for a batch sampler of the user, or without batches."""
     pin_memory: bool | None = None
-    """False as well where there is no device to pin memory for."""
+    """Also False without a device."""
     persistent_workers: bool | None = None
     prefetch_factor: int | None = None
-    """Batches that each worker makes ahead; None without workers."""
+    """None without workers."""
     batch_sampler: str = ""
-    """The class that makes batches, if it is not torch's own."""
+    """Class of the batch sampler, if it is not torch's."""
     line: str = ""
-    """The line of the program that iterates over it: ``train (train.py:20)``; empty if unknown."""
+    """The line that iterates over it: ``train (train.py:20)``."""
 
     @classmethod
     def of(cls, iterator: Any) -> Loader:
-        """Read the settings from the iterator of a loader, because the loader itself is not available."""
+        """Read the settings from the iterator, because the loader itself is not available."""
         sampler = getattr(iterator, "_index_sampler", None)
         own = type(sampler).__module__.startswith("torch.")
         return cls(
@@ -59,20 +59,19 @@ class Loader:
 
 @dataclass(frozen=True)
 class PowerLimit:
-    """How much power a device may take at most."""
+    """Power limit of a device."""
 
     watts: float
-    """As it is set, or as the machine can supply: the least of its limits."""
+    """The smallest of its limits."""
     default_watts: float
-    """As it was delivered."""
+    """As delivered."""
 
     @property
     def is_lowered(self) -> bool:
-        """Whether it may take less than it was made for."""
         return self.watts < self.default_watts
 
     def __str__(self) -> str:
-        """For people: ``500 W, 700 W by default``."""
+        """Return for example ``500 W, 700 W by default``."""
         return f"{self.watts:g} W, {self.default_watts:g} W by default"
 
 
@@ -83,49 +82,41 @@ def _if_is(kind: type, value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """Resources of one process during a window; None if unknown."""
-
     cores: int | None = None
-    """Processors that it may run on, and that its container lets it use."""
+    """CPUs that the process may use in its container."""
     ranks: int = 1
-    """Processes of its job that share them, as the launcher says."""
+    """Processes of its job on these CPUs."""
     threads: int | None = None
-    """Threads that one operator of torch uses on the host."""
+    """CPU threads of one operator of torch."""
     onednn: bool | None = None
-    """Whether torch may use oneDNN, and has it."""
+    """Whether torch has oneDNN and may use it."""
     cudnn: bool | None = None
-    """Whether torch uses cuDNN."""
     memory_bytes: int | None = None
-    """That is free, in its container as well."""
+    """Free memory, in the container as well."""
     queued: float | None = None
-    """Run-queue wait of the stepping thread as a share of its time, since the last window or the start of the process.
-    """
+    """Run-queue wait of the stepping thread, as a share of its time since the last window."""
     loader: Loader | None = None
-    """The DataLoader that most of the steps were fed by."""
+    """The DataLoader of most steps."""
     making: tuple[WorkerCounts, ...] = ()
     """Counts of each loader worker since the last window."""
     looked: tuple[WorkerSamples, ...] = ()
-    """Stack samples of each loader worker in the window, if stacks were recorded."""
+    """Of each loader worker in the window, if stacks were recorded."""
     unseen_workers: int = 0
-    """Number of loader workers that could not be sampled."""
+    """Loader workers that could not be sampled."""
     framework: str = ""
     """Name of the integration in messages, ``the Trainer``; empty for a plain loop."""
     power: PowerLimit | None = None
-    """How much power its device may take, asked when the files of the window were made."""
+    """Read when the files of the window were made."""
     is_launched: bool = False
     """Whether ``perfhooks run`` began the recording."""
 
     @classmethod
     def current(cls, **facts: Any) -> Circumstances:
-        """Return the resources of this process. torch is not imported for this.
-
-        Args:
-            **facts: Further facts about the window.
-        """
+        """Return the resources of this process. torch is not imported for this."""
         torch: Any = sys.modules.get("torch")
         settings: dict[str, Any] = {}
         if torch is not None:
-            with contextlib.suppress(Exception):  # torch built without one of them
+            with contextlib.suppress(Exception):  # torch may be built without oneDNN or cuDNN
                 settings["threads"] = torch.get_num_threads()
                 for name, backend in (("onednn", torch.backends.mkldnn), ("cudnn", torch.backends.cudnn)):
                     settings[name] = bool(backend.is_available() and backend.enabled)
@@ -133,24 +124,24 @@ class Circumstances:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the training waited for CPUs, so that its times are too high."""
+        """Whether the training waited for CPUs, so its times are too high."""
         return self.queued is not None and self.queued >= BUSY
 
     @property
     def processors(self) -> float | None:
-        """CPUs per rank; None if unknown."""
+        """CPUs per rank."""
         return None if self.cores is None else self.cores / self.ranks
 
 
 def processor(threads: int) -> str:
-    """Return the name of the CPU for its peaks, with torch's number of threads."""
+    """Return the name of the CPU with torch's number of threads, the key of its measured peaks."""
     return f"{_processor()}, {words.count(threads, 'thread')}"
 
 
 @functools.cache
 def _processor() -> str:
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as listed:
-        # the first one speaks for all; of hundreds of them the list takes milliseconds
+        # the first CPU is enough; a list of hundreds takes milliseconds
         for line in itertools.islice(listed, 30):
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
@@ -158,7 +149,7 @@ def _processor() -> str:
 
 
 def cores() -> int | None:
-    """Return the CPUs that this process may use, by affinity and container; None if unknown."""
+    """Return the CPUs that this process may use, by affinity and container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = _quota()
     return cores if cores is None or quota is None else max(min(cores, int(quota)), 1)
@@ -166,10 +157,9 @@ def cores() -> int | None:
 
 @functools.cache
 def _quota() -> float | None:
-    """Return the CPU limit of the container, in CPUs; None without a limit.
+    """Return the limit of the container, in CPUs.
 
-    Source: ``cpu.max`` of the kernel's cgroups of the second version, of its own group and those around it;
-    ``cpu.cfs_quota_us`` of the first.
+    Source: ``cpu.max`` of all enclosing cgroups of version 2; ``cpu.cfs_quota_us`` of version 1.
     """
     limits = []
     for group in _groups():
@@ -193,10 +183,11 @@ def _groups() -> list[Path]:
 
 
 def _free_memory() -> int | None:
-    """The memory that this process may still take, in bytes; None where the system does not tell.
+    """Return the bytes that this process may still allocate.
 
-    Source: ``MemAvailable`` of ``/proc/meminfo``; of each group ``memory.max`` less ``memory.current``, of which what
-    was read from files and is not in use, ``inactive_file``, is given back when it is needed.
+    Source: ``MemAvailable`` of ``/proc/meminfo``; for each group ``memory.max`` less ``memory.current``. The kernel
+    frees
+    ``inactive_file`` on demand, so it counts as free.
     """
     free = []
     with contextlib.suppress(OSError, KeyError, ValueError):
@@ -209,7 +200,7 @@ def _free_memory() -> int | None:
 
 
 def _listed(file: Path, name: str) -> int:
-    """The number that stands behind a name at the beginning of a line."""
+    """Return the number after a name at the beginning of a line."""
     rows = (line.split() for line in file.read_text(encoding="utf-8").splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1}[name]
 

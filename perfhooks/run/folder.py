@@ -1,4 +1,4 @@
-"""The run folder: where the files of a run are, and who is recording what."""
+"""The run folder: where the files of a run are, and which process records."""
 
 from __future__ import annotations
 
@@ -32,29 +32,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """One run's folder, seen from one of its ranks."""
+    """The folder of a run for one of its ranks."""
 
     folder: Path
     rank: int = 0
     is_new: bool = field(default=False, compare=False)
-    """Whether this process has begun it, and no other rank."""
+    """Whether this process created it."""
     remote: str | None = field(default=None, compare=False)
-    """URL of the copy, if this process has one."""
+    """URL of the copy."""
 
     @classmethod
     def open(
         cls, out: str | os.PathLike[str], name: str | None, job: Job, facts: Mapping[str, Any], *, before: int = 0
     ) -> Run:
-        """Make the folder of a run and its ``run.json``.
+        """Create the folder of a run and its ``run.json`` in ``out``, a folder or an fsspec URL.
 
-        Args:
-            out: The folder that holds runs, or an fsspec URL: files are then finished in a local folder and copied.
-            name: What the run is called, the same on all ranks; None takes the launcher's identity, else the time and
-                the process.
-            job: Who this process is.
-            facts: What else ``run.json`` says: schedule, options, handlers.
-            before: How many runs of this job every rank had before; tells one from them if the launcher's identity is
-                all there is.
+        ``name`` must be equal on all ranks. None uses the launcher's identity, else the time and the process.
+        ``before`` is
+        the number of earlier runs of this job on every rank, because the launcher's identity is the same for all of
+        them.
         """
         parent = remote.local_folder(out) if remote.is_url(out) else Path(out).absolute()
         remote.check_text(parent)
@@ -86,11 +82,7 @@ class Run:
 
     @classmethod
     def existing(cls, folder: Path) -> Run:
-        """Open an existing run folder.
-
-        Raises:
-            PerfhooksError: The folder is missing, or of a newer perfhooks.
-        """
+        """Open a run. Raise PerfhooksError if it is missing, or of a newer perfhooks."""
         run = cls(folder)
         try:
             if not folder.exists():
@@ -101,14 +93,13 @@ class Run:
                 )
             if not (folder / layout.MANIFEST).exists():
                 raise PerfhooksError(f"{folder} is no run folder: it has no {layout.MANIFEST}")
-        except (OSError, ValueError) as error:  # a name that is too long, or has a NUL
+        except (OSError, ValueError) as error:  # the name is too long, or has a NUL
             raise PerfhooksError(f"{str(folder)[:200]!r} is no run folder ({error})") from error
         run.manifest()
         return run
 
     @classmethod
     def of(cls, place: Place) -> Run:
-        """The run that a window belongs to."""
         return cls(place.folder.parent, place.rank)
 
     def discard(self) -> None:
@@ -121,26 +112,21 @@ class Run:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def forget_steps(self) -> None:
-        """Delete what this rank has written about steps."""
+        """Delete the step times of this rank."""
         own = OwnFolder(self.folder)
         for kind in layout.OF_RUN:
             if kind is not layout.startup:
                 own.remove(kind(self.rank))
 
     def manifest(self) -> Manifest:
-        """What ``run.json`` says.
-
-        Raises:
-            PerfhooksError: It is broken, or of another format.
-        """
+        """Read ``run.json``. Raise PerfhooksError if it is broken, or has another format."""
         return Manifest.read(self.folder)
 
     def place(self, stage: str, first: int, last: int | None) -> Place:
-        """Return the files of a window."""
         return Place(self.folder / layout.window(file_name(stage), first, last), self.rank)
 
     def spool(self, place: Place) -> OwnFolder:
-        """Return the path for a trace: on a disk of this node, because network disks may be unavailable."""
+        """Return a path for a trace on a disk of this node, because network disks may be unavailable."""
         if remote.is_network_disk(self.folder):
             try:
                 return place.of_node
@@ -149,20 +135,19 @@ class Run:
         return place.own
 
     def raw_steps(self, rank: int, first: int) -> Path:
-        """Steps as the loop left them, until they are in the timeline."""
+        """The file of steps that are not in the timeline yet."""
         return self.folder / layout.raw_steps(rank, first)
 
     def left_steps(self) -> list[tuple[Path, int]]:
-        """Return unprocessed files of this kind with their ranks."""
+        """Return the files of `raw_steps` with their ranks."""
         ranks = ((name, layout.rank_of_raw_steps(name)) for name in Listing.of(self.folder).files)
         return sorted((self.folder / name, rank) for name, rank in ranks if rank is not None)
 
     def timeline(self, rank: int) -> Path:
-        """The wall times of all steps of a rank."""
         return self.folder / layout.timeline(rank)
 
     def window_folders(self) -> list[Path]:
-        """The folders below, links left out: they may lead anywhere."""
+        """Return the subfolders, without links: they may lead anywhere."""
         return [self.folder / name for name in sorted(Listing.of(self.folder).windows)]
 
     def owners(self) -> dict[int, Process]:
@@ -172,37 +157,30 @@ class Run:
         return {rank: process for rank, process in places.items() if process is not None}
 
     def latest_windows(self, most: int, listing: Listing, finished: Sequence[str]) -> list[Path]:
-        """Return the folders that changed last, the latest first.
-
-        Args:
-            most: Maximum number.
-            listing: Names in the run folder.
-            finished: Windows in the order of completion, from ``run.json``.
-        """
+        """Return the folders that changed last, the latest first. ``finished`` are the windows in ``run.json``."""
         there, finished_names = set(listing.windows), set(finished)
         latest = [name for name in finished[-most:] if name in there]
-        if len(latest) < min(most, len(there)):  # older ones are shown, too
+        if len(latest) < min(most, len(there)):  # show older ones, too
             finished_names.clear()
         places = []
         for path in (self.folder / name for name in {*latest, *(there - finished_names)}):
-            with contextlib.suppress(FileNotFoundError):  # an old one has just been deleted
+            with contextlib.suppress(FileNotFoundError):  # the training has just deleted an old one
                 places.append((path.lstat().st_mtime_ns, path))
         return [path for _, path in sorted(places, reverse=True)[:most]]
 
     def places(self) -> list[Place]:
-        """Every window of every rank, finished or not, in the order of the folders' names."""
         return [place for folder in self.window_folders() for place in places_of(folder)]
 
     def adopt(self) -> None:
         """Write facts for traces whose process ended before it wrote them.
 
-        The order matters beside a running training: read traces, then recording marks, then facts.
+        The order matters during a training: read traces, then recording marks, then facts.
         """
         unfinished = []
         for folder in self.window_folders():
             for entry in _entries(folder):
                 if (named := layout.saved_trace_of(entry.name)) and entry.is_file(follow_symlinks=False):
-                    with contextlib.suppress(FileNotFoundError):  # it has just been finished
+                    with contextlib.suppress(FileNotFoundError):  # the worker has just finished it
                         unfinished.append((entry.stat().st_mtime, Path(entry.path), *named))
         busy = [place for place, _, is_gone in self._marks() if not is_gone]
         manifest = self.manifest() if unfinished else None
@@ -212,7 +190,7 @@ class Run:
             if steps is None or manifest is None or place in busy or place.knows(token, saved):
                 continue
             if place.capture_file.exists() and not is_whole_json(trace):
-                continue  # what there is of an earlier attempt is worth more
+                continue  # an earlier attempt left a more complete window
             place.save(
                 Capture(
                     rank=place.rank,
@@ -230,43 +208,43 @@ class Run:
             )
 
     def enter_window(self, name: str | None) -> None:
-        """Leave a mark while a window is open, so that a later look can say what was lost with a killed process."""
+        """Keep a mark while a window is open. It shows which window was lost with a killed process."""
         own, mark = OwnFolder(self.folder), layout.mark(self.rank)
-        with contextlib.suppress(OSError):  # it is worth no trouble; saving the window will say what is wrong
+        with contextlib.suppress(OSError):  # saving the window will report the error
             if name is None:
                 own.remove(mark)
             else:
                 own.publish_json(mark, _Mark(name, Process.current()))
 
     def _marks(self, listing: Listing | None = None) -> Iterator[tuple[Place, Path, bool]]:
-        """Windows that were begun and not ended, with the mark of each, and whether its process is gone."""
+        """Yield windows that began and did not end, with their marks, and whether the process is gone."""
         for rank, name in layout.mark.ranks((listing or Listing.of(self.folder)).files).items():
             path = self.folder / name
             with contextlib.suppress(OSError, PerfhooksError):
                 mark = read_json(path, _Mark, "the mark of a window")
                 alive = mark.process.is_alive
-                # nobody can be asked about a process elsewhere; but no window lasts that long
+                # processes of other hosts are unknown, but no window lasts that long
                 is_gone = time.time() - path.stat().st_mtime > _LONGEST_WINDOW_S if alive is None else not alive
                 yield Place(layout.below(self.folder, mark.window), rank), path, is_gone
 
     def is_recording(self, place: Place) -> bool:
-        """Whether a rank may be recording or saving a window this moment."""
+        """Whether a rank may be recording or saving a window."""
         return any(item == place and not is_gone for item, _, is_gone in self._marks())
 
     def is_any_recording(self) -> bool:
-        """Whether any rank may be recording or saving a window this moment."""
+        """Whether any rank may be recording or saving a window."""
         return any(not is_gone for _, _, is_gone in self._marks())
 
     def died_recording(self, listing: Listing | None = None) -> list[Place]:
-        """The ranks whose process ended while a window was open, and that window."""
+        """Return the windows during which a process died."""
         return [
             place for place, mark, is_gone in self._marks(listing) if is_gone and not is_newer(place.capture_file, mark)
         ]
 
     def note_window(self, place: Place) -> None:
-        """Name a finished window in ``run.json``; the first rank does, the others need no lock to see it.
+        """Add a finished window to ``run.json``. Only its first rank needs the lock.
 
-        One that was finished long ago, and is again, as after a restart from an early checkpoint, is a late one.
+        A window that is finished again, after a restart from an earlier checkpoint, moves to the end.
         """
         name = place.folder.name
         if name in self.manifest().windows[-_LATE:]:
@@ -283,12 +261,7 @@ class Run:
             msgspec.structs.replace(self.manifest(), steps_by=detector).write(self.folder)
 
     def forget_old_windows(self, capture: Capture, remote_run: str | None = None) -> None:
-        """Delete this rank's oldest windows of a stage, as far as this run made them, beyond those to be kept.
-
-        Args:
-            capture: The facts of the window that was finished last.
-            remote_run: Where copies of them are.
-        """
+        """Delete the oldest windows of this rank and stage beyond the limit, also their copies in ``remote_run``."""
         if capture.keep_windows is None or capture.explains:
             return
         ours = [place for place in self.places() if place.rank == self.rank and is_plain(place.capture_file)]
@@ -303,31 +276,26 @@ class Run:
             for name in names:
                 place.own.remove(name)
             place.forget_saved_traces(item.time)
-            with contextlib.suppress(OSError):  # another rank's files are still there
+            with contextlib.suppress(OSError):  # files of other ranks are still there
                 if {path.name for path in place.folder.iterdir()} == {layout.MERGED}:
                     place.own.remove(layout.MERGED)
                 place.own.delete()
             remote.delete(remote_run, place.folder.name, names)
 
     def upload(self, place: Place, capture: Capture, url: str | None) -> None:
-        """Copy a finished window, and the run's own files, to where the user said, if that is anywhere."""
         if url is None:
             return
         remote.copy(place.folder, place.files(capture), f"{url}/{place.folder.name}")
         self.upload_own(url)
 
     def upload_own(self, url: str) -> None:
-        """Copy the files of the run itself, and of this rank, that belong to no window."""
+        """Copy the files of the run and of this rank that belong to no window."""
         remote.copy(self.folder, [layout.MANIFEST, *(kind(self.rank) for kind in layout.OF_RUN)], url)
 
     def _claim(self) -> None:
-        """Say that this process records as its rank, so that no other job does under the same name.
-
-        Raises:
-            PerfhooksError: Another process does.
-        """
+        """Record as this rank. Raise PerfhooksError if another process does."""
         path, current = self.folder / layout.owner(self.rank), Process.current()
-        # whatever else is wrong will be said when the first file is written
+        # writing the first file will report other errors
         with contextlib.suppress(OSError), locked(self.folder / layout.owner_lock(self.rank), timeout=10):
             owner = _owner(path)
             if owner is not None and owner != current and owner.is_alive:
@@ -346,11 +314,10 @@ def _owner(path: Path) -> Process | None:
 
 
 _OPENED: set[Path] = set()
-"""The folders of runs that this process took part in."""
+"""Folders of runs that this process joined."""
 _LONGEST_WINDOW_S: Final = 3600
 _LATE: Final = 128
-"""Number of the last windows that count as late ones: the ranks of a job finish a window at about the same time, so
-none of them has left these when the last one does."""
+"""Number of last windows that all ranks may still be finishing."""
 
 
 class _Mark(msgspec.Struct):
@@ -361,7 +328,7 @@ class _Mark(msgspec.Struct):
 
 
 def places_of(window: Path) -> list[Place]:
-    """The ranks that left anything of a window."""
+    """Return the ranks with any file in a window."""
     return [Place(window, rank) for rank in sorted(layout.ranks_of_window(entry.name for entry in _entries(window)))]
 
 
@@ -381,7 +348,7 @@ def _unique(parent: Path) -> Path:
 
 
 def _point(link: Path, target: str) -> None:
-    """Let ``latest`` lead to this run; file systems without links do without."""
+    """Point ``latest`` to this run, if the file system has links."""
     draft = draft_of(link)
     try:
         draft.symlink_to(target, target_is_directory=True)
@@ -392,5 +359,5 @@ def _point(link: Path, target: str) -> None:
 
 
 def opened() -> frozenset[Path]:
-    """The runs that this process began, or joined."""
+    """Return the runs that this process created or joined."""
     return frozenset(_OPENED)

@@ -1,7 +1,7 @@
 """Write into a run folder: a file gets its name when it is complete, and no link is followed.
 
-A run folder is data. Other users with write access may place links in it at any time. So the run folder is opened, and
-everything below it is opened from there, one name at a time:
+Other users with write access may place links in the folder at any time. So everything below it is opened relative to
+its open parent:
 
     perf/latest          may be a link: the user has named it
       train-000012-14    opened from it, and no link
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CAN_NAME: Final = {os.open, os.mkdir, os.rmdir, os.unlink, os.rename, os.stat} <= os.supports_dir_fd
-"""Whether the system opens names relative to a folder. Windows does not: there each folder is checked before."""
+"""Whether the system opens names relative to a folder. On Windows, each folder is checked before."""
 _FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
 _DESCRIPTORS: Final = Path("/proc/self/fd")
@@ -37,12 +37,7 @@ _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
 class _Opened:
-    """A folder from which names are taken.
-
-    Args:
-        path: Its path.
-        descriptor: None where the system only knows paths.
-    """
+    """An open folder. ``descriptor`` is None if the system only knows paths."""
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
         self.path, self.descriptor = path, descriptor
@@ -62,13 +57,9 @@ class _Opened:
 
 
 class OwnFolder:
-    """The folder of a run, to which a link may lead, or one below it, to which none may.
+    """The folder of a run, which may be a link, or a subfolder of it, which may not.
 
-    Each method raises an ``OSError`` where there is a link, a file or a FIFO in the place of a folder below.
-
-    Args:
-        run: The folder of the run, as the user named it.
-        *names: The names of the folders below, one inside the other.
+    Each method raises an ``OSError`` if a subfolder is a link, a file or a FIFO.
     """
 
     def __init__(self, run: Path, *names: str) -> None:
@@ -76,13 +67,12 @@ class OwnFolder:
         self.path = run.joinpath(*names)
 
     def make(self) -> None:
-        """See to it that it is there."""
         self._run.mkdir(parents=True, exist_ok=True)
         with self.opened(make=True):
             pass
 
     def make_for_owner(self) -> None:
-        """See to it that it is there; what root makes is given to the owner of the run, who is to write there too."""
+        """Create it. The owner of the run gets folders that root creates."""
         with contextlib.suppress(FileNotFoundError), self.opened():
             return
         self.make()
@@ -91,7 +81,7 @@ class OwnFolder:
 
     @contextmanager
     def publish(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a file that gets its name when it is whole, and vanishes when writing it fails."""
+        """Open a file that gets its name when it is complete. It is deleted if writing fails."""
         draft = draft_of(Path(name)).name
         with self.opened() as here:
             try:
@@ -105,23 +95,23 @@ class OwnFolder:
                 raise
 
     def publish_json(self, name: str, data: object) -> None:
-        """Write ``data`` as indented JSON under its final name, whole or not at all."""
+        """Publish indented JSON."""
         with self.publish(name) as file:
             file.write(msgspec.json.format(encoded(data), indent=1))
 
     def append(self, name: str) -> IO[bytes]:
-        """Open a file to be read and added to, which need not be there yet."""
+        """Open a file for reading and appending; create it if it is missing."""
         with self.opened() as here:
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
             return os.fdopen(open_plain(here.path / here(name), flags, here.descriptor), "rb+")
 
     def remove(self, name: str) -> None:
-        """Delete a file, or a link itself, if it is there."""
+        """Delete a file, or a link itself, if it exists."""
         with contextlib.suppress(FileNotFoundError), self.opened() as here:
             os.unlink(here(name), dir_fd=here.descriptor)
 
     def delete(self) -> None:
-        """Delete the folder itself, if nothing is in it."""
+        """Delete the folder if it is empty."""
         *outer, name = self._names
         with OwnFolder(self._run, *outer).opened() as here:
             os.rmdir(here(name), dir_fd=here.descriptor)
@@ -135,11 +125,7 @@ class OwnFolder:
 
     @contextmanager
     def opened(self, *, make: bool = False) -> Iterator[_Opened]:
-        """Have it open: what is named from there is in it, whatever becomes of its path.
-
-        Args:
-            make: Make folders below that of the run that are not there.
-        """
+        """Open the folder. A later change of its path has no effect on names in it."""
         here = _Opened(self._run, os.open(self._run, _FOLDER) if _CAN_NAME else None)
         try:
             for name in self._names:
@@ -159,7 +145,7 @@ class OwnFolder:
 
 def _opened_below(here: _Opened, name: str) -> int | None:
     info = os.stat(here(name), dir_fd=here.descriptor, follow_symlinks=False)
-    # Windows has junctions besides, which are folders by their mode
+    # Windows junctions have the mode of a folder
     is_junction = getattr(info, "st_file_attributes", 0) & getattr(stat, "FILE_ATTRIBUTE_REPARSE_POINT", 0)
     if is_junction or not stat.S_ISDIR(info.st_mode):
         raise NotPlainError(f"{here.path / name} is {kind_of(info)}, and no folder of its own")
@@ -167,15 +153,12 @@ def _opened_below(here: _Opened, name: str) -> int | None:
 
 
 def _give(here: _Opened, owner: os.stat_result) -> None:
-    """Change the owner of an empty folder of root.
-
-    A folder with content may be another folder of root that a user has moved there.
-    """
+    """Change the owner of an empty folder of root. A user may have moved a folder with content there."""
     if here.descriptor is None or os.geteuid() != 0 or owner.st_uid == 0:
         return
     folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here.descriptor)
     try:
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:  # a disk far away may let nobody give
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:  # some network disks have no owners
             if next(entries, None) is None:
                 os.fchown(folder, owner.st_uid, owner.st_gid)
     finally:
@@ -188,12 +171,12 @@ def _close(here: _Opened) -> None:
 
 
 def publish(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
-    """`OwnFolder.publish` in a folder that the user has named, that of a run among them."""
+    """Publish a file in a folder of the user, which may be a link."""
     return OwnFolder(path.parent).publish(path.name)
 
 
 def publish_json(path: Path, data: object) -> None:
-    """`OwnFolder.publish_json` in a folder that the user has named, that of a run among them."""
+    """Publish indented JSON in a folder of the user, which may be a link."""
     OwnFolder(path.parent).publish_json(path.name, data)
 
 
@@ -211,11 +194,11 @@ def drafts(folder: Path) -> Iterator[Path]:
 
 _DRAFT: Final = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 _DEAD_S: Final = 600.0
-"""Minimum age of an abandoned draft, in seconds. A slow network disk may pause a writer for minutes."""
+"""Minimum age of an abandoned draft. A slow network disk may pause a writer for minutes."""
 
 
 def encoded(data: object) -> bytes:
-    """Return data as JSON. Surrogates of paths that are not UTF-8 are written as their bytes."""
+    """Encode as JSON. Surrogates of paths that are not UTF-8 are written as their bytes."""
     try:
         return msgspec.json.encode(data, order="sorted")
     except UnicodeEncodeError:
@@ -231,9 +214,9 @@ def _writable(data: Any) -> Any:
 
 
 def is_whole_json(path: Path) -> bool:
-    """Whether a file that should be a JSON object ends like one: Kineto says nothing of a disk that is full.
+    """Return whether a JSON object is complete: Kineto reports no error if the disk is full.
 
-    One that is packed is whole: who packs has it said when the disk is full, and it got its name when it was written.
+    A compressed file is complete, because its writer checks for errors.
     """
     try:
         with path.open("rb") as file:
@@ -246,7 +229,7 @@ def is_whole_json(path: Path) -> bool:
 
 
 def is_newer(path: Path, other: Path) -> bool:
-    """Whether one file is there, and was written after the other or with it."""
+    """Return whether a file exists and is at least as new as the other."""
     try:
         return path.stat().st_mtime_ns >= other.stat().st_mtime_ns
     except FileNotFoundError:
@@ -254,16 +237,16 @@ def is_newer(path: Path, other: Path) -> bool:
 
 
 def shown(path: Path) -> Path:
-    """A path as a person would type it: relative to the working directory if it is in there."""
+    """Return a path relative to the working directory, if it is inside."""
     here = working_directory()
     return path.relative_to(here) if here and path.is_relative_to(here) else path
 
 
 _LONGEST: Final = 120
-"""Characters of a name made of a text: with steps, rank and draft it stays below the 255 bytes of file systems."""
+"""Maximum characters: with steps, rank and draft it stays below the 255 bytes of file systems."""
 
 
 def file_name(text: str) -> str:
-    """``text`` as the name of a file or folder anywhere: letters, digits, dot, dash and underscore."""
+    """Return ``text`` with letters, digits, dot, dash and underscore only."""
     name = re.sub(r"[^\w.-]+", "-", text).encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
     return name.strip(".-") or "run"

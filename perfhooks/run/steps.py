@@ -5,10 +5,9 @@
              first            |          |  one validates  | first
     counts         w w     w  | w  a  a  | w     w      w  |          w
 
-* A stretch is a sequence of steps of one process. It begins with the file, and when the numbers jump or go back. The
-first steps of a stretch do not count, because they contain one-time work: a twentieth of it, from 3 to 10 steps. *
-Profiled and unprofiled steps are not compared with each other; warm-up steps count as neither. * A remaining step of
-more than three times the median contains a validation, a checkpoint or a pause. It is counted apart.
+A stretch is a sequence of steps of one process. It ends when the numbers jump or go back. Its first steps (a twentieth,
+from 3 to 10) contain one-time work and do not count. Profiled and unprofiled steps are not compared; warm-up steps are
+neither. A remaining step of more than three medians contains a validation, a checkpoint or a pause.
 """
 
 from __future__ import annotations
@@ -48,27 +47,22 @@ _ROW_BYTES: Final = 68
 LAST: Final = CAPACITY * _ROW_BYTES
 """Bytes at the end of a file in which its last `CAPACITY` steps are."""
 _SAMPLE: Final = 4 << 20
-"""Bytes that are read to draw a file: some 85,000 steps, 200 for each point that is drawn."""
+"""Bytes to read for a chart: some 85,000 steps, 200 per point."""
 _PARTS: Final = 512
 _TIMES: Final = ("wall_ms", "data_ms", "backward_ms", "update_ms")
-"""Columns of a timeline that are times; a file that an older perfhooks began has the first two."""
+"""A file of an older perfhooks has only the first two."""
 _SEAM: Final = b"\n,-1,,,\n"
-"""Stands where part of a file was not read. No step has such a number."""
+"""Marks an unread part of a file. No step has such a number."""
 _FILE: Final = b"\n,-2,,,\n"
-"""Stands before a file."""
+"""Marks the begin of a file."""
 
 
 def firsts(numbers: Ints, seams: Flags) -> Flags:
-    """Which steps are the first ones of a stretch.
-
-    Args:
-        numbers: The steps of one loop, in the order in which they ran; at least one.
-        seams: Where steps before one may not have been read: there a jump begins no stretch, nor does the beginning.
-    """
+    """Mark the first steps of each stretch. Unread steps before a seam make its begin unknown."""
     ahead = np.diff(numbers, prepend=numbers[0])
     begins = (ahead != 1) & ~(seams & (ahead > 1))
     begins[0] = not seams[0]
-    stretch = np.cumsum(begins)  # 0 is one whose beginning was not read
+    stretch = np.cumsum(begins)  # 0 is a stretch whose begin was not read
     start = np.concatenate([numbers[:1], numbers[begins]])[stretch]
     last = np.flatnonzero(np.append(np.diff(stretch) > 0, True))
     length = np.zeros(int(stretch[-1]) + 1, np.int64)
@@ -79,11 +73,11 @@ def firsts(numbers: Ints, seams: Flags) -> Flags:
 
 
 _LAST_BYTES: Final = 1 << 18
-"""Bytes of the timeline that the end of a training reads, in 20 ms."""
+"""Bytes of the timeline to read in a training, in 20 ms."""
 
 
 class Steps(NamedTuple):
-    """Steps of one loop in the order in which they ran: columns of equal length."""
+    """Steps of one loop in their order: columns of equal length."""
 
     numbers: Ints
     is_idle: Flags
@@ -95,16 +89,15 @@ class Steps(NamedTuple):
     backward_ms: Values
     """Time until the last backward pass began; NaN if unknown."""
     update_ms: Values
-    """And until that pass ended."""
+    """Time until that pass ended."""
     is_first: Flags
     """One of the first steps of a stretch."""
 
     def unrecorded(self) -> Counted:
-        """Unprofiled steps that count."""
         return self._counted(self.is_idle)
 
     def typical(self) -> Counted:
-        """The unprofiled steps that count; in a program that ended before any did, all but its very first step."""
+        """Unprofiled steps that count. If none count, all except the very first step."""
         typical = self.unrecorded()
         if len(typical.numbers):
             return typical
@@ -112,7 +105,6 @@ class Steps(NamedTuple):
         return self._replace(is_first=begins).unrecorded()
 
     def recorded(self) -> Counted:
-        """Profiled steps that count."""
         return self._counted(self.is_recorded)
 
     def _counted(self, is_wanted: Flags) -> Counted:
@@ -128,7 +120,7 @@ class Counted(NamedTuple):
     all_ms: Values
     all_data_ms: Values
     is_far: Flags
-    """Which had something else in them."""
+    """Steps with rare work."""
 
     @property
     def wall_ms(self) -> Values:
@@ -137,7 +129,7 @@ class Counted(NamedTuple):
 
     @property
     def median_ms(self) -> float | None:
-        """The median of all steps, far ones too; of the most common kind, if that has not the median. None of none."""
+        """Median of all steps, or of the most common kind if the median step is of another kind."""
         if not len(self.all_ms):
             return None
         median, common = float(np.median(self.all_ms)), self.all_ms[most_common(self.all_ms)]
@@ -145,43 +137,35 @@ class Counted(NamedTuple):
 
     @property
     def data_ms(self) -> Values:
-        """Their waits for data."""
         return self.all_data_ms[~self.is_far]
 
     @property
     def far(self) -> int:
-        """How many had something else in them."""
+        """Number of steps with rare work."""
         return int(self.is_far.sum())
 
     @property
     def waiting(self) -> float | None:
-        """The share of their time in which they waited for data, from 0 to 1; None where too few were measured.
+        """Mean fraction of the time that was waiting for data; None after too few steps.
 
-        A mean, as workers that do not keep up make only some of the steps wait.
+        The mean, because slow workers make only some steps wait.
         """
         columns = np.isfinite(self.all_data_ms)
         if columns.sum() < max(_LEAST_MEASURED, len(columns) / 2):
             return None
         wall, data = self.all_ms[columns], np.minimum(self.all_data_ms[columns], self.all_ms[columns])
-        usual = is_near(wall - data)  # a step that is long because it waits has nothing else in it
+        usual = is_near(wall - data)  # a step that is long because it waits has no rare work
         return float(data[usual].sum() / wall[usual].sum())
 
 
 _NO: Final = np.zeros(0)
 NONE: Final = Steps(_NO.astype(np.int64), _NO > 0, _NO > 0, _NO, _NO, _NO, _NO, _NO > 0)
-"""Steps of an empty loop."""
 
 
 def read(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
-    """Read all steps of a timeline, by loop.
+    """Read all steps of a timeline, by loop. ``raw`` are files with steps that are not in it yet.
 
-    Args:
-        path: The file; a missing file has no steps.
-        raw: Further steps that are not in the file yet.
-
-    Raises:
-        OSError: The file cannot be read, or is no regular file.
-        ValueError: Raw steps are broken.
+    Raises OSError if a file cannot be read or is no regular file, and ValueError if raw steps are broken.
     """
     return _steps(_text(path, None), [Rows.load(rows) for rows in raw])
 
@@ -212,14 +196,9 @@ def _plain(rows: Rows) -> tuple[Any, ...]:
 
 
 def read_last_of(paths: Iterable[Path], most: int) -> list[dict[str, Steps]]:
-    """Read the last steps of several files at once, which is faster for small files.
-
-    Args:
-        paths: The files.
-        most: Bytes that are read at the end of each file.
-    """
+    """Read the last steps of several files, ``most`` bytes each. One parse is faster for small files."""
     texts = [_text(path, most) for path in paths]
-    if any(b",-2," in text for text in texts):  # which might be taken for the begin of another file
+    if any(b",-2," in text for text in texts):  # -2 could be taken for the begin of another file
         return [_steps(text) for text in texts]
     loops: list[dict[str, Steps]] = [{} for _ in texts]
     table = _rows(b"".join(_FILE + text for text in texts))
@@ -270,7 +249,7 @@ def _rows(text: bytes, raw: Iterable[Rows] = ()) -> DataFrame:
     schema = {"stage": pl.String, "step": pl.Int64, "phase": pl.String, **dict.fromkeys(_TIMES, pl.Float64)}
     frames = [pl.DataFrame(schema=schema)]
     options: dict[str, Any] = {"ignore_errors": True, "truncate_ragged_lines": True, "quote_char": None}
-    # a first line of another width would be that of all
+    # the first line decides the width of the table
     content = HEADER.encode() + text
     with contextlib.suppress(pl.exceptions.PolarsError):
         frames.append(pl.read_csv(content, has_header=False, schema=schema, encoding="utf8-lossy", **options))
@@ -293,11 +272,11 @@ def _of_loop(rows: DataFrame) -> Steps:
 
 
 WAITS_HEADER: Final = "stage,first,last,wall_ms,thread_ms,process_ms,waited_ms,others_ms\n"
-"""Columns of ``rank0.processor.csv``, which has a line for each second of a run: the steps from ``first`` to before
-``last``, their wall time, CPU time of the stepping thread, CPU time of all threads, run-queue wait of the stepping
-thread, and mean CPU time per CPU of programs outside the job; empty if unknown."""
+"""Columns of ``rank0.processor.csv``. A row is about one second: the steps from ``first`` to before ``last``, their
+wall time, CPU time of the stepping thread and of all threads, run-queue wait of the stepping thread, and mean CPU time
+per CPU of programs outside the job."""
 _MOST_WAITS: Final = 16 << 20
-"""Bytes that are read: three days of them."""
+"""Maximum bytes to read: three days."""
 _LONGEST_MS: Final = 1e12
 _LAST: Final = 1 << 61
 
@@ -307,7 +286,7 @@ class Stretch(NamedTuple):
 
     first: int
     last: int
-    """The first step that is no more of it."""
+    """The first step after it."""
     wall_ms: float
     thread_ms: float
     process_ms: float
@@ -316,11 +295,7 @@ class Stretch(NamedTuple):
 
 
 def append_waits(path: Path, stage: str, rows: Sequence[Stretch]) -> None:
-    """Append to the file of a rank.
-
-    Raises:
-        OSError: It cannot be written, or is no file of its own.
-    """
+    """Append to the file of a rank."""
     name = in_timeline(stage)
     lines = [f"{name},{row.first},{row.last},{','.join(map(_written, row[2:]))}\n" for row in rows]
     with OwnFolder(path.parent).append(path.name) as file:
@@ -339,7 +314,7 @@ class Waits(NamedTuple):
 
     @classmethod
     def of_share(cls, share: float) -> Waits:
-        """Make it from the share of a whole run in a status file."""
+        """Create it from the share of a whole run in a status file."""
         return cls((Stretch(0, _LAST, 1.0, 1.0, 1.0, share),))
 
     @property
@@ -349,12 +324,12 @@ class Waits(NamedTuple):
 
     @property
     def others(self) -> float | None:
-        """Share of the machine's CPUs that other programs used; None if unknown."""
+        """Share of the host's CPUs that other programs used."""
         used = sum(row.others_ms for row in self.stretches) / sum(row.wall_ms for row in self.stretches)
         return None if math.isnan(used) else min(used, 1.0)
 
     def shares(self, numbers: Ints) -> Values:
-        """For each step what share of it was a wait, as far as the second tells in which it ran; else that of all."""
+        """Return the wait of each step, as a share of its second; if unknown, of the loop."""
         ends = np.array([row.last for row in self.stretches])
         place = np.searchsorted(ends, numbers, side="right").clip(max=len(ends) - 1)
         firsts = np.array([row.first for row in self.stretches])
@@ -370,11 +345,7 @@ _MOST: Final = 0.999
 
 
 def read_waits(path: Path, stage: str) -> Waits | None:
-    """Read the run-queue wait of a loop. Invalid and torn rows are dropped.
-
-    Returns:
-        None if the file has no rows of the loop.
-    """
+    """Read the run-queue wait of a loop; None if it has no rows. Invalid and torn rows are dropped."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             text = file.read(_MOST_WAITS).decode("utf-8", "replace")
@@ -386,7 +357,7 @@ def read_waits(path: Path, stage: str) -> Waits | None:
             name, first, last, *values = line.split(",")
             row = Stretch(int(first), int(last), *(float(value or "nan") for value in values[:5]))
             if name == stage and _is_stretch(row):
-                rows[row.last] = row  # a loop that was resumed ran some steps twice
+                rows[row.last] = row  # a resumed loop ran some steps twice
     return Waits(tuple(row for _, row in sorted(rows.items()))) if rows else None
 
 

@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 HEADER = "stage,step,phase,wall_ms,data_ms,backward_ms,update_ms\n"
 CAPACITY = 1 << 16
-"""Steps kept in memory before they are appended to the file."""
+"""Steps in memory before they are appended to the file."""
 
 _LARGEST: Final = 64 << 20
-"""Bytes of the largest file of steps: a step has 48 of them, and there are some `CAPACITY` steps."""
+"""Maximum bytes of raw steps: `CAPACITY` steps of 48 bytes."""
 _TAIL: Final = 1024
-"""Steps that are still known after they were taken: so many as end between two looks of the watcher."""
+"""Taken steps that are still known: those of one poll of the watcher."""
 _ASIDE: Final = 1024
-"""Stretches that were set aside and are still known: two a pass over the data are many."""
+"""Known validations and checkpoints; two per pass over the data are many."""
 
 clock = time.perf_counter_ns
 
 
 OWN_WORK: Final[deque[tuple[int, int, int]]] = deque(maxlen=_ASIDE)
-"""When perfhooks last kept a thread waiting to start, stop or save a recording: thread, begin and end."""
+"""When perfhooks blocked a thread to start, stop or save a recording: thread, begin and end."""
 
 
 def own_work_s(began: float, ended: float) -> tuple[tuple[float, float], ...]:
-    """Return when perfhooks kept the calling thread waiting within some time; all in seconds since 1970."""
+    """Return when perfhooks blocked the calling thread in an interval, in seconds since 1970."""
     ahead_ns, thread = time.time_ns() - clock(), threading.get_ident()
     work = (((begin + ahead_ns) * 1e-9, (end + ahead_ns) * 1e-9) for own, begin, end in list(OWN_WORK) if own == thread)
     return tuple((max(begin, began), min(end, ended)) for begin, end in work if begin < ended and end > began)
@@ -58,21 +58,17 @@ class Row(NamedTuple):
     wall_ms: float
     data_ms: float | None
     backward_ms: float | None = None
-    """Time until the last backward pass of the step began; None if unknown."""
+    """Time until the last backward pass of the step began."""
     update_ms: float | None = None
-    """And until that pass ended, and an update could begin."""
+    """Time until that pass ended."""
 
 
 def parsed(text: bytes) -> Iterator[Row]:
-    """The lines of a part of the file; a line that is torn, as by a full disk, or no row is left out.
-
-    Args:
-        text: Any part: its first line is left out, as it may have lost its beginning, or be the header.
-    """
+    """Yield the rows in a part of the file. The first line and torn lines are skipped."""
     for line in text.decode("utf-8", "replace").splitlines()[1:]:
         with contextlib.suppress(ValueError):
             stage, step, phase, wall, *parts = line.split(",")
-            # a file that an older perfhooks began has no columns after the wait for data
+            # a file of an older perfhooks has no columns after the wait for data
             row = Row(stage, int(step), phase, float(wall), *(float(part) if part else None for part in parts[:3]))
             if all(math.isfinite(value or 0.0) for value in row[3:]):
                 yield row
@@ -86,7 +82,7 @@ class Aside(NamedTuple):
     part: str
     ns: int
     line: str
-    """The line of the training that called it; empty if unknown."""
+    """The line of the training that called it."""
 
 
 class Ended(NamedTuple):
@@ -100,17 +96,14 @@ class Ended(NamedTuple):
     backwards: np.ndarray
     """Time until the last backward pass began; -1 if unknown."""
     updates: np.ndarray
-    """And until that pass ended."""
+    """Time until that pass ended."""
 
 
 class Timeline:
-    """Begins and arrivals of data of consecutive steps, as raw clock readings; arithmetic waits until they are written.
+    """Raw clock readings of the steps of a loop. Arithmetic waits until they are written.
 
-    Two threads may use it: the training only ever adds, and whoever takes removes what has ended, under ``taking``.
-    Each access is one operation of a list, a dictionary or an array in C, so neither waits for the other.
-
-    Args:
-        stage: The loop that is timed.
+    The training only adds. Another thread removes ended steps under ``taking``. Each access is one operation of a list,
+    a dictionary or an array in C, so neither thread waits for the other.
     """
 
     def __init__(self, stage: str) -> None:
@@ -126,11 +119,11 @@ class Timeline:
         self._rare_until: dict[str, int] = {}
         self._begins: dict[int, int] = {}
         self.is_kept = False
-        """Whether perfhooks keeps the loop waiting until the next step begins."""
+        """Whether perfhooks blocks the loop until the next step begins."""
         self._tail = Ended(*(np.empty(0, np.int64) for _ in Ended._fields))
         """The last steps that were taken."""
         self.taking = threading.Lock()
-        """Held from taking steps until they are written, so that they come into the file in their order."""
+        """Held from taking steps until they are written, to keep their order in the file."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "taking"}
@@ -140,12 +133,12 @@ class Timeline:
 
     @property
     def end_step(self) -> Callable[[int], None]:
-        """Takes the clock at the end of a step."""
+        """Read the clock at the end of a step."""
         return self._ends.append
 
     @property
     def data_arrived(self) -> Callable[[int], None]:
-        """Takes the clock when a step has a batch."""
+        """Read the clock when a step has a batch."""
         return self._arrivals.append
 
     @property
@@ -159,7 +152,7 @@ class Timeline:
         return self._passes.extend
 
     def set_aside(self, begin: int, end: int, part: str = labels.VALIDATION, line: str = "") -> None:
-        """Say that a validation or a checkpoint ran, whose batches the training did not wait for.
+        """Exclude a validation or a checkpoint, because the training did not wait for its batches.
 
         ::
 
@@ -173,7 +166,7 @@ class Timeline:
         self._rare.append((begin, end, part, line))
 
     def take_rare(self) -> list[Aside]:
-        """Forget the validations and checkpoints so far and return them; call it under ``taking``, before `take`.
+        """Return the validations and checkpoints so far, and forget them. Call it under ``taking``, before `take`.
 
         Nested ones of the same part count once: two loaders that are read together are one validation.
         """
@@ -187,25 +180,24 @@ class Timeline:
         return taken
 
     def aside_within(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """Return the excluded part of an interval."""
+        """Return the excluded parts of an interval."""
         return [
             (max(first, begin), min(last, end)) for first, last in list(self._aside) if first < end and last > begin
         ]
 
     def phase_of(self, step: int) -> Phase:
-        """The phase of a step that was not taken, or was among the last that were."""
+        """Return the phase of a recent step."""
         changes = self._changes[:]
         return next((phase for first, phase in reversed(changes) if first <= step), changes[0][1])
 
     def begin(self, step: int) -> None:
-        """Say that ``step`` begins now: at the start, and after we kept the loop waiting."""
+        """Restart the clock of a step: at the start, and after perfhooks blocked the loop."""
         if not self._ends and not self._begins:
             self._first = step
         self._begins[step] = clock()
         self.is_kept = False
 
     def enter(self, step: int, phase: Phase) -> None:
-        """Say that ``phase`` begins with ``step``."""
         if self._changes[-1][1] is not phase:
             self._changes.append((step, phase))
 
@@ -216,7 +208,7 @@ class Timeline:
 
     @property
     def waiting(self) -> int:
-        """How many steps have ended and were not taken."""
+        """Return the number of ended steps that were not taken."""
         return len(self._ends)
 
     @property
@@ -225,22 +217,22 @@ class Timeline:
         return self._first + len(self._ends)
 
     def begin_of(self, step: int) -> int | None:
-        """When a step began that goes on, or ended and was not taken; None where that is not known."""
+        """Return the begin of a step that was not taken."""
         result = self._begins.get(step)
         return self.end_of(step - 1) if result is None else result
 
     def end_of(self, step: int) -> int | None:
-        """When a step ended that was not taken; None for any other."""
+        """Return the end of a step that was not taken."""
         place = step - self._first
         return self._ends[place] if 0 <= place < len(self._ends) else None
 
     def walls_since(self, step: int) -> tuple[int, np.ndarray]:
-        """Return the first ended step from ``step`` on and the wall times from it on. Call it under ``taking``.
+        """Return the first ended step from ``step`` on, and all wall times from it on. Call it under ``taking``.
 
-        The watcher calls it every second; :meth:`since`, which adds waits, takes three times as long.
+        The watcher calls it every second; `since`, which adds waits, takes three times as long.
         """
         place = step - self._first
-        if place <= 0:  # steps were taken meanwhile
+        if place <= 0:  # another thread took steps meanwhile
             steps = self.since(step)
             return int(steps.numbers[0]) if len(steps.numbers) else step, steps.ends - steps.begins
         ends = np.array(self._ends[place - 1 :], dtype=np.int64)
@@ -256,11 +248,11 @@ class Timeline:
         return Ended(*(column[columns[0] >= step] for column in columns))
 
     def take(self) -> Ended:
-        """Forget the steps that have ended and return them."""
+        """Return the ended steps, and forget them."""
         steps, arrived, requests, passed = self._read()
         if len(steps.numbers):
-            # the watcher takes them every few seconds, and a slow loop has made few of them meanwhile
-            before = self._tail.numbers < steps.numbers[0]  # not where a loop began again with an earlier step
+            # the watcher takes steps every few seconds, so a slow loop has only few new ones
+            before = self._tail.numbers < steps.numbers[0]  # not if a loop began again with an earlier step
             pairs = zip(self._tail, steps, strict=True)
             self._tail = Ended(*(np.concatenate([old[before], new])[-_TAIL:] for old, new in pairs))
             self._forget(len(steps.numbers), arrived, requests, int(steps.ends[-1]))
@@ -268,8 +260,8 @@ class Timeline:
         return steps
 
     def _read(self) -> tuple[Ended, int, int, int]:
-        """The steps that have ended; how many arrivals, loader passes that are over and backward passes are theirs."""
-        # slices, since NumPy's view of an array keeps the training from adding to it; what belongs to an end is there
+        """Return the ended steps, and their number of arrivals, finished loader passes and backward passes."""
+        # slices, because the training cannot append to an array while NumPy has a view of it
         ends = np.array(self._ends[:], dtype=np.int64)
         arrivals, requests, passes = (
             self._arrivals[:],
@@ -303,13 +295,13 @@ class Timeline:
         del self._asked[: max(0, requests)]
 
     def rows(self) -> Rows:
-        """Forget the steps that have ended and return them, ready to be written."""
+        """Return the ended steps for writing, and forget them."""
         steps = self.take()
         walls = steps.ends - steps.begins
         return Rows(self._stage, steps.numbers, self._phases(steps.numbers), walls, *steps[3:])
 
     def _phases(self, numbers: np.ndarray) -> np.ndarray:
-        """The phase of each step; of the changes, only the last is needed later."""
+        """Return the phase of each step, and forget all changes except the last."""
         if not len(numbers):
             return np.empty(0, np.int8)
         steps, phases = zip(*self._changes[:], strict=True)
@@ -319,17 +311,14 @@ class Timeline:
 
 
 def _is_aside(times: np.ndarray, aside: list[tuple[int, int]]) -> np.ndarray:
-    """Which clock readings lie in one of some stretches, which are in their order."""
+    """Mark the readings in some sorted intervals."""
     begins, ends = np.array([(-1, -1), *sorted(aside)], np.int64).T
     result: np.ndarray = times <= ends[np.searchsorted(begins, times, side="right") - 1]
     return result
 
 
 def _waits(begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray, requests: array[int]) -> np.ndarray:
-    """Return the wait for data in each step: for its first batch, and for each later requested batch.
-
-    The wait for a later batch without a request is unknown.
-    """
+    """Return the wait for data in each step: for its first batch, and for each later requested batch."""
     requested = _last_asked(requests, arrivals)
     is_first = np.diff(owner, prepend=-1) != 0
     is_asked = requested >= np.concatenate([arrivals[:0], arrivals[:1], arrivals[:-1]])
@@ -342,10 +331,10 @@ def _waits(begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray, requests
 
 
 def _last_passes(begins: np.ndarray, ends: np.ndarray, passes: np.ndarray) -> np.ndarray:
-    """When in each step its last backward pass began and ended; -1 for both where it has none, or began before it."""
+    """Return begin and end of the last backward pass in each step; -1 if it has none, or began before it."""
     result = np.full((2, len(ends)), -1, np.int64)
     owner = np.searchsorted(ends, passes[:, 1], side="left")
-    result[:, owner] = (passes - begins[owner, None]).T  # of several the last one stays
+    result[:, owner] = (passes - begins[owner, None]).T  # the last pass of a step wins
     result[:, result[0] < 0] = -1
     return result
 
@@ -358,25 +347,24 @@ def _last_asked(requests_ns: array[int], arrivals: np.ndarray) -> np.ndarray:
 
 
 class Rows(NamedTuple):
-    """Steps that have ended, as they go into the file."""
+    """Ended steps in the form of the file."""
 
     stage: str
     numbers: np.ndarray
     phases: np.ndarray
-    """Indices into the members of :class:`Phase`."""
+    """Indices into the members of `Phase`."""
     walls: np.ndarray
-    """Nanoseconds."""
+    """In ns."""
     waits: np.ndarray
-    """Nanoseconds; -1 if unknown, also in the fields below."""
+    """In ns; -1 if unknown, also in the fields below."""
     backwards: np.ndarray
     updates: np.ndarray
 
     def phase_names(self) -> list[str]:
-        """The phase of each step, as it stands in the file."""
         return [_PHASES[phase] for phase in self.phases.tolist()]
 
     def append_to(self, path: Path) -> None:
-        """Append to a CSV file: stage, step, phase, wall time, wait for data and last backward pass in ms."""
+        """Append to a CSV file. Times are in ms."""
         stage = in_timeline(self.stage)
         columns = (self.numbers.tolist(), self.phase_names(), *(column.tolist() for column in self[3:]))
         lines = [
@@ -390,16 +378,14 @@ class Rows(NamedTuple):
                 file.write((_before(file) + "".join(lines)).encode("utf-8", "replace"))
 
     def save(self, file: IO[bytes]) -> None:
-        """Write the steps in binary form, fifty times as fast as text. :meth:`load` reads them on this machine."""
+        """Write the steps in binary form, fifty times as fast as text, for `load` on this host."""
         file.write(f"{in_timeline(self.stage)}\n".encode("utf-8", "replace") + np.array(self[1:], np.int64).tobytes())
 
     @classmethod
     def load(cls, path: Path) -> Rows:
-        """Read what was saved.
+        """Read the result of `save`.
 
-        Raises:
-            OSError: It cannot be read, is no file of its own, or too large.
-            ValueError: It holds something else.
+        Raise OSError if the file is unreadable or too large, ValueError if it is invalid.
         """
         stage, _, columns = read_bytes(path, _LARGEST).partition(b"\n")
         result = cls(
@@ -414,7 +400,7 @@ _PHASES = tuple(phase.name.lower() for phase in Phase)
 
 
 def in_timeline(stage: str) -> str:
-    """A stage as the file says it: a comma, a quote or a line break in it would be one of the table."""
+    """Return a stage without characters that have a meaning in CSV."""
     return re.sub(r'[\s,"]+', " ", stage)
 
 
