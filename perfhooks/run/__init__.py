@@ -1,1 +1,1 @@
-"""The run folder: its files, the facts of its windows, the clock of its steps, and who writes to it."""
+"""The run folder: its files, the facts of its windows, and the clock of its steps."""

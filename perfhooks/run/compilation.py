@@ -1,8 +1,7 @@
 """Graphs of torch.compile in this process, and their breaks.
 
-TorchDynamo always records each compilation (``torch._dynamo.utils.get_compilation_metrics``, the last 64) and each
-graph break (``graph_break_reasons``). ``TORCH_LOGS="graph_breaks,recompiles"`` logs the same, but only while it is on,
-and most compilations happen before a window. Both interfaces are private; missing values are empty.
+TorchDynamo records the last 64 compilations (``torch._dynamo.utils.get_compilation_metrics``) and all graph breaks
+(``graph_break_reasons``). Both interfaces are private; missing values are empty.
 """
 
 from __future__ import annotations
@@ -22,51 +21,49 @@ if TYPE_CHECKING:
     from perfhooks.run.installation import Installation
 
 _BREAKS: Final = 2000
-"""Maximum number of breaks that are read, the last ones. Each takes 5 us of the training thread."""
+"""Maximum breaks to read, the last ones. Each takes 5 us of the training thread."""
 _DISTINCT: Final = 50
-"""Maximum number of distinct breaks that are stored."""
 _LONGEST: Final = 300
-"""Characters of a reason: torch goes on with hints and links."""
+"""Characters of a reason. torch appends hints and links."""
 
 _TORCH: Final = {Origin.TORCH, Origin.STANDARD, Origin.PERFHOOKS}
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
-"""Name of the function that TorchDynamo makes for the code after a break."""
+"""Name of the code after a break in TorchDynamo."""
 _LIMIT: Final = re.compile(r"(?:recompile|cache[ _]?size)[ _]?limit", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """One function that was compiled once: forward and backward, together."""
+    """One compilation of a function, forward and backward."""
 
     id: str = ""
-    """As ranges in the trace name it: the number of the function, and how often it had been compiled before."""
+    """Its name in the trace: number of the function, number of earlier compilations."""
     function: str = ""
-    """First line, ``train.py(11): forward``, or the line after a break; empty if unknown."""
+    """First line, ``train.py(11): forward``, or the line after a break."""
     is_own: bool = False
     """Whether its file is not torch's."""
     operators: int | None = None
-    """How many it has; None or 0 where there was nothing to compile."""
+    """None or 0 if there was nothing to compile."""
     seconds: float = 0.0
-    """Seconds of the compilation, including the two parts below."""
+    """Includes the two parts below."""
     backend_s: float = 0.0
-    """Seconds of the backend, which compiles the traced graph."""
+    """In the backend, which compiles the traced graph."""
     inductor_s: float = 0.0
-    """Seconds of Inductor, a part of the backend, which makes kernels."""
+    """In Inductor, the part of the backend that makes kernels."""
     is_recorded: bool = False
-    """Whether it was compiled while the window was recorded."""
+    """Whether it was compiled in the window."""
     reason: str = ""
-    """Why it had to be compiled again: the guard that failed; empty the first time, and where torch does not say."""
+    """The failed guard of a recompilation, if known."""
     failed: str = ""
-    """Why there is no compiled code; empty where there is."""
+    """Why there is no compiled code."""
 
     @property
     def number(self) -> str:
-        """Number of the function."""
         return self.id.partition("/")[0]
 
     @property
     def is_limit(self) -> bool:
-        """Whether it is left alone because it had been compiled too often."""
+        """Whether it was compiled too often, so that it now runs uncompiled."""
         return _LIMIT.search(self.failed) is not None
 
 
@@ -78,36 +75,33 @@ class Break:
     line: str
     """The innermost traced line, ``train.py(11): forward``."""
     within: str = ""
-    """The enclosing line of the user, if it is another one."""
+    """The surrounding line of the user, if it is another one."""
     functions: tuple[str, ...] = ()
-    """The functions in compilation, callers and callees: `Graph.function` without its line."""
+    """The functions in compilation, callers and callees, without lines."""
     is_own: bool = False
-    """Whether it was met in anything that is not torch's, as the step of an optimizer is."""
+    """Whether code outside of torch met it. The step of an optimizer is torch's."""
     count: int = 1
     """Compilations that met it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compilation:
-    """All of one process so far, or what torch keeps of it."""
+    """Compilations of one process, as far as torch keeps them."""
 
     graphs: tuple[Graph, ...] = ()
     breaks: tuple[Break, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether anything was compiled."""
         return bool(self.graphs or self.breaks)
 
     @classmethod
     def current(cls, installation: Installation, began: float) -> Compilation:
-        """Return the compilations of this process. torch's compiler is not imported for this.
+        """Return the compilations of this process, without an import of torch's compiler.
 
-        Args:
-            installation: Folders of the same process.
-            began: Begin of the recording, in seconds since 1970; 0 if unknown.
+        ``began`` is the begin of the recording, in seconds since 1970; 0 if unknown.
         """
         dynamo: Any = sys.modules.get("torch._dynamo.utils")
-        with contextlib.suppress(Exception):  # of another version of torch anything may be otherwise
+        with contextlib.suppress(Exception):  # private interfaces differ between versions of torch
             metrics = [*getattr(dynamo, "get_compilation_metrics", tuple)()]
             reasons = [*getattr(dynamo, "graph_break_reasons", ())][-_BREAKS:]
             return cls(graphs=_graphs(metrics, installation, began), breaks=_breaks(reasons, installation))
@@ -115,16 +109,14 @@ class Compilation:
 
 
 def _graphs(metrics: Iterable[Any], installation: Installation, began: float) -> tuple[Graph, ...]:
-    """One for each compilation; that of the backward pass, which comes later, belongs to the one with its number."""
+    """Merge the compilations of the forward and the backward pass, which have one number."""
     graphs: dict[str, Graph] = {}
     for metric in metrics:
-        if getattr(metric, "is_runtime", False):  # kernels that are tuned when they run
+        if getattr(metric, "is_runtime", False):  # kernels that are tuned at runtime
             continue
         graph = _graph(metric, installation, began)
         graph_of_same = graphs.get(graph.id)
-        if (
-            graph_of_same is not None and graph.function
-        ):  # numbers begin again: ``torch.compiler.reset()`` forgot all before
+        if graph_of_same is not None and graph.function:  # ``torch.compiler.reset()`` restarts the numbers
             graphs.clear()
             graph_of_same = None
         graphs[graph.id] = graph if graph_of_same is None else _together(graph_of_same, graph)
@@ -153,7 +145,7 @@ def _together(first: Graph, later: Graph) -> Graph:
     return replace(
         first,
         seconds=first.seconds + later.seconds,
-        # all that the backward pass takes is the backend's
+        # the backward pass has no tracing, only backend time
         backend_s=first.backend_s + later.seconds,
         inductor_s=first.inductor_s + later.inductor_s,
         is_recorded=later.is_recorded,
@@ -161,14 +153,14 @@ def _together(first: Graph, later: Graph) -> Graph:
 
 
 def _named(graph: Graph, graphs: dict[str, Graph]) -> Graph:
-    """A graph, with the name that the same function had before if torch does not say it."""
+    """Copy the name from another graph of the function if torch omits it."""
     graph_of_same = next((item for item in graphs.values() if item.number == graph.number and item.function), graph)
     return graph if graph.function else replace(graph, function=graph_of_same.function, is_own=graph_of_same.is_own)
 
 
 def _breaks(reasons: Sequence[Any], installation: Installation) -> tuple[Break, ...]:
     breaks: dict[tuple[str, str], Break] = {}
-    for item in reversed(reasons):  # what was met last is kept
+    for item in reversed(reasons):  # the latest ones are kept
         graph_break = _break(item, installation)
         if graph_break is None:
             continue
@@ -207,7 +199,7 @@ def _guard(reason: str) -> str:
 
 
 def _said(reason: str) -> str:
-    """Return torch's text for a break or failure: its name and the first sentence of the explanation."""
+    """Return the name and the first sentence of torch's explanation."""
     first, _, details = reason.strip("'\"\n ").partition("\n")
     explanation = re.search(r"Explanation: (.+?(?:\.(?= )|$))", details, re.MULTILINE)
     return (f"{first.rstrip('.')}: {explanation[1]}" if explanation else first)[:_LONGEST]

@@ -1,7 +1,7 @@
 """Read a run folder for the report, `compare`, `merge`, `show` and markdown.
 
-This module decides which window is the last one, which rank represents the run, and which steps exist.
-`perfhooks.run.steps` decides which steps count.
+This module decides which window is the last one, and which rank represents the run. `perfhooks.run.steps` decides
+which steps count.
 """
 
 from __future__ import annotations
@@ -27,61 +27,52 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Steps
 
 _WINDOWS: Final = 256
-"""Windows that are read at most where it is to be brief: more are no choice that a person makes from a list."""
+"""Maximum windows to read if ``brief``."""
 _RANK_WINDOWS: Final = 16_384
-"""Windows of single ranks, likewise: 16 windows of 1,024 ranks."""
+"""Maximum windows of single ranks if ``brief``: 16 windows of 1,024 ranks."""
 
 
 @dataclass(frozen=True)
 class FinishedWindow:
-    """One window of a run, with the facts of its ranks."""
-
     folder: Path
     captures: dict[Place, Capture]
-    """By place, the lowest rank first; there is at least one."""
+    """The lowest rank first; at least one."""
 
     @property
     def name(self) -> str:
-        """Name of its folder."""
         return self.folder.name
 
     @property
     def place(self) -> Place:
-        """Files of the lowest rank."""
         return next(iter(self.captures))
 
     @property
     def capture(self) -> Capture:
-        """Facts of the lowest rank, which count for all ranks."""
+        """Facts of the lowest rank, which represents all ranks."""
         return self.captures[self.place]
 
     @property
     def last(self) -> int:
-        """Its last whole step."""
+        """The last complete step."""
         return self.capture.end
 
 
 def in_order(windows: Iterable[FinishedWindow]) -> list[FinishedWindow]:
-    """Sort windows by their end, on the clock of the lowest rank, because clocks of machines differ.
+    """Sort windows by their end, on the clock of the lowest rank, because clocks of hosts differ.
 
-    The sort is stable: windows without times keep their order.
+    Windows without times keep their order.
     """
     return sorted(windows, key=lambda window: window.capture.time)
 
 
 class FinishedRun:
-    """A run folder, which is read on demand and once.
+    """A run folder. Each part is read on demand, once.
 
         run = FinishedRun(Path("perf/latest"))
         run.last()                         # the window that ended last; run.last("validate"), that of a loop
         run.steps["train"].unrecorded()    # the steps of the lowest rank that count
 
-    Args:
-        folder: A run folder.
-        brief: Read only the latest windows and a sample of the steps, at a constant cost.
-
-    Raises:
-        PerfhooksError: The folder is no run folder, or of a newer perfhooks.
+    ``brief`` reads only the latest windows and a sample of the steps, at a constant cost.
     """
 
     def __init__(self, folder: Path, *, brief: bool = False) -> None:
@@ -92,7 +83,6 @@ class FinishedRun:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """What ``run.json`` says."""
         return self.run.manifest()
 
     @cached_property
@@ -108,13 +98,13 @@ class FinishedRun:
         for folder in folders:
             if ranks_of_windows is not None and sum(map(len, by_folder.values())) >= ranks_of_windows:
                 break
-            with contextlib.suppress(FileNotFoundError):  # an old one has just been deleted
+            with contextlib.suppress(FileNotFoundError):  # the training has just deleted an old one
                 by_folder[folder] = places_of(folder)
         return dict(sorted(by_folder.items()))
 
     @cached_property
     def recorded(self) -> list[FinishedWindow]:
-        """All windows with the facts of those ranks that left any, in the order of their end."""
+        """Windows with facts of any rank, in the order of their end."""
         read = {folder: {place: _facts(place) for place in places} for folder, places in self.places.items()}
         found = {folder: {place: entry for place, entry in ranks.items() if entry} for folder, ranks in read.items()}
         return in_order(FinishedWindow(folder, captures) for folder, captures in found.items() if captures)
@@ -147,7 +137,7 @@ class FinishedRun:
         return next((window for window in candidates if window.capture.stage == stage), None)
 
     def last(self, stage: str | None = None) -> FinishedWindow | None:
-        """The window that ended last, of a loop or of all; None where none was finished."""
+        """Return the finished window that ended last."""
         return next(
             (entry for entry in reversed(self.windows) if stage in (None, entry.capture.stage)),
             None,
@@ -161,16 +151,12 @@ class FinishedRun:
 
     @property
     def rank(self) -> int:
-        """The rank that speaks for the run: the lowest."""
+        """The lowest rank, which represents the run."""
         return min(self.ranks, default=0)
 
     @cached_property
     def steps(self) -> dict[str, Steps]:
-        """The steps of that rank, by loop in the order of their first ones.
-
-        Raises:
-            PerfhooksError: Its timeline cannot be read.
-        """
+        """The steps of that rank, by loop in the order of their first ones."""
         path = self.run.timeline(self.rank)
         raw = [] if self._is_brief else [raw for raw, rank in self.run.left_steps() if rank == self.rank]
         try:
@@ -179,23 +165,22 @@ class FinishedRun:
             raise PerfhooksError(f"{path}: no timeline ({error})") from error
 
     def steps_of(self, stage: str) -> Steps:
-        """Return the steps of one loop."""
         return self.steps.get(in_timeline(stage), steps.NONE)
 
     @property
     def stages(self) -> list[str]:
-        """The loops that it ran, or finished a window of."""
+        """Loops with steps or a finished window."""
         return list(dict.fromkeys([*self.steps, *(in_timeline(window.capture.stage) for window in self.windows)]))
 
     @property
     def is_written(self) -> bool:
-        """Whether a training, or a worker, is not done with it."""
+        """Whether the training or a worker still writes."""
         saved = (path.name for path in self.folder.glob("*/.*"))
         return self.run.is_any_recording() or any(map(layout.saved_trace_of, saved))
 
 
 def _facts(place: Place) -> Capture | None:
-    """The facts of a rank's window; None where they are not there, or broken."""
+    """Return None if the facts are missing or broken."""
     try:
         return place.load()
     except PerfhooksError as error:

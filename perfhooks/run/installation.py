@@ -1,4 +1,4 @@
-"""Folders of the training's Python, to recognize the user's code on other machines."""
+"""Folders of the training's Python, to recognize the user's code on other hosts."""
 
 from __future__ import annotations
 
@@ -24,23 +24,20 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 _PACKAGE_FOLDERS: Final = frozenset(("site-packages", "dist-packages"))
-"""Names of folders into which pip and Debian install, in any environment."""
+"""Folders into which pip and Debian install."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """Folders of one Python; kept in the capture, because the trace names files without them."""
+    """Folders of one Python. The trace names files without them."""
 
     path: tuple[str, ...] = ()
-    """Module search path (``sys.path``), including editable installations."""
+    """``sys.path``, including editable installations."""
     sites: tuple[str, ...] = ()
-    """Folders of installed packages."""
     standard: tuple[str, ...] = ()
-    """Folders of the standard library."""
     prefix: str = ""
-    """The environment that it ran in."""
+    """Folder of the environment."""
     folder: str = ""
-    """The working directory."""
 
     @classmethod
     def current(cls) -> Installation:
@@ -57,20 +54,15 @@ class Installation:
         )
 
     def owners(self, trace: Trace) -> dict[str, str]:
-        """Find the owners of the files in a trace, on the recording machine.
+        """Return the owners of the files in a trace, on the recording host.
 
-        Args:
-            trace: The trace.
-
-        Returns:
-            The value of `Origin` for the first part of each file name (``lightning``, ``train.py``). Unknown names
-                are omitted.
+        Keys are the first parts of file names (``lightning``, ``train.py``). Unknown names are omitted.
         """
         frames = {trace.names[name] for name in set(trace.name[trace.rows(Kind.PYTHON)].tolist())}
         files = {first_part(name) or file: file for name in frames if (file := file_of(name))}
         paths = {part: path for part, file in sorted(files.items()) if (path := self._path_of(file))}
         origins = {part: _origin(self, path) for part, path in paths.items()}
-        # an absolute name tells its origin, except for libraries that run from their sources
+        # an absolute name shows its owner, unless a library runs from its sources
         return {
             part: owner.value
             for part, owner in origins.items()
@@ -78,7 +70,7 @@ class Installation:
         }
 
     def origin_of(self, file: str) -> Origin:
-        """Return the owner of a file by its path; a name in brackets is generated code."""
+        """Return the owner of a file by its path. A name in brackets is generated code."""
         if file.startswith("<"):
             return Origin.NO_SOURCE
         if is_torch(file):
@@ -92,22 +84,23 @@ class Installation:
         return file.removeprefix(os.path.join(self.top_of(file), ""))
 
     def top_of(self, file: str) -> str:
-        """The longest folder of ``sys.path`` that contains a file; empty if none does."""
+        """Return the longest folder of ``sys.path`` that contains a file."""
         tops = (top for top in (*self.path, *self.sites) if top and file.startswith(os.path.join(top, "")))
         return max(tops, key=len, default="")
 
     def _path_of(self, file: str) -> str | None:
-        """The whole path of a file, of whose name the recorder cuts off the longest folder."""
+        """Return the path of a file from the recorder's name."""
         folders = ("",) if os.path.isabs(file) else sorted({*self.path, *self.sites}, reverse=True)
         return next((path for folder in folders if os.path.isfile(path := os.path.join(folder, file))), None)
 
 
 @lru_cache(4096)
 def _origin(installation: Installation, path: str) -> Origin:
-    """Classify a file by its whole path.
+    """Classify a file by its path.
 
-    An environment may lie on top of another one: by ``--system-site-packages``, a ``.pth`` file, ``PYTHONPATH`` or
-    ``pip install --target``. So the folder around a package decides, and not the environment of this process.
+    Environments may be stacked: by ``--system-site-packages``, a ``.pth`` file, ``PYTHONPATH`` or ``pip install
+    --target``.
+    So the folder around a package decides, not the environment of this process.
     """
     folders = Path(path).parts[:-1]
     if _below(path, installation.sites) or not _PACKAGE_FOLDERS.isdisjoint(folders):
@@ -116,21 +109,21 @@ def _origin(installation: Installation, path: str) -> Origin:
         return Origin.STANDARD
     top = installation.top_of(path) or _around_package(path)
     part = path.removeprefix(os.path.join(top, "")).partition(os.sep)[0]
-    # a library from its sources, as in editable mode, is the user's only if the training runs in or from its folder
+    # a library from its sources belongs to the user only if the training runs in or from its folder
     projects = (installation.folder, *installation.path[:1])
     is_library = part in KNOWN and not any(_below(top, (entry,)) or _below(entry, (top,)) for entry in projects)
     return Origin.INSTALLED if is_library or part in _targeted(top) else Origin.USER
 
 
 def _around_package(path: str) -> str:
-    """The folder around the outermost package of a file that an import hook found outside of ``sys.path``."""
+    """Return the folder around the outermost package of a file that an import hook found outside of ``sys.path``."""
     parents = [str(folder) for folder in Path(path).parents]
     return next((folder for folder in parents if not os.path.isfile(os.path.join(folder, "__init__.py"))), "")
 
 
 @lru_cache(64)
 def _targeted(folder: str) -> frozenset[str]:
-    """The files and packages that ``pip install --target`` put into a folder, by the records that it keeps there."""
+    """Return the content of a folder that ``pip install --target`` recorded there."""
     parts: set[str] = set()
     with contextlib.suppress(OSError, ValueError):
         for path in filter(Path.is_file, Path(folder).glob("*.dist-info/RECORD")):
@@ -144,7 +137,7 @@ def _below(path: str, tops: tuple[str, ...]) -> bool:
 
 
 def line_of_user() -> str:
-    """Return the innermost line of the program on the stack, ``evaluate (train.py:20)``, or an empty text."""
+    """Return the innermost line of the program on the stack, ``evaluate (train.py:20)``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_of_user(frame.f_code.co_filename):
         frame = frame.f_back

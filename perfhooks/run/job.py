@@ -36,7 +36,7 @@ def current_job() -> Job:
 
 
 def is_in_job() -> bool:
-    """Whether this process is a rank, also the only one, as torch.distributed or a launcher says."""
+    """Return whether torch.distributed or a launcher made this process a rank."""
     return any((_from_process_group(), _from_torchrun(), _from_slurm()))
 
 
@@ -57,7 +57,7 @@ def _from_torchrun() -> _Place | None:
 
 
 def _from_slurm() -> _Place | None:
-    """The place in a job step; a process that no ``srun`` started is alone, however many tasks the job asked for."""
+    """Return None for a process without ``srun``, which is alone in any job."""
     if "SLURM_STEP_ID" not in os.environ:
         return None
     return _place(_number("SLURM_PROCID"), _number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
@@ -88,7 +88,7 @@ def _identity(world_size: int) -> str:
 
 
 def _on_one_node(world_size: int) -> bool:
-    """Whether all ranks are here, as far as the environment says; without a meeting point elsewhere they are."""
+    """Return whether all ranks are here, as far as the environment shows."""
     local = _number("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE")
     if local is not None:
         return local == world_size
@@ -114,10 +114,7 @@ def _launch() -> str | None:
 
 
 def _of_torchrun() -> str | None:
-    """The random part of torchrun's folder of logs, kept over restarts: ``id_ab12cd/attempt_0/3/error.json``.
-
-    Ranks may have parents of their own, if torchrun starts a script that starts them.
-    """
+    """Return the random part of torchrun's log folder, kept over restarts: ``id_ab12cd/attempt_0/3/error.json``."""
     file = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
     if len(file.parts) < 4 or not file.parts[-3].startswith("attempt_"):  # noqa: PLR2004 -- the parts above
         return None

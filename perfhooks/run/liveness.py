@@ -1,4 +1,4 @@
-"""Which process this is, told so that another one can find out whether it is still there."""
+"""Identity of a process, by which another process can find out whether it is alive."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ _IMPORTED: Final = time.time()
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of any machine. Unknown fields are empty."""
+    """A process of any host. Unknown fields are empty."""
 
     pid: int
     host: str
     boot: str = ""
     space: str = ""
-    """The namespace that the number is of: containers count from 1, each for itself."""
+    """PID namespace, because each container counts from 1."""
     began: str = ""
-    """When it began: numbers are used again."""
+    """Start time, because numbers are used again."""
 
     @classmethod
     def current(cls) -> Process:
-        """This one."""
         return _of(os.getpid())
 
     @property
     def is_alive(self) -> bool | None:
-        """Whether it is alive; None for processes of other machines or containers."""
+        """Return None for processes of other hosts or containers."""
         if (self.host, self.boot, self.space) != (platform.node(), boot(), _space()):
             return None
         now = began(self.pid)
@@ -42,7 +41,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def _of(pid: int) -> Process:
-    """The facts of this process, once for each that was forked."""
+    """Cached per process; a fork has another ``pid``."""
     return Process(pid=pid, host=platform.node(), boot=boot(), space=_space(), began=began(pid))
 
 
@@ -56,13 +55,13 @@ def boot() -> str:
 
 
 def began(pid: int) -> str:
-    """When a process began, in hundredths of a second of `clock_s`; nothing if it has ended."""
+    """Return the start in hundredths of a second of `clock_s`; empty if the process has ended."""
     born = born_s(pid)
     return "" if born is None else f"{100 * born:.0f}"
 
 
 def born_s(pid: int) -> float | None:
-    """Return the start of a process, in seconds of `clock_s`; None if unknown."""
+    """Return the start of a process, in seconds of `clock_s`."""
     if _IS_LINUX:  # psutil takes 10 ms to import
         try:
             state, *columns = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -79,7 +78,7 @@ def born_s(pid: int) -> float | None:
 
 
 def began_s() -> float:
-    """When this process began, in seconds since 1970; a forked one after its parent, which may have imported us."""
+    """Return the start of this process, in seconds since 1970. A fork starts after the import of this module."""
     return _began_s(os.getpid())
 
 
@@ -90,7 +89,7 @@ def _began_s(pid: int) -> float:
 
 
 def clock_s() -> float:
-    """The time by the clock that tells when processes began: since the machine did on Linux, since 1970 elsewhere."""
+    """Return the clock of process starts: seconds since boot on Linux, since 1970 elsewhere."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if _IS_LINUX else time.time()
 
 
@@ -98,7 +97,7 @@ _IS_LINUX: Final = sys.platform == "linux"
 
 
 _ENDED: Final = (b"Z", b"X")
-"""States of a process that has ended, in `/proc/PID/stat`."""
+"""States of ended processes in `/proc/PID/stat`."""
 
 
 def _space() -> str:

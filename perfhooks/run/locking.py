@@ -1,4 +1,4 @@
-"""One process at a time, on file systems with locks and without."""
+"""Locks between processes, on file systems with locks and without."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of a file system without locks, such as NFS without its lock service."""
 _LONGEST_S: Final = 3600
-"""Maximum age of a lock file, in seconds. Older files were left by a machine that died."""
+"""Maximum age of a lock file. A crashed host left older ones."""
 _POLL_S: Final = 0.05
 
 
@@ -30,13 +30,9 @@ _POLL_S: Final = 0.05
 def locked(path: Path, timeout: float) -> Iterator[None]:
     """Hold a lock. On file systems without locks, the existence of a file is the lock.
 
-    Args:
-        path: The lock's file.
-        timeout: Maximum wait for another process, in seconds.
-
-    Raises:
-        TimeoutError: Another process held the lock.
-        OSError: The file cannot be created, or is a link or hard link, which may lead to a foreign file.
+    Raises TimeoutError after ``timeout`` seconds, and OSError if the file is a link or has a second name, which may
+    lead
+    to a foreign file.
     """
     with suppress(FileNotFoundError):
         check_plain(path, writes=True)
@@ -53,11 +49,11 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
 
 
 def _lock(path: Path, timeout: float) -> Callable[[], object]:
-    """Lock a file and return the function that unlocks it. It is a lock of filelock, which takes 15 ms to import."""
+    """Lock a file and return the function that unlocks it. filelock does the same, but takes 15 ms to import."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
 
     def release() -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor as well
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a fork may share the descriptor and so the lock
         os.close(descriptor)
 
     end = time.monotonic() + timeout
@@ -65,7 +61,7 @@ def _lock(path: Path, timeout: float) -> Callable[[], object]:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):  # some file systems answer the second
+            except (BlockingIOError, PermissionError):  # some file systems raise PermissionError
                 if time.monotonic() >= end:
                     raise TimeoutError(f"{path} is locked by another process") from None
                 time.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""Traces that lie loose in a folder, as others recorded them: which there are, and of which rank each is."""
+"""Traces of other recorders in a folder, and their ranks."""
 
 from __future__ import annotations
 
@@ -17,38 +17,31 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHARE: Final = ".share"
-"""How the name of a file ends that a trace was reduced to."""
+"""Suffix of a reduced trace."""
 _NAMES: Final = (".json", ".json.gz")
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[\s*\{[^\]]{0,4096}?"ph"\s*:')
 """Begin of the events: after their key, or with the first one in a file that is a list."""
 _HEAD_BYTES: Final = 4 << 20
-"""Maximum bytes before the events of a trace. Kineto writes some kilobytes there."""
+"""Maximum bytes before the events. Kineto writes some kilobytes."""
 _RANKS: Final = 1_000_000
-"""Upper bound for the number of a rank."""
-# rank-0, inference_rank_3, rank34; TP-0 as SGLang calls its ranks
+# rank-0, inference_rank_3, rank34; TP-0 in SGLang
 _RANK: Final = re.compile(r"(?<![a-z])(?:rank|tp)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
 class Loose(NamedTuple):
-    """One trace."""
-
     path: str
     """Path or URL."""
     rank: int | None
-    """Rank of the recording process; None if neither the trace nor its name has it."""
+    """None if neither the trace nor its name has it."""
 
     @property
     def name(self) -> str:
-        """The name of the file, or of the folder around it if all files of the recorder have one name."""
+        """The name of the file, or of its folder if all files of the recorder have one name."""
         return ascend.process_of(self.path) or self.path.rpartition("/")[2]
 
 
 def candidates(folder: str | Path) -> list[str]:
-    """Return the files of a folder that may be traces or summaries, sorted by name.
-
-    Args:
-        folder: A folder, its URL, or a file. Subfolders are searched only if torch_npu wrote them.
-    """
+    """Return the files that may be traces or summaries, sorted. Only subfolders of torch_npu are searched."""
     if not remote.is_url(folder) and Path(folder).is_file():
         return [str(folder)]
     found = remote.names(str(folder)) if remote.is_url(folder) else [path.name for path in Path(folder).iterdir()]
@@ -59,24 +52,13 @@ def candidates(folder: str | Path) -> list[str]:
 
 
 def looked_at(path: str) -> Loose | None:
-    """Return a trace with its rank: in ``distributedInfo``, else beside it or in its name; None if it is no trace.
-
-    Args:
-        path: A file, or the URL of one.
-
-    Raises:
-        TraceError: It cannot be opened.
-    """
+    """Return a trace with its rank: in ``distributedInfo``, else beside it or in its name; None if it is no trace."""
     head = _head(path) if remote.is_url(path) or Path(path).is_file() else None
     return None if head is None else Loose(path, _rank(head, path))
 
 
 def traces(folder: Path) -> list[Loose]:
-    """Return the traces of a folder, by name: files ``*.json`` and ``*.json.gz`` that have a list of events.
-
-    Args:
-        folder: See `candidates`.
-    """
+    """Return the traces of a folder: files ``*.json`` and ``*.json.gz`` that have a list of events."""
     named = (path for path in candidates(folder) if not path.endswith(SHARE))
     return [names for path in named if (names := looked_at(path)) is not None]
 

@@ -1,4 +1,4 @@
-"""The facts of a run in ``run.json``: command, time, machine and options."""
+"""The facts of a run in ``run.json``."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from perfhooks.core.job import Job
 
 FORMAT: Final = 1
-"""1: the first."""
 
 _MOST_RANKS: Final = 1_000_000
-"""Ten times the processes of the largest jobs: a number beyond it is a mistake, or an attack on memory."""
+"""Ten times the largest jobs. A larger number would waste memory."""
 
 _DECISIVE: Final = (
     *("OMP_", "MKL_", "KMP_", "OPENBLAS_", "GOMP_"),
@@ -42,56 +41,49 @@ class StepsBy(msgspec.Struct, frozen=True, kw_only=True):
     """The step detector of a training without an integration."""
 
     what: str = ""
-    """``loader``, ``optimizer``, ``batches``, ``backward``, ``call`` or ``process``; see
-    `perfhooks.record.launch.step_detectors`."""
+    """See `perfhooks.record.launch.step_detectors`."""
     fetches: float | None = None
     """Mean number of batches per step; known at the end of the process."""
     updates: float | None = None
-    """Steps of optimizers in a step, the mean."""
+    """Mean number of optimizer steps per step."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a run; where a run says nothing of something, the field is empty."""
+    """The facts of a run. Unknown fields are empty."""
 
     format: int = FORMAT
     started: str = ""
-    """When, in ISO 8601."""
+    """In ISO 8601."""
     host: str = ""
-    """The machine of the rank that began it."""
+    """Host of the rank that created the run."""
     pid: int = 0
-    """The process of that rank."""
+    """Process of that rank."""
     world_size: _Count | None = None
     """Number of processes in the job."""
     command: tuple[str, ...] = ()
-    """How the training was started."""
     revision: str = ""
-    """The commit that was checked out where the program is; empty where that is no repository."""
+    """Commit of the program's repository."""
     versions: dict[str, str] = {}
-    """Versions of Python, torch and related packages."""
     machine: str = ""
     """Model and number of CPUs."""
     environment: dict[str, str] = {}
-    """The variables that decide how fast a training is."""
+    """Variables that affect the speed."""
     remote: str | None = None
-    """The URL at which the run was to be kept. Nothing is sent there because it stands here."""
+    """URL of the copy. It is not trusted: no file is sent because of it."""
     windows: tuple[str, ...] = ()
-    """The finished windows of any rank, by name, in the order in which the first rank finished each."""
+    """Names of finished windows, in the order of the first rank that finished each."""
     schedule: dict[str, Any] | None = None
-    """Which steps were to be recorded."""
     handlers: tuple[dict[str, Any], ...] = ()
-    """Handlers of each window."""
     options: dict[str, Any] = {}
-    """Options of the recorder."""
     ranks: str | tuple[_Count, ...] | None = None
-    """Which ranks were to record, as `perfhooks.core.options.describe_ranks` says it."""
+    """See `perfhooks.core.options.describe_ranks`."""
     steps_by: StepsBy | None = None
-    """How ``perfhooks run`` told steps; None where the training or its framework says what a step is."""
+    """None if the training or its framework defines steps."""
     keep_windows: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """How many windows of a stage a rank was to keep."""
+    """Maximum windows of a stage per rank."""
 
     @classmethod
     def of(cls, job: Job, *, remote: str | None = None, **facts: Any) -> Manifest:
-        """Return the manifest of a run that begins now."""
         return cls(
             started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             host=job.node,
@@ -108,11 +100,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, run: Path) -> Manifest:
-        """Read the manifest of a run folder; an empty one if it is missing.
-
-        Raises:
-            PerfhooksError: It is broken, or of another format.
-        """
+        """Read the manifest; an empty one if it is missing. Raise PerfhooksError if it is broken."""
         path = run / MANIFEST
         try:
             manifest = read_json(path, cls, "the facts of a run")
@@ -122,12 +110,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return manifest
 
     def write(self, run: Path) -> None:
-        """Write it into a run folder."""
         publish_json(run / MANIFEST, self)
 
 
 def versions() -> dict[str, str]:
-    """The versions that a reader of the files may need to know."""
     versions = {"perfhooks": __version__, "python": sys.version.split()[0]}
     for name in ("torch", "lightning", "pytorch_lightning", "mmengine"):
         version = getattr(sys.modules.get(name), "__version__", None)
@@ -137,7 +123,6 @@ def versions() -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """The variables of this process that decide how fast a training is: threads, devices, communication, allocators."""
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(_DECISIVE)}
 
 

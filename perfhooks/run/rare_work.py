@@ -1,4 +1,4 @@
-"""Validations and checkpoints of a whole run: work of a few steps, timed in all steps."""
+"""Validations and checkpoints of a whole run."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ if TYPE_CHECKING:
     from perfhooks.run.timeline import Aside
 
 PARTS: Final = (labels.VALIDATION, labels.CHECKPOINT)
-"""The parts of a step that only a few steps have."""
 _LARGEST: Final = 16 << 20
-"""Maximum bytes that are read: 10^5 validations."""
+"""Maximum bytes to read: 10^5 validations."""
 _LONGEST: Final = 1000
 """Maximum length of a file name and a function name."""
 
 
 class RareWork(NamedTuple):
-    """A row of ``rank0.rare.csv``: one validation, or one checkpoint."""
+    """A row of ``rank0.rare.csv``: one validation or checkpoint."""
 
     stage: str
     step: int
@@ -37,15 +36,10 @@ class RareWork(NamedTuple):
     part: str
     ms: float
     line: str
-    """The line of the training that called it: ``evaluate (train.py:20)``; empty if unknown."""
+    """The line that called it: ``evaluate (train.py:20)``."""
 
 
 def append(path: Path, stage: str, asides: Iterable[Aside]) -> None:
-    """Append to the file of a rank.
-
-    Raises:
-        OSError: It cannot be written, or is no file of its own.
-    """
     rows = [[in_timeline(stage), work.step, work.part, f"{work.ns / 1e6:.3f}", work.line] for work in asides]
     if not rows:
         return
@@ -61,7 +55,7 @@ def append(path: Path, stage: str, asides: Iterable[Aside]) -> None:
 
 
 def read(path: Path) -> list[RareWork]:
-    """Read the rows of a rank; a file that is not there has none, and torn or unknown rows are left out."""
+    """Read the rows of a rank, without torn or unknown rows."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             text = file.read(_LARGEST).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Read the files of a run folder, which other users may have written: bounded, typed, and never through a link."""
+"""Read files that other users may have written: bounded, typed, and never through a link."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LARGEST: Final = 64 << 20
-"""Bytes of the largest file that is read as a whole: the share of the page of a large window has 0.2 MB, the facts of
-10,000 windows have 0.5 MB, a table of 10^5 collectives has 15 MB."""
+"""Maximum bytes of a file that is read at once. A large page summary has 0.2 MB, a table of 10^5 collectives 15 MB."""
 
 
 class NotPlainError(OSError):
-    """A link, a folder or a FIFO where a file should be, or a file to be changed that has another name."""
+    """A link, a folder or a FIFO instead of a file, or a file with a second name that would be changed."""
 
 
 def is_plain(path: Path) -> bool:
-    """Whether something is a file of its own: no link, no folder, no FIFO."""
+    """Return whether a path is a regular file and no link."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except (OSError, ValueError):  # a NUL in the name
@@ -34,37 +33,21 @@ def is_plain(path: Path) -> bool:
 
 
 def check_plain(path: Path, *, writes: bool = False) -> None:
-    """Refuse links, folders and FIFOs.
+    """Raise NotPlainError for links, folders and FIFOs.
 
-    Args:
-        path: Where it is.
-        writes: Whether the file will be changed. Then it may have no second name, which may be a foreign file.
-
-    Raises:
-        FileNotFoundError: The file is missing.
-        NotPlainError: It is a link, a folder or a FIFO.
+    If ``writes``, the file may have no second name, which may be a foreign file.
     """
     _check(path, path.lstat(), writes=writes)
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY, folder: int | None = None) -> int:
-    """Open a regular file; a FIFO does not block.
+    """Open a regular file; a FIFO does not block. Raise NotPlainError for links, folders and FIFOs.
 
-    Args:
-        path: Where it is.
-        flags: As for ``os.open``.
-        folder: Descriptor of its folder, if it is open.
-
-    Returns:
-        Its descriptor.
-
-    Raises:
-        OSError: It cannot be opened.
-        NotPlainError: It is a link, a folder or a FIFO.
+    ``folder`` is the descriptor of its folder, if it is open.
     """
     name = path if folder is None else path.name
     writes = bool(flags & (os.O_WRONLY | os.O_RDWR))
-    with contextlib.suppress(FileNotFoundError):  # whether that is an error, the flags tell
+    with contextlib.suppress(FileNotFoundError):  # the flags decide whether this is an error
         _check(path, os.stat(name, dir_fd=folder, follow_symlinks=False), writes=writes)
     safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     descriptor = os.open(name, flags | safely | getattr(os, "O_BINARY", 0), 0o666, dir_fd=folder)
@@ -77,34 +60,18 @@ def open_plain(path: Path, flags: int = os.O_RDONLY, folder: int | None = None) 
 
 
 def read_bytes(path: Path, most: int = LARGEST) -> bytes:
-    """All that a file holds.
-
-    Args:
-        path: A file of its own.
-        most: Maximum size in bytes.
-
-    Raises:
-        OSError: It cannot be read, is no file of its own, or too large.
-    """
+    """Read a regular file of at most ``most`` bytes."""
     with os.fdopen(open_plain(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise NotPlainError(f"{path} is larger than {most >> 20} MB")
-        return file.read(size)  # room for more would be taken at once, and a process may have little
+        return file.read(size)  # without a size, read() would allocate memory for more
 
 
 def read_json(path: Path, kind: type[T], what: str, most: int = LARGEST) -> T:
-    """Read a JSON file.
+    """Read a JSON file. ``what`` describes it in errors: ``"the facts of a window"``.
 
-    Args:
-        path: A file of JSON.
-        kind: Type of the content.
-        what: Description for the error: ``"the facts of a window"``.
-        most: How many bytes it may have.
-
-    Raises:
-        FileNotFoundError: There is none.
-        PerfhooksError: It cannot be read, is too large, or has another type.
+    Raises FileNotFoundError, or PerfhooksError if it is unreadable, too large, or has another type.
     """
     try:
         return msgspec.json.decode(read_bytes(path, most), type=kind)
@@ -115,37 +82,24 @@ def read_json(path: Path, kind: type[T], what: str, most: int = LARGEST) -> T:
 
 
 class _Format(msgspec.Struct):
-    """The number of a file format."""
-
     format: int
 
 
 def read_format(path: Path, kind: type[T], supported: int, what: str) -> T:
-    """Read a JSON file after a check of its format number, see `read_json`.
-
-    Args:
-        path: A file of JSON.
-        kind: Type of the content.
-        supported: The supported format.
-        what: Description for the error.
-    """
+    """Read a JSON file after a check of its format number, see `read_json`."""
     check_format(path, read_json(path, _Format, what).format, supported)
     return read_json(path, kind, what)
 
 
 def check_format(path: Path, number: int, supported: int) -> None:
-    """Refuse a file that another perfhooks wrote in another way.
-
-    Raises:
-        PerfhooksError: It has another format number.
-    """
+    """Raise PerfhooksError if another perfhooks wrote the file in another format."""
     if number != supported:
         why = "is newer than this perfhooks knows: update perfhooks" if number > supported else "is none that there was"
         raise PerfhooksError(f"{path}: format {number} {why} (this one reads format {supported})")
 
 
 def said(error: BaseException) -> str:
-    """An error as the end of a line."""
+    """Return an error as the end of a line."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -153,7 +107,7 @@ def said(error: BaseException) -> str:
 
 
 def kind_of(info: os.stat_result) -> str:
-    """Return a description of a path that is no regular file."""
+    """Describe a path that is no regular file."""
     return next((name for test, name in _KINDS if test(info.st_mode)), "no file")
 
 

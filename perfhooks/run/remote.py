@@ -1,4 +1,4 @@
-"""Runs that are kept elsewhere: anything that fsspec opens by URL."""
+"""Runs at URLs that fsspec opens."""
 
 from __future__ import annotations
 
@@ -24,20 +24,18 @@ if TYPE_CHECKING:
 
 
 def is_url(out: str | os.PathLike[str]) -> bool:
-    """Whether a place is a URL rather than a path."""
     return "://" in os.fspath(out)
 
 
 def local_folder(url: str | os.PathLike[str]) -> Path:
-    """The local folder in which runs for ``url`` are finished before they are copied."""
+    """Return the folder in which runs for ``url`` are finished before they are copied."""
     return temporary_folder() / hashlib.sha256(os.fsencode(url)).hexdigest()[:12]
 
 
 def temporary_folder() -> Path:
     """Return the folder of this user for unfinished windows and copies.
 
-    Raises:
-        PerfhooksError: Another user owns it and could change its content.
+    Raises PerfhooksError if another user owns it and could change its content.
     """
     folder = Path(tempfile.gettempdir()) / f"perfhooks-{_user()}"
     with contextlib.suppress(FileExistsError):
@@ -55,11 +53,7 @@ _NETWORK_DISKS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ce
 
 
 def is_network_disk(folder: Path) -> bool:
-    """Whether a folder is on a disk of another machine; where the system does not say, every disk counts as local.
-
-    Args:
-        folder: An absolute path.
-    """
+    """Return whether a folder is on a disk of another host, as far as the system knows."""
     holding = [(len(mount), kind) for mount, kind in _disks() if folder.is_relative_to(mount)]
     kind = max(holding, default=(0, ""))[1]
     return kind in _NETWORK_DISKS or kind.startswith("fuse.")
@@ -86,12 +80,7 @@ def _unescape(octal: re.Match[bytes]) -> bytes:
 
 
 def check(url: str) -> None:
-    """Write a file there and delete it.
-
-    Raises:
-        OSError, ImportError, ValueError: That failed.
-        PerfhooksError: There is no local folder to finish files in before.
-    """
+    """Write a file there and delete it. Raise an error of fsspec if that fails."""
     temporary_folder()
     system, path = _downloads().located(url)
     system.makedirs(path, exist_ok=True)
@@ -101,12 +90,12 @@ def check(url: str) -> None:
 
 
 def in_this_process(url: str | os.PathLike[str]) -> bool:
-    """Whether a URL leads into the memory of the process, which a child process does not share."""
+    """Return whether a URL is in the memory of the process, which a child process does not share."""
     return os.fspath(url).startswith("memory://")
 
 
 def copy(folder: Path, names: Iterable[str], url: str) -> None:
-    """Copy files, as far as they are there."""
+    """Copy the files that exist."""
     system, path = _downloads().located(url)
     system.makedirs(path, exist_ok=True)
     for name in names:
@@ -116,43 +105,29 @@ def copy(folder: Path, names: Iterable[str], url: str) -> None:
 
 @contextlib.contextmanager
 def reaching(url: str) -> Iterator[tuple[Any, str]]:
-    """The file system of a URL, and the path there.
-
-    Raises:
-        PerfhooksError: Something failed meanwhile.
-    """
+    """Yield the file system of a URL and the path there. Errors become PerfhooksError."""
     try:
         yield _downloads().located(url)
     except PerfhooksError:
         raise
-    except Exception as error:  # fsspec's file systems raise what they like
+    except Exception as error:  # file systems of fsspec have no common base of their exceptions
         raise PerfhooksError(f"{url} cannot be read: {said(error)}") from error
 
 
 def names(url: str) -> list[str]:
-    """The names of the files in a folder.
-
-    Raises:
-        PerfhooksError: It cannot be read.
-    """
     with reaching(url) as (system, path):
         entries = system.ls(path, detail=True)
     return [entry["name"].rpartition("/")[2] for entry in entries if entry.get("type") == "file"]
 
 
 def content(url: str) -> bytes:
-    """All that a file holds.
-
-    Raises:
-        PerfhooksError: It cannot be read.
-    """
     file: IO[bytes]
     with reaching(url), _downloads().opened(url) as file:
         return file.read()
 
 
 def delete(run: str | None, window: str, names: Iterable[str]) -> None:
-    """Delete files of a window, as far as they are there."""
+    """Delete the files that exist."""
     if run is None:
         return
     system, path = _downloads().located(f"{run}/{window}")
@@ -162,7 +137,7 @@ def delete(run: str | None, window: str, names: Iterable[str]) -> None:
 
 
 def _downloads() -> ModuleType:
-    from perfhooks.trace.reading import downloads  # fsspec, which few runs need
+    from perfhooks.trace.reading import downloads  # imports fsspec, which few runs need
 
     return downloads
 
@@ -175,11 +150,7 @@ def _user() -> str:
 
 
 def check_out(out: str | os.PathLike[str]) -> None:
-    """Find out before training starts that nothing can be written to ``out``.
-
-    Raises:
-        OptionError: ``out`` cannot be made or written to.
-    """
+    """Raise OptionError before the training if ``out`` is not writable."""
     try:
         (check if is_url(out) else _check_folder)(os.fspath(out))
     except Exception as error:  # a remote file system has errors of its own
@@ -192,7 +163,7 @@ def _check_folder(out: str) -> None:
     check_text(folder)
     if os.path.lexists(folder) and not folder.is_dir():
         raise FileExistsError
-    # nothing is made or removed but the probe: other ranks do the same at the same time
+    # create and remove only the probe, because other ranks do the same at the same time
     there = next(path for path in (folder, *folder.parents) if path.exists())
     probe = draft_of(there / "probe")
     probe.touch()
@@ -200,10 +171,6 @@ def _check_folder(out: str) -> None:
 
 
 def check_text(path: Path) -> None:
-    """Check the characters of a path.
-
-    Raises:
-        ValueError: The recorder cannot save there.
-    """
+    """Raise ValueError if the recorder cannot save to a path with these characters."""
     if any(ord(mark) < ord(" ") for mark in str(path)):
         raise ValueError("the recorder cannot save under a name with a line break or another control character")

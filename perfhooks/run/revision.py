@@ -1,4 +1,4 @@
-"""Which commit of a repository was checked out, read from its files: no program is started for it in a training."""
+"""The commit of a repository, read from its files without a process."""
 
 from __future__ import annotations
 
@@ -13,27 +13,24 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def of_program() -> str:
-    """The commit of the repository in which the program is, else of the one in which it runs; empty where neither is.
+    """Return the commit of the program's repository, else of the working directory; empty without one.
 
-    Changes that were not committed are not seen: that would take a look at every file.
+    Uncommitted changes are not detected, because that needs a read of every file.
     """
     program = Path(sys.argv[0] if sys.argv else "")
     try:
         places = [program.resolve().parent, Path.cwd()] if program.is_file() else [Path.cwd()]
         return next(filter(None, map(checked_out, places)), "")
-    except (OSError, ValueError, RuntimeError):  # a folder that is gone, a link to itself, a name with a zero in it
+    except (OSError, ValueError, RuntimeError):  # a deleted folder, a link to itself, a NUL in the name
         return ""
 
 
 def checked_out(folder: Path) -> str:
-    """The commit that is checked out in a folder, or in the one around it that is a repository; empty without one.
-
-    Source: gitrepository-layout(5).
-    """
+    """Return the commit of the repository around a folder; empty without one. Source: gitrepository-layout(5)."""
     place = next((parent / ".git" for parent in (folder, *folder.parents) if (parent / ".git").exists()), None)
     if place is None:
         return ""
-    if place.is_file():  # of a worktree, or a submodule: where the rest is
+    if place.is_file():  # a worktree or a submodule
         place = (place.parent / _text(place).removeprefix("gitdir:").strip()).resolve()
     head = _text(place / "HEAD").strip()
     if not head.startswith("ref:"):

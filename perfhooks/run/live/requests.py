@@ -1,9 +1,8 @@
 """Files for requests to a running job, and its answers.
 
-The client writes two files into the folder ``requests`` of the run. ``ID.call.json`` requests the current step of each
-rank, and each rank answers with ``ID/rank0.here.json``. ``ID.window.json`` then names steps ahead of all ranks. So all
-ranks profile the same steps without communication, and each answers with ``ID/rank0.json``. A file gets its name only
-when it is complete. The client deletes the files at the end.
+The client writes ``ID.call.json`` into the folder ``requests``. Each rank answers with its current step in
+``ID/rank0.here.json``. ``ID.window.json`` then names later steps, so that all ranks profile the same steps without
+communication. Each rank answers with ``ID/rank0.json``. The client deletes the files at the end.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ _Text = Annotated[str, msgspec.Meta(max_length=400)]
 _NAME: Final = re.compile(r"(?P<id>[0-9a-z]{8,40})\.(?P<kind>call|window)\.json")
 _ENDINGS: Final = (".call.json", ".window.json")
 _MOST_FILES: Final = 2500
-"""Maximum files that a poll reads from the folder: 2 ms on a host under load."""
+"""Maximum files per poll: 2 ms on a host under load."""
 _MAX_SIZE: Final = 1 << 20
-"""Maximum size of a request or an answer, in bytes. A request with 10^5 ranks has 600 kB."""
+"""Maximum bytes of a file. A request with 10^5 ranks has 600 kB."""
 
 State = Literal["accepted", "late", "recorded", "refused", "ended"]
 """``accepted``: the rank will profile the requested steps. ``late``: it profiles later steps, because the requested
@@ -50,18 +49,14 @@ loop ended before."""
 
 
 class WindowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps to profile."""
-
     stage: _Text
-    """Name of the loop."""
     first: Step
-    """First profiled step. The warm-up comes before it."""
+    """First profiled step, after the warm-up."""
     steps: _Steps
-    """Number of profiled steps."""
     ranks: tuple[_Count, ...] | None = None
-    """Ranks that profile; None means all profiling ranks."""
+    """None means all profiling ranks."""
     options: dict[str, bool] = {}
-    """Recording options in addition to those of the training, from `perfhooks.core.options.RECORDING`."""
+    """In addition to the options of the training."""
 
     def __post_init__(self) -> None:
         if not set(self.options) <= set(RECORDING):
@@ -75,14 +70,12 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
     step: Step
     """Running step."""
     median_ms: float | None = None
-    """Recent median step time, in ms; None after too few steps."""
+    """Recent median step time; None after too few steps."""
     is_running: bool = True
-    """Whether the loop is running. Otherwise it is between two passes, for example during validation."""
+    """False between two passes, for example during validation."""
 
 
 class RankPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of a rank to a call."""
-
     rank: _Count
     process: Process
     poll: Annotated[float, msgspec.Meta(ge=0, le=3600)]
@@ -119,13 +112,12 @@ def files(run: Path) -> set[str]:
 
 
 def requested(file_names: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Return name, request and kind of each request among some names, sorted."""
+    """Yield name, request and kind of each request, sorted."""
     matches = map(_NAME.fullmatch, sorted(file_names))
     return ((match[0], match["id"], match["kind"]) for match in matches if match)
 
 
 def names(run: Path) -> list[tuple[str, str, str]]:
-    """Return all requests in the folder."""
     return list(requested(files(run)))
 
 
@@ -138,27 +130,18 @@ def changed_ns(run: Path, file: str = "") -> int:
 
 
 def call(run: Path, name: str) -> None:
-    """Request the current step of all ranks.
-
-    Raises:
-        OSError: The folder is not writable.
-    """
+    """Request the current step of all ranks."""
     folder = OwnFolder(run, layout.REQUESTS)
     folder.make_for_owner()
     folder.publish_json(f"{name}.call.json", {})
 
 
 def ask(run: Path, name: str, window: WindowRequest) -> None:
-    """Request a window."""
     OwnFolder(run, layout.REQUESTS).publish_json(f"{name}.window.json", window)
 
 
 def read_window(run: Path, file: str) -> WindowRequest | None:
-    """Return a request for a window; None if it was deleted.
-
-    Raises:
-        PerfhooksError: The file is not a valid request.
-    """
+    """Return a request for a window; None if it was deleted."""
     with contextlib.suppress(FileNotFoundError):
         return read_json(layout.below(run / layout.REQUESTS, file), WindowRequest, "a request", _MAX_SIZE)
     return None
@@ -176,17 +159,16 @@ def open_windows(run: Path, stage: str) -> list[WindowRequest]:
 
 
 def is_open(run: Path, name: str) -> bool:
-    """Whether a request is open. Withdrawn requests get no answer."""
+    """Return whether a request was not withdrawn. Withdrawn requests get no answer."""
     return any((run / layout.REQUESTS / f"{name}.{kind}.json").exists() for kind in ("call", "window"))
 
 
 def write_position(run: Path, name: str, position: RankPosition) -> None:
-    """Write the answer to a call."""
     _write_answer(run, name, f"rank{position.rank}.here.json", position)
 
 
 def write_answer(run: Path, name: str, answer: Answer) -> None:
-    """Write the answer to a request for a window. It replaces an earlier answer."""
+    """Answer a request for a window. It replaces an earlier answer."""
     _write_answer(run, name, f"rank{answer.rank}.json", answer)
 
 
@@ -195,19 +177,17 @@ def _write_answer(run: Path, name: str, file: str, content: object) -> None:
         folder = OwnFolder(run, layout.REQUESTS, name)
         folder.make()
         folder.publish_json(file, content)
-        if not is_open(run, name):  # it was withdrawn meanwhile, with its other answers
+        if not is_open(run, name):  # the client deleted the request and its answers meanwhile
             withdraw(run, name)
 
 
 def positions(run: Path, name: str) -> dict[int, RankPosition]:
-    """Return the answers to a call, by rank."""
     return {
         position.rank: position for position in _read_answers(run, name, r"rank[0-9]{1,6}\.here\.json", RankPosition)
     }
 
 
 def answers(run: Path, name: str) -> dict[int, Answer]:
-    """Return the answers to a request for a window, by rank."""
     return {answer.rank: answer for answer in _read_answers(run, name, r"rank[0-9]{1,6}\.json", Answer)}
 
 
@@ -226,7 +206,6 @@ def _files(folder: Path) -> list[str]:
 
 
 def withdraw(run: Path, name: str) -> None:
-    """Delete a request and its answers."""
     requests_folder, answers_folder = OwnFolder(run, layout.REQUESTS), OwnFolder(run, layout.REQUESTS, name)
     with contextlib.suppress(OSError):
         for kind in ("call", "window"):

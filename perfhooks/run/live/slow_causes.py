@@ -45,7 +45,7 @@ SEEN_BY: Final = {
     CLOCK: "a device clock below 80% of its maximum in the run, if readable and no other cause explains the step",
     UNKNOWN: "none of these. The line is named if most samples share it",
 }
-"""Detection of each cause, in the order of the checks. The report and the site show these texts."""
+"""In the order of the checks. The report and the site show these texts."""
 
 CHANCE_CAUSES: Final = (GARBAGE, CONTENTION, ALLOCATOR, CLOCK)
-"""Causes that may hit any step by chance, whatever function runs. They are measured."""
+"""Causes that may hit any step by chance, whatever function runs."""

@@ -1,4 +1,4 @@
-"""The table of slow steps: one row per step, and a log line for the first step of each kind."""
+"""The table of slow steps, and a log line for the first step of each kind."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ if TYPE_CHECKING:
 
 
 _MAX_BYTES: Final = 16 << 20
-"""Maximum bytes that are read of a table: 10^5 slow steps."""
+"""Maximum bytes to read: 10^5 slow steps."""
 _MAX_TEXT: Final = 1000
-"""Maximum length of a text in the table: a function and its file."""
+"""Maximum length of a function and its file."""
 _Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 _Count = Step
-"""Numbers that the table can store."""
 _TEXTS: Final = ("stage", "cause", "line")
-"""Columns in which an empty cell is an empty text."""
+"""An empty cell of these columns is an empty text."""
 
 
 class SlowStep(NamedTuple):
-    """A row of the table. Unknown values are None."""
+    """A row of the table."""
 
     stage: str
     step: Step
@@ -59,11 +58,6 @@ class SlowStep(NamedTuple):
 
 
 def append(path: Path, rows: list[SlowStep]) -> None:
-    """Append rows to the table of a rank.
-
-    Raises:
-        OSError: The file is not writable, or is not a regular file.
-    """
     with OwnFolder(path.parent).append(path.name) as file:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -74,12 +68,7 @@ def append(path: Path, rows: list[SlowStep]) -> None:
 
 
 def read(path: Path, most: int = _MAX_BYTES) -> list[SlowStep]:
-    """Return the slow steps of a rank, without incomplete or invalid rows. Return none if there is no file.
-
-    Args:
-        path: The table, which may be untrusted.
-        most: Maximum bytes to read, from the end of the file.
-    """
+    """Return the slow steps of a rank, without incomplete or invalid rows. The table is not trusted."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - most))
@@ -91,7 +80,7 @@ def read(path: Path, most: int = _MAX_BYTES) -> list[SlowStep]:
 
 
 def _cells(text: str) -> Iterator[list[str]]:
-    """Yield the rows of a table as texts, without invalid CSV."""
+    """Yield the rows as texts, without invalid CSV."""
     rows = csv.reader(io.StringIO(text, newline=""))
     while True:
         try:
@@ -103,7 +92,7 @@ def _cells(text: str) -> Iterator[list[str]]:
 
 
 def _row(cells: list[str]) -> SlowStep | None:
-    """Return a slow step; None if the row is invalid. Ignore extra columns of a later perfhooks."""
+    """Return None if the row is invalid. Ignore extra columns of a later perfhooks."""
     values = [cell if cell or name in _TEXTS else None for name, cell in zip(SlowStep._fields, cells, strict=False)]
     try:
         row = msgspec.convert(values, SlowStep, strict=False)
@@ -113,22 +102,21 @@ def _row(cells: list[str]) -> SlowStep | None:
 
 
 def _text(text: str) -> str:
-    """Return a text as one line that is safe for a terminal."""
+    """Return one line that is safe for a terminal."""
     return printable(" ".join(text[:_MAX_TEXT].split()))
 
 
 class Log:
     """Logs the first slow step of each kind, and then the count at 3, 10, 30, 100 and so on.
 
-    Steps with an unknown cause or CPU contention are rows of the table, but not logged.
+    Steps with an unknown cause or CPU contention are not logged.
     """
 
     def __init__(self) -> None:
         self._walls: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0])
-        """Count and total milliseconds, by cause and function."""
+        """In ms, by cause and function."""
 
     def say(self, row: SlowStep) -> None:
-        """Log a slow step, if it is due."""
         if row.cause in (UNKNOWN, CONTENTION):
             return
         kind = self._walls[row.cause, row.line.rpartition(":")[0]]

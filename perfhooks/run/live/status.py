@@ -1,4 +1,4 @@
-"""Status of a rank. It writes the file every few seconds for other programs."""
+"""Status of a rank, which it writes every few seconds."""
 
 from __future__ import annotations
 
@@ -18,19 +18,15 @@ if TYPE_CHECKING:
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Status of one rank."""
-
     process: Process
     time: float
-    """Time of the status, in seconds since 1970 by the clock of the rank."""
+    """In seconds since 1970, by the clock of the rank."""
     loop: Loop
-    """Running loop."""
     waited: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    """Run-queue wait of the training thread, as a share of the time; None if not available."""
+    """Run-queue wait of the training thread, as a share of its time."""
 
     @classmethod
     def read(cls, run: Path, rank: int) -> Status | None:
-        """Return the status of a rank; None if missing."""
         with contextlib.suppress(FileNotFoundError, PerfhooksError):
             return read_json(run / layout.status(rank), cls, "the status of a rank")
         return None

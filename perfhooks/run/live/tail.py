@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 class Tail:
     """Reads the end of a timeline first, and then only its new rows.
 
-    Args:
-        path: The file; it may not exist yet.
-        most: Maximum bytes of one read. If more are new, the oldest rows are skipped.
+    If more than ``most`` bytes are new, the oldest rows are skipped.
     """
 
     def __init__(self, path: Path, most: int) -> None:
@@ -31,9 +29,9 @@ class Tail:
         """Whether the current offset is inside a line."""
 
     def read(self) -> list[Row]:
-        """Return the new rows; none if there is no regular file."""
+        """Return the new rows."""
         try:
-            # open it instead of calling stat: network file systems refresh the size on open
+            # open instead of stat: network file systems refresh the size on open
             with os.fdopen(open_plain(self._path), "rb") as file:
                 now = os.fstat(file.fileno())
                 if self._file != (now.st_dev, now.st_ino) or now.st_size < self._offset:
@@ -44,7 +42,7 @@ class Tail:
         except OSError:
             return []
         is_torn = self._is_torn or begin > self._offset
-        # an incomplete line is read again, unless it is longer than any row
+        # read an incomplete line again, unless it is longer than any row
         end = text.rfind(b"\n") + 1 or (len(text) if len(text) == self._most else 0)
         if end:
             self._offset, self._is_torn = begin + end, not text[:end].endswith(b"\n")

@@ -22,42 +22,37 @@ PARTS: Final[dict[Part, str]] = {
     "hand_over": "passes batches to the training",
     "idle": "is idle: its prefetch queue is full",
 }
-"""Parts of a worker's time; each nanosecond belongs to one of them."""
+"""Parts of a worker's time. Each nanosecond belongs to one part."""
 
 _ALONE: Final = ("hand_over", "idle")
-"""Parts that are not the dataset's."""
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3(?:\.\d+)?/|^<|\.zip/")
-"""Files that are not the user's own."""
+"""Files that are not the user's."""
 _FRAME: Final = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)")
 
 
 class WorkerSamples(msgspec.Struct, frozen=True):
-    """Stack samples of one worker in a window."""
-
     worker: int
     looks: int
-    """Number of samples."""
     stacks: dict[str, dict[Part, int]]
-    """Nanoseconds of each part, by stack: ``outer;inner``, frames as ``file.py(12): function``."""
+    """Nanoseconds by stack and part. A stack is ``outer;inner`` of ``file.py(12): function``."""
 
 
 class WorkerPlace(msgspec.Struct):
-    """A function in which workers spent time."""
+    """A function of workers."""
 
     function: str
     file: str
     line: int
-    """The one of it that took most."""
+    """The line with the most time."""
     parts: dict[Part, int]
     """Nanoseconds of all workers."""
 
     @property
     def total(self) -> int:
-        """Nanoseconds."""
+        """In ns."""
         return sum(self.parts.values())
 
     def __str__(self) -> str:
-        """For people: ``decode (data.py:41)``."""
         return f"{self.function} ({self.file.rpartition('/')[2]}:{self.line})" if self.line else self.function
 
 
@@ -65,7 +60,7 @@ def places(workers: Iterable[WorkerSamples]) -> list[WorkerPlace]:
     """Return the user's functions by worker time, including callees, largest first.
 
     A stack without user code counts for its innermost function. Work outside of datasets is one row per part. The rows
-    sum to the time of the workers, to the nanosecond.
+    sum to the time of the workers.
     """
     lines: dict[tuple[str, str], dict[int, int]] = {}
     by_place: dict[tuple[str, str], dict[Part, int]] = {}
@@ -82,7 +77,7 @@ def places(workers: Iterable[WorkerSamples]) -> list[WorkerPlace]:
 
 
 def _place(stack: str) -> tuple[str, str, int]:
-    """The innermost function of the user's on a stack, its file and its line; else the innermost of all."""
+    """Return the user's innermost function, its file and its line; without user code, the innermost function."""
     frames = stack.split(";")
     inside = next((place for place, frame in enumerate(frames) if FETCHES_BATCH.search(frame)), -1)
     own = [frame for frame in frames[inside + 1 :] if not _LIBRARY.search(frame)]
@@ -91,7 +86,7 @@ def _place(stack: str) -> tuple[str, str, int]:
 
 
 def folded(workers: Iterable[WorkerSamples]) -> dict[str, int]:
-    """Return the folded stacks of all workers in nanoseconds, with the part as leaf, largest first."""
+    """Return folded stacks in nanoseconds, with the part as leaf, largest first."""
     stacks: dict[str, int] = {}
     for worker in workers:
         for stack, parts in worker.stacks.items():
@@ -102,7 +97,7 @@ def folded(workers: Iterable[WorkerSamples]) -> dict[str, int]:
 
 
 def rows(workers: Iterable[WorkerSamples]) -> dict[str, list[Any]]:
-    """The table of `places`, as columns: the function, its file and line, milliseconds and percent, then each part."""
+    """Return `places` as columns: function, file, line, milliseconds, percent, each part."""
     ranked = places(workers)
     total = sum(place.total for place in ranked) or 1
     columns: dict[str, list[Any]] = {

@@ -9,25 +9,22 @@ class WorkerCounts(msgspec.Struct, frozen=True):
     """Work of one worker between two times."""
 
     worker: int
-    """Its number, from 0 on."""
     pid: int
     batches: int
-    """Finished batches."""
     wall_s: float
-    """Between the two moments."""
     making_s: float
-    """Spent on making batches: reading, decoding, collating."""
+    """Time to read, decode and collate batches."""
     processor_s: float
-    """CPU time, in seconds."""
+    """CPU time."""
     squares: float
-    """The sum of the squares of the seconds that each batch took."""
+    """Sum of squared seconds per batch."""
     longest_s: float
-    """The batch that took longest."""
+    """Longest time of a batch."""
     waited_s: float
-    """Idle time in seconds, with a full prefetch queue."""
+    """Idle time with a full prefetch queue."""
     handed_over_s: float
-    """Spent on handing batches over to the training."""
+    """Time to transfer batches to the training."""
     memory_bytes: int | None
-    """Its own, not shared with the training; None where the system does not tell."""
+    """Not shared with the training."""
     queued_s: float | None = None
-    """Run-queue wait in seconds, within the work; None if unknown."""
+    """Run-queue wait within the work."""
