@@ -49,30 +49,20 @@ if TYPE_CHECKING:
     from perfhooks.run.folder import Run
 
 _POLL_STEPS: Final = 16
-"""Steps between two reads of the worker's messages."""
 _FOR_SHORT_RUNS: Final = "wait=2 warmup=1 active=3 repeat=1"
 _CELL: Final = "ipykernel_"
-"""File names of cells in Jupyter."""
 _MAX_FAILURES: Final = 3
-"""Consecutive failed turns before profiling ends."""
 
 
 class LoopState(Enum):
     NEW = auto()
     RUNNING = auto()
     PAUSED = auto()
-    """Between two loops."""
     LEFT_OUT = auto()
-    """Started on a rank that does not record."""
     ENDED = auto()
 
 
 class LoopController:
-    """Decides which work is due at which step. Without a schedule it records from start to stop.
-
-    Raises OptionError if a handler is invalid.
-    """
-
     def __init__(
         self,
         options: Options,
@@ -108,7 +98,6 @@ class LoopController:
         self._turn_at = 0
         """Next step with more work than a mark."""
         self._failures = 0
-        """Consecutive failed turns."""
 
     def start(self, step: int | None, out: str | os.PathLike[str] | None, run: str | None) -> None:
         if self.state is LoopState.RUNNING:
@@ -175,7 +164,7 @@ class LoopController:
             level = logging.DEBUG if self.windows.handover.is_summed_up else logging.WARNING
             logger.log(level, self.why_nothing())
         if self.state is LoopState.RUNNING:
-            return  # another thread has to end it
+            return
         if self.state is not LoopState.LEFT_OUT:
             self.state = LoopState.ENDED
         with lifetime.busy(), guard("ending the run", self.options["on_error"]):
@@ -190,7 +179,6 @@ class LoopController:
         return self.windows.current is not None
 
     def stop(self, cause: str | None = None) -> None:
-        """End the loop if the program has no reference to its profiler."""
         self.pause(cause)
         self.end()
         if self.is_over:
@@ -204,7 +192,7 @@ class LoopController:
         return None if self.windows.handover.leave(timeout) or run is None else run.folder
 
     def discard(self) -> Path | None:
-        """End without a message and remove the steps so far, because they were no training steps.
+        """End and remove the steps so far, because they were no training steps.
 
         Return the run folder for another profiler; None if a window was recorded.
         """
@@ -225,7 +213,6 @@ class LoopController:
 
     @property
     def is_over(self) -> bool:
-        """Whether the end of the process needs neither an end nor a wait here."""
         return self.state not in (LoopState.RUNNING, LoopState.PAUSED) and not self.windows.handover.tasks.pending
 
     def abandon(self) -> None:
@@ -247,7 +234,6 @@ class LoopController:
             self._turn(step)
 
     def _mark(self, window: Window, step: int) -> None:
-        """Begin a step in an open window. Every recorded step pays for this."""
         self.loop.timeline.is_kept = True
         try:
             window.step()
@@ -283,7 +269,7 @@ class LoopController:
                     windows.handover.tasks.poll()
                 self._turn_at = self._next_due(step)
                 pulse.due = self._turn_at if windows.current is None else step + 1
-                if self.loop.inbox:  # a request arrived after `schedule_pending`
+                if self.loop.inbox:
                     pulse.wake()
                 is_done = True
         finally:
@@ -294,7 +280,6 @@ class LoopController:
             timeline.begin(step)
 
     def _recover(self, step: int) -> None:
-        """Keep the recording after an error, and continue with the next window."""
         self._failures += 1
         with lifetime.busy(), guard("ending the window", self.options["on_error"]):
             self._close(step, "profiling it failed")
@@ -333,11 +318,10 @@ class LoopController:
         self.windows.close(reached, partial)
 
     def _end_in_step(self) -> None:
-        """End the window inside a step, in the main thread, because its budget is used up."""
         window, step = self.windows.current, self.pulse.step
         if window is None or window.is_elsewhere:
             return
-        self.loop.timeline.is_kept = True  # until the next step begins
+        self.loop.timeline.is_kept = True
         with guard("ending the window", self.options["on_error"]):
             self._close(step, f"{window.budget.limits.name} was reached inside step {step}")
         self._turn_at = step + 1
@@ -370,7 +354,7 @@ class LoopController:
 
 
 def _caller() -> str:
-    """Return the line of the program that called us, for example ``train.py:12``."""
+    """For example ``train.py:12``."""
     outside = (frame for frame in outwards(sys._getframe(1)) if not frames.is_ours(frame.f_code.co_filename))
     frame = next(outside, None)
     if frame is None:
@@ -381,5 +365,5 @@ def _caller() -> str:
 
 
 def _phase_between() -> Phase:
-    """Return the phase of steps outside windows. During a spare recording they count as warm-up."""
+    """During a spare recording, steps outside windows count as warm-up."""
     return Phase.WARMUP if is_spare_recording() else Phase.WAIT

@@ -14,7 +14,6 @@ _UNKNOWN: Final = b'"unknown"'
 
 
 def add(file: IO[bytes], recorder: Any) -> None:
-    """Add the names of unknown frames to a plain JSON trace, as metadata."""
     try:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             if text.find(_UNKNOWN) < 0:

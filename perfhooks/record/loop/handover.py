@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
 
 DEFAULT: Final = "default"
-"""Default handlers, which make all files that the recording options allow."""
+"""Makes all files that the recording options allow."""
 
 _FEW_STEPS: Final = 2048
-"""Maximum rows that the training writes itself, in about 1 ms. The worker writes longer lists."""
+"""The training formats them in about 1 ms. The worker writes longer lists."""
 
 
 class _Saved(NamedTuple):
@@ -59,8 +59,7 @@ class Handover:
     """Saves recorded windows and queues them for the worker.
 
     The run folder is the queue: captures in state ``spooled``. ``perfhooks report`` finishes captures that the worker
-    has not finished. Plain callables in ``entries`` get the window itself at its end. Without ``background`` the
-    training makes the files itself.
+    has not finished.
     """
 
     def __init__(
@@ -77,10 +76,8 @@ class Handover:
         self.makes_everything = entries in (None, DEFAULT, [DEFAULT])
         self.recipes, self.calls = _split(_with_defaults(self._entries, options))
         self.places: list[Place] = []
-        """In the order of their ends."""
         self.listeners: list[Callable[[Capture, Place], object]] = []
         self.when_saved: list[Callable[..., object]] = []
-        """Called with the run folder and ``is_speaker`` when a trace is saved."""
         self.tasks = Tasks(self._on_finished, on_error)
         self.options = {name: value for name, value in options.items() if isinstance(value, bool | int | str)}
         self._stage = stage
@@ -93,14 +90,12 @@ class Handover:
         self._is_page_old = False
         self._has_lost_steps = False
         self.waited_s = 0.0
-        """Wait of the loop at the end of the last window."""
         self.is_loud = True
-        """Whether finished windows are logged at level INFO. Only one rank does so."""
+        """Whether this rank logs finished windows."""
         self.is_summed_up = False
         """Whether `perfhooks run` prints a summary. The log then names only windows and the report."""
         self._is_leaving = False
         self.framework = ""
-        """Framework whose API names are used in advice."""
         self.first_step = 0
 
     @property
@@ -112,7 +107,6 @@ class Handover:
         return self._run
 
     def open(self, run: Run | None, *, starts_worker: bool = True) -> None:
-        """Prepare for windows. Without ``starts_worker`` the worker starts with the first window."""
         self._run = run
         self.tasks.open(self._worker_log(run), starts_worker=starts_worker)
 
@@ -134,12 +128,11 @@ class Handover:
         return bool(self.places) or self._is_page_old
 
     def move(self, run: Run | None) -> None:
-        """Move an empty run to another folder; None disables files."""
+        """None disables files."""
         self._run = run
         self.tasks.move(self._worker_log(run))
 
     def warm_up(self) -> None:
-        """Let the worker import its modules shortly before a window."""
         self.tasks.warm_up()
 
     @property
@@ -147,10 +140,7 @@ class Handover:
         return self.tasks.windows_left >= QUEUE
 
     def find_place(self, window: RecordedWindow) -> Place | None:
-        """Return the folder of a window; None if no files are written.
-
-        Its name has the scheduled steps, so all ranks use the same folder if one shortens its window.
-        """
+        """The folder is named after the scheduled steps, so all ranks use the same one if one shortens its window."""
         last = window.planned.last + window.shortened if window.planned else None
         return None if self.run is None else self.run.place(self._stage, window.first, last)
 
@@ -161,9 +151,9 @@ class Handover:
             self.run.enter_window(None if place is None else place.folder.name)
 
     def save(self, window: RecordedWindow, *, write: bool = True, release: Callable[[], None] | None) -> int | None:
-        """Save a stopped window, call the callables and queue it for the worker.
+        """Save a stopped window, call the callables and queue it.
 
-        Return the trace size in bytes; None if nothing was saved. ``release`` frees the recorder's memory.
+        Return the trace size in bytes; None if nothing was saved.
         """
         place = self.find_place(window) if write else None
         if place is not None and not window.ready:
@@ -255,11 +245,11 @@ class Handover:
 
     @property
     def _permit(self) -> Permit:
-        """Handlers and storage that this process permits. The author of a file in the run is unknown."""
+        """The author of a file in the run is unknown, so only this process permits handlers and storage."""
         return Permit(handlers=self.recipes, remote=None if self.run is None else self.run.remote)
 
     def write_timeline(self, loop: WatchedLoop) -> None:
-        """Append ended steps to the run's timeline. After one failure no further steps are written."""
+        """After one failure no further steps are written."""
         with loop.timeline.taking:
             rare, rows = loop.timeline.take_rare(), loop.timeline.rows()
             if not self._has_lost_steps:
@@ -271,7 +261,6 @@ class Handover:
                     loop.wrote_steps = self._has_lost_steps = False
 
     def _write_steps(self, rows: Rows) -> None:
-        """Write steps. The worker formats long lists, because that takes time."""
         run = self.run
         if run is None or not len(rows.numbers):
             return
@@ -295,7 +284,6 @@ class Handover:
             self._has_lost_steps = True
 
     def update_report(self) -> None:
-        """Update the report with the steps since the last window."""
         if not self.places or not self._is_page_old:
             return
         self._is_page_old, place = False, self.places[-1]
@@ -305,13 +293,13 @@ class Handover:
             self.tasks.send(UpdateReport(str(place.folder), place.rank, self._permit))
 
     def _on_finished(self, place: Place) -> None:
-        if self._keep_windows is None or place.capture_file.exists():  # else it was deleted meanwhile
+        if self._keep_windows is None or place.capture_file.exists():
             self._finished(place, place.load())
 
     def _finished(self, place: Place, capture: Capture) -> None:
         for note in capture.notes:
             logger.warning("%s: %s", place.folder.name, note)
-        if capture.explains:  # such windows only explain another one
+        if capture.explains:
             return
         page = place.folder.parent / layout.PAGE
         is_in_summary = self.is_summed_up and self._is_leaving
@@ -327,7 +315,7 @@ class Handover:
                 listen(capture, place)
 
     def leave(self, timeout: float) -> bool:
-        """Wait for the files, and return whether they are complete. After the timeout the worker continues alone."""
+        """Return whether the files are complete. Otherwise the worker continues alone."""
         self._is_leaving = True
         is_complete = self.tasks.leave(timeout, is_loud=self.is_loud)
         if not is_complete and not self.is_summed_up and self.places:
@@ -359,7 +347,6 @@ def _with_defaults(entries: HandlerLike | Sequence[HandlerLike], options: Mappin
 
 
 def _split(entries: Sequence[HandlerLike]) -> tuple[tuple[dict[str, Any], ...], tuple[Callable[..., object], ...]]:
-    """Separate handlers that need only files from callables that need the window."""
     recipes, calls = [], []
     for handler in entries:
         if isinstance(handler, str | Mapping):

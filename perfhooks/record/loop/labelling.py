@@ -57,26 +57,21 @@ class _LabelState:
     """Labelling state of the recorded thread. A process has one recorder."""
 
     thread: int = 0
-    """Labelled thread; 0 while labelling is off."""
+    """0 while labelling is off."""
     is_label_open: bool = False
-    """Parts inside an open label get no label."""
     is_restored: bool = False
-    """Whether the original module call is restored until the open label ends."""
     part_without_gradients: str = labels.VALIDATION
     last_part: str = labels.FORWARD
     is_wrapped: bool = False
     """Whether another library patched module calls after us. Its patch may call ours, and may restore it."""
     has_function_mode: bool = False
-    """Whether a TorchFunctionMode of the program was active inside a label."""
     changes: int = 0
-    """Changes of ``torch.nn.Module`` so far."""
     order: ModuleOrder = field(default_factory=ModuleOrder)
     loaders: LoadersRead = field(default_factory=LoadersRead)
     has_gradients: bool = True
     """If not, a loader that is read without gradients belongs to a validation."""
     patches: list[_Patch] = field(default_factory=list)
     on_call: Callable[[Module], object] | None = None
-    """Called with outermost modules before they are labelled."""
     on_read: Callable[[Any], object] = id  # not bool, which calls a user's ``__len__``
 
 
@@ -95,7 +90,7 @@ class _Patch(NamedTuple):
         _state.changes += self.owner is Module
 
     def undo(self) -> None:
-        """Restore the original, unless another library has replaced the attribute since."""
+        """Another library may have replaced the attribute since."""
         if vars(self.owner).get(self.name) is self.replacement:
             setattr(self.owner, self.name, self.original)
             _state.changes += self.owner is Module
@@ -106,10 +101,10 @@ class _Patch(NamedTuple):
 def start(
     stage: str, on_call: Callable[[Module], object] | None = None, on_read: Callable[[Any], object] | None = None
 ) -> None:
-    """Label the parts that the current thread begins from now on. An active labelling stays unchanged.
+    """Label the parts that the current thread begins from now on.
 
     In stages other than ``train``, calls without gradients are the forward pass. ``on_read`` is called once per step
-    with each loader iterator, before it is read.
+    with each loader iterator.
     """
     # an error may have left a label open
     _state.thread, _state.is_label_open, _state.on_call = get_ident(), False, on_call
@@ -158,15 +153,11 @@ def stop() -> None:
 
 
 def loader() -> Loader | None:
-    """Return the settings of the DataLoader that fed the steps."""
     return _state.loaders.most
 
 
 def has_function_mode() -> bool:
-    """Return whether the program used its own TorchFunctionMode since labelling started.
-
-    torch's recorder with stacks reads the gradients of weights through such a mode.
-    """
+    """torch's recorder with stacks reads the gradients of weights through such a mode."""
     return _state.has_function_mode
 
 
@@ -175,10 +166,9 @@ def iterators() -> set[int]:
 
 
 def describe(window: Window) -> None:
-    """Write metadata into the trace while it is recorded: the CPU, module names, and names of CUDA graph regions.
+    """Write metadata into the trace while it is recorded.
 
-    torch writes graph annotations only for exports that get them, event by event in Python. Its next recorder writes
-    them itself.
+    torch's next recorder writes the names of CUDA graph regions itself.
     """
     order, _state.order = _state.order, ModuleOrder()
     sources: dict[str, Callable[[], Any]] = {labels.PROCESSOR: _processor}
@@ -198,13 +188,12 @@ def _processor() -> str:
 
 
 def _annotations() -> Any:
-    """Return torch's annotations of the live CUDA graphs, by node number."""
     return getattr(sys.modules.get("torch.cuda.graph_annotations"), "get_kernel_annotations", dict)()
 
 
 def _graph_regions() -> list[tuple[str, str, list[int]]]:
     nodes: dict[tuple[str, str], list[int]] = {}
-    for number, entries in _annotations().copy().items():  # its own copy is fast
+    for number, entries in _annotations().copy().items():
         for entry in entries if isinstance(entries, list) else [entries]:
             if isinstance(entry, dict) and entry.get("name"):
                 key = (str(entry["name"]), str(entry.get("autograd_phase", "")))
@@ -237,7 +226,6 @@ def _call_unrecorded(function: Callable[[], Any]) -> Any:
 def _functions() -> Iterator[tuple[Any, str, str]]:
     yield torch.autograd, "backward", labels.BACKWARD
     yield torch, "save", labels.CHECKPOINT
-    # not imported here: a program that saves with it has imported it
     saving = sys.modules.get("torch.distributed.checkpoint")
     for name in ("save", "async_save"):
         if hasattr(saving, name):
@@ -293,7 +281,7 @@ def _noting_reads(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _uncompiled(function: Callable[..., Any], *, recursive: bool = True) -> Callable[..., Any]:
-    """Keep torch.compile from compiling our function after a graph break; ``recursive`` includes its callees."""
+    """Keep torch.compile from compiling our function after a graph break."""
     if "torch._dynamo" not in sys.modules:  # the check itself would import it, which takes a second
         return function
     disabled: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)
@@ -320,7 +308,7 @@ def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
     try:
         return _call_module(module, *args, **kwargs)
     except BaseException as error:
-        hide_frames(error)  # inner calls of this function are hidden too
+        hide_frames(error)
         raise
     finally:
         _end(label)
@@ -343,7 +331,7 @@ def _begin_call(module: Module) -> _Label:
         part = _state.last_part = _part_of(module)
         if _is_compiled(module):
             _restore_call()
-    except Exception:  # an error in the model's code must not end the training
+    except Exception:
         logger.debug("the part of a module call could not be determined", exc_info=True)
         part = labels.FORWARD
     if _state.on_call is not None:
@@ -367,7 +355,7 @@ def _begin(part: str) -> _Label:
             _state.has_function_mode = any(not type(mode).__module__.startswith("torch.") for mode in _function_modes())
         label: AbstractContextManager[Any] = LabelledRange(labels.AUTOMATIC[part])
         label.__enter__()
-    except Exception:  # an error here must not end the training
+    except Exception:
         logger.debug("%s could not be labelled", part, exc_info=True)
         return None
     return label
@@ -382,5 +370,5 @@ def _end(label: _Label) -> None:
     if label is not None:
         try:
             label.__exit__(None, None, None)
-        except Exception:  # an error here must not end the training
+        except Exception:
             logger.debug("a label could not be closed", exc_info=True)

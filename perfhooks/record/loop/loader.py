@@ -28,7 +28,7 @@ class Stepped(Protocol):
 
 
 class SteppingLoader(Generic[T]):
-    """An iterable that reports a step after each item, and labels the wait for the next item.
+    """Reports a step after each item, and labels the wait for the next item.
 
     It never ends a window, because it cannot distinguish a ``break`` from an exception. An interrupted step ends when
     the next iteration begins.
@@ -49,7 +49,6 @@ class SteppingLoader(Generic[T]):
         profiler, pulse = self._profiler, self._pulse
         profiler.ensure_started()
         if self._broken_off:
-            # the last loop ended inside a step
             self._broken_off = False
             profiler.step()
         arrived, step = pulse.arrive, profiler.step

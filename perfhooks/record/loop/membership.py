@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfhooks.run.manifest import StepsBy
 
 _STARTED: Final[Counter[tuple[str, str]]] = Counter()
-"""Unnamed runs of this process, by folder of runs and stage."""
+"""By folder of runs and stage."""
 
 
 class Membership:
@@ -38,14 +38,13 @@ class Membership:
         self._name: str | None = None
         self._number: int | None = None
         self.steps_by: StepsBy | None = None
-        """Event that ends a step, if the training does not report steps."""
 
     def join(
         self, out: str | os.PathLike[str] | None, run: str | None, on_opened: Callable[[Run | None], object]
     ) -> bool:
-        """Determine the rank, and open the run folder if this rank records. Return whether it does.
+        """Determine the rank, open the run folder if it records, and return whether it does.
 
-        ``on_opened`` can run in another thread. It gets None if no files are written.
+        ``on_opened`` can run in another thread.
         """
         job = self._job = current_job()
         self._out, self._name = self._options["out"] or out or "perf", self._options["run"] or run
@@ -74,10 +73,7 @@ class Membership:
         on_opened(run)
 
     def update_rank(self) -> bool:
-        """Update the rank if the process group was created after the start, for example with ``mp.spawn``.
-
-        Return whether this rank still records.
-        """
+        """The process group may be created after the start, for example with ``mp.spawn``."""
         job, before = current_job(), self._job
         if before is None or (job.rank, job.world_size) == (before.rank, before.world_size):
             return True
@@ -96,7 +92,7 @@ class Membership:
         return records
 
     def _is_speaker(self, job: Job) -> bool:
-        """Return whether this rank logs for the run. A user's callable is not called for other ranks."""
+        """A user's callable is not called for other ranks."""
         ranks, run = self._options["ranks"], self._handover.run
         if callable(ranks):
             has_other = run is not None and not run.is_new and not job.is_restart
@@ -116,7 +112,7 @@ class Membership:
         return Run.open(self._out, self._name, job, facts, before=self._number or 0)
 
     def _count_runs(self) -> None:
-        """Number unnamed runs. Ranks that do not record count too, so that all use the same number."""
+        """Ranks that do not record count too, so that all use the same number."""
         if self._number is None and self.writes and not self._name:
             folder = self._out
             key = (str(folder) if remote.is_url(folder) else str(Path(folder).absolute()), self._options["stage"])

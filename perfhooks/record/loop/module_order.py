@@ -1,4 +1,4 @@
-"""Names of modules in a trace: the recorder writes ``Conv2d_3``, the model calls it ``layer1.0.conv2``."""
+"""The recorder writes ``Conv2d_3`` for the module that the model calls ``layer1.0.conv2``."""
 
 from __future__ import annotations
 
@@ -27,18 +27,16 @@ class ModuleOrder:
 
     def __init__(self) -> None:
         self.seen: dict[int, weakref.ref[Module]] = {}
-        """Called modules by identity, as in the recorder."""
         self._outermost: dict[int, weakref.ref[Module]] = {}
 
     def add(self, module: Module, *, is_outermost: bool) -> None:
-        """Store the first call of a module, ``is_outermost`` if it is inside no other module call."""
         if len(self.seen) <= _MAX_MODULES:
             self.seen[id(module)] = weakref.ref(module)
             if is_outermost:
                 self._outermost[id(module)] = self.seen[id(module)]
 
     def names(self) -> dict[str, list[str | None]]:
-        """Return the names of each class, in the order of the recorder's numbers; None for unnamed modules."""
+        """Return the names of each class, in the order of the recorder's numbers."""
         if len(self.seen) > _MAX_MODULES:
             return {}
         called = dict(self._called())
@@ -50,7 +48,6 @@ class ModuleOrder:
             if module is None:
                 return {}
             name = type(module).__name__
-            # classes of the same name have numbers of their own
             doubtful |= {name} if classes.setdefault(name, type(module)) is not type(module) else set()
             by_class.setdefault(name, []).append(called.get(identity))
         return {name: names for name, names in by_class.items() if name not in doubtful and any(names)}
@@ -67,7 +64,6 @@ class ModuleOrder:
                     yield identity, f"{kind}.{short}" if several else short
 
     def _roots(self) -> list[Module]:
-        """Return the outermost modules that are not part of another one."""
         modules = [module for reference in self._outermost.values() if (module := reference()) is not None]
         inner = {id(part) for module in modules for name, part in module.named_modules() if name}
         return [module for module in modules if id(module) not in inner]

@@ -32,7 +32,7 @@ _FAILURES: Final = (ImportError, AttributeError, OSError, RuntimeError, TypeErro
 """Errors of CUPTI, its Python package, and the device owner's settings."""
 
 _logged: set[str] = set()
-"""Logged reasons that it is not available. Kineto records from then on."""
+"""Reasons that it is not available. Kineto records from then on."""
 
 
 class UnavailableError(PerfhooksError):
@@ -40,10 +40,7 @@ class UnavailableError(PerfhooksError):
 
 
 def config_of_text(words: str) -> Any:
-    """Return torch's configuration for text like ``cuspy`` or ``cuspy+environment_counters``.
-
-    Return None, after a warning, if the installed torch has no such recorder. Raises OptionError if it is unknown.
-    """
+    """Return torch's configuration for text like ``cuspy+environment_counters``; None if torch has no such recorder."""
     name, *switches = words.lower().split("+")
     if name != NAME:
         raise OptionError(
@@ -54,11 +51,9 @@ def config_of_text(words: str) -> Any:
 
 
 def config_of_mapping(mapping: Mapping[str, Any]) -> Any:
-    """Return torch's ``ProfilerActivityConfig`` for a mapping of a configuration file.
+    """Return torch's ``ProfilerActivityConfig`` for a mapping; None if torch has none.
 
-        {"profiler_configs": [{"type": "CuspyConfig"}, {"type": "PerformanceMetricsConfig", "metric_names": [...]}]}
-
-    Return None like `config_of_text`. Raises OptionError if torch's classes have no such field.
+    {"profiler_configs": [{"type": "CuspyConfig"}, {"type": "PerformanceMetricsConfig", "metric_names": [...]}]}
     """
     activity_config = getattr(torch.profiler, "ProfilerActivityConfig", None)
     if activity_config is None:
@@ -100,7 +95,7 @@ def _has_cuspy(config: Any) -> bool:
 
 
 def _without_configs(config: Any) -> Any:
-    """Return the configuration for Kineto. Its counters would also need a device."""
+    """Its counters would also need a device."""
     return dataclasses.replace(config, profiler_configs=[]) if getattr(config, "profiler_configs", ()) else config
 
 
@@ -115,7 +110,7 @@ def is_used(window: Any) -> bool:
 
 
 def prepare(window: Any, prepare_trace: Callable[[], None]) -> None:
-    """Prepare a window's recorders. If this one is not available, Kineto also records the device."""
+    """If this recorder is not available, Kineto also records the device."""
     if not is_used(window):
         prepare_trace()
         return
@@ -140,7 +135,7 @@ def prepare(window: Any, prepare_trace: Callable[[], None]) -> None:
 
 
 def _check_possible() -> None:
-    """Raise UnavailableError if there is no device, or an earlier window failed. All windows use the same recorder."""
+    """Raise UnavailableError if there is no device, or an earlier window failed."""
     if _logged:
         raise UnavailableError
     if not _has_device():  # CUPTI without a driver ends the process by a signal
@@ -162,26 +157,22 @@ class _Listener(logging.Filter):
 
 
 def drain(window: Any) -> None:
-    """Wait for the device work of a window before the recorder stops.
-
-    torch does this before Kineto stops, but not before this recorder stops. Later work would be in no window.
-    """
+    """torch waits for device work before Kineto stops, but not before this recorder stops."""
     if is_used(window) and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def check_observer(observer: Any) -> None:
-    """Raise UnavailableError if the observer is not available. Kineto prepares once, with or without a device."""
+    """Kineto prepares once, so this check comes before it."""
     if not getattr(observer, "available", True):
         raise UnavailableError("its observer is not available")
 
 
 def export_path(window: Any, path: Path) -> Path:
-    """Return the path of a window's exported trace: the given path, or a compressed file next to it.
+    """Return the path of the exported trace: the given path, or a compressed file next to it.
 
-    It waits for the export, even with ``cuspy_async_export``. Device events are in the memory of this process. A thread
-    would block the training too: torch merges both traces in Python, at 25 us per event, and holds the GIL for a third
-    of that in one call.
+    It waits for the export, even with ``cuspy_async_export``. A thread would block the training too: torch merges both
+    traces in Python, at 25 us per event, and holds the GIL for a third of that in one call.
     """
     if is_used(window):
         window.wait_for_exports()

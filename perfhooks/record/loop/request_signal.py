@@ -11,11 +11,10 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.loops import WatchedLoop
 
 _loops: dict[int, list[WatchedLoop]] = {}
-"""By the number of their signal."""
 
 
 def listen(name: str, loop: WatchedLoop) -> None:
-    """Request windows of a loop by a signal, for example ``USR2``, unless it has another handler.
+    """Request windows of a loop by a signal, unless it has another handler.
 
     The handler stays until the end of the process, because the signal would kill a process without it.
     """

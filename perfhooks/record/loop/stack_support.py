@@ -16,7 +16,6 @@ def versions() -> tuple[tuple[int, int, int], tuple[int, int]]:
 
 
 def danger() -> str | None:
-    """Return a warning if a window with stacks can end this process at its start."""
     python, recorder = versions()
     if python < (3, 13) or recorder >= _FIXED:
         return None
@@ -27,7 +26,6 @@ def danger() -> str | None:
 
 
 def lost_calls() -> str | None:
-    """Return a warning if this Python loses calls in stacks."""
     if not (3, 12) <= versions()[0] < (3, 12, 5):
         return None
     return "CPython 3.12.0 to 3.12.4 lose calls of C functions; with_stack is better with 3.12.5"

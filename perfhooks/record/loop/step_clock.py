@@ -16,7 +16,7 @@ def _ignore(*_: object) -> None:
 
 
 class StepClock:
-    """The step count of a loop, and its clock functions. It has slots, because a training reads them at every step."""
+    """It has slots, because a training reads them at every step."""
 
     __slots__ = ("arrive", "ask", "due", "end_step", "is_recording", "passed_back", "set_aside", "step")
 
@@ -28,12 +28,10 @@ class StepClock:
         self._set_functions(*(_ignore,) * 5)
 
     def begin(self, timeline: Timeline, counting: Callable[[Callable[[int], None]], Callable[[int], None]]) -> None:
-        """Start measuring times. ``counting`` wraps the function that ends a step."""
         keeping = (timeline.data_arrived, timeline.data_asked, timeline.set_aside, timeline.passed_back)
         self._set_functions(counting(timeline.end_step), *keeping)
 
     def stop(self) -> None:
-        """Count steps without measuring times."""
         self.due = NEVER
         self._set_functions(*(_ignore,) * 5)
 
@@ -48,11 +46,10 @@ class StepClock:
         self.end_step = end_step
         self.arrive = arrive
         self.ask = ask
-        """Called when a batch or an iteration is requested. The data wait starts there."""
+        """The data wait starts there."""
         self.set_aside = set_aside
         """Called with begin, end, part and calling line of a validation or a checkpoint."""
         self.passed_back = passed_back
-        """Called with begin and end of a backward pass."""
 
     def current(self) -> int:
         return self.step

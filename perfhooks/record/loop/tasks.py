@@ -20,37 +20,29 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Place
 
 QUEUE: Final = 8
-"""Maximum unfinished windows. Further windows are skipped."""
+"""Further windows are skipped."""
 _POLL_S: Final = 0.2
 _EXIT_S: Final = 0.5
 _MAX_DEATHS: Final = 3
-"""Consecutive failed workers before no worker is started again."""
 _LATER: Final = "`perfhooks report` finishes the remaining windows"
 
 
 class Tasks:
-    """Sends tasks to a worker process, reads its answers, and starts another worker if it dies.
-
-    ``finished`` runs on the training thread with the folder of each finished window.
-    """
+    """Sends tasks to a worker process, reads its answers, and starts another worker if it dies."""
 
     def __init__(self, finished: Callable[[Place], object], on_error: OnError) -> None:
         self._finished = finished
         self._on_error = on_error
         self.pending: dict[str, Task] = {}
-        """By their name in the answer."""
         self.worker: Worker | None = None
         self._log: Path | None = None
-        """None if there is no worker."""
         self._is_late = False
-        """Whether the worker starts with the first window, not now."""
         self._former: list[Worker] = []
         """Workers from before a pause, which end after their tasks."""
         self._deaths = 0
-        """Consecutive workers that ended without a finished task."""
 
     def open(self, log: Path | None, *, starts_worker: bool = True) -> None:
-        """Prepare for tasks. Without a log no worker starts. Without ``starts_worker`` it starts when it is needed."""
+        """Without ``starts_worker`` the worker starts when it is needed."""
         self._log = log
         if self.worker is not None and self.worker.is_closing:
             self._former.append(self.worker)
@@ -81,7 +73,6 @@ class Tasks:
         self.worker.send(message)
 
     def poll(self, timeout: float = 0.0) -> None:
-        """Read the worker's answers since the last call, and start another worker if it died."""
         for worker in [*self._former, self.worker]:
             if worker is not None:
                 with guard("reading the worker's answers", self._on_error):
@@ -105,7 +96,7 @@ class Tasks:
                 self._finished(place)
 
     def _handle_exit(self, worker: Worker) -> None:
-        """Pass the tasks of an ended worker to another one. A task is dropped if two workers die in it."""
+        """A task is dropped if two workers die in it."""
         worker.leave()
         if worker is not self.worker:
             self._former.remove(worker)
@@ -114,7 +105,7 @@ class Tasks:
         if not self.pending or self._former:
             return
         if self.worker is not None:
-            if worker.exit_code:  # the current worker repeats the unfinished tasks; doing them twice is harmless
+            if worker.exit_code:  # doing tasks twice is harmless
                 self._resend()
             return
         self._deaths += 1
@@ -145,7 +136,7 @@ class Tasks:
 
     @property
     def has_steps_left(self) -> bool:
-        """Whether steps wait to be written. Later steps must be written after them."""
+        """Later steps must be written after waiting ones."""
         return self.windows_left < len(self.pending)
 
     def _start(self) -> None:
@@ -155,7 +146,7 @@ class Tasks:
             self.worker = Worker(self._log)
 
     def wait(self, timeout: float | None = None, *, is_loud: bool = True) -> bool:
-        """Wait until every window is finished, or no worker remains. Return whether all are finished."""
+        """Return whether every window is finished."""
         began = time.monotonic()
         with show_wait() as show:
             while self.pending and (self.worker is not None or self._former):
@@ -169,7 +160,6 @@ class Tasks:
         return not self.pending
 
     def close_when_done(self) -> None:
-        """Let the worker end after its tasks, because no window follows for now."""
         if self.worker is not None and not self.pending:
             self.worker.leave(_EXIT_S)
             self.worker = None
@@ -177,10 +167,7 @@ class Tasks:
             self.worker.close()
 
     def leave(self, timeout: float, *, is_loud: bool = True) -> bool:
-        """Wait for the worker at the end of the process, and return whether it is done.
-
-        It continues alone after the timeout.
-        """
+        """Return whether the worker is done. Otherwise it continues alone."""
         if self.worker is not None:
             self.worker.close()
         is_done = self.wait(timeout, is_loud=is_loud)

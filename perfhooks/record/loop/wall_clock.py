@@ -10,18 +10,17 @@ _READINGS: Final = 5
 
 
 def ahead_s() -> float:
-    """Return the difference between the system clock and the monotonic clock."""
     return min(_read() for _ in range(_READINGS))[1]
 
 
 def _read() -> tuple[float, float]:
-    """Return the duration of a reading and the difference of the clocks."""
+    """Return the duration of a reading, and how far the system clock is ahead of the monotonic one."""
     before, now, after = time.perf_counter(), time.time(), time.perf_counter()
     return after - before, now - (before + after) / 2
 
 
 def describe_change(ahead_at_start_s: float, recorded_s: float) -> str:
-    """Return a note about a changed system clock; empty if the times are right."""
+    """Return a note about a changed clock; empty if the times are right."""
     moved_s = ahead_s() - ahead_at_start_s
     if abs(moved_s) <= 1e-3 + 0.01 * recorded_s:  # errors of the readings, and gradual corrections of the clock
         return ""

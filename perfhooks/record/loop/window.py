@@ -70,7 +70,7 @@ _METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
 _open: weakref.WeakSet[Window] = weakref.WeakSet()
 """Started windows. During a warm-up torch reports no active profiler, but a second one crashes it."""
 _ending: weakref.WeakKeyDictionary[Window, threading.Thread] = weakref.WeakKeyDictionary()
-"""Threads that stop a window. The stop of a large recording takes seconds."""
+"""The stop of a large recording takes seconds."""
 _spare: weakref.WeakSet[Window] = weakref.WeakSet()
 _of_parent: Final[set[Window]] = set()
 """In a forked child: windows that the parent still records."""
@@ -79,8 +79,7 @@ _of_parent: Final[set[Window]] = set()
 def recorder_busy() -> bool:
     """Return whether a profiler records in this process. A second one would clear its events.
 
-    A window that another thread stops counts as recording, because torch crashes if a recorder starts before the stop
-    ends.
+    A window that another thread stops counts, because torch crashes if a recorder starts before the stop ends.
     """
     ours = (*list(_open), *_ending_elsewhere())
     return any(window.yield_recorder is None for window in ours) or (_is_recording() and not ours and not _of_parent)
@@ -114,9 +113,9 @@ def _is_recording() -> bool:
 
 
 def listen_for_other_profilers(listener: Callable[[], object]) -> Callable[[], None]:
-    """Call a listener before a profiler of another library starts, and at each of its steps.
+    """Call a listener before another profiler starts, and at each of its steps. Return a function that removes it.
 
-    Such a profiler records nothing while our window is open. Returns a function that removes the listener.
+    Such a profiler records nothing while our window is open.
     """
     recorder = torch.autograd.profiler.profile
     patches: tuple[tuple[type, str], ...] = ((TorchProfile, "start"), (TorchProfile, "step"), (recorder, "__enter__"))
@@ -192,8 +191,8 @@ def _quiet_start() -> Iterator[None]:
 def _quiet_kineto() -> Iterator[None]:
     """Suppress Kineto's log lines about itself on hosts without a device.
 
-    Kineto reads the level once, when the first recorder of a process starts. A level of the user stays. The only level
-    without these lines hides errors too, so hosts with a device keep Kineto's level.
+    Kineto reads the level once, when the first recorder of a process starts. Level 6 hides errors too, so hosts with a
+    device keep Kineto's level.
     """
     recorded = torch.profiler.supported_activities()
     if _LEVEL in os.environ or recorded != {ProfilerActivity.CPU}:
@@ -208,7 +207,7 @@ def _quiet_kineto() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silenced_stderr() -> Iterator[None]:
-    """Discard output of C++ to standard error. Only safe in a process with one thread."""
+    """Only safe in a process with one thread."""
     try:
         stderr_copy = os.dup(2)
     except OSError:  # standard error is closed
@@ -225,7 +224,7 @@ def _silenced_stderr() -> Iterator[None]:
 
 
 def _microseconds(folded: Mapping[str, int]) -> dict[str, int]:
-    """Convert ns to us. The remainder of a stack is added to the next one."""
+    """The remainder of a stack is added to the next one."""
     ends = [*accumulate(folded.values(), initial=0)]
     ends_us = [end // 1000 for end in ends]
     values = zip(folded, (after - before for before, after in pairwise(ends_us)), strict=True)
@@ -244,7 +243,7 @@ def _renumber(path: Path, before: int) -> None:
 
 
 class LostStacksError(PerfhooksError):
-    """torch has lost the window: old versions lose stacks that begin inside a call from C (pytorch issue 101632)."""
+    """Old versions of torch lose stacks that begin inside a call from C (pytorch issue 101632)."""
 
 
 class RecordedWindow:
@@ -252,27 +251,21 @@ class RecordedWindow:
     reached: int
     """Step during which, or before which, recording ended."""
     began: float = 0.0
-    """Start of the recording, in seconds since 1970; 0 if unknown."""
+    """In seconds since 1970; 0 if unknown."""
     ended: float = 0.0
     partial: str | None = None
-    """Reason for an early end; None for a complete window."""
+    """Reason for an early end."""
     planned: Planned | None
     shortened: int = 0
-    """Number of steps removed from the plan."""
     stop_s: float = 0.0
     request: RequestedWindow | None = None
-    """None for a window of the schedule."""
     loader: Loader | None = None
     making: tuple[WorkerCounts, ...] = ()
-    """Batch counts of each worker of the loader."""
     unseen_workers: int = 0
-    """Number of workers without counts."""
     looked: tuple[WorkerSamples, ...] = ()
-    """Stack samples of each worker."""
     notes: list[str]
     budget: WindowBudget
     ready: bool = False
-    """Whether a trace can be saved."""
 
     def save(self, path: Path) -> object:
         raise NotImplementedError
@@ -307,10 +300,10 @@ class Window(RecordedWindow, TorchProfile):
         self.notes = []
         self._thread: threading.Thread | None = None
         self.yield_recorder: Callable[[], object] | None = None
-        """Ends this window when another recorder starts; None if it yields to no recorder."""
+        """Ends this window when another recorder starts."""
         self.start_line = ""
         self._device = -1
-        """Current device of the recorded thread; -1 if CUDA is not initialized."""
+        """-1 if CUDA is not initialized."""
         self._began = self._ahead_s = 0.0
         self.budget = WindowBudget(limits, recording)
         self._overseer: Overseer | None = None
@@ -323,13 +316,13 @@ class Window(RecordedWindow, TorchProfile):
         self.step_num = first
 
     def _action(self, step: int) -> ProfilerAction:
-        """Return the action for a step. torch's constructor requests step 0, also if the window starts later."""
+        """torch's constructor requests step 0, also if the window starts later."""
         if self.planned is not None and self.planned.active <= step < self.planned.last:
             return ProfilerAction.RECORD  # fast path: called at every recorded step
         return action_of(self._phases, max(step, self._begin))
 
     def arm(self, first: int, phases: Phases) -> None:
-        """Prepare a recorded window for further steps. torch appends their events."""
+        """Prepare a recorded window for further steps, whose events torch appends."""
         self._begin = self.step_num = first
         self._phases = phases
         self.planned = phases.next_window(first)
@@ -364,10 +357,9 @@ class Window(RecordedWindow, TorchProfile):
             self.budget.end_step()
 
     def has_room_for_step(self) -> bool:
-        """Return whether one more step fits the budget.
+        """With stacks the overseer's last measurement is used.
 
-        With stacks the overseer's last measurement is used. A measurement in this thread would add Python calls to the
-        recording.
+        A measurement here would add Python calls to the recording.
         """
         if not (self.with_stack and self._overseer is not None and self._overseer.is_running):
             self.budget.measure()
@@ -390,13 +382,10 @@ class Window(RecordedWindow, TorchProfile):
             _ending.pop(self, None)
 
     def leave_to_parent(self) -> None:
-        """Stop collecting events in a forked child, because they would only use memory.
-
-        The recorder cannot be stopped in a child, because a stop needs Kineto's thread.
-        """
+        """Stop collecting events in a forked child. A stop needs Kineto's thread, which the child does not have."""
         _open.discard(self)
         turn = getattr(torch.autograd, "_toggle_collection_dynamic", None)  # new in torch 2.5
-        if turn is None or not _is_recording():  # the thread that forked is not the recorded one
+        if turn is None or not _is_recording():
             return
         _of_parent.add(self)
         if self.with_stack:
@@ -406,7 +395,7 @@ class Window(RecordedWindow, TorchProfile):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Return whether another live thread is recorded. torch must stop in the thread that it records."""
+        """torch must stop in the thread that it records."""
         return self._thread is not None and self._thread is not threading.current_thread() and self._thread.is_alive()
 
     @property
@@ -419,13 +408,12 @@ class Window(RecordedWindow, TorchProfile):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the recording contains no operator and no runtime call."""
         recorded = getattr(self.profiler, "kineto_results", None)
         return recorded is not None and not recorded.experimental_event_tree()
 
     @property
     def step_rec_fn(self) -> Any:
-        """Mark of the current step. torch function modes of the user would see torch's own mark."""
+        """torch function modes of the user would see torch's own mark."""
         return self._step_mark
 
     @step_rec_fn.setter
@@ -433,7 +421,7 @@ class Window(RecordedWindow, TorchProfile):
         self._step_mark = None if mark is None else LabelledRange(mark.name)
 
     def prepare_trace(self) -> None:
-        """Prepare the recorder without an import of Inductor, which torch asks about CUDA graphs."""
+        """Avoid an import of Inductor, which torch asks about CUDA graphs."""
         lazy: set[str] = getattr(torch, "_lazy_modules", set())
         hidden = {"_inductor"} & lazy if "torch._inductor" not in sys.modules else set()
         lazy -= hidden
@@ -466,7 +454,6 @@ class Window(RecordedWindow, TorchProfile):
             self._overseer.begin()
 
     def stop_trace(self) -> None:
-        """Raises LostStacksError if torch has lost the window."""
         self.budget.end()
         if self._overseer is not None:
             self._overseer.end()
@@ -505,9 +492,9 @@ class Window(RecordedWindow, TorchProfile):
             self.notes.append(DEVICE_STOPPED)
 
     def save(self, path: Path) -> IO[bytes]:
-        """Write the recorder's JSON file, which all exports copy. The returned file stays open without its name.
+        """Write the JSON file. The returned file stays open without its name.
 
-        Raises PerfhooksError if the file is incomplete. Kineto itself reports no error.
+        Kineto reports no error for an incomplete file.
         """
         try:
             super().export_chrome_trace(os.fspath(path))
@@ -542,11 +529,10 @@ class Window(RecordedWindow, TorchProfile):
         return events
 
     def key_averages(self, *args: Any, **kwargs: Any) -> Any:
-        """Return torch's operator table, with corrected self times and stack groups if stacks were recorded."""
         events = self.events()
         if kwargs.get("group_by_stack_n", args[1] if len(args) > 1 else 0):
             averages.give_stacks(events)
-        with_frames = args[3:] or [kwargs.get("include_python_functions")]  # then frames count, as in torch
+        with_frames = args[3:] or [kwargs.get("include_python_functions")]
         with contextlib.nullcontext() if with_frames[0] else averages.without_frames(events):
             return super().key_averages(*args, **kwargs)
 
@@ -563,7 +549,7 @@ class Window(RecordedWindow, TorchProfile):
             perfhooks.trace.stacks.write(_microseconds(folded), target)
 
     def release(self) -> None:
-        """Free torch's objects now. They are reference cycles, which the garbage collector frees late."""
+        """torch's objects are reference cycles, which the garbage collector frees late."""
         self.ready = False
         self._forget_file()
         next_recorder.finish_exports(self)

@@ -37,12 +37,10 @@ if TYPE_CHECKING:
 
 STOPPED: Final = "stopped before its last step"
 LONG_WAIT_S: Final = 2.0
-"""Minimum wait before a log line. The default budget allows no longer wait."""
+"""The default budget allows no longer wait."""
 
 
 class Windows:
-    """Creates the windows of one loop, one at a time, and saves their recordings."""
-
     def __init__(
         self,
         options: Options,
@@ -54,30 +52,24 @@ class Windows:
     ) -> None:
         self._options = options
         self.recording = dict(recording)
-        """Options of torch's recorder for later windows."""
         self.metadata: dict[str, str] = {}
-        """JSON metadata for the traces of later windows, by name."""
         self.membership = membership
         self._requests = requests
         self.handover = handover
         self.current: Window | None = None
         self.last: Window | None = None
-        """Last recorded window, if its results are kept."""
         self.second = SecondWindow(
             requests.loop,
             is_wanted=options["explain"] and requests.is_unplanned and not recording and handover.makes_everything,
         )
         self.end_in_step: Callable[[], object] | None = None
-        """Ends the open window inside a step; None if it ends between steps only."""
         self.workers = LoaderWorkers()
         self._step_starts: list[int] = []
-        """Starts of the recorded steps, in ns of the loop's clock."""
+        """In ns of the loop's clock."""
         self._may_shorten = False
-        """Whether the open window may end early. Ranks of a job must record the same steps."""
+        """Ranks of a job must record the same steps."""
         self.is_dropping = False
-        """Whether windows are not saved, because their steps were no training steps."""
         self._ended_at = -1
-        """Step at whose start the last window ended."""
         self.start_line = ""
         self.begun = self.skipped = 0
 
@@ -175,7 +167,6 @@ class Windows:
         self.current = window
 
     def is_over(self, window: Window, step: int) -> bool:
-        """Return whether a window ends before a step: by plan, by enough data, or by its budget."""
         planned = window.planned
         if planned is None:
             return window.budget.is_spent()
@@ -198,7 +189,6 @@ class Windows:
         return is_enough(walls, window.budget.operators)
 
     def _release_spares(self) -> None:
-        """Free recordings of the program's first steps, because a window has recorded a later step."""
         for spare in spare_windows():
             with lifetime.busy():
                 spare.release()
@@ -220,7 +210,6 @@ class Windows:
         self.handover.report_open(None)
 
     def adopt(self, window: Window) -> None:
-        """Save an ended window that was recorded before this loop."""
         self.begun += 1
         self.handover.open(self.handover.run)  # the loop may have ended, and closed its worker
         self._save(window)
@@ -254,7 +243,7 @@ class Windows:
                 event = "a window is left out: it ended during its warm-up,"
             is_expected = partial == STOPPED or self._requests.is_unplanned
             level = logging.INFO if is_expected and not is_warming_up else logging.WARNING
-            if _is_explaining(window) or self.handover.is_summed_up:  # no user waits for it; the summary has a warning
+            if _is_explaining(window) or self.handover.is_summed_up:
                 level = logging.DEBUG
             logger.log(level, "%s at step %d (%s)", event, reached, partial)
 

@@ -1,7 +1,7 @@
 """Start and manage the worker process, which finishes captures.
 
 A thread would hold the GIL. A forked process would share the training's device, and a spawned one would run the user's
-script again. So the worker is a new process. It ends after its last task when its channel is closed.
+script again.
 """
 
 from __future__ import annotations
@@ -57,15 +57,12 @@ gc.freeze()
 gc.enable()
 serve(unread, int(sys.argv[3]))
 """
-"""Code of the worker. It imports nothing before the first message.
-
-Installed packages come first on its path, because the training's path may have other versions of our dependencies, for
-example the psutil of ray. The working directory is not imported from. Output of a sitecustomize goes to the log, not
-into the channel. The garbage collector is off during imports, because it would scan all modules several times.
+"""It imports nothing before the first message. Installed packages come first on its path, because the training's path
+may have another version of a dependency, for example the psutil of ray. Output of a sitecustomize goes to the log, not
+into the channel. The garbage collector would scan all modules several times during imports.
 """
 
 HERE: Final = str(Path(__file__).parents[3])
-"""Folder that contains perfhooks."""
 _ENVIRONMENT: Final = {
     # the worker must use neither the training's devices nor its CPUs
     "CUDA_VISIBLE_DEVICES": "",
@@ -87,35 +84,30 @@ _UNWANTED: Final = (
 
 
 NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
-"""Avoids SIGPIPE when the worker has ended, in trainings that keep the default action of that signal."""
+"""Avoids SIGPIPE when the worker has ended."""
 
 _alive: list[subprocess.Popen[bytes]] = []
-"""Children that may still run. Some continue alone after the training."""
 
 
 def can_start() -> bool:
-    """Return whether a Python can be started. In a frozen application ``sys.executable`` is the application."""
+    """In a frozen application ``sys.executable`` is the application."""
     name = Path(sys.executable or "").name.lower()
     return not getattr(sys, "frozen", False) and ("python" in name or "pypy" in name)
 
 
 def reap() -> None:
-    """Reap children that have ended, which would stay zombies."""
     _alive[:] = [child for child in _alive if child.poll() is None]
 
 
 def release_children() -> None:
-    """Release all children, which continue alone, so that Popen does not warn about them."""
+    """Let all children continue alone, without a warning of Popen."""
     for child in _alive:
         child.returncode = child.returncode or 0
     _alive.clear()
 
 
 def spawn(arguments: list[str], channel: socket.socket, *, out: IO[bytes] | int, error: IO[bytes] | int) -> Popen:
-    """Start a Python process in its own session, so that signals for the training do not reach it.
-
-    ``channel`` is the child's end of a socket. Raises OSError if the process cannot be started.
-    """
+    """Start a Python process in its own session, so that signals for the training do not reach it."""
     child = subprocess.Popen(  # noqa: S603 -- our own interpreter
         [sys.executable, *arguments],
         stdin=subprocess.DEVNULL,
@@ -132,8 +124,8 @@ def spawn(arguments: list[str], channel: socket.socket, *, out: IO[bytes] | int,
 class Worker:
     """A child process that receives tasks, one JSON object per line, and answers each.
 
-    Only :meth:`answers` and :meth:`leave` wait for the child. No method raises an error if the child has ended. The
-    start raises OSError if the log is a link, which may point to a file of another user.
+    Only :meth:`answers` and :meth:`leave` wait for the child. The start raises OSError if the log is a link, which may
+    point to a file of another user.
     """
 
     def __init__(self, log: Path) -> None:
@@ -158,7 +150,6 @@ class Worker:
         return self._process.pid
 
     def send(self, message: Message) -> None:
-        """Send a message without waiting. Messages to an ended child are dropped."""
         self._unsent += encode(message)
         self._flush()
 
@@ -175,7 +166,6 @@ class Worker:
             self._unsent.clear()
 
     def answers(self, timeout: float = 0.0) -> list[TaskResult]:
-        """Return the child's answers since the last call."""
         self._flush()
         if self._is_disconnected:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -196,22 +186,18 @@ class Worker:
 
     @property
     def exit_code(self) -> int | None:
-        """None while the child runs."""
         return self._process.poll()
 
     @property
     def is_gone(self) -> bool:
-        """Whether no more answers can arrive."""
         return self._is_disconnected or self.exit_code is not None
 
     def close(self) -> None:
-        """Let the child end after its tasks. Its answers can still be read."""
         if not self.is_closing:
             self.is_closing = True
             self._flush()
 
     def leave(self, timeout: float = 0.0) -> None:
-        """Release the child. It continues alone if it does not end in time."""
         self.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout)
@@ -236,9 +222,9 @@ def _parse_answer(line: bytes) -> TaskResult | None:
 
 
 def _search_path() -> list[str]:
-    """Return the training's import path with the working directory at the end.
+    """The training's import path with the working directory last.
 
-    A file ``polars.py`` there would replace polars, but a user's own module with a handler must be found.
+    A file ``polars.py`` there would replace polars, but a user's handler must be found.
     """
     here = working_directory()
     path = [entry for entry in sys.path if entry and os.path.normpath(os.path.join(here, entry)) != here]  # noqa: PTH118 -- compared as text

@@ -23,7 +23,6 @@ _FIRST_CUDA: Final = 12
 
 @contextlib.contextmanager
 def detached_at_end() -> Iterator[None]:
-    """Let Kineto detach CUPTI when it stops. This encloses each start and each stop of the recorder."""
     if _VARIABLE in os.environ or not may_detach():
         yield
         return
@@ -36,9 +35,7 @@ def detached_at_end() -> Iterator[None]:
 
 
 def may_detach() -> bool:
-    """Return whether CUPTI is used, and the program has captured no CUDA graph."""
     version = torch.version.cuda
     if version is None or int(version.split(".")[0]) < _FIRST_CUDA or not torch.cuda.is_initialized():
         return False
-    # the stream is made when the first graph is captured
     return torch.cuda.graph.default_capture_stream is None and "torch._inductor.cudagraph_trees" not in sys.modules

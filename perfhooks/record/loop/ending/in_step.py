@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from types import FrameType
 
 SHORTEST_S: Final = 0.02
-"""Minimum pause between measurements. Each one takes the GIL from the training."""
+"""Each measurement takes the GIL from the training."""
 LONGEST_S: Final = 0.1
-"""Maximum pause. At most 20,000 operators are recorded meanwhile."""
+"""At most 20,000 operators are recorded meanwhile."""
 _PACKAGES: Final = "-packages"
 _LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 
 
 class _PendingCall:
-    """A call for the main thread. Python evaluates its truth value there, so exceptions reach the program."""
+    """Python evaluates its truth value in the main thread, so exceptions reach the program."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._run = functools.partial(_run, act)
@@ -49,7 +49,7 @@ class _PendingCall:
 
     def __bool__(self) -> bool:
         try:
-            if os.getpid() == self._process:  # a forked child inherits the call
+            if os.getpid() == self._process:
                 self._run(sys._getframe(1))
         finally:
             _pending.clear()  # not before: see `_pending`
@@ -57,13 +57,13 @@ class _PendingCall:
 
 
 _pending: Final[list[_PendingCall]] = []
-"""Keeps the call of the main thread alive. Only one call is added at a time: Python 3.11 never leaves the first
-instruction of a traced function that a pending call enters while another one waits.
+"""Keeps the call alive. Only one call is added at a time: Python 3.11 never leaves the first instruction of a traced
+function that a pending call enters while another one waits.
 """
 
 
 def in_main_thread(act: Callable[[], object]) -> None:
-    """Call a function in the main thread, between two instructions, with signals deferred.
+    """Call a function in the main thread, between two instructions.
 
     The call is dropped if the main thread is in a backward pass, or in our code. Callers repeat it.
     """
@@ -82,10 +82,7 @@ def _run(act: Callable[[], object], frame: FrameType | None) -> None:
 
 
 def _may_run(frame: FrameType | None) -> bool:
-    """Return whether a frame runs code of the program, outside of a backward pass.
-
-    In a backward pass torch saves the state of the thread, including the recorder, and restores it afterwards.
-    """
+    """In a backward pass torch saves the state of the thread, including the recorder, and restores it afterwards."""
     if signals.deferral.is_active or torch._C._current_graph_task_id() != -1:  # noqa: SLF001 -- torch has no public name
         return False
     inner = ""
@@ -94,7 +91,7 @@ def _may_run(frame: FrameType | None) -> bool:
         if any(part in file for part in frames.RECORDER):
             return False
         if frames.is_ours(file):
-            if inner != frames.CALLS_MODULE:  # else it only forwards a call of a module
+            if inner != frames.CALLS_MODULE:
                 return False
         elif not frames.is_torch(file) and (_PACKAGES in file or not file.startswith(_LIBRARIES)):
             return True
@@ -103,26 +100,18 @@ def _may_run(frame: FrameType | None) -> bool:
 
 
 def pause_s(passed_s: float, used: float) -> float:
-    """Return the pause until the next measurement; ``used`` is the used share of the budget."""
+    """``used`` is the used share of the budget."""
     remaining_s = passed_s * (1 - used) / max(used, 1e-9)
     return min(max(remaining_s / 4, SHORTEST_S), LONGEST_S)
 
 
 def used_at_next_measurement(before: float, used: float, passed_s: float, late_s: float) -> float:
-    """Return the used share of the budget at the next measurement.
-
-    ``before`` is the share at the last one, ``passed_s`` the time between both, and ``late_s`` the delay of this one.
-    """
+    """Shares of the budget: ``before`` at the last measurement, ``used`` at this one, which is late by ``late_s``."""
     return used + (used - before) / passed_s * (SHORTEST_S + late_s)
 
 
 class Overseer:
-    """Measures the budget of a recording in its own thread.
-
-    Ends the recording if the next measurement would be too late.
-
-    ``used`` returns the used share of the budget. ``end`` runs in the main thread.
-    """
+    """Measures a recording in its own thread. Ends it in the main thread if the next measurement would be too late."""
 
     def __init__(self, used: Callable[[], float], end: Callable[[], object]) -> None:
         self._used, self._end = used, end
@@ -130,9 +119,9 @@ class Overseer:
         self.is_running = False
 
     def begin(self) -> None:
-        """Start the thread. It must start after the recorder, because stacks of later threads are not recorded."""
+        """Start after the recorder, because stacks of later threads are not recorded."""
         if threading.current_thread() is threading.main_thread():
-            self._is_over = is_over = _thread.allocate_lock()  # an earlier thread keeps its own lock
+            self._is_over = is_over = _thread.allocate_lock()
             is_over.acquire()
             with contextlib.suppress(RuntimeError):  # no more threads
                 _thread.start_new_thread(self._live, (is_over,))
@@ -150,7 +139,7 @@ class Overseer:
             while not is_over.acquire(timeout=pause):
                 leave_profilers()
                 before, used, now = used, self._used(), time.monotonic()
-                late_s = max(now - last - pause, 0.0)  # wait for the GIL, expected again for the next measurement
+                late_s = max(now - last - pause, 0.0)
                 if used_at_next_measurement(before, used, now - last, late_s) >= 1:
                     in_main_thread(functools.partial(self._end_recording, is_over))
                 last, pause = now, pause_s(now - began, used)

@@ -1,4 +1,4 @@
-"""The end and the forks of the process: open profilers are closed at the end, and ignored in forked children."""
+"""Open profilers are closed at the end of the process, and ignored in forked children."""
 
 from __future__ import annotations
 
@@ -35,18 +35,15 @@ class Closable(Protocol):
         """End the loop, and keep the open window."""
 
     def leave(self, waited_s: float = 0.0) -> Path | None:
-        """Stop, and wait for files up to a timeout. Return the run if its files are incomplete."""
+        """Return the run if its files are incomplete."""
 
     def abandon(self) -> None:
         """Discard the open window."""
 
 
 _registered: dict[Closable, weakref.ref[Closable]] = {}
-"""The loop controller of each profiler, and a reference to the program's object. The end of the process needs the
-controller if the object is gone.
-"""
+"""The loop controller of each profiler, and a reference to the program's object, which may be gone at the end."""
 _watched: weakref.WeakSet[object] = weakref.WeakSet()
-"""Open windows of the main thread, and spare windows."""
 _keepers: list[Callable[[str], object]] = []
 
 
@@ -55,7 +52,6 @@ def register(course: Closable, profiler: Closable) -> None:
 
 
 def _profilers() -> list[Closable]:
-    """Return the program's object of each profiler; if it is gone, the loop controller."""
     pairs = [(course, profiler()) for course, profiler in list(_registered.items())]
     return [course if profiler is None else profiler for course, profiler in pairs]
 
@@ -72,7 +68,6 @@ def find_left_open() -> list[Closable]:
 
 
 def _variables_of_last_error() -> list[object]:
-    """Return the variables of the functions in the last traceback of an interactive session."""
     frames = (frame for frame, _ in traceback.walk_tb(getattr(sys, "last_traceback", None)))
     functions = (frame for frame in frames if frame.f_code.co_flags & inspect.CO_OPTIMIZED)
     return [value for frame in functions for value in frame.f_locals.values()]
@@ -87,10 +82,7 @@ def unregister(course: Closable) -> None:
 
 
 def _leave_all() -> None:
-    """Close all recorders, because an open one crashes the interpreter at its end.
-
-    All profilers together wait up to one timeout. Ctrl-C ends the wait.
-    """
+    """Close all recorders, because an open one crashes the interpreter at its end. Ctrl-C ends the wait for files."""
     was_any, began = bool(_registered), time.monotonic()
     for profiler in _profilers():
         try:
@@ -125,7 +117,7 @@ process.in_child(process.Child.PROFILERS, _abandon_all)
 
 @contextlib.contextmanager
 def busy() -> Iterator[None]:
-    """Defer signals while the recorder starts, stops or saves, and record the duration."""
+    """Defer signals while the recorder starts, stops or saves."""
     is_main, begin = threading.current_thread() is threading.main_thread(), clock()
     try:
         with signals.deferral if is_main else contextlib.nullcontext():
@@ -135,25 +127,22 @@ def busy() -> Iterator[None]:
 
 
 def watch(window: object) -> None:
-    """Keep an open window at SIGTERM and SIGHUP, unless the program handles them."""
     if threading.current_thread() is threading.main_thread() and signals.set_end_handler(_terminate):
         _watched.add(window)
 
 
 def at_signal(keep: Callable[[str], object]) -> None:
-    """Call ``keep`` with the reason at SIGTERM and SIGHUP, while any window is watched."""
+    """Called with the reason at SIGTERM and SIGHUP, while any window is watched."""
     _keepers.append(keep)
 
 
 def unwatch(window: object) -> None:
-    """Restore SIGTERM and SIGHUP after the last watched window."""
     _watched.discard(window)
     if not _watched and threading.current_thread() is threading.main_thread():
         signals.reset_end_handler()
 
 
 def _terminate(number: int, _frame: object) -> None:
-    """Keep the open windows, then die of the signal."""
     name = signal.Signals(number).name
     try:
         for profiler in _profilers():

@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAX_ROOTS: Final = 1000
-"""Root events to scan. A recording with steps has a few; others may have millions."""
+"""A recording with steps has few roots; others may have millions."""
 
 _open: Final[list[weakref.ref[Any]]] = []
-"""Ranges that were open when a recording ended, except optimizer updates."""
 _updates: Final[set[str]] = set()
-"""Optimizer updates in which the last recording ended. They end before the step does."""
+"""Optimizer updates end before the next step does."""
 
 
 def store_open_ranges(recorder: Any) -> None:
@@ -50,7 +49,7 @@ def is_any_open(*, is_same_step: bool = False) -> bool:
 
 
 def _names(roots: list[Any]) -> Iterator[str]:
-    """Yield the names of open ranges. torch sets their end time to that of their parent."""
+    """torch sets the end time of an open range to that of its parent."""
     for root in islice(roots, _MAX_ROOTS):
         if root.name.startswith(labels.STEP_MARK):
             event = root
@@ -65,5 +64,5 @@ def _ranges() -> list[record_function]:
 
 
 def _is_entered(range_: record_function) -> bool:
-    """Return whether a ``with`` block of a range is active. Python then holds its ``__exit__`` method."""
+    """Python holds the ``__exit__`` method of a range while its ``with`` block is active."""
     return any(type(holder) is MethodType and holder.__name__ == "__exit__" for holder in gc.get_referrers(range_))

@@ -26,12 +26,10 @@ from perfhooks.core import process
 Handler = Callable[[int, Any], object]
 
 GRACE_S: Final = 0.5
-"""Maximum time until the main thread handles a signal that ends it. Most operators take less. The time between SIGTERM
-and SIGKILL is longer (30 s in torchrun, Kubernetes and SLURM).
-"""
+"""Most operators take less. The time between SIGTERM and SIGKILL is longer (30 s in torchrun, Kubernetes and SLURM)."""
 
 _GRACE_IN_COLLECTIVE_S: Final = 0.1
-"""Maximum time inside torch.distributed, where the main thread may wait without end."""
+"""The main thread may wait in a collective without end."""
 
 _DEFERRED: Final = tuple(
     getattr(signal, name)
@@ -40,7 +38,7 @@ _DEFERRED: Final = tuple(
 )
 
 _ENDS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals that keep the open window and then end the process. A closed terminal sends SIGHUP."""
+"""A closed terminal sends SIGHUP."""
 
 
 class _Deferral(contextlib.AbstractContextManager["_Deferral"]):
@@ -64,7 +62,7 @@ class _Deferral(contextlib.AbstractContextManager["_Deferral"]):
         try:
             for number in self._handlers:
                 signal.signal(number, _defer)
-        except BaseException:  # raised by a handler that is not deferred yet
+        except BaseException:
             self._deliver(self.release())
             raise
 
@@ -78,19 +76,17 @@ class _Deferral(contextlib.AbstractContextManager["_Deferral"]):
         return self._depth > 0
 
     def handler(self, number: int) -> Any:
-        """Return the handler of a signal outside of deferrals."""
         handler = signal.getsignal(number)
         return self._handlers.get(number, signal.SIG_DFL) if handler is _defer else handler
 
     def set_handler(self, number: int, handler: Any) -> None:
-        """Set the handler of a signal, effective after the deferral."""
         if self._depth:
             self._handlers[number] = handler
             handler = _defer
         signal.signal(number, handler)
 
     def arrive(self, number: int) -> None:
-        """Store a deferred signal. A second Ctrl-C is delivered immediately."""
+        """A second Ctrl-C is delivered immediately."""
         if number in _ENDS:
             _signal_thread.noticed.set()
         is_repeated = number in self._arrived
@@ -100,7 +96,6 @@ class _Deferral(contextlib.AbstractContextManager["_Deferral"]):
             self._deliver(self.release())
 
     def release(self) -> list[int]:
-        """End the deferral, and return the signals that arrived meanwhile."""
         self._depth = 0
         arrived, self._arrived = self._arrived, []
         # restore Ctrl-C last, because it can arrive immediately
@@ -132,7 +127,7 @@ def _defer(number: int, _frame: object) -> None:
 
 
 class _SignalThread:
-    """A thread that detects SIGTERM and SIGHUP at once, and ends the process if the main thread does not handle them.
+    """Detects SIGTERM and SIGHUP at once, and ends the process if the main thread does not handle them.
 
     Python writes the number of every handled signal into a file descriptor, independent of the main thread's work.
     """
@@ -144,7 +139,7 @@ class _SignalThread:
         self._mask: set[signal.Signals | int] | None = None
 
     def begin(self) -> bool:
-        """Start the thread. Return False if another library uses the file descriptor, for example an event loop."""
+        """Return False if another library uses the file descriptor, for example an event loop."""
         if not isinstance(_thread.start_new_thread, BuiltinFunctionType):
             return False  # replaced by gevent: its threads share the main thread, which a wait in C would block
         self.noticed.clear()
@@ -224,7 +219,7 @@ def _is_in_collective() -> bool:
 
 
 def _die(number: int) -> None:
-    """Die of a signal, from a thread in which Python cannot change handlers."""
+    """In this thread Python cannot change handlers."""
     ctypes.CDLL(None).signal(number, None)
     os.kill(os.getpid(), number)
 
@@ -233,12 +228,12 @@ _ours: Handler | None = None
 
 
 def _handled_by(handler: object) -> list[int]:
-    """Return the signals of `_ENDS` with a handler. Python returns None for handlers of C code."""
+    """Python returns None for handlers of C code."""
     return [number for number in _ENDS if handler is not None and deferral.handler(number) is handler]
 
 
 def set_end_handler(handler: Handler) -> bool:
-    """Call ``handler`` at SIGTERM and SIGHUP, and return whether it is set for one of them.
+    """Return whether the handler is set for SIGTERM or SIGHUP.
 
     Signals that the program handles or ignores stay unchanged. ``nohup`` ignores SIGHUP.
     """
@@ -251,7 +246,7 @@ def set_end_handler(handler: Handler) -> bool:
 
 
 def reset_end_handler() -> None:
-    """Restore SIGTERM and SIGHUP, unless the program has set another handler meanwhile."""
+    """The program may have set another handler meanwhile."""
     global _ours  # noqa: PLW0603 -- as above
     for number in _handled_by(_ours):
         deferral.set_handler(number, signal.SIG_DFL)
@@ -282,11 +277,11 @@ def _marking_notice(handler: Handler) -> Handler:
 
     def notice(number: int, frame: Any) -> None:
         _signal_thread.noticed.set()
-        if os.getpid() != process:  # a child that was just forked
+        if os.getpid() != process:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif deferral.handler(number) is _ours:
             handler(number, frame)
-        # else the program's own handler has called this one, which must do nothing then
+        # the program's own handler has called this one
 
     return notice

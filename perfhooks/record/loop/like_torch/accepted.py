@@ -1,5 +1,3 @@
-"""Options and metadata for torch's recorder, checked before they reach it."""
-
 from __future__ import annotations
 
 import inspect
@@ -20,10 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recording options in the form of the installed torch. Unsupported options are logged once.
-
-    Raises OptionError if torch would reject a value. Activities may be names (``"cpu"``, ``"cuda"``).
-    """
+    """Return the recording options in the form of the installed torch. Unsupported options are logged once."""
     supported = inspect.signature(TorchProfile.__init__).parameters
     unsupported = [name for name in options if name not in supported]
     if unsupported:
@@ -48,10 +43,7 @@ def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def legacy_activities(activities: Any, use_cpu: bool | None, use_device: str | None) -> list[str]:
-    """Return the activities for ``use_cpu`` and ``use_device`` of ``torch.autograd.profiler.profile``.
-
-    Raises OptionError if ``activities`` is set too, or no activity remains.
-    """
+    """For the arguments of ``torch.autograd.profiler.profile``."""
     named = [*(["cpu"] if use_cpu is not False else []), *([_LEGACY.get(use_device, use_device)] if use_device else [])]
     if activities is not None or not named:
         raise OptionError(
@@ -77,7 +69,7 @@ def _listed(activities: Any) -> Iterable[Any]:
 
 
 def _activities(entry: Any) -> Iterator[Any]:
-    """Yield torch's activities for a name, a value or a mapping. Mappings exist since torch 2.12."""
+    """Mappings exist since torch 2.12."""
     if isinstance(entry, Mapping):
         for key, value in entry.items():
             config = next_recorder.config_of_mapping(value) if isinstance(value, Mapping) else value
@@ -100,10 +92,7 @@ def _named(activity: Any) -> ProfilerActivity:
 
 
 def metadata_json(value: str) -> str:
-    """Return a JSON value without escapes, because Kineto replaces every backslash by a slash.
-
-    Raises OptionError if ``value`` is no JSON, because the trace would be invalid too.
-    """
+    """Return a JSON value without escapes, because Kineto replaces every backslash by a slash."""
     try:
         return json.dumps(_without_escapes(json.loads(value)), ensure_ascii=False)
     except ValueError as error:

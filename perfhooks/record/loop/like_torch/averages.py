@@ -22,7 +22,7 @@ def unescape_names(events: Iterable[Any]) -> None:
 
 
 def give_stacks(events: Iterable[Any]) -> None:
-    """Set the stack of each event without one: its enclosing Python functions, innermost first."""
+    """From its enclosing Python functions, innermost first."""
     for event in events:
         event.stack = event.stack or [*_frames_around(event)]
 

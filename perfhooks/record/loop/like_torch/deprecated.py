@@ -14,7 +14,6 @@ _warned: Final[set[str]] = set()
 
 @contextlib.contextmanager
 def warn_once(recorder: Any) -> Iterator[None]:
-    """Show torch's deprecation warning for ``with_modules`` in the first window only."""
     if not recorder.with_modules or "with_modules" not in _warned:
         _warned.update(["with_modules"] if recorder.with_modules else ())
         yield

@@ -1,5 +1,3 @@
-"""The interface of ``torch.profiler.profile`` for a profiler of ours."""
-
 from __future__ import annotations
 
 import json
@@ -63,7 +61,7 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
 
     @property
     def profiler(self) -> Any:
-        """torch's recorder of the open window, or of the last one; None if there is none."""
+        """torch's recorder of the open window, or of the last one."""
         windows = self._course.windows
         window = windows.current or windows.last
         return None if window is None else window.profiler

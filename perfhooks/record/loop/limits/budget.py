@@ -25,20 +25,16 @@ if TYPE_CHECKING:
 DEFAULT_MB: Final = 20.0
 """20 MB hold 75,000 operators."""
 WAIT_S_PER_MB: Final = 0.1
-"""Maximum wait for a trace: at most 2 s with the default limit."""
+"""At most 2 s with the default limit."""
 FIRST_STEPS_S: Final = 0.5
-"""Training time available to record the first steps."""
 EXPLAINING_S: Final = 0.02 * 60
-"""Training time for the window with stacks and shapes: 2% of the first minute."""
+"""2% of a training's first minute."""
 
 
 class EventCost(NamedTuple):
     size: float = 0.0
-    """Size in the trace, in bytes."""
     record_s: float = 0.0
-    """Time added to the steps."""
     wait_s: float = 0.0
-    """Wait at the end of the window: stop, save, free."""
 
     def plus(self, other: EventCost, times: float = 1.0) -> EventCost:
         return EventCost(*(own + times * more for own, more in zip(self, other, strict=True)))
@@ -50,8 +46,8 @@ _OPTIONS: Final = {
     "record_shapes": EventCost(150, 0.6e-6, 6.5e-6),
     "profile_memory": EventCost(200, 0.3e-6, 4.0e-6),
 }
-"""Costs of an operator, a Python call, and each option per operator. Measured with torch 2.14 and Python 3.11 on a CPU
-of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings. Later windows use the measured costs.
+"""Measured with torch 2.14 and Python 3.11 on a CPU of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings. Later
+windows use the cost of earlier ones.
 """
 _CALLS_PER_S: Final = 300_000
 """Per second of CPU time under torch's tracer, in code that calls modules and operators."""
@@ -62,19 +58,15 @@ _MAX_TRACED_CALLS_PER_S: Final = 1_500_000
 _MAX_CALLS_PER_S: Final = 3_000_000
 """Per second of CPU time, in a loop of calls without a tracer."""
 _OPERATORS_PER_S: Final = 150_000
-"""Assumed if torch has no counter."""
 _PRIOR_EVENTS: Final = 10_000
 """Weight of the default costs, in events. Fixed costs and unfilled blocks hide the cost of fewer events."""
 
 
 class _Corrections:
-    """Correction factors from earlier windows of this process."""
-
     def __init__(self) -> None:
         self.wait = 1.0
         self.calls = 1.0
         self.sizes: dict[frozenset[str], float] = {}
-        """Factors of the trace size by recorder options."""
 
 
 _corrections = _Corrections()
@@ -82,14 +74,12 @@ _corrections = _Corrections()
 
 class _Counter(NamedTuple):
     blocks: ctypes.c_uint64
-    """Blocks of all threads since the process started."""
     events: int
-    """Events in a block."""
 
 
 @functools.cache
 def _counter() -> _Counter | None:
-    """Return torch's counter of EventBlock in torch/csrc/profiler/collection.h; None if this torch has none."""
+    """EventBlock in torch/csrc/profiler/collection.h; None if this torch does not count blocks."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     storage = "5torch8profiler4impl19ThreadLocalSubqueue14TorchOpStorage10EventBlock"
     for events in (512, 1024):
@@ -101,20 +91,16 @@ def _counter() -> _Counter | None:
 
 class Limits(NamedTuple):
     size: float = math.inf
-    """Size of the trace, in bytes."""
     wait_s: float = math.inf
-    """Wait of the training at the end."""
     training_s: float = math.inf
-    """Overhead during the steps, and the wait."""
     name: str = ""
 
     @classmethod
     def of_size(cls, mb: float | None) -> Limits:
-        """Return the limits for a value of ``max_trace_mb``."""
         return cls() if mb is None else cls(1e6 * mb, WAIT_S_PER_MB * mb, name=f"max_trace_mb={mb:g}")
 
     def share(self, cost: EventCost) -> float:
-        """Return the used share of the limits; at 1 they are used up."""
+        """Return the used share of the limits."""
         return max(cost.size / self.size, cost.wait_s / self.wait_s, (cost.record_s + cost.wait_s) / self.training_s)
 
 
@@ -126,7 +112,6 @@ class StepCalls(NamedTuple):
 
     calls: float
     cpu_s: float
-    """CPU time of the step's thread."""
     wall_s: float = 0.0
     other_calls: float = 0.0
     """Maximum calls of other threads."""
@@ -135,11 +120,8 @@ class StepCalls(NamedTuple):
 class _ThreadReading(NamedTuple):
     steps: int
     at: float
-    """By `time.perf_counter`."""
     own_s: float
-    """CPU time of the recorded thread since the recording started."""
     in_step_s: float
-    """CPU time since the last step ended."""
 
 
 def _gil_wait_s() -> float:
@@ -149,7 +131,7 @@ def _gil_wait_s() -> float:
     """
     pause_s, wake_up_s = 0.001, 0.0001  # another thread gets the GIL meanwhile; Linux delays timers by 50 us
     waits = []
-    for _ in range(3):  # the minimum counts, because a busy system delays some
+    for _ in range(3):
         began = time.perf_counter()
         time.sleep(pause_s)
         waits.append(time.perf_counter() - began - pause_s)
@@ -169,27 +151,22 @@ class WindowBudget:
         self._owner = self._blocks_before = self._steps = 0
         self._began = self._step_began = 0.0
         self._threads: dict[int, tuple[CountedThread, int]] = {}
-        """Python threads with the CPU time of their first reading."""
         self._totals: tuple[float, float] | None = (0.0, 0.0)
         """Operators and Python calls of an ended recording; None while it runs."""
         self._reading = _ThreadReading(0, 0.0, 0.0, 0.0)
         self._step_share = 0.0
-        """Share of the limits per step, by the last measurement."""
 
     def begin_count(self) -> None:
-        """Start the warm-up in the calling thread."""
         self._owner, self._threads, self._began = threading.get_ident(), {}, time.perf_counter()
         self._cpu_s()
 
     def end_count(self, calls: float, cpu_s: float, steps: int) -> None:
-        """End the warm-up. ``calls`` and ``cpu_s`` belong to the warm-up thread."""
         other_calls = self._estimate_other_calls(self._cpu_s()[1])
         wall_s = time.perf_counter() - self._began
         step_calls = _CALLS_PER_COUNTED_CALL * calls / steps
         self.step_calls = StepCalls(step_calls, cpu_s / steps, wall_s / steps, other_calls / steps)
 
     def begin(self) -> None:
-        """Start the recording in the calling thread."""
         self._owner = threading.get_ident()
         self._began = self._step_began = now = time.perf_counter()
         self._steps, self._threads, self._reading = 0, {}, _ThreadReading(0, now, 0.0, 0.0)
@@ -208,10 +185,7 @@ class WindowBudget:
         return self._totals is None
 
     def end_step(self) -> None:
-        """Count an ended step.
-
-        This must be short: the recorder records each Python call here, and each system call can cost the GIL.
-        """
+        """Count an ended step. This must be short, because the recorder records each Python call here."""
         self._steps += 1
         self._step_began = time.perf_counter()
 
@@ -225,7 +199,6 @@ class WindowBudget:
 
     @property
     def cost(self) -> EventCost:
-        """Cost if the recording ended now."""
         return self._cost_of(*(self._totals or self._events()))
 
     def is_spent(self) -> bool:
@@ -237,14 +210,14 @@ class WindowBudget:
         return self._step_share * (self._steps + 2) < 1
 
     def measure(self) -> float:
-        """Update `has_room`. Return the used share of the limits; at 1 the recording must end."""
+        """Update `has_room`, and return the used share of the limits."""
         share, steps, now = self.limits.share(self.cost), self._steps, time.perf_counter()
         if steps:
             step_s = (self._step_began - self._began) / steps
             part = min((now - self._step_began) / max(step_s, 1e-9), 1.0)
             self._step_share = share / (steps + part)
         else:
-            self._step_share = share / 2  # the elapsed part of the first step is unknown
+            self._step_share = share / 2
         return share
 
     def steps_that_fit(self, operators: float, step_s: float) -> float:
@@ -256,11 +229,9 @@ class WindowBudget:
         return 1 / max(self.limits.share(self._cost_of(operators, calls)), 1e-9)
 
     def max_calls(self) -> float:
-        """Return the number of Python calls that uses up the limits."""
         return 1 / max(self.limits.share(self._cost_of(0, 1)), 1e-9)
 
     def learn(self, wait_s: float, size: int) -> None:
-        """Correct the costs for later windows, by the measured wait and the trace size in bytes."""
         operators, calls = self._totals or self._events()
         expected = self.cost
         prior = self._cost_of(_PRIOR_EVENTS, 0)
@@ -288,7 +259,6 @@ class WindowBudget:
         return operators, self._estimate_calls(operators) if self._has_stacks else 0.0
 
     def _estimate_calls(self, operators: float) -> float:
-        """Estimate the calls from those of a warm-up step, and a rate for further CPU time."""
         own_s, other_s = self._cpu_s()
         other_calls, step_calls = self._estimate_other_calls(other_s), self.step_calls
         if step_calls is None or not step_calls.cpu_s:
@@ -296,16 +266,14 @@ class WindowBudget:
         # the recorder makes operators slower, by a cost for each
         step_s = step_calls.cpu_s + operators / (self._steps + 1) * _OPERATOR.record_s
         in_step_s = self._in_step_s(own_s)
-        # a step can make most of its calls in a small part of its time
         in_step = min(max(step_calls.calls * in_step_s / step_s, _CALLS_PER_S * in_step_s), step_calls.calls)
         beyond = _MAX_TRACED_CALLS_PER_S * max(in_step_s - step_s, 0.0)
         return step_calls.calls * self._steps + in_step + beyond + other_calls
 
     def _estimate_other_calls(self, cpu_s: float) -> float:
-        """Estimate the calls of other threads from their CPU time.
+        """If the training time is limited, the maximum rate is assumed.
 
-        If the training time is limited, the maximum rate is assumed. Windows of the user are not shortened because of
-        threads that compute in C.
+        Other windows are not shortened because of threads that compute in C.
         """
         if self.limits.training_s < math.inf:
             return _MAX_CALLS_PER_S * cpu_s
@@ -318,13 +286,13 @@ class WindowBudget:
         in_step_s = max(own_s - last.own_s, 0.0)
         if steps == last.steps:
             in_step_s += last.in_step_s
-        else:  # the step began between two readings
+        else:
             in_step_s *= min((now - began) / max(now - last.at, 1e-9), 1.0)
         self._reading = _ThreadReading(steps, now, own_s, in_step_s)  # one assignment, because two threads may measure
         return in_step_s
 
     def _cpu_s(self) -> tuple[float, float]:
-        """Return the CPU time since the start: of the recorded thread, and of all other Python threads."""
+        """The recorded thread, and all other Python threads."""
         by_thread = {}
         for ident in sys._current_frames():  # only live threads: the system reads no clocks of ended ones
             thread, before = self._threads.get(ident) or (CountedThread(ident, 0), None)

@@ -15,7 +15,6 @@ class CallCount:
         self.cpu_s = 0.0
 
     def begin(self) -> None:
-        """Start counting, unless another profiler uses the hook."""
         self._began = time.thread_time()
         if sys.getprofile() is None:
             sys.setprofile(self._count)
@@ -38,6 +37,5 @@ class CallCount:
 
 
 def end_in_child() -> None:
-    """Stop counting in a forked child, which inherits the hook."""
     if isinstance(getattr(sys.getprofile(), "__self__", None), CallCount):
         sys.setprofile(None)

@@ -49,7 +49,6 @@ class SecondWindow:
             self._loop.ask(LoopRequest(EXPLAINS, 1, options=RECORDED))
 
     def leave_out(self) -> None:
-        """Skip the second window, because it would change the behaviour of the program."""
         self._is_wanted = False
 
     def steps_that_fit(self, window: Window) -> int:

@@ -41,22 +41,16 @@ _WAIT_S: Final = 0.25
 
 
 class _Sums(msgspec.Struct):
-    """The results of one worker."""
-
     iterator: int
     making: WorkerCounts
     looked: WorkerSamples
 
 
 class LoadersRead:
-    """The loaders that were read in a window, with the number of steps for each.
-
-    A validation reads many batches in few steps. So the loader that is read in most steps feeds the training.
-    """
+    """A validation reads many batches in few steps. So the loader that is read in most steps feeds the training."""
 
     def __init__(self) -> None:
         self.of_step: set[int] = set()
-        """Iterators that were read in the current step."""
         self._steps: dict[Loader, int] = {}
         self._iterators: dict[Loader, set[int]] = {}
 
@@ -64,7 +58,6 @@ class LoadersRead:
         self.of_step.clear()
 
     def add(self, iterator: Any) -> None:
-        """Count an iterator that is read for the first time in this step."""
         self.of_step.add(id(iterator))
         loader = Loader.of(iterator)
         self._steps[loader] = self._steps.get(loader, 0) + 1
@@ -72,7 +65,7 @@ class LoadersRead:
 
     @property
     def most(self) -> Loader | None:
-        """Loader that was read in most steps; None if none was read. The first one wins a tie."""
+        """The first loader wins a tie."""
         return max(self._steps, key=self._steps.__getitem__, default=None)
 
     @property
@@ -87,13 +80,10 @@ class LoaderWorkers:
         self._sampler: subprocess.Popen[bytes] | None = None
         self._orders: socket.socket | None = None
         self._sampled: set[int] = set()
-        """Iterators whose workers are sampled in the open window."""
         self._is_pending = False
         self._fed_by: Collection[int] = ()
-        """Iterators whose workers count in the results."""
 
     def prepare(self) -> None:
-        """Start the sampler, if there are worker processes."""
         processes = sys.modules.get("multiprocessing.process")
         if self.is_wanted and getattr(processes, "_children", None):
             with guard("starting the sampler of loader workers"):
@@ -110,10 +100,7 @@ class LoaderWorkers:
         self._orders = ours
 
     def watch(self, iterator: Any) -> None:
-        """Sample the workers of an iterator until the window ends.
-
-        Other libraries also have the attribute ``_workers``.
-        """
+        """Other libraries also have the attribute ``_workers``."""
         processes = getattr(iterator, "_workers", None)
         if not self.is_wanted or not processes or id(iterator) in self._sampled:
             return
@@ -125,7 +112,6 @@ class LoaderWorkers:
                     _order(self._orders, process.pid, iterator=id(iterator), worker=number, workers=len(processes))
 
     def end(self, iterators: Collection[int]) -> None:
-        """Request the results at the end of a window."""
         self._fed_by, self._is_pending = iterators, False
         if self._sampled and self._orders is not None:
             with contextlib.suppress(OSError):
@@ -134,7 +120,6 @@ class LoaderWorkers:
         self._sampled.clear()
 
     def sums(self) -> WorkerResults:
-        """Return the counts and samples of the workers that feed the steps."""
         if not self._is_pending:
             return (), ()
         self._is_pending = False
@@ -147,7 +132,7 @@ class LoaderWorkers:
         return tuple(sums.making for sums in results), tuple(sums.looked for sums in results)
 
     def _answer(self) -> bytes:
-        """Return the sampler's answer. After a timeout it is empty, and the next window starts a new sampler."""
+        """After a timeout the answer is empty, and the next window starts a new sampler."""
         answers = None if self._sampler is None else self._sampler.stdout
         if answers is None:
             return b"[]"
@@ -179,7 +164,7 @@ class LoaderWorkers:
 
 
 def _index_of_batch() -> int:
-    """Return the position of the batch number among the variables of torch's worker loop; -1 if there is none."""
+    """Position among the variables of torch's worker loop; -1 if there is none."""
     loop = getattr(sys.modules.get("torch.utils.data._utils.worker"), "_worker_loop", None)
     names = getattr(getattr(loop, "__code__", None), "co_varnames", ())
     return names.index("idx") if "idx" in names else -1
@@ -188,13 +173,13 @@ def _index_of_batch() -> int:
 def _order(orders: socket.socket, pid: int, **order: int) -> None:
     try:
         memory = Path(f"/proc/{pid}/mem").open("rb", buffering=0)  # noqa: SIM115 -- closed below
-    except OSError as error:  # it has ended, or the system denies access
+    except OSError as error:
         logger.debug("the loader worker %d cannot be sampled (%s)", pid, error)
         return
     try:
         message = json.dumps({"pid": pid, "batch": _index_of_batch(), **order}).encode()
         socket.send_fds(orders, [message], [memory.fileno()], worker.NO_SIGNAL)
-    except OSError as error:  # the sampler has ended, or its queue is full
+    except OSError as error:
         logger.debug("the loader worker %d is not sampled (%s)", pid, error)
     finally:
         memory.close()
