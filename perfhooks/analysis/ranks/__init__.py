@@ -1,7 +1,6 @@
 """Compare the ranks of a run: stragglers and their stage, waits in collectives, bandwidth of communication.
 
-It reads only the small files of each rank, no traces, so it takes seconds for any number of ranks. Nothing here runs in
-a training, and no rank waits for another because of it.
+It reads only the small files of each rank, no traces, so it takes seconds for any number of ranks.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ FORMAT: Final = 1
 """Format of the result of `gather`. 1: first version."""
 
 _MAX_CELLS: Final = 8192
-"""Maximum number of cells in the table of own work by rank and step."""
+"""Maximum cells in the table of own work by rank and step."""
 _DIGITS: Final = 6
 
 
@@ -100,21 +99,11 @@ def gather(
 def compare(
     name: str, step_tables: Mapping[int, pl.DataFrame], collective_tables: Mapping[int, pl.DataFrame]
 ) -> dict[str, Any]:
-    """Compare the ranks of one window by their tables, without a run folder.
-
-    Args:
-        name: Name of the window.
-        step_tables: Step table of each rank.
-        collective_tables: Table of `perfhooks.report.handlers.collectives.rows` of each rank.
-
-    Returns:
-        Data for `findings`.
-    """
+    """Return data for `findings` from the tables of one window by rank, without a run folder."""
     return {"windows": [_compare_window(files.of_tables(name, step_tables, collective_tables))]}
 
 
 def _last_values(summaries: Iterable[WindowSummary], column: str) -> dict[int, Any]:
-    """Return the last known value of a column for each rank."""
     tables = [table for summary in summaries if column in (table := summary.compared["ranks"])]
     pairs = (pair for summary in tables for pair in zip(summary["rank"], summary[column], strict=True))
     return {rank: value for rank, value in pairs if value is not None}
@@ -135,14 +124,7 @@ def _summarize(folder: Path) -> WindowSummary:
 
 
 def clocks_of(window: Path) -> Clocks:
-    """Return the offsets between the clocks of the ranks of a window, if they had common collectives.
-
-    Args:
-        window: Folder of a window.
-
-    Raises:
-        PerfhooksError: The folder is not a window.
-    """
+    """Return the offsets between the clocks of the ranks of a window, if they had common collectives."""
     ranks = {place.rank for place in places_of(window)} if window.is_dir() else set()
     if not ranks:
         raise PerfhooksError(f"{window} is not a window of a run: it contains no files of a rank")
@@ -193,7 +175,6 @@ def _with_nodes(table: pl.DataFrame, window: RankedWindow) -> pl.DataFrame:
 
 
 def _tabulate_own_work(split: pl.DataFrame) -> dict[str, Any]:
-    """Return the own work of each rank in each step; None if a rank lacks the step."""
     wide = split.sort("step").pivot("step", index="rank", values="own_ms", aggregate_function="first").sort("rank")
     numbers = [None if name == "null" else int(name) for name in wide.columns[1:]]
     if not numbers or wide.height * len(numbers) > _MAX_CELLS:

@@ -14,31 +14,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _HOST_BACKENDS: Final = ("gloo", "mpi", "ucc")
-"""Backends that run on the host. Host ranges of other backends only launch device work."""
+"""Backends on the host. Host ranges of other backends only launch device work."""
 _SYNCHRONIZING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""Operations that end on all ranks at the same time, after all ranks have arrived."""
+"""Operations that end on all ranks at the same time, after all have arrived."""
 _EQUAL_SIZE: Final = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather")
-"""Operations with the same message size on all ranks."""
 BETWEEN_TWO: Final = ("send", "recv", "send_recv")
 _SLACK: Final = 10
-"""Maximum apparent gap between two ranks in one collective, in multiples of the clock error."""
+"""Maximum gap between two ranks in one collective, in clock errors."""
 _TICK_MS: Final = 0.05
-"""Added to this maximum, in ms, because the clock error can be close to 0."""
+"""Added to this maximum, because the clock error can be close to 0."""
 
 
 @dataclass(frozen=True)
 class Matched:
-    """The collectives of a window that were matched across ranks."""
-
     rows: pl.DataFrame
     """One row per rank and collective: the columns of the table, ``match``, ``ranks`` (a count) and ``wait_ms``."""
     clocks: Clocks
     unmatched: int
     """Number of rows without a certain partner."""
     unsure: frozenset[int]
-    """Steps with such rows. The waits in these steps are unknown."""
+    """Steps with such rows. Their waits are unknown."""
     on_host: pl.DataFrame
-    """``rank step start_ms duration_ms`` of all communication on a host, including messages between two ranks."""
+    """``rank step start_ms duration_ms`` of all communication on a host."""
 
 
 def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Matched:
@@ -49,19 +46,15 @@ def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Match
     kind are skipped, because some were not recorded. A collective is also skipped if one rank left it before another
     arrived, by aligned clocks. Messages between two ranks are not matched.
 
-    ``wait_ms`` is the time a rank waited for the last one. It is its duration minus the shortest duration in the same
-    collective. The last rank does not wait. This needs no aligned clocks.
-
-    Args:
-        table: Tables of ``collectives.csv`` of all ranks, concatenated, each in order of time.
-        clocks: Name of each rank's clock, if known.
+    ``wait_ms`` is the duration minus the shortest duration in the same collective. The last rank does not wait. This
+    needs no aligned clocks.
     """
     return _match_rows(table, clocks) if table.height else _match_empty(tuple(table.schema.items()))
 
 
 @functools.cache
 def _match_empty(columns: tuple[tuple[str, pl.DataType], ...]) -> Matched:
-    """Return the cached result for an empty table: most trainings have one process and no collectives."""
+    """Most trainings have one process and no collectives."""
     return _match_rows(pl.DataFrame(schema=dict(columns)), None)
 
 
@@ -80,7 +73,7 @@ def _match_rows(table: pl.DataFrame, clocks: Mapping[int, str] | None) -> Matche
 
 
 def _start_ms(first: Any) -> pl.Expr:
-    """Return the start in ms after the first one: nanoseconds since 1970 exceed the precision of a float."""
+    """Return the start after the first one: nanoseconds since 1970 exceed the precision of a float."""
     since: pl.Expr = pl.col("start_ns") - first
     return since * 1e-6
 
@@ -92,7 +85,6 @@ def _find_unsure(moving: pl.DataFrame, rows: pl.DataFrame) -> frozenset[int]:
 
 
 def _number_matches(moving: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows with partners, with the number of their collective and times in ms from the first start."""
     size = pl.when(pl.col("operation").is_in(_EQUAL_SIZE)).then("bytes")
     # hash the key once, because keys are compared many times
     key = pl.struct("step", "group", "group_size", "operation", "dtype", size.alias("size")).hash()
@@ -133,10 +125,9 @@ def _add_waits(rows: pl.DataFrame) -> pl.DataFrame:
 def by_collective(matched: Matched) -> pl.DataFrame:
     """Return one row per collective.
 
-    ``ranks`` is the number of compared ranks. ``spread_ms`` is the time from the first to the last start, by aligned
-    clocks. ``wait_ms`` is the longest wait of a rank and ``mean_wait_ms`` the mean of all. ``duration_ms`` is the
-    shortest duration. ``last_rank`` has this duration, and is null if no rank waited. ``bus_gb_per_s`` is the bandwidth
-    during it.
+    ``spread_ms`` is the time from the first to the last start, by aligned clocks. ``wait_ms`` is the longest wait of a
+    rank and ``mean_wait_ms`` the mean of all. ``last_rank`` has the shortest duration, and is null if no rank waited.
+    ``bus_gb_per_s`` is the bandwidth during it.
     """
     last = pl.col("duration_ms").arg_min()
     start = pl.col("start_ms")
@@ -162,8 +153,7 @@ def by_collective(matched: Matched) -> pl.DataFrame:
 def kinds(collectives: pl.DataFrame) -> pl.DataFrame:
     """Summarize `by_collective` by operation, group size, type and message size, the longest total first.
 
-    ``groups`` is the number of process groups. Times and bandwidth are medians, except ``longest_wait_ms``.
-    ``last_rank`` is the rank that arrives last most often, in ``last_percent`` of all.
+    Times and bandwidth are medians, except ``longest_wait_ms``. ``last_rank`` is the rank that arrives last most often.
     """
     keys = ("operation", "group_size", "dtype", "bytes")
     last = pl.col("last_rank").mode().min()
@@ -199,14 +189,12 @@ def of_steps(matched: Matched) -> pl.DataFrame:
 
 
 def _union_length(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the length of the union of intervals for each rank and step, in the last column."""
     length = rows.columns[-1]
     rows = rows.sort("rank", "start_ms").with_columns(_added_length(length))
     return rows.group_by("rank", "step", maintain_order=True).agg(pl.col(length).sum())
 
 
 def _added_length(length: str) -> pl.Expr:
-    """Return the length that each interval adds to the union of earlier intervals of the same rank and step."""
     end = pl.col("start_ms") + pl.col(length)
     before = end.cum_max().forward_fill().shift(1)
     return (end - pl.max_horizontal("start_ms", before)).clip(lower_bound=0.0).over("rank", "step").alias(length)

@@ -47,14 +47,12 @@ _ADVICE: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunFinding(Finding):
-    """A finding about a whole run. The fields here are set if it is about ranks."""
+    """A finding about a whole run. These fields are set if it is about ranks."""
 
     rank: int | None = None
-    """The slowest rank."""
     ranks: tuple[int, ...] = ()
-    """All ranks that are slow in this part."""
     part: str = ""
-    """Part of the step, a key of `_WORDS`; empty if unknown."""
+    """A key of `_WORDS`; empty if unknown."""
     windows: tuple[str, ...] = ()
     """Windows in which the slowest rank is slow."""
 
@@ -100,13 +98,8 @@ def merge_findings(
 ) -> list[Mapping[str, Any]]:
     """Merge the findings of several ranks: findings that differ only in numbers appear once.
 
-    Args:
-        of_ranks: Findings of each rank.
-        of_run: Findings about all ranks, for example from `findings`.
-
-    Returns:
-        All findings in order. ``rank`` is the rank of the finding, or the one with the largest gain, and None for the
-        run. ``ranks`` are all ranks that have it.
+    ``rank`` is the rank of the finding, or the one with the largest gain; None for the run. ``ranks`` are all ranks
+    that have it.
     """
     by_title: dict[tuple[str, str, int], list[tuple[int, Mapping[str, Any]]]] = {}
     for rank, rows in of_ranks.items():
@@ -135,7 +128,6 @@ def _join(rows: list[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
 
 
 def _group_by_role(window: Mapping[str, Any]) -> Iterable[list[dict[str, Any]]]:
-    """Group the ranks of a window that are compared with each other."""
     table = window["ranks"]
     by_role: dict[int | None, list[dict[str, Any]]] = {}
     for values in zip(*table.values(), strict=True):
@@ -153,7 +145,6 @@ def _select_slow(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _find_part(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the part with the largest excess over the other ranks; empty if no part has an excess."""
     excess = {part: sum(row.get(f"{part}_excess_ms") or 0.0 for row in rows) for part in PARTS}
     part = max(PARTS, key=lambda part: excess[part])
     return part if excess[part] > 0 else ""
@@ -208,7 +199,7 @@ def _describe_evidence(row: Mapping[str, Any]) -> str:
 
 
 def _format_ms(milliseconds: float, sign: str = "") -> str:
-    """Return a number with at least three digits, rounded to hundredths, so that noise becomes 0."""
+    """Return at least three digits, rounded to hundredths, so that noise becomes 0."""
     value = round(milliseconds, 2) + 0.0
     return f"{value:{sign}.0f}" if abs(value) >= 100 else f"{value:{sign}.3g}"  # noqa: PLR2004 -- no exponents
 

@@ -7,9 +7,9 @@ one synchronization to the next, by each rank's own clock::
     rank 1   | update | data ................. | forward | backward           |
                                ^ here rank 1 falls behind                     ^ here all have waited for it
 
-Times are cumulated from the synchronization. The frontier of a stage is the time at which the last rank ends it. The
-exposed time of a stage is the advance of the frontier, and the exposed times sum to the step. Means over ranks would
-blame the backward pass, in which the other ranks wait. Clocks need not agree. Source: StageFrontier, arXiv 2606.06751.
+The frontier of a stage is the time at which the last rank ends it. Its advance is the exposed time; the exposed times
+sum to the step. Means over ranks would blame the backward pass, in which the other ranks wait. Source: StageFrontier,
+arXiv 2606.06751.
 """
 
 from __future__ import annotations
@@ -41,38 +41,28 @@ _MOST_UNKNOWN: Final = 0.5
 
 
 class RankSteps(NamedTuple):
-    """Timeline of one rank: columns of equal length, in the order of the steps.
-
-    All columns except numbers are in ms; NaN if not measured.
-    """
+    """Timeline of one rank: columns of equal length in ms; NaN if not measured."""
 
     numbers: Ints
     wall_ms: Values
     data_ms: Values
     backward_ms: Values
-    """Time from the start of the step to the start of its last backward pass."""
+    """Time until the start of the last backward pass."""
     update_ms: Values
-    """Time from the start of the step to the end of that pass."""
+    """Time until the end of that pass."""
 
 
 class StageTimes(NamedTuple):
     """Steps that all ranks have."""
 
     names: tuple[str, ...]
-    """Stages that all ranks measured, in order."""
     numbers: Ints
-    """Step numbers."""
     times: Ints
     """Nanoseconds by rank, stage and step."""
 
 
 def group_comparable(ranks: Sequence[RankSteps], roles: Sequence[int | None]) -> list[list[int]]:
-    """Group the ranks that can be compared, as lists of indices: those of one role with equal stages.
-
-    Args:
-        ranks: Timelines of the ranks.
-        roles: Role of each rank, None if unknown. Stages of a pipeline do different work.
-    """
+    """Return groups of indices of ranks that can be compared: those of one role with equal stages."""
     groups: dict[tuple[int | None, bytes], list[int]] = {}
     for index, (rank, role) in enumerate(zip(ranks, roles, strict=True)):
         has_stage = (
@@ -85,9 +75,9 @@ def group_comparable(ranks: Sequence[RankSteps], roles: Sequence[int | None]) ->
 def align_steps(ranks: Sequence[RankSteps]) -> StageTimes | None:
     """Return the common steps of all ranks in the most detailed common stages; None with too few steps.
 
-    Steps are matched by number. The stages are ``update`` (from the end of the last backward pass to the end of the
-    step), ``data``, ``forward`` (until the start of the backward pass) and ``backward``. Without backward passes they
-    are ``data`` and ``rest``. Without both the only stage is ``step``.
+    The stages are ``update`` (from the end of the last backward pass to the end of the step), ``data``, ``forward``
+    (until the start of the backward pass) and ``backward``. Without backward passes they are ``data`` and ``rest``.
+    Without both the only stage is ``step``.
     """
     max_steps = None
     for names in (("step",), _ALL_STAGES, ("update", "forward", "backward"), ("data", "rest"), ("step",)):
@@ -142,15 +132,9 @@ class Frontier(NamedTuple):
     exposed: Ints
     """Advance of the frontier in ns. The sum over stages is the step of the slowest rank."""
     leader: Ints
-    """Row of the last rank at the end of the stage."""
 
 
 def frontier(times: Ints) -> Frontier:
-    """Return the exposed time and the last rank of each stage.
-
-    Args:
-        times: Nanoseconds by rank, stage and step.
-    """
     front, leader = np.empty(times.shape[1:], np.int64), np.empty(times.shape[1:], np.int64)
     for index, ends in _ends(times):
         leader[index] = ends.argmax(axis=0)
@@ -187,13 +171,11 @@ class Lead(NamedTuple):
     until: int | None
     """Last late step; None if the rank is late until the end."""
     lead_ms: float
-    """Median delay in the stage, over the steps in which the rank is late."""
+    """Median delay over the steps in which the rank is late."""
     percent: float
-    """Percentage of the steps in this span in which the rank is late."""
     cost_ms: float
-    """Mean gain per step in this span without all stragglers of the stage."""
+    """Mean gain per step without all stragglers of the stage."""
     total_ms: float
-    """Sum of this gain over the span."""
 
 
 def leads(stages: StageTimes) -> list[Lead]:
@@ -237,13 +219,12 @@ STAGE_TEXTS: Final = {
     "rest": "after its batch",
     "step": "in the step",
 }
-"""Description of each stage in messages."""
 _ALWAYS_PERCENT: Final = 95.0
-"""Percentage of late steps from which a rank counts as always late."""
+"""Percentage of late steps that is always."""
 
 
 def describe_lead(lead: Lead, name: str) -> str:
-    """Return the message about a straggler, without its name. It has no cause, because only that rank could know it."""
+    """Return the message about a straggler, without its name. Only that rank could know the cause."""
     often = "" if lead.percent >= _ALWAYS_PERCENT else f" in {lead.percent:.0f}% of the steps"
     span = "".join(
         f" {word} step {step:,}" for word, step in (("from", lead.since), ("to", lead.until)) if step is not None
@@ -311,7 +292,6 @@ class _Suspect(NamedTuple):
     row: int
     stage: int
     part: slice
-    """Steps in which it is late."""
     behind: Values
 
 

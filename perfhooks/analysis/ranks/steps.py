@@ -23,24 +23,17 @@ _TIMES: Final = ("wall_ms", "wait_ms", "own_ms", *(f"{part}_ms" for part in PART
 def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """Split each step of each rank into parts; one row per rank and step.
 
-    All ranks of a job have equal step times, because fast ranks wait. The wait inside collectives, ``wait_ms``, is
-    therefore not own work. ``own_ms`` = ``wall_ms`` - ``wait_ms`` = data + compute + communication + other, with
+    Fast ranks wait inside collectives, so all ranks have equal step times. ``own_ms`` = ``wall_ms`` - ``wait_ms`` =
+    data + compute + communication + other, with
 
     * ``communication_ms``: communication that no computation hides, minus ``wait_ms``;
     * if devices were traced: ``compute_ms`` = |compute kernels|, ``data_ms`` the wait for data, limited to the idle
       time of the device, and ``other_ms`` the rest: launches, copies, host work;
     * otherwise ``compute_ms`` is the rest, and ``other_ms`` is null.
 
-    ``data_ms`` is null without a loader. If the device times of a step are unknown, ``wait_ms``,
-    ``own_ms`` and all parts except ``data_ms`` are null.
-
-    If the hosts run ahead of the devices, host steps do not show waits, because collectives wait on the devices.
-    ``wall_ms`` is then the device time of the step, as the median of all ranks. The last rank to arrive in the
-    collectives waits least, so it has the most own work.
-
-    Args:
-        steps: Tables of ``steps.csv`` of all ranks, concatenated.
-        waits: Result of `collectives.of_steps`.
+    ``data_ms`` is null without a loader. Without the device times of a step, ``own_ms``,
+    ``wait_ms`` and its other parts are null. If the
+    hosts run ahead of the devices, ``wall_ms`` is the device time of the step, as the median of all ranks.
     """
     joined = steps.join(waits, on=["rank", "step"], how="left", nulls_equal=True)
     on_device = pl.lit(steps["busy_ms"].is_not_null().any())
@@ -75,13 +68,9 @@ def _is_host_ahead(steps: pl.DataFrame) -> bool:
 def complete_steps(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
     """Return the steps with reliable waits, without incomplete steps at the ends of the window.
 
-    A collective that is running when recording starts or ends is recorded on some ranks only. Ranks that waited in it
-    then seem to have worked. First and last steps with such a collective are skipped, if others remain. If steps in the
-    middle have unmatched collectives too, the cause is another one, and all steps are kept.
-
-    Args:
-        split: Result of `parts`.
-        unsure: Steps with unmatched collectives, see `collectives.Matched`.
+    A collective that is running when recording starts or ends is recorded on some ranks only. First and last steps with
+    such a collective are skipped, if others remain. Unmatched collectives in the middle have another cause; then all
+    steps are kept.
     """
     unsure_steps = unsure & {*split["step"]}
     if not unsure_steps or not unsure_steps <= {split["step"].min(), split["step"].max()}:
