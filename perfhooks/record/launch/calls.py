@@ -1,8 +1,7 @@
 """Wrappers of module calls, backward passes and ``torch.save``, for programs without a loader or optimizer.
 
-The wrapper of module calls is removed when recording starts. While torch.compile is imported, it takes the current
-``torch.nn.Module.__call__`` for torch's own, so the wrapper is removed during that import. The wrapper of backward
-passes stays on a CPU, because ranks meet in the passes.
+While torch.compile is imported, it takes the current ``torch.nn.Module.__call__`` for torch's own, so the wrapper is
+removed during that import. The wrapper of backward passes stays on a CPU, because ranks meet in the passes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 _RUN_BACKWARD: Final = "_engine_run_backward"
 """Called by both ``torch.autograd.backward`` and ``grad``. torch.compile guards ``grad``."""
 _MAX_CALLS: Final = 1000
-"""Module calls to observe before unsubscribing."""
 
 # globals, because torch.compile would guard the cells of a closure
 _call: Callable[..., Any] = Module.__call__
@@ -44,10 +42,9 @@ _remaining = _MAX_CALLS
 def listen(
     on_call: Callable[[], bool], on_backward: Callable[[int], object], on_save: Callable[[int, int, str], object]
 ) -> None:
-    """Wrap the functions, for calls in the main thread.
+    """``on_call`` returns whether further calls are not needed.
 
-    ``on_call`` returns whether further calls are not needed. ``on_backward`` gets the start of the pass in ns; 0 if a
-    device is still working on it.
+    ``on_backward`` gets the start of the pass in ns; 0 if a device is still working on it.
     """
     global _on_call, _on_backward, _on_save
     _on_call, _on_backward, _on_save = on_call, on_backward, on_save
@@ -84,7 +81,7 @@ def leave() -> None:
 
 
 def exclude_from_compile() -> None:
-    """Exclude the callbacks from torch.compile, which would compile them at graph breaks."""
+    """torch.compile would compile the callbacks at graph breaks."""
     global _on_call, _on_backward
     disable: Any = torch.compiler.disable
     sys.modules["torch._dynamo.decorators"].skip(_wrapped_backward)
@@ -92,7 +89,7 @@ def exclude_from_compile() -> None:
 
 
 def would_start_device() -> bool:
-    """Whether a recorder would be the first user of the device, so that forked children could not use it."""
+    """After that, a forked child of the program could not use the device."""
     version: Any = torch.version
     nodes = (("cuda", "/dev/nvidiactl"), ("cuda", "/dev/dxg"), ("hip", "/dev/kfd"), ("xpu", "/dev/dri"))
     is_there = any(getattr(version, kind, None) and Path(node).exists() for kind, node in nodes)
@@ -117,7 +114,6 @@ def _wrapped_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
     )  # else another patch calls this one, for example make_fx
     _count_call()
     try:
-        # once unsubscribed, the label wraps the call
         return (
             Module.__call__(module, *args, **kwargs)
             if is_in_place and not _remaining

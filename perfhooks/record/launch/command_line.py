@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 VARIABLE: Final = "PERFHOOKS_RUN"
 
 SITE: Final = Path(__file__).parent / "site"
-"""Put first in PYTHONPATH. It contains only ``sitecustomize.py``."""
+"""Contains only ``sitecustomize.py``."""
 
 
 PATIENCE_S: Final = 60.0
@@ -29,23 +29,20 @@ PATIENCE_S: Final = 60.0
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """Request of the command line, for each process of the training."""
-
     schedule: str | None = None
     """None is one window after the step time has settled."""
     handlers: list[str] | None = None
-    """None makes all possible files."""
     options: dict[str, Any] = {}
     patience: float = PATIENCE_S
     """Seconds after which a program without fetches and updates gets its report."""
     here: str = ""
-    """Working directory of the command, which contains the folder of runs."""
+    """Working directory of the command."""
     notes: str = ""
     """Folder of `perfhooks.record.launch.notes`."""
     command: int = 0
     """Process that becomes the command. At its exit it reports the remaining runs."""
     is_watched: bool = False
-    """Whether `perfhooks.record.launch.detached` waits for the end of the command and deletes the notes."""
+    """Whether `perfhooks.record.launch.detached` reports a killed command."""
     turns: str = ""
     """Socket of the supervisor, under ``perfhooks compare --run``. Nothing is recorded then."""
     trial: str = ""
@@ -54,10 +51,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """In seconds of the monotonic clock."""
 
     def named(self, number: int) -> Request:
-        """Return the request for the training with this number.
-
-        A given run name gets a number from the second training on.
-        """
+        """Give a run name a number, from the second training on."""
         name = self.options.get("run")
         if name is None or number == 1:
             return self
@@ -65,7 +59,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def current(cls) -> Request | None:
-        """Return the request of this process; None if missing or unreadable."""
+        """None if missing or unreadable."""
         try:
             return msgspec.convert(json.loads(os.environ[VARIABLE]), type=cls)
         except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
@@ -78,7 +72,6 @@ def request(
     options: Mapping[str, Any],
     patience: float = PATIENCE_S,
 ) -> Request:
-    """Check the request before anything starts. Raises ScheduleError or OptionError."""
     Schedule.of(schedule)
     if not 0 <= patience < float("inf"):
         raise OptionError(f"patience must be a number of seconds, 0 or more, got {patience:g}")
@@ -107,10 +100,7 @@ def request(
 
 
 def command(words: Sequence[str], folder: Path = Path()) -> list[str]:
-    """Return the command line to execute. A script or module is prefixed with this Python.
-
-    Raises OptionError if the script is missing, and CommandError if the command is not executable.
-    """
+    """Return the command line to execute. A script or module is prefixed with this Python."""
     if not words:
         raise OptionError("run needs a command, such as: perfhooks run train.py --lr 0.1")
     first = words[0]

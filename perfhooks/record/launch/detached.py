@@ -29,9 +29,8 @@ _EXIT, _GET_INFO = 1 << 3, 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 ``pidfd.h``.
 """
 _REAPED_MS: Final = 500
-"""Maximum wait for the parent to reap the command. Most do so at once, some never."""
+"""Most parents reap the command at once, some never."""
 _FILES_S: Final = 60.0
-"""Maximum wait for the worker of a killed training."""
 _BOOTSTRAP: Final = """\
 import os, select, shutil, sys
 command, descriptor = sys.argv[2:4]
@@ -48,14 +47,13 @@ try:
 finally:
     shutil.rmtree(sys.argv[4], ignore_errors=True)
 """
-"""It imports perfhooks only to report. A bare Python takes a fifth of the memory."""
+"""A bare Python takes a fifth of the memory that perfhooks needs."""
 
 
 def is_possible() -> bool:
-    """Return whether another process can wait for this one without being its child.
+    """Orphans become children of a subreaper, or of the first process of a container.
 
-    Orphans become children of a subreaper, or of the first process of a container. A script that waits for all children
-    would wait for ours, and ours for the script.
+    A script that waits for all children would wait for ours, and ours for the script.
     """
     if not hasattr(os, "fork"):
         return False
@@ -67,7 +65,6 @@ def is_possible() -> bool:
 
 
 def start(pid: int, folder: str, words: Sequence[str]) -> None:
-    """Start the process that waits for the end of another one, and then deletes the folder of notes."""
     descriptor = _open(pid)  # open it first: a command that is not found ends at once
     child = os.fork()
     if child:
@@ -97,7 +94,6 @@ def _become(pid: int, descriptor: int | None, folder: str, words: Sequence[str])
 
 
 def report(facts: Sequence[str]) -> None:
-    """Wait for the end of the command, and print the runs that no other process has printed."""
     pid, descriptor, folder, over, *words = facts
     code = wait(int(pid), int(descriptor) if int(descriptor) >= 0 else None)
     if Path(folder, over).exists():
@@ -114,7 +110,7 @@ def report(facts: Sequence[str]) -> None:
 
 
 def _open(pid: int) -> int | None:
-    """Return a descriptor of a process, which reports its end at any time; None if not available."""
+    """Return a descriptor of a process; None if not available."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # not Linux, or an old one
@@ -122,7 +118,7 @@ def _open(pid: int) -> int | None:
 
 
 def wait(pid: int, descriptor: int | None) -> int | None:
-    """Return the exit code of a process, below 0 for a signal; None if not available."""
+    """Return the exit code, below 0 for a signal; None if not available."""
     if descriptor is None:
         import psutil  # see `perfhooks.run.liveness.born_s`
 

@@ -42,19 +42,15 @@ if TYPE_CHECKING:
 STEPS: Final = 6
 """The first step warms up."""
 LONGEST_S: Final = 3.0
-"""Maximum duration of the recording, for example if the program waits."""
 _ELSEWHERE_S: Final = 1.0
-"""Maximum wait of another thread for the end of the recording."""
 
 _CALL, _BACKWARD, _UPDATE = range(3)
 """Ends of a step, in increasing strength."""
 _RECORDED: Final = ("record_shapes", "with_flops")
-"""Recording options that apply here. Stacks and memory would use up the budget."""
+"""Stacks and memory would use up the budget."""
 
 
 class StartupRecorder:
-    """Records the first steps of this process, once."""
-
     def __init__(self, events: Events, options: Mapping[str, Any], when_over: Callable[[], object]) -> None:
         self._events = events
         self._recording = {name: options[name] for name in _RECORDED if name in options}
@@ -63,18 +59,15 @@ class StartupRecorder:
         self._when_over = when_over
         self._lock = threading.RLock()
         self._until = 0.0
-        """In seconds of the monotonic clock."""
         self._window: Window | None = None
         self.own_profilers: Collection[Closable] = ()
-        """Profilers of an integration. Any other profiler means that the script profiles itself."""
+        """Any other profiler means that the script profiles itself."""
         self.is_new = True
         self.is_recording = False
         self._is_closed = False
-        """Whether recording must not start again."""
         self._unrecorded = 0
-        """Steps that ended before recording could start."""
         self._mode: Mode | None = None
-        """Mode of the step detector, if it defines the steps here."""
+        """If it defines the steps here."""
         self.has_steps = True
         """Whether any event of a step was detected, and not operators only."""
         self._forget()
@@ -82,11 +75,9 @@ class StartupRecorder:
     def _forget(self) -> None:
         self._begin = self._step = self._since_detector = 0
         self._is_warm = False
-        """Whether the recorder ran before the first step."""
         self._end = -1
-        """Strongest end of a step so far."""
         self._profiler_step = -1
-        """Step in which a profiler of perfhooks started, which is longer for it."""
+        """This step is longer for the start of a profiler of perfhooks."""
         self._has_fetched = False
         self._clear_step()
 
@@ -95,15 +86,13 @@ class StartupRecorder:
         self._has_passed_back = False
         self._updates = self._events.updates
 
-    # -- events, in the main thread -----------------------------------------------------------------------------------
-
     def at_fetch(self) -> None:
         if self._is_defining_steps():
             self._has_fetched = True
             self._maybe_next(self._strongest_end(bool(self._called)))
 
     def at_first_call(self) -> None:
-        """Start to record. `at_call` then receives the same call."""
+        """`at_call` then receives the same call."""
         if not _is_in_loader():
             self._is_defining_steps(_CALL)
 
@@ -117,7 +106,7 @@ class StartupRecorder:
             self._has_passed_back = True
 
     def at_detector(self) -> None:
-        """Ignore earlier ends of steps, because the step detector is new."""
+        """Ignore earlier ends of steps."""
         self._since_detector, self._profiler_step = 0, self._step
 
     def at_step(self, mode: Mode) -> None:
@@ -127,7 +116,7 @@ class StartupRecorder:
         elif self.is_recording:
             if self._mode is not None:
                 self._next()
-            elif self._since_detector > 1:  # it held several steps of this recorder
+            elif self._since_detector > 1:
                 self._mode = mode
                 self._restart_count(0)
             self._since_detector = 0
@@ -150,14 +139,13 @@ class StartupRecorder:
                 self.has_steps = True
                 calls.ignore_calls()
                 if self._window is not None:
-                    self._window.record_steps = True  # with a mark for each step from now on
+                    self._window.record_steps = True
                 self._restart_count(0)
             elif not self.has_steps or (not self.is_recording and event > _CALL):
                 self._record_again()
         return self.is_recording and self._mode is None
 
     def _strongest_end(self, is_called: bool) -> int:
-        """Return the strongest end of the running step; -1 for none."""
         if self._events.updates > self._updates:
             return _UPDATE
         return _BACKWARD if self._has_passed_back else _CALL if is_called else -1
@@ -172,8 +160,6 @@ class StartupRecorder:
             self._since_detector += 1
             self._next()
 
-    # -- recording ---------------------------------------------------------------------------------------------------
-
     def begin(self, *, has_steps: bool = True) -> None:
         with lifetime.busy(), guard("recording the first steps"), self._lock:
             if not self.is_new or self._is_closed or calls.would_start_device():
@@ -186,7 +172,7 @@ class StartupRecorder:
                 self._open()
 
     def begin_with_operators(self) -> None:
-        """Record operators of the main thread, without steps. Another thread may call this repeatedly."""
+        """Another thread may call this repeatedly."""
         in_main_thread(lambda: self.begin(has_steps=False))
 
     def _open(self) -> None:
@@ -207,7 +193,7 @@ class StartupRecorder:
         self._until = time.monotonic() + LONGEST_S
         self.is_recording = True
         if self.has_steps:
-            calls.ignore_calls()  # labels report calls from now on
+            calls.ignore_calls()
             self._label()
 
     def _label(self) -> None:
@@ -231,7 +217,6 @@ class StartupRecorder:
         return is_warm and window.budget.operators >= ENOUGH_OPERATORS
 
     def _restart_count(self, step: int) -> None:
-        """Discard the step boundaries so far and count anew."""
         window = self._window
         if window is not None:
             window.marks_before = window.step_num + 1 - step
@@ -240,7 +225,7 @@ class StartupRecorder:
             self._next(step)
 
     def _record_again(self) -> None:
-        """Record a second time, because the first recording shows less than the program does."""
+        """The first recording shows less than the program does."""
         with lifetime.busy(), guard("recording the first steps"), self._lock:
             if self._window is not None:
                 self._forget_window(self._window)
@@ -256,7 +241,7 @@ class StartupRecorder:
             self.end("" if is_whole else f"{self._limits.name} was reached inside step {self._step}")
 
     def end(self, why: str = "") -> None:
-        """End the recording and keep it. ``why`` is the reason if the last step is incomplete."""
+        """``why`` is the reason if the last step is incomplete."""
         with self._lock:
             window = self._window
             if not self.is_recording or window is None:
@@ -295,7 +280,7 @@ class StartupRecorder:
         lifetime.unwatch(window)
 
     def take(self, why: str = "") -> Window | None:
-        """Return the recording and give up its ownership. ``why`` is the reason if the last step is incomplete."""
+        """Return the recording and give up its ownership."""
         with lifetime.busy(), self._lock:
             self._is_closed = True
             self.end(why)
@@ -315,7 +300,7 @@ class StartupRecorder:
             return window
 
     def _keep_as_part(self, window: Window) -> None:
-        """Mark the recording as a part of one step: it ended before the first update."""
+        """The recording ended before the first update."""
         window.marks_before = window.step_num + 1
         self._step = window.reached = self._begin
         window.partial = "the recording of the first steps ended inside the first step"
@@ -343,5 +328,5 @@ def _is_launcher() -> bool:
 
 
 def _is_in_loader() -> bool:
-    """Whether a loader is fetching. Module calls of its dataset are no steps."""
+    """Module calls of a loader's dataset are no steps."""
     return any(frames.LOADER in frame.f_code.co_filename for frame in outwards(sys._getframe(1)))

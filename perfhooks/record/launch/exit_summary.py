@@ -1,7 +1,6 @@
 """The exit summary of ``perfhooks run``, printed before the command returns.
 
-The training prints it at its own exit, so its process, signals and exit code stay unchanged. The first Python of the
-command also prints the runs of its child processes.
+The training prints it at its own exit, so its process, signals and exit code stay unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ IS_OVER: Final = "summary.printed"
 
 
 def at_exit(*, is_command: bool) -> None:
-    """Print the runs of this process, and those of ended children. After the command itself no process reports."""
+    """Print the runs of this process and its ended children."""
     request = Request.current()
     if request is None or request.turns or request.trial:
         return
@@ -57,7 +56,7 @@ def _print(request: Request, *, is_command: bool) -> None:
     relevant = [note for note in all_notes if is_command or pid in (note.pid, note.parent)]
     runs = [run for run in notes.runs([*own, *relevant]) if notes.claim(request.notes, run)]
     if process.outcome.is_interrupted:
-        pass  # the user does not want to wait, `detached` included
+        pass
     elif runs:
         other_runs = [run for run in runs if run not in {note.run for note in own}]
         timeout = check_options(cast("Options", request.options))["exit_timeout"]
@@ -68,21 +67,21 @@ def _print(request: Request, *, is_command: bool) -> None:
 
 
 def print_runs(runs: Sequence[str], waited: Collection[str], timeout: float, unfinished: Collection[str] = ()) -> None:
-    """Wait for the reports of ``waited``, the runs with workers of other processes. Then print all summaries."""
+    """The workers of ``waited`` runs belong to other processes."""
     from perfhooks.record.launch.summary_text import text_of, wait_for_reports  # numpy, which few processes need
 
     write_error(text_of(runs, {*unfinished, *wait_for_reports(waited, timeout)}))
 
 
 def reasons(known: Sequence[Note], words: Sequence[str], code: int | None = None) -> list[str]:
-    """Return why nothing was recorded. The exit code is below 0 for a signal, and None if unknown."""
+    """The exit code is below 0 for a signal, and None if unknown."""
     sure = [note.why for note in known if note.why]
     guesses = [note.guess for note in known if note.guess]
     return list(dict.fromkeys(sure or (_failed(code) if code else guesses or [_default_reason(words)])))
 
 
 def _failed(code: int) -> list[str]:
-    """Return the exit code as a reason. The command itself explains its failure."""
+    """The command itself explains its failure."""
     if code > 0:
         return [f"the command ended with exit code {code}"]
     names = {number.value: number.name for number in signal.Signals}
@@ -111,7 +110,6 @@ def _default_reason(words: Sequence[str]) -> str:
 
 
 def _script_text(word: str) -> str:
-    """Return the text of a shell script; empty if the word names none."""
     if word.endswith(".py"):
         return ""
     try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def lightning_callbacks() -> list[Any]:
-    """Return a callback if ``perfhooks run`` is active, for the entry point ``lightning.pytorch.callbacks_factory``."""
+    """For the entry point ``lightning.pytorch.callbacks_factory``."""
     signal, callbacks = step_signal.current(), list[Any]()
     if signal is not None:
         _integrate(signal, "perfhooks_lightning", "ProfilerCallback", callbacks.append)
@@ -52,7 +52,7 @@ def _after_init(kind: Any, act: Callable[[Any], None]) -> None:
 
 
 def _integrate(signal: StepSignal, package: str, name: str, register: Callable[[Any], object]) -> None:
-    """Create an integration and register it. If that fails, the training continues unchanged."""
+    """If an integration fails, the training continues unchanged."""
     if signal.request.turns:  # nothing is recorded, and steps are detected as in any loop
         return
     request = signal.next_request()

@@ -1,7 +1,4 @@
-"""Subscriptions to events of the program, after the import of torch's modules.
-
-This module runs inside ``import torch``, so it imports neither torch nor modules that import torch.
-"""
+"""This module runs inside ``import torch``, so it imports neither torch nor modules that import torch."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def imported(name: str, module: Any, began: int) -> None:
-    """Act on an import that `site` watches. ``began`` is the start of this Python, in ns of the monotonic clock."""
+    """``began`` is the start of this Python, in ns of the monotonic clock."""
     request = Request.current()
     if request is not None and request.trial:
         if name == "torch.utils.data.dataloader":

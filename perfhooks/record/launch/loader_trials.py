@@ -1,7 +1,7 @@
 """``perfhooks try --loader``: measures the loader of a training inside its script, and then ends the script.
 
-The script runs until it iterates a loader with gradients enabled. Such a loader feeds a training, not a validation.
-With several ranks, the first one measures its loader, and the other ranks end there.
+It takes the first loader that is iterated with gradients enabled, because a validation disables them. With several
+ranks, the first one measures its loader.
 """
 
 from __future__ import annotations

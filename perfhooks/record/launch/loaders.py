@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Pass:
-    """A pass over a loader, owned by its iterator. It ends with the last batch, or when the iterator is deleted."""
+    """It ends with the last batch, or when its iterator is deleted."""
 
     def __init__(self, events: Events, since: PassBegin) -> None:
         self.events, self.since = events, since
@@ -34,7 +34,7 @@ def listen(module: Any, signal: StepSignal) -> Callable[[], None]:
     """Wrap the iterators of all DataLoaders. Return a function that restores torch.
 
     The classes stay the same, because code may use ``super(self.__class__, self)``. A worker is forked inside the
-    constructor of its iterator and inherits its frames, so no function of perfhooks is on the stack there.
+    constructor of its iterator, so no function of perfhooks is on the stack there.
     """
     iterator, parallel = module._BaseDataLoaderIter, module._MultiProcessingDataLoaderIter  # noqa: SLF001 -- no public name is as deep
     wrapped = [

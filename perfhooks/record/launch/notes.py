@@ -1,6 +1,6 @@
 """Notes between the processes of a command: recorded runs, or the reason why nothing was recorded.
 
-They are in a temporary folder. Each process writes its own files and only reads those of others.
+Each process writes its own files and only reads those of others.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ class Note(NamedTuple):
     pid: int
     parent: int
     run: str = ""
-    """Folder of a run with a saved window."""
     is_speaker: bool = True
     """Whether this rank reports the run."""
     why: str = ""
     """Used if no process recorded anything."""
     guess: str = ""
-    """Assumed reason, used if the command did not fail."""
+    """Used if the command did not fail."""
 
 
 _own: dict[str, Note] = {}
-"""Needed if the folder is on another host or its disk is full."""
+"""The folder may be on another host, or its disk full."""
 
 
 def leave(folder: str, **facts: Any) -> None:
@@ -66,17 +65,16 @@ def read(folder: str) -> list[Note]:
 
 
 def runs(notes: Iterable[Note]) -> list[str]:
-    """Return the folders of runs to report, without duplicates."""
     return list(dict.fromkeys(note.run for note in notes if note.run and note.is_speaker))
 
 
 def claim(folder: str, run: str) -> bool:
-    """Return whether this process is the first to report a run."""
+    """Whether this process is the first to report a run."""
     return mark(folder, f"{_key(run)}.printed")
 
 
 def mark(folder: str, name: str) -> bool:
-    """Create an empty file. Return False if it exists."""
+    """Return False if the file exists."""
     try:
         os.close(os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -91,7 +89,6 @@ def delete(folder: str) -> None:
 
 
 def takes_files(folder: str) -> bool:
-    """Return whether a process could have left a note."""
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             file.write(b"{}")

@@ -1,8 +1,8 @@
 """Imports of our own code under ``perfhooks run``, independent of the program's changes to ``sys.path``.
 
-A program may have its own ``psutil``, as ray has. Our modules must import the installed one, and the program its own.
-So our modules get a private ``__import__``, and their dependencies do not stay in ``sys.modules``. If the program
-imports the same file, it gets the same module, because some extension modules must not be loaded twice.
+A program may have its own ``psutil``, as ray has. So our modules get a private ``__import__``, and their dependencies
+do not stay in ``sys.modules``. If the program imports the same file, it gets the same module, because some extension
+modules must not be loaded twice.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ DEPENDENCIES = {
     *("msgspec", "polars", "_polars_runtime_32", "plotly", "narwhals", "rich", "typer"),
     *("fsspec", "filelock", "psutil"),
 }
-"""Modules of our requirements. The program may shadow them at any time."""
+"""The program may shadow them at any time."""
 _WITH_TORCH = {"numpy", "typing_extensions"}
-"""Requirements that torch has too, so the program has them from the start."""
+"""Requirements of torch, so the program has them from the start."""
 _CANDIDATES = DEPENDENCIES | _WITH_TORCH | (sys.stdlib_module_names - {*sys.builtin_module_names})
 
 
 class OwnImports:
-    """Modules loaded for our code. ``find`` returns the spec that the program would find."""
+    """``find`` returns the spec that the program would find."""
 
     def __init__(self, path: Sequence[str], find: Callable[..., ModuleSpec | None]) -> None:
         self._path, self._find = path, find
         self._modules: dict[str, ModuleType] = {}
         self._shared_names: set[str] = set()
-        """Names of modules that the program uses too."""
+        """Modules that the program uses too."""
         self._tops: set[str] = set()
-        """Top-level names of loaded modules."""
         self._shared: set[str] = set()
         """Top-level names that the program shares with our installation."""
         self._shadowed: set[str] = set()
@@ -51,10 +50,7 @@ class OwnImports:
         self._lock, self._depth, self._thread = RLock(), 0, 0
         self._builtins = {**vars(builtins), "__import__": self._import}
         self._builtins_of_loaded = {**vars(builtins), "__import__": self._import_in_loaded}
-        """Builtins of modules loaded for ours."""
         self._sys = _Sys(self._modules, self._new)
-
-    # -- imports of our modules --------------------------------------------------------------------------------------
 
     def _import(self, name: str, scope: Any = None, local: Any = None, names: Any = (), level: int = 0) -> Any:
         full_name = name if not level else _absolute(name, scope, level)
@@ -78,7 +74,6 @@ class OwnImports:
         return self._sys if name == "sys" else self._import(name, *args, **kwargs)
 
     def _is_own(self, top: str) -> bool:
-        """Return whether our code has its own module of this name."""
         if top not in self._tops and top not in self._shared:
             spec, theirs = PathFinder.find_spec(top, self._path), sys.modules.get(top)
             has_theirs = theirs is not None or top not in DEPENDENCIES
@@ -109,7 +104,6 @@ class OwnImports:
                     self._put_back()
 
     def _set_aside(self, tops: set[str]) -> None:
-        """Remove the program's modules of these names from ``sys.modules``."""
         for name in [name for name in sys.modules if name.partition(".")[0] in tops] if tops else ():
             self._theirs[name] = sys.modules.pop(name)
 
@@ -120,8 +114,6 @@ class OwnImports:
             sys.modules.pop(name, None)
         sys.modules.update(self._theirs)
         self._theirs.clear()
-
-    # -- specs ------------------------------------------------------------------------------------------------------
 
     def find_spec(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
         top = name.partition(".")[0]
@@ -136,7 +128,7 @@ class OwnImports:
         return self._share(name, path, target) if name in self._modules else None
 
     def _share(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        """Share our module with the program, if the program would find the same file."""
+        """The program would find the same file."""
         spec, ours = self._find(name, path, target), self._modules[name]
         if spec is not None and _is_same(ours.__spec__, spec):
             self._shared_names.add(name)
@@ -200,7 +192,7 @@ def _absolute(name: str, scope: dict[str, Any], level: int) -> str:
 
 
 def _is_same(first: ModuleSpec | None, second: ModuleSpec) -> bool:
-    """Return whether two specs are the same file. Modules without a file belong to Python."""
+    """Modules without a file belong to Python."""
     ours: str | None = getattr(first, "origin", None)
     theirs = second.origin
     if ours == theirs or ours is None or theirs is None or ours in ("built-in", "frozen"):

@@ -32,7 +32,7 @@ _STAGES: Final = {"batches": "predict", "call": "predict", "process": "process"}
 
 
 def why_not(ours: Collection[Any] = ()) -> str | None:
-    """Return why the program must not be profiled. ``ours`` are stopped profilers that may wait for their files."""
+    """``ours`` are stopped profilers that may wait for their files."""
     if recorder_busy():
         return "the script has a profiler of its own at work"
     if lifetime.has_profilers(besides=ours):
@@ -59,20 +59,17 @@ def _start(request: Request, mode: Mode, step: int, schedule: str, **overrides: 
 
 
 class Profilers:
-    """Profilers of a program, one after another."""
-
     def __init__(self, request: Request) -> None:
         self.request = request
         self.current: Profiler | None = None
         self._detector: ActiveDetector
         self._before = (0, 0)
-        """Fetches and updates before the current profiler."""
         self._stopped: list[Profiler] = []
 
     def begin(self, detector: ActiveDetector, events: Events, integrations: Iterable[Profiler]) -> str | None:
         """Start a profiler, or return the reason if the program must not be profiled.
 
-        ``events`` are the counts so far, which belong to no step. The loops of ``integrations`` have ended.
+        The counts in ``events`` so far belong to no step.
         """
         folder = None if self.current is None else self.current.discard()
         if folder is None:
@@ -80,7 +77,7 @@ class Profilers:
         self.current = None
         reason = why_not([*self._stopped, *integrations])
         if reason is None:
-            same_run = {} if folder is None else {"run": folder.name}  # the folder is still empty
+            same_run = {} if folder is None else {"run": folder.name}
             request = msgspec.structs.replace(self.request, options={**self.request.options, **same_run})
             self.current = begin(request, detector.mode, detector.first)
             self._detector, self._before = detector, (events.fetches, events.updates)
@@ -91,7 +88,7 @@ class Profilers:
             self.current.pause(cause)
 
     def end(self, cause: str | None) -> str | None:
-        """Stop the profiler. Return why it recorded nothing; None if it recorded a window."""
+        """Return why the profiler recorded nothing."""
         profiler, self.current = self.current, None
         if profiler is not None:
             profiler.stop(cause)
@@ -99,10 +96,7 @@ class Profilers:
         return None if profiler is None else profiler.why_nothing()
 
     def keep(self, early: StartupRecorder, why: str, integrations: Iterable[tuple[str, Profiler]]) -> Profiler | None:
-        """Write the start-up recording if no window was recorded. Return the profiler of its run.
-
-        ``why`` is the reason if the last step is incomplete. ``integrations`` are profilers with their stages.
-        """
+        """Write the start-up recording if no window was recorded. Return the profiler of its run."""
         with lifetime.busy():
             window = early.take(why)
             if window is None:
@@ -125,16 +119,13 @@ class Profilers:
 
 
 def _of_stage(stage: str, integrations: Iterable[tuple[str, Profiler]]) -> Profiler | None:
-    """Return the first profiler of a stage that has a run."""
     return next((profiler for name, profiler in integrations if name == stage and profiler.folder is not None), None)
 
 
 def say_steps_by(profiler: Profiler, mode: Mode, **means: float) -> None:
-    """Write the event that ends a step into ``run.json``, on the first rank."""
     if profiler.folder is not None and current_job().rank == 0:
         Run(profiler.folder).say_steps_by(StepsBy(what=mode, **means))
 
 
 def leave_note(folder: str, run: Path, *, is_speaker: bool) -> None:
-    """Note that this process saved a window. A speaker reports the run."""
     notes.leave(folder, run=str(run), is_speaker=is_speaker)

@@ -1,4 +1,4 @@
-"""Start-up table: time before the end of the first step, for example imports, first batch and compilation.
+"""Time before the end of the first step, for example imports, first batch and compilation.
 
 A thread samples the stack of the main thread every 100 ms, which takes 0.1% of the time.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 0.1
 LONGEST_S: Final = 3600.0
-"""Maximum sampling time, for processes that never make a step."""
+"""For processes that never make a step."""
 _SCRIPT_SAMPLES: Final = 3
 """Consecutive samples in the script after which it may be calling operators of torch."""
 HEADER: Final = "phase,what,seconds\n"
@@ -38,14 +38,12 @@ _IMPORTING: Final = "importlib._bootstrap>"
 
 
 class StartupSample(NamedTuple):
-    """Activity of the main thread."""
-
     phase: str
     what: str
 
 
 class Startup:
-    """Start-up table of one process. ``began`` is its start in ns of the monotonic clock."""
+    """``began`` is the start of this Python, in ns of the monotonic clock."""
 
     def __init__(self, began: int) -> None:
         self._seconds: dict[StartupSample, float] = {}
@@ -55,7 +53,7 @@ class Startup:
         self._over = threading.Event()
         self._file: Callable[[], Path | None] | None = None
         self._began_s: float | None = None
-        """Start in seconds of the clock of process starts."""
+        """In seconds of the clock of process starts."""
         if began:
             self._began_s = clock_s() - (time.monotonic_ns() - began) * 1e-9
             self._add(StartupSample("before torch", "what ran before torch was imported"), (self._torch - began) * 1e-9)
@@ -72,7 +70,7 @@ class Startup:
         return self._over.is_set()
 
     def end(self, file: Callable[[], Path | None] | None = None) -> None:
-        """End the first step, so that the sampling thread writes the table. ``file`` returns its path, and may wait."""
+        """End the first step. ``file`` returns the path of the table, and may wait."""
         if not self._over.is_set():
             self._file = file
             self._over.set()
@@ -147,7 +145,6 @@ def _phase(stack: list[FrameType], in_step: bool) -> str:
 
 
 def _imported(imports: list[FrameType]) -> str:
-    """Return the package of the outermost import, or ``?``."""
     for frame in reversed(imports):
         name = frame.f_locals.get("name")
         if isinstance(name, str):
@@ -156,7 +153,7 @@ def _imported(imports: list[FrameType]) -> str:
 
 
 def _own_line(stack: list[FrameType]) -> str:
-    """Return the innermost line of user code, else of any code."""
+    """User code is preferred."""
     for frame in stack:
         file = frame.f_code.co_filename
         if not file.startswith(("<", *_INSTALLED)) and not frames.is_ours(file):
@@ -168,7 +165,6 @@ _INSTALLED: Final = tuple({sys.prefix, sys.base_prefix, *(path for path in sys.p
 
 
 def file_of(profilers: Iterable[Any]) -> Path | None:
-    """Return the path of the table, in the run of the first profiler; None without files."""
     folders = (profiler.folder for profiler in profilers)
     return next((folder / layout.startup(current_job().rank) for folder in folders if folder is not None), None)
 
@@ -189,6 +185,6 @@ def is_loader_worker() -> bool:
 
 
 def is_forked_by_loader() -> bool:
-    """Return whether a loader is forking this process. Call it during the fork."""
+    """Call this during the fork."""
     codes = (frame.f_code for frame in outwards(sys._getframe()))
     return any(code.co_name == "__init__" and code.co_filename.endswith(frames.ITERATORS) for code in codes)

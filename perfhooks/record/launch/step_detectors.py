@@ -46,10 +46,10 @@ BACKWARDS: Final = 20
 
 NEVER: Final = sys.maxsize
 _SETTLED_ROUNDS: Final = 3
-"""Rounds of updates after which a fetch no longer changes the detector. Warming up an optimizer takes fewer."""
+"""Warming up an optimizer takes fewer rounds. A later fetch does not change the detector."""
 _SURE_STEPS: Final = 2
-"""Steps ended by a fetch after which updates no longer change the detector. A program may read its loader into a list
-and then train on the list.
+"""Updates do not change the detector after these steps with a fetch. Fetches alone prove nothing: a program may read
+its loader into a list and then train on the list.
 """
 _LOST_UPDATES: Final = 8
 """Updates beyond three rounds after which an unfinished round is dropped: its optimizer is gone."""
@@ -58,7 +58,7 @@ _STAGE_ROUNDS: Final = 10
 _LONE_UPDATES: Final = 3
 """Updates in a row by a later optimizer after which the earlier ones belong to the start."""
 _MISSED_FETCHES: Final = 4
-"""Updates beyond three times those of a step, without a fetch, after which the training no longer uses its loader."""
+"""Updates beyond three steps after which the training no longer uses its loader."""
 
 
 class Round:
@@ -82,18 +82,16 @@ class Round:
         self._repeating: set[int] = set()
         """Optimizers that step several times in a round."""
         self._leader_key: int | None = None
-        """Id of the leader; None before its detection."""
         self._leader_ref: Callable[[], object] | None = None
         self._last_key = self._run_length = self._since = 0
         self._first_ref: Callable[[], object] | None = None
-        """A weak reference, because an id may be reused."""
+        """An id may be reused."""
         self._runs: dict[int, int] = {}
-        """Length of the last run of steps, by optimizer."""
         self._repeats = 0
-        """Length of the leader's run if all optimizers step several times in a row; else 0."""
+        """Length of the leader's run if all optimizers step several times in a row."""
 
     def ends(self, optimizer: object) -> bool:
-        """Whether this update ends a round. Rounds are detected from the second one on."""
+        """Rounds are detected from the second one on."""
         key, previous_key, run_length = id(optimizer), self._last_key, self._run_length
         self._last_key, self._run_length = key, run_length + 1 if key == previous_key else 1
         self._since += 1
@@ -120,8 +118,7 @@ class Round:
     def _add_run(self, key: int, length: int, *, is_first: bool) -> bool:
         """Store the length of a run of steps of one optimizer.
 
-        ``is_first`` tells whether the next optimizer is the first one. Return whether the optimizer leads and stepped
-        less often than before, so that its round ended undetected.
+        Return whether the optimizer leads and stepped less often than before, so that its round ended undetected.
         """
         self._runs[key] = length
         if self._repeats and key == self._leader_key:
@@ -151,8 +148,6 @@ class Round:
 
 
 class NoProfiler:
-    """Replaces a profiler."""
-
     def step(self) -> None:
         """Ignore the end of a step."""
 
@@ -173,24 +168,19 @@ NO_PROFILER: Final = NoProfiler()
 
 
 class PassBegin(NamedTuple):
-    """Counts at the start of a pass over a loader."""
-
     time: int
     fetches: int
     updates: int
     backwards: int
     line: str
-    """Line of the program that started the pass."""
 
 
 class Events:
-    """Counts of fetches, updates and backward passes, and the current detector."""
-
     def __init__(self) -> None:
         self.forget()
 
     def pass_ended(self, since: PassBegin, now: int) -> None:
-        """Classify an ended pass over a loader: without an update it is a validation.
+        """Without an update, an ended pass over a loader is a validation.
 
         A single fetch is no pass, because ``next(iter(loader))`` fetches the batch of a training step. A pass before
         the first update is never a validation, because the program may make no updates at all.
@@ -198,43 +188,38 @@ class Events:
         if since.updates and (since.updates, since.backwards) == (self.updates, self.backwards):
             if self.fetches - since.fetches > 1:
                 self.pulse.set_aside(since.time, now, labels.VALIDATION, since.line)
-        elif self.detector.is_sure:  # the next loop may have no loader
+        elif self.detector.is_sure:
             self.due_update = self.detector.due_update = 0
 
     def begin_pass(self, now: int, line: str) -> PassBegin:
         return PassBegin(now, self.fetches, self.updates, self.backwards, line)
 
     def forget(self) -> None:
-        """Reset the counts in place, because callers keep references."""
+        """Callers keep references to the counts."""
         self.fetches = self.updates = self.backwards = 0
         self.is_updated_by_hand = False
         """Whether backward passes count as updates."""
         self.due = self.due_update = 0
         """Counts of fetches and updates from which the detector receives each event."""
         self.armed = False
-        """Whether an update since the last fetch arms the detector."""
         self.has_round_ended = False
-        """Whether the last update ended a round."""
         self.detector: StepDetector = Undecided(self)
         self.pulse: Any = NO_PROFILER
-        """Receives the start and end of fetches; `NO_PROFILER` outside the training thread."""
+        """`NO_PROFILER` outside the training thread."""
         self.rounds = Round()
         self.thread: int | None = None
-        """Thread that makes the updates."""
 
 
 class StepDetector:
-    """Base of the detectors. It detects no steps and receives no events."""
+    """Detects no steps and receives no events."""
 
     mode: Mode | None = None
     arms = False
     """Whether the detector receives the first fetch after an update."""
     due = due_update = NEVER
-    """Counts of fetches and updates from which the detector receives each event."""
     is_sure = False
-    """Whether enough steps ended with a fetch, so that updates end none while there are fetches."""
+    """Whether fetches end the steps for sure, so that updates end none while there are fetches."""
     first = 0
-    """First step of this detector."""
 
     def __init__(self, events: Events) -> None:
         self._events = events
@@ -262,7 +247,6 @@ class BesideIntegration(InactiveDetector):
         """Fetches at the last check, if no loop of the integration was running then."""
 
     def at_update(self) -> Answer:
-        """End the start-up at the first update. Later, check rarely for training outside the integration."""
         events, before, is_first = self._events, self._fetches, not self.due_update
         self.due_update = events.updates + BATCHES
         self._fetches = events.fetches if not is_first and self._is_over() else None
@@ -273,12 +257,10 @@ class BesideIntegration(InactiveDetector):
 
 
 class ActiveDetector(StepDetector):
-    """Detector whose steps are profiled."""
-
     mode: Mode
     due = due_update = 0
     continues = False
-    """Whether the steps of the previous detector were valid, so that its profiler continues."""
+    """Whether the steps of the previous detector were valid."""
 
 
 class Undecided(StepDetector):
@@ -304,12 +286,9 @@ class ByLoader(ActiveDetector):
         self.first = first
         self._steps = 0
         self._updates, self._rounds = events.updates, events.rounds.count
-        """Counts at the end of the last step."""
         self._max_updates = 1
-        """Maximum updates of a step so far."""
 
     def at_fetch(self) -> Answer:
-        """End a step, or count a fetch without an update."""
         events = self._events
         if not events.armed:
             return None if events.updates or events.backwards else ByBatches(events)
@@ -328,7 +307,7 @@ class ByLoader(ActiveDetector):
         return "step"
 
     def at_update(self) -> Answer:
-        """Switch to updates if these are the steps. If fetches already ended steps, switch only when fetches stop."""
+        """If fetches already ended steps, switch only when fetches stop."""
         events = self._events
         if self.is_sure:
             is_one = events.has_round_ended and events.updates - self._updates > self._max_updates
@@ -338,7 +317,7 @@ class ByLoader(ActiveDetector):
 
 
 class PeriodDetector(ActiveDetector):
-    """An update ends a step. With several optimizers, the last update of a round does."""
+    """With several optimizers, the last update of a round ends the step."""
 
     mode: Mode = "optimizer"
 
@@ -350,7 +329,7 @@ class PeriodDetector(ActiveDetector):
         self.continues = continues
 
     def at_fetch(self) -> Answer:
-        """Switch to the loader at its first batch. Later fetches may belong to a validation."""
+        """Later fetches may belong to a validation."""
         if self._events.rounds.count <= _SETTLED_ROUNDS and not self.continues:
             return ByLoader(self._events)
         self.due = NEVER
@@ -361,17 +340,13 @@ class PeriodDetector(ActiveDetector):
 
 
 class ByBatches(ActiveDetector):
-    """Each fetch ends a step, because there are no updates."""
-
     mode = "batches"
 
     def at_fetch(self) -> Answer:
         return "step"
 
     def at_update(self) -> Answer:
-        """Switch to the loader: a training starts."""
         return ByLoader(self._events)
 
 
 Answer = ActiveDetector | Literal["step"] | None
-"""A new detector, the end of a step, or nothing."""

@@ -42,13 +42,10 @@ if TYPE_CHECKING:
     from perfhooks.record.launch.turns import Turns
 
 _BACKWARD: Final = frozenset[object]()
-"""Key of the optimizer of a program that updates by hand."""
 _KILLED: Final = "the program was ended by a signal, or by os._exit, before anything was saved"
 
 
 class StepSignal:
-    """Detects steps from updates and fetches, and profiles them."""
-
     def __init__(self, request: Request, startup: Startup) -> None:
         self.request = request
         self.startup = startup
@@ -57,14 +54,13 @@ class StepSignal:
         self._ignore_user_profiler: Callable[[], object] = bool
         self._early: StartupRecorder | None = None
         self._restorers: list[Callable[[], object]] = []
-        """Functions that restore torch."""
         process.at_end(process.End.STARTUP, startup.wait)
         process.at_end(process.End.REASON, self.finish)
         process.in_child(process.Child.STEPS, self._on_fork)
         self.forget()
 
     def _on_fork(self) -> None:
-        """Reset in a forked child. Restore torch in the worker of a loader."""
+        """Restore torch in the worker of a loader."""
         self.forget()
         if is_forked_by_loader():
             while self._restorers:
@@ -86,24 +82,18 @@ class StepSignal:
         self._has_torch = False
         """Whether torch was imported, outside a helper process."""
         self._wrappers: Any = None
-        """The module `perfhooks.record.launch.calls`, once torch is imported."""
         self.profiler: Any = NO_PROFILER
         self._profilers: Profilers | Turns | None = None
         self._first_profilers: Iterable[Any] = ()
         """Profilers whose first step ends the start-up."""
         self._integrations: list[tuple[str, Any]] = []
-        """Profilers of integrations, each with its stage."""
         self._trainings = 0
 
     @property
     def mode(self) -> Mode | None:
         return self.events.detector.mode
 
-    # -- events ------------------------------------------------------------------------------------------------------
-
     def hook(self) -> Callable[[Any, Any, Any], None]:
-        """Return the hook that an optimizer calls after each step."""
-
         def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if self._is_compiling():
                 self._count_uncompiled(optimizer)
@@ -113,7 +103,7 @@ class StepSignal:
         return after_step
 
     def _first_update(self) -> bool:
-        """Look up `torch.compiler.is_compiling`, which cannot be imported while torch is."""
+        """`torch.compiler.is_compiling` cannot be imported while torch is."""
         from torch.compiler import disable, is_compiling
 
         self._is_compiling = is_compiling
@@ -144,7 +134,7 @@ class StepSignal:
             self._apply(events.detector.at_update())
 
     def on_fetch(self) -> None:
-        """Handle a fetch, before it happens. It may end a step or start the first one."""
+        """Called before the fetch, which may end a step or start the first one."""
         if self._is_helper():
             return
         with self._guarded():
@@ -159,7 +149,7 @@ class StepSignal:
                 events.pulse = NO_PROFILER
 
     def on_call(self) -> bool:
-        """Handle the call of an outermost module. Return whether further calls are not needed."""
+        """Return whether further calls are not needed."""
         self._call_count += 1
         if self._is_helper():
             return True
@@ -169,7 +159,7 @@ class StepSignal:
         return not (self.early.is_new and self.early.is_listening)
 
     def on_backward(self, began: int = 0) -> None:
-        """Handle the end of a backward pass. ``began`` is in ns; 0 if a device is still working on it."""
+        """``began`` is in ns; 0 if a device is still working on the pass."""
         events = self.events
         if self._is_helper():
             return
@@ -199,7 +189,7 @@ class StepSignal:
                 pulse.set_aside(began, ended, labels.CHECKPOINT, line)
 
     def _is_helper(self) -> bool:
-        """Return whether this is a helper process, for example a loader worker. Then disable all events."""
+        """In a helper process, for example a loader worker, disable all events."""
         if self._is_known_helper is None:
             self._is_known_helper = is_helper_process()
             if self._is_known_helper:
@@ -217,8 +207,6 @@ class StepSignal:
         if failed:
             notes.leave(self.request.notes, why="perfhooks failed, as its log says")
             self.disable()
-
-    # -- effects -----------------------------------------------------------------------------------------------------
 
     def _apply(self, answer: Answer) -> None:
         if isinstance(answer, ActiveDetector) and answer.continues:
@@ -247,7 +235,6 @@ class StepSignal:
             self.early.end()
 
     def _subscribe(self) -> None:
-        """Subscribe to the fetches and updates that the detector or the start-up recording needs."""
         events = self.events
         events.due, events.due_update = (
             0 if self.early.is_listening else events.detector.due,
@@ -255,7 +242,6 @@ class StepSignal:
         )
 
     def _start_profiling(self, detector: ActiveDetector) -> None:
-        """Start to profile with a new detector, and end the profiler of the previous one."""
         began = clock()
         enable_console_log(apart=True)
         self.startup.first_step()
@@ -285,7 +271,7 @@ class StepSignal:
         return Profilers(self.request)
 
     def _on_user_profiler(self) -> None:
-        """Disable perfhooks, because torch's profiler would record nothing while a window is open."""
+        """torch's profiler would record nothing while a window is open."""
         self.disable("the script starts a profiler of its own")
 
     def disable(self, reason: str | None = None) -> None:
@@ -305,7 +291,7 @@ class StepSignal:
         return self.request.named(self._trainings)
 
     def yield_to_integration(self, profilers: Mapping[str, Any]) -> None:
-        """Yield to an integration. Keep the start-up recording in case it saves no window."""
+        """Keep the start-up recording in case the integration saves no window."""
         self._integrations += profilers.items()
         self._first_profilers = self.early.own_profilers = [profiler for _, profiler in self._integrations]
         if type(self.events.detector) is not InactiveDetector:
@@ -318,7 +304,6 @@ class StepSignal:
         return not any(profiler.is_running for _, profiler in self._integrations)
 
     def _deactivate(self, detector: InactiveDetector, cause: str | None) -> None:
-        """Replace the detector by an inactive one, and end the profilers."""
         self.events.detector, self.events.armed = detector, False
         self.profiler = self.events.pulse = NO_PROFILER
         self._subscribe()
@@ -327,8 +312,6 @@ class StepSignal:
 
     def _end_startup(self) -> None:
         self.startup.end(functools.partial(file_of, self._first_profilers))
-
-    # -- start-up recording -----------------------------------------------------------------------------------------
 
     @property
     def early(self) -> StartupRecorder:
@@ -351,7 +334,6 @@ class StepSignal:
         return self._early
 
     def listen(self) -> None:
-        """Subscribe to calls, backward passes and saves, after the import of torch."""
         if is_helper_process():
             return
         self._has_torch = True
@@ -368,16 +350,14 @@ class StepSignal:
             self.startup.when_computing = self._record_operators
 
     def keep(self, leave: Callable[[], object]) -> None:
-        """Register a function that restores torch in a forked loader worker."""
+        """Restores torch in a forked loader worker."""
         self._restorers.append(leave)
 
     def before_dynamo(self) -> None:
-        """Remove the wrapper of module calls before the import of torch.compile."""
         if self._wrappers is not None:
             self._wrappers.pause()
 
     def exclude_from_compile(self) -> None:
-        """Restore the wrapper of module calls after the import of torch.compile."""
         if self._wrappers is not None:
             self._wrappers.exclude_from_compile()
             self._wrappers.resume()
@@ -388,14 +368,11 @@ class StepSignal:
             self.early.begin_with_operators()
 
     def _on_early_end(self) -> None:
-        """Handle the end of the start-up recording.
-
-        Its files are written when the program ends, or after a timeout if it makes no steps.
-        """
+        """Files are written when the program ends, or after a timeout if it makes no steps."""
         self._subscribe()
         for profiler in (self._profilers and self._profilers.current, *(face for _, face in self._integrations)):
             if profiler is not None:
-                profiler.pulse.wake()  # its steps are no longer profiled
+                profiler.pulse.wake()
         if self._patience is not None:
             self._patience.cancel()
         if self.early.has_steps:  # without steps the program may still import or read its data
@@ -424,7 +401,7 @@ class StepSignal:
             self.startup.wait()
 
     def finish(self) -> None:
-        """Write the start-up recording, or the reason why nothing was recorded, at the end of the process."""
+        """Write the start-up recording, or the reason why nothing was recorded."""
         if type(self.events.detector) is InactiveDetector or is_helper_process():
             return
         error = getattr(sys, "last_value", None)
@@ -463,10 +440,7 @@ class StepSignal:
 
 
 def has_made_optimizer() -> bool:
-    """Whether the program has created an optimizer of torch.
-
-    `torch.optim.Optimizer` wraps the ``step`` of each class when its first optimizer is created.
-    """
+    """`torch.optim.Optimizer` wraps the ``step`` of each class when its first optimizer is created."""
     optim = sys.modules.get("torch.optim")
     classes = [] if optim is None else [optim.Optimizer]
     while classes:
@@ -481,7 +455,7 @@ _signal: StepSignal | None = None
 
 
 def current(began: int = 0) -> StepSignal | None:
-    """Return the signal of this process; None without ``perfhooks run``."""
+    """None without ``perfhooks run``."""
     global _signal  # noqa: PLW0603 -- one for the process
     if _signal is None:
         request = Request.current()

@@ -22,21 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 _PARTS: Final = 5
-"""Parts that fit a line of 80 columns."""
+"""Fit a line of 80 columns."""
 _LINES: Final = (("─", "│", "╭", "╮", "╰", "╯"), ("-", "|", *"++++"))
-"""Lines and corners of the box, and their ASCII variants."""
 
 
 class Box(NamedTuple):
     summary: RunSummary | None
     line: str
-    """Facts about the last window if there is no report."""
     where: str
-    """Path of the report, in one sentence."""
 
 
 def wait_for_reports(runs: Collection[str], timeout: float) -> set[str]:
-    """Wait until runs have their report. Return the runs without a report."""
+    """Return the runs without a report."""
     deadline = time.monotonic() + timeout
     while True:
         missing = {run for run in runs if not _has_report(Path(run))}
@@ -53,11 +50,10 @@ def _has_report(folder: Path) -> bool:
         is_done = not run.is_written and all(capture.state == "done" for capture in captures)
         return is_done and (not wants_page or read_summary(folder) is not None)
     except PerfhooksError:
-        return True  # an unreadable run gets no report
+        return True
 
 
 def text_of(runs: Sequence[str], incomplete: Collection[str] = ()) -> str:
-    """Return the summary of one run, or a line for each of several. ``incomplete`` reports are still being written."""
     contents = [Box(*_facts(Path(run)), _where(Path(run), is_incomplete=run in incomplete)) for run in runs]
     if len(contents) > 1:
         return "".join(f"perfhooks: {one_line(content)}\n" for content in contents)
@@ -88,7 +84,6 @@ def _facts(folder: Path) -> tuple[RunSummary | None, str]:
 
 
 def _of_timeline(run: FinishedRun) -> RunSummary | None:
-    """Return the step time of the timeline, or that only a part of a step was recorded."""
     raw = [path for path, rank in run.run.left_steps() if rank == run.rank]
     loops = [steps.typical() for steps in read_in_training(run.run.timeline(run.rank), raw).values()]
     longest = max(loops, key=lambda steps: len(steps.numbers), default=None)
@@ -102,7 +97,6 @@ def _of_timeline(run: FinishedRun) -> RunSummary | None:
 
 
 def box(content: Box, width: int, encoding: str) -> str:
-    """Return the summary as a box of ``width`` columns. The path below it may be longer."""
     line, side, *corners = _LINES[0 if _fits("".join(_LINES[0]), encoding) else 1]
     inner = max(width - 4, 20)
     title = f" perfhooks {line}"
@@ -117,7 +111,6 @@ def box(content: Box, width: int, encoding: str) -> str:
 
 
 def plain(content: Box) -> str:
-    """Return the summary as lines for a pipe or a log."""
     first, *rows = [*(f"{label}{text}" for label, text in _rows(content)), words.line(content.where)]
     return "\n".join([f"perfhooks: {first}", *(f"  {row}" for row in rows), ""])
 

@@ -46,33 +46,26 @@ _CPUS: Final = Path("/sys/devices/system/cpu")
 
 
 class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Report of a rank at the end of a block."""
-
     rank: int
     ranks: int
     steps: int
     wall_ns: int
     cpu_ns: int
-    """CPU time of all threads of the process."""
     busy_ns: int
-    """CPU time of the training thread."""
     waited_ns: int | None
-    """Run-queue wait of the training thread; None if not available."""
+    """Run-queue wait of the training thread."""
     is_alone: bool
-    """Whether only its own threads work: no device and no child process."""
+    """Whether no device and no child process works."""
     processor: int | None
-    """CPU on which the training thread ran last; None if not available."""
+    """CPU on which the training thread ran last."""
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """Answer of the supervisor."""
-
     steps: int
-    """Timed steps until the next hold; 0 ends the holds."""
+    """0 ends the holds."""
     lead: int = 0
     """Untimed steps before the timed ones."""
     processor: int | None = None
-    """CPU on which the other program's block ended."""
 
 
 class _Clocks(NamedTuple):
@@ -102,9 +95,9 @@ class HeldSteps:
         self._address = address
         self._done = 0
         self._until = 0
-        """Steps at the next action. The first step is held, before anything is timed."""
+        """The first step is held, before anything is timed."""
         self._timed = 0
-        """Timed steps after that; 0 to hold there."""
+        """0 to hold at the next action."""
         self._at_begin = 0
         self._thread = CountedThread(threading.get_ident(), threading.get_native_id())
         self._clocks = _Clocks.read(self._thread)
@@ -171,7 +164,6 @@ class HeldSteps:
             self._time(turn.steps)
 
     def _next(self, end: TurnEnd) -> Turn | None:
-        """Wait for the next block; return None at the end."""
         try:
             self._send(end)
             turn = self._receive()
@@ -224,7 +216,7 @@ class Turns:
 
 
 def _await_devices() -> bool:
-    """Synchronize the devices that this process uses. Return whether it uses any."""
+    """Return whether this process uses any device."""
     is_used = False
     for name in ("cuda", "xpu"):
         kind: Any = getattr(sys.modules.get("torch"), name, None)
@@ -237,7 +229,7 @@ def _await_devices() -> bool:
 
 
 def _has_children() -> bool:
-    """Whether this process has child processes; true if the system cannot tell."""
+    """True if the system cannot tell."""
     if not hasattr(os, "waitid"):
         return True
     try:
@@ -259,7 +251,7 @@ def _sched_getcpu() -> Callable[[], int | None]:
 def _move_to_cpu(cpu: int) -> None:
     """Move this thread to a CPU, and let the system move it later.
 
-    Skip a forbidden CPU, and a CPU of another NUMA node, whose memory is far away.
+    The memory of another NUMA node is far away, so a CPU there is skipped.
     """
     current = _cpu()
     if current in (None, cpu) or not hasattr(os, "sched_setaffinity"):

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from perfhooks.run.installation import Installation
 
 _SUFFICIENT: Final = 0.5
-"""Share of the excess that a cause must explain."""
 _ALMOST_ALL: Final = 0.8
 """Share of samples with one cause, before that cause also explains the time before the first sample."""
 _MIN_COVERED: Final = 0.25
@@ -51,9 +50,9 @@ _MIN_COVERED: Final = 0.25
 _IDLE_BELOW: Final = 0.25
 """CPU use below which a thread counts as waiting."""
 _THROTTLED_BELOW: Final = 0.8
-"""Share of the fastest device clock. Boost clocks of one device differ by 10%."""
+"""Boost clocks of one device differ by 10%."""
 _MAX_FAULT_NS: Final = 500_000
-"""Maximum time of one page fault: clearing a page of 2 MB."""
+"""Clearing a page of 2 MB."""
 
 _SAVING: Final = re.compile(r"^_*(?:save|checkpoint|dump|write)(?:_|$)|save_checkpoint|(?:^|_)saving")
 _LOCK_CALLS: Final = re.compile(r"^\s*(?:async )?with\b|\b(?:acquire|wait|wait_for|join|get|put|result)\(")
@@ -65,7 +64,7 @@ class StepFacts(NamedTuple):
     wall_ns: int
     median_ns: float
     wait_ns: int
-    """Wait for data; -1 if not measured."""
+    """-1 if not measured."""
     garbage_ns: int
     garbage_at: Frame | None
     samples: Sequence[Sample]
@@ -114,10 +113,10 @@ class Explainer:
         self._installation = installation
         self.usual = UsualSteps()
         self._functions: dict[CodeType, Counter[str]] = {}
-        """Nanoseconds by cause, for each function that was the cause of a slow step."""
+        """Nanoseconds by cause."""
 
     def explain(self, facts: StepFacts) -> Explanation:
-        """Return the cause of the function that holds the excess, else the first cause that explains enough of it."""
+        """Prefer the cause of the function that holds the excess."""
         inside, directly_ns = self._inside_new_function(facts), max(facts.garbage_ns, facts.wait_ns)
         if (
             inside
@@ -163,8 +162,7 @@ class Explainer:
     def _inside_new_function(self, facts: StepFacts) -> list[tuple[Sample, Frame]]:
         """Return the samples in the innermost function that holds most of the excess and is never in usual steps.
 
-        Functions that a model calls count as part of the call of the model. The list is empty if the training is still
-        in that function after the step: it has moved to another loop.
+        The list is empty if the training is still in that function after the step: it has moved to another loop.
         """
         if len(self.usual.samples) < MIN_SAMPLES:
             return []
@@ -183,7 +181,7 @@ class Explainer:
         return innermost if _total_ns(innermost) >= _SUFFICIENT * facts.excess_ns else []
 
     def _classify_function(self, facts: StepFacts, inside: Sequence[tuple[Sample, Frame]]) -> Explanation | None:
-        """Classify a function by all slow steps in which it was sampled, so that its cause is stable.
+        """Use all slow steps in which a function was sampled, so that its cause is stable.
 
         Return None if the function mostly waits for something unknown.
         """
@@ -234,7 +232,7 @@ class Explainer:
         return sample.is_held and bool(sample.stack) and not frames.is_torch(sample.stack[-1].file)
 
     def _paging_ns(self, facts: StepFacts) -> float:
-        """Return the time of page faults. Run-queue wait counts in proportion."""
+        """Run-queue wait counts in proportion."""
         cpu, system, faults = facts.counters.cpu_ns, facts.counters.system_ns, facts.counters.faults
         if not cpu or system is None or faults is None or faults * _MAX_FAULT_NS < system:
             return 0.0
@@ -249,7 +247,7 @@ class Explainer:
 
     @staticmethod
     def _gradient_waits(facts: StepFacts) -> list[Sample]:
-        """Return the samples of a backward pass that waits for the gradients of other ranks."""
+        """The backward pass waits for the gradients of other ranks."""
         cpu = facts.counters.cpu_ns
         if not facts.is_distributed or cpu is None or cpu > _IDLE_BELOW * facts.sampled_ns:
             return []
@@ -302,7 +300,7 @@ class Explainer:
 
 
 def _first_sufficient(explained: Mapping[str, float], needed_ns: float) -> str | None:
-    """Return the first sufficient cause; memory replaces own code if it is most of that."""
+    """Memory replaces own code if it is most of that."""
     first = next((cause for cause in SEEN_BY if explained.get(cause, 0.0) >= needed_ns), None)
     return MEMORY if first == OWN and explained[MEMORY] >= _SUFFICIENT * explained[OWN] else first
 

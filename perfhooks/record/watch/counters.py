@@ -31,14 +31,13 @@ _MAX_PROCESSES: Final = 500
 
 
 class Counters(NamedTuple):
-    """Growing counts; None if not available."""
+    """None if not available."""
 
     cpu_ns: int | None = None
     switches: int | None = None
-    """Voluntary and involuntary."""
     faults: int | None = None
     retries: int | None = None
-    """Retries of the device allocator after it released memory."""
+    """After the device allocator released memory."""
     waited_ns: int | None = None
     """Run-queue wait."""
     system_ns: int | None = None
@@ -63,7 +62,7 @@ class Queueing:
         self._before: int | None = None
 
     def share(self, thread: CountedThread) -> float | None:
-        """Return the share, from 0 to 1; None at the first reading. A new thread starts a new count."""
+        """None at the first reading. A new thread starts a new count."""
         now, waited = time.monotonic_ns(), thread.waited_ns()
         if thread.native != self._native:
             self._native, self._began, self._before = thread.native, now, waited
@@ -72,7 +71,7 @@ class Queueing:
         return min(max(waited - self._before, 0) / (now - self._began), 1.0)
 
     def since_last(self) -> float | None:
-        """Return the share of the calling thread since its last call, at first since the process start."""
+        """At first since the process start."""
         thread = CountedThread(threading.get_ident(), threading.get_native_id())
         if not self._native:
             age_ns = round(1e9 * (time.time() - began_s()))
@@ -83,7 +82,7 @@ class Queueing:
 
 
 def resident() -> int:
-    """Return the resident memory of this process, in bytes; 0 if not available."""
+    """In bytes; 0 if not available."""
     try:
         return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -115,8 +114,6 @@ _MIN_YOUNG: Final = 50_000
 
 
 class Collections:
-    """Durations of Python's garbage collections, and the code where the longest began."""
-
     def __init__(self) -> None:
         self._pauses: list[tuple[int, int, Frame | None]] = []
         self._began = 0
@@ -132,7 +129,7 @@ class Collections:
             gc.callbacks.remove(self._listener)
 
     def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
-        """Time a collection, in the thread that collects. Short collections of young objects are skipped."""
+        """Short collections of young objects are skipped."""
         if phase == "start":
             if info["generation"] or gc.get_count()[0] > _MIN_YOUNG:
                 self._frame = caller(1)
@@ -144,7 +141,7 @@ class Collections:
                 del self._pauses[: _MAX_PAUSES // 2]
 
     def within(self, begin: int, end: int) -> tuple[int, Frame | None]:
-        """Return the nanoseconds of collections in an interval, and the code where the longest began."""
+        """Return the ns of collections in an interval, and the code where the longest began."""
         overlaps = [(min(stop, end) - max(start, begin), where) for start, stop, where in self._pauses[:]]
         overlaps = [(length, where) for length, where in overlaps if length > 0]
         return sum(length for length, _ in overlaps), max(overlaps, key=lambda pair: pair[0], default=(0, None))[1]
@@ -164,8 +161,6 @@ class _Count(NamedTuple):
 
 
 class CpuWaits:
-    """Periodic readings of a loop's CPU time and waits. A row is the difference of two readings."""
-
     def __init__(self) -> None:
         self._thread: CountedThread | None = None
         self._before: _Count | None = None
@@ -181,7 +176,7 @@ class CpuWaits:
             self._is_alone = current_job().world_size == 1
         before = self._before
         if before is not None and step == before.step:
-            return  # a long step is still running
+            return
         # read these four together: reading the CPU time of others takes long enough for a switch
         wall, thread_ns, queued_ns, process_ns = clock(), thread.cpu_ns(), thread.waited_ns(), time.process_time_ns()
         if thread_ns is None or queued_ns is None:
@@ -195,7 +190,7 @@ class CpuWaits:
 
 
 def others_ns() -> float:
-    """Return the CPU time of other programs in ns since boot, as the mean over all CPUs; ``nan`` if not available."""
+    """In ns since boot, as the mean over all CPUs; ``nan`` if not available."""
     tick, cpus = 1e9 / os.sysconf("SC_CLK_TCK"), os.cpu_count()
     with contextlib.suppress(OSError, ValueError, IndexError):
         with (_PROC / "stat").open(encoding="ascii", errors="replace") as file:
@@ -209,11 +204,11 @@ def others_ns() -> float:
 
 
 def _descendant_ticks(pid: int) -> Iterator[int]:
-    """Yield the CPU time of each descendant of a process, in ticks, including its ended children."""
+    """In ticks, including ended children."""
     pids, count = [pid], 0
     while pids and count < _MAX_PROCESSES:
         folder = _PROC / str(pids.pop())
-        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
+        with contextlib.suppress(OSError, ValueError, IndexError):
             # children of the main thread only: other threads are many and rarely start processes
             children = (folder / "task" / folder.name / "children").read_text(encoding="ascii").split()
             pids += map(int, children)

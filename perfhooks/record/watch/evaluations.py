@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.usual import UsualSteps
 
 _MIN_SHARE: Final = 0.1
-"""Minimum share of module calls in an evaluating function. Calls of a small model take 20% of a rollout."""
+"""Calls of a small model take 20% of a rollout."""
 
 
 def evaluating(samples: Sequence[Sample], usual: UsualSteps) -> list[Sample]:

@@ -22,18 +22,13 @@ if TYPE_CHECKING:
     from perfhooks.run.live.requests import Loop
 
 _RECENT_NS: Final = 2e9
-"""After a change the folder is read at each poll. A file may be incomplete, and a coarse file clock can hide a second
-change.
-"""
+"""A file may be incomplete, and a coarse file clock can hide a second change."""
 _FULL_READ_EVERY: Final = 10
-"""One of this many polls reads the folder in any case, because some file systems do not update its time."""
+"""Some file systems do not update the time of a folder."""
 
 
 class RequestInbox:
-    """Requests to this process in one run folder, and its answers.
-
-    Requests for windows that exist at the first poll were made to an earlier process. They are skipped.
-    """
+    """Requests for windows that exist at the first poll were made to an earlier process. They are skipped."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -43,7 +38,6 @@ class RequestInbox:
         self._polls = 0
 
     def collect(self, loops: Sequence[WatchedLoop], where: Callable[[WatchedLoop], Loop]) -> None:
-        """Answer calls, and pass requests for windows to their loops."""
         if self._is_unchanged():
             return
         files = requests.files(self._run.folder)

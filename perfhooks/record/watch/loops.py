@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from perfhooks.run.timeline import Timeline
 
 RequestSource = Literal["request", "code", "signal", "slow", "explanation"]
-"""A file, the training's code, a signal, a slow step, or the previous window."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class LoopRequest:
     first: int | None = None
     """None is the next possible step."""
     options: Mapping[str, bool] = field(default_factory=dict)
-    """Recording options in addition to those of the training."""
     name: str = ""
     """Empty if no client waits for an answer."""
 
@@ -34,7 +32,7 @@ class LoopRequest:
 class WatchedLoop:
     """State shared by the profiler of a loop and the watcher.
 
-    Each attribute has one writer, and each access is one operation in C. So neither waits for the other. ``wake`` makes
+    Each attribute has one writer, and each access is one operation in C, so neither waits for the other. ``wake`` makes
     the training read `inbox` at the end of its current step.
     """
 
@@ -53,19 +51,15 @@ class WatchedLoop:
         self.native = 0
         """The system's number of the training thread."""
         self.limit_ns: float | None = None
-        """Step time beyond which a step is slow."""
         self.wrote_steps = False
         """Whether the watcher wrote steps that are not in the report yet."""
         self.triggers = False
-        """Whether slow steps request windows."""
         self.is_quiet = False
-        """Whether slow steps are not logged, because `perfhooks run` prints a summary."""
+        """`perfhooks run` prints a summary instead of logging slow steps."""
         self.is_signalled = False
         """Set by the signal handler, which does nothing else."""
         self.inbox: deque[LoopRequest] = deque()
-        """Requests that the training has not read yet."""
         self.answers: deque[tuple[str, Answer]] = deque()
-        """Answers to write, each with the name of its request."""
 
     def begin(self, run: Run | None) -> None:
         self.run, self.thread, self.native, self.is_running = (
@@ -76,13 +70,13 @@ class WatchedLoop:
         )
 
     def ask(self, request: LoopRequest) -> None:
-        """Request a window. The training finds the request, or is woken after it."""
+        """Append before waking: the training finds the request, or is woken after it."""
         self.inbox.append(request)
         self.wake()
 
     def answer(self, request: LoopRequest, state: State, *, window: str = "", first: int | None = None,
                last: int | None = None, why: str = "") -> None:  # fmt: skip  # one answer, in two lines
-        """Answer a request: to its client, or in the log if no client waits and no window will be recorded."""
+        """Answer to the client, or in the log if no client waits and no window will be recorded."""
         if request.name and self.run is not None:
             reply = Answer(rank=self.run.rank, state=state, window=window, first=first, last=last, why=why)
             self.answers.append((request.name, reply))
@@ -90,7 +84,7 @@ class WatchedLoop:
             logger.warning("no window is recorded on request: %s", why)
 
     def has_no_slow(self, first: int) -> bool:
-        """Whether no step from ``first`` on was slow; false while the limit is unknown."""
+        """False while the limit is unknown."""
         if self.limit_ns is None:
             return False
         with self.timeline.taking:

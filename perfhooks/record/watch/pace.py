@@ -16,37 +16,27 @@ LATELY: Final = 50
 MORE_NS: Final = 50_000_000
 """Minimum excess over the limit. Below it, OS scheduling alone can triple a step."""
 _SPREADS: Final = 6.0
-"""Multiple of the distance from the median to the 90th percentile. One in a billion steps exceeds it by noise. Steps of
-5 s that vary by 4% are slow from 6.6 s on.
-"""
+"""Multiple of the distance from the median to the 90th percentile. One in a billion steps exceeds it by noise."""
 _MIN_MEDIANS: Final = 1.3
-"""Minimum multiple of the median, even if steps hardly vary."""
+"""Even if steps hardly vary."""
 _SAMPLED_FROM: Final = 0.25
-"""Share of the distance from the median to the limit at which sampling starts. A later start would miss half of the
-step.
-"""
+"""Share of the distance from the median to the limit. A later start of sampling would miss half of the step."""
 _MIN_STEPS: Final = 20
 """Steps before the 90th percentile is used."""
 
 
 class Pace:
-    """Running median of the steps of a loop, and the limit beyond which a step is slow.
-
-    `perfhooks.run.steps` needs later steps to detect first steps, so only the minimum number is skipped here.
-    """
+    """Running median of the steps of a loop, and the limit beyond which a step is slow."""
 
     def __init__(self) -> None:
         self._walls: deque[int] = deque(maxlen=LATELY)
         self._count = 0
         self.median_ns: float | None = None
-        """None until `MOST_FIRST` steps have ended."""
         self.limit_ns: float | None = None
-        """Step time beyond which a step is slow."""
         self.doubt_ns: float | None = None
-        """Step time beyond which the running step is sampled."""
+        """The running step is sampled beyond this time."""
 
     def add(self, walls: Sequence[int]) -> None:
-        """Add wall times of ended steps, in ns."""
         first = max(0, FEWEST_FIRST - self._count)
         self._count += len(walls)
         self._walls.extend(walls[first:][-LATELY:])

@@ -29,10 +29,7 @@ class Region(NamedTuple):
 
 @lru_cache(256)
 def of(code: CodeType) -> tuple[Region, ...]:
-    """Return the loops and gradient-free regions of a function or script, outermost first.
-
-    Return none if the source cannot be read.
-    """
+    """Return the loops and gradient-free regions of a function or script, outermost first."""
     lines, offset = linecache.getlines(code.co_filename), 0
     try:
         if code.co_name != "<module>":
@@ -52,7 +49,6 @@ def _regions(tree: ast.AST, offset: int) -> Iterator[Region]:
 
 
 def _disables_gradients(node: ast.stmt) -> bool:
-    """Whether a statement disables gradients: a ``with``, or the decorator of a function."""
     trees: list[ast.expr] = []
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         trees = node.decorator_list

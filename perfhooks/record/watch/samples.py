@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _LATE_NS: Final = 300_000
 """Delay from which a sample has waited for the GIL. Waking up takes a third of it on a virtual machine."""
 _FORCED_SHARE: Final = 0.9
-"""Share of Python's switch interval. After this wait the GIL was released by force, at the sampled line."""
+"""Share of Python's switch interval after which the GIL was released by force, at the sampled line."""
 _MIN_CPU: Final = 0.25
 """CPU share of the time outside the run queue, from which a thread counts as computing."""
 _MAX_STACKS: Final = 5000
@@ -46,9 +46,9 @@ class State(enum.Enum):
     QUEUEING = enum.auto()
     """Runnable, without a CPU."""
     FILE = enum.auto()
-    """Waiting for a disk, in a system call that reads, writes or flushes a file."""
+    """In a system call that reads, writes or flushes a file."""
     PAGE = enum.auto()
-    """Waiting for a memory page: swapped out, or of a mapped file."""
+    """Swapped out, or of a mapped file."""
     LOCK = enum.auto()
     """Waiting for another thread."""
     WAITING = enum.auto()
@@ -61,11 +61,9 @@ class Sample(NamedTuple):
     """Time since the previous sample, for which this sample stands."""
     at: int = 0
     is_held: bool = False
-    """Whether the training held the GIL."""
     is_exact: bool = True
-    """Whether the line is exact. Otherwise it is close."""
+    """Otherwise the line is close."""
     is_evaluating: bool = False
-    """Whether a module in evaluation mode was running."""
     state: State = State.COMPUTING
 
 
@@ -79,13 +77,12 @@ class Sampler:
         self._waited: int | None = None
 
     def thread(self, ident: int, native: int) -> CountedThread:
-        """Return the counters of a thread, anew if the thread changed."""
         if self._thread is None or self._thread.native != native:
             self._thread, self._cpu, self._waited = CountedThread(ident, native), None, None
         return self._thread
 
     def sample(self, ident: int, native: int, *, now: int, spent_ns: int, late_ns: int) -> Sample:
-        """Take a sample. ``native`` is the system's number of the thread, ``late_ns`` the delay of this sample."""
+        """``late_ns`` is the delay of this sample."""
         # stack first: the system calls below release the GIL, and the training continues
         stack, is_evaluating = stack_of(ident), _is_evaluating(ident)
         if stack != self._stack:  # keep an equal stack: new objects bring Python's next collection nearer
@@ -132,8 +129,6 @@ def _is_evaluating(ident: int) -> bool:
 
 
 class FoldedStacks:
-    """The stacks of a run, with milliseconds each."""
-
     def __init__(self) -> None:
         self._ns: Counter[str] = Counter()
         self.is_new = False
@@ -147,7 +142,7 @@ class FoldedStacks:
                 self.is_new = True
 
     def text(self) -> str:
-        """Return one line per stack: frames and whole milliseconds."""
+        """One line per stack: frames and whole milliseconds."""
         self.is_new = False
         return "".join(f"{stack} {max(1, round(spent / 1e6))}\n" for stack, spent in sorted(self._ns.items()))
 
@@ -156,8 +151,8 @@ _SYSCALLS: Final = {
     "x86_64": ({202}, {26, 74, 75, 162, 277, 306}, {0, 1, 17, 18, 19, 20, 40, 295, 296, 326}),
     "aarch64": ({98}, {81, 82, 83, 84, 227, 267}, {63, 64, 65, 66, 67, 68, 69, 70, 71, 285}),
 }
-"""By CPU architecture, see syscalls(2). The three sets wait for a lock (``futex``), flush files (``fsync``, ``msync``,
-...), and read or write files (``read``, ``pwrite64``, ...).
+"""By CPU architecture, see syscalls(2): calls that wait for a lock (``futex``), flush files (``fsync``, ...), and read
+or write files (``read``, ...).
 """
 _LOCKS, _FLUSHES, _TRANSFERS = _SYSCALLS.get(platform.machine(), (set(), set(), set()))
 
@@ -174,7 +169,6 @@ def _state_in_call(call: tuple[int, int] | None) -> State:
 
 
 def _is_file(fd: int) -> bool:
-    """Whether a descriptor is a regular file, not a pipe, socket or terminal."""
     try:
         return stat.S_ISREG(os.fstat(fd).st_mode)
     except (OSError, OverflowError):

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from perfhooks.run.timeline import Ended
 
 SHORTEST_S: Final = 0.005
-"""Shortest sampling interval in a slow step."""
 _MAX_AGE_NS: Final = 2_000_000_000
-"""Maximum age of counters before a step."""
 _READ_INTERVAL_NS: Final = 200_000_000
 """A reading doubles the cost of a sample."""
 _MAX_DIFFERENCE: Final = 0.25
@@ -38,19 +36,15 @@ _MAX_DIFFERENCE: Final = 0.25
 _USUAL_SAMPLE_S: Final = 5.0
 _USUAL_COUNTERS_S: Final = 2.0
 _LONG_MEDIANS: Final = 1.1
-"""Multiple of the median above which a running step is sampled without a pause."""
+"""Above it, a running step is sampled without a pause."""
 _SUSPENDED_NS: Final = 60_000_000_000
 """Time without samples from which the host was suspended or a debugger stopped the process."""
 _MAX_WINDOWS: Final = 10
-"""Windows that slow steps request in a run."""
 _WINDOW_STEPS: Final = 3
 _MIN_SLOW_STEPS: Final = 3
-"""Slow steps for a period."""
 
 
 class _Times(NamedTuple):
-    """The columns of `perfhooks.run.timeline.Ended`."""
-
     step: int
     begin: int
     end: int
@@ -61,8 +55,6 @@ class _Times(NamedTuple):
 
 @dataclass
 class _Watched:
-    """A slow step that is still running."""
-
     begin: int
     """After a pause or own work the step begins anew and loses its samples."""
     before: Counters
@@ -78,8 +70,6 @@ class _Reading(NamedTuple):
 
 
 class SlowSteps:
-    """Finds and classifies the slow steps of a loop. The caller updates ``pace``."""
-
     def __init__(self, loop: WatchedLoop, pace: Pace) -> None:
         self._loop = loop
         self._pace = pace
@@ -88,9 +78,8 @@ class SlowSteps:
         self._collections.listen()
         self._sampler = Sampler()
         self._usual_sample: tuple[int, int, Sample | None] = (0, 0, None)
-        """The sample is stored if its step ends without being slow."""
+        """Stored if its step ends without being slow."""
         self._last_counters: _Reading = _Reading(0, Counters())
-        """Cheap counters of the running or previous step."""
         self._usual_counters: _Reading | None = None
         """Last counters without a slow step since."""
         self._watched: _Watched | None = None
@@ -131,7 +120,7 @@ class SlowSteps:
             self._explainer.usual.count(self._usual_counters.at - before.at, counters.since(before.counters))
 
     def check(self, step: int, begin: int, late_ns: int = 0) -> float:
-        """Sample the running step if it is longer than usual. Return the seconds until the next call."""
+        """Return the seconds until the next call."""
         doubt, now = self._pace.doubt_ns, clock()
         if doubt is None:
             return 1.0
@@ -168,12 +157,11 @@ class SlowSteps:
         self._last_counters = _Reading(0, Counters())
 
     def has_slow(self, walls: np.ndarray) -> bool:
-        """Whether one of these steps was slow or was sampled."""
         limit = self._pace.limit_ns
         return self.is_watching or (limit is not None and bool((walls > limit).any()))
 
     def ended(self, ended: Ended, median_ns: float | None, limit_ns: float | None) -> None:
-        """Classify the slow ones of some ended steps, by the limit at their start."""
+        """Use the limit at the start of the steps."""
         watched = self._watched
         if watched is not None and len(ended.numbers) and ended.ends[-1] > watched.begin:
             self._watched = None
@@ -186,7 +174,7 @@ class SlowSteps:
                 self._explain(times, matching, median_ns)
 
     def _is_own_work(self, times: _Times, limit_ns: float) -> bool:
-        """Whether perfhooks made the step slow: by a warm-up, an explanation, or the start or end of a recording."""
+        """Whether a warm-up, an explanation, or the start or end of a recording made the step slow."""
         own = [(begin, end) for thread, begin, end in list(OWN_WORK) if thread == self._loop.thread]
         spent_ns = sum(max(0, min(end, times.end) - max(begin, times.begin)) for begin, end in own)
         is_warming_up = self._loop.timeline.phase_of(times.step) is Phase.WARMUP
@@ -220,7 +208,7 @@ class SlowSteps:
             before_ns=self._before_ns(times, sampled, median_ns),
             after=stack_of(self._loop.thread) if samples else (),
         )
-        if self._last_counters.at < end:  # these counters do not belong to the next step
+        if self._last_counters.at < end:
             self.drop_counters()
         row = _row(self._loop.stage, step, facts, self._explainer.explain(facts))
         self.rows.append(row)
@@ -271,7 +259,7 @@ class SlowSteps:
         return longer_ns if abs(min(max(share_before, 0.0), 1.0) - share_later) < _MAX_DIFFERENCE else 0.0
 
     def _request_window(self) -> None:
-        """Request a window for the next slow step if they are periodic, else after this one."""
+        """If slow steps are periodic, request the next one."""
         now = self._loop.step()
         if self._windows >= _MAX_WINDOWS or now < self._next_request_step:
             return
@@ -283,10 +271,7 @@ class SlowSteps:
 
 
 def _unsampled_ns(times: _Times, sampled: _Watched | None, limit_ns: float) -> float:
-    """Return the longest interval without a sample in a slow step.
-
-    A suspended host wakes the watcher before the step ends, so a single sample proves nothing.
-    """
+    """A suspended host wakes the watcher before the step ends, so a single sample proves nothing."""
     if sampled is None:
         return times.end - times.begin - limit_ns
     return max(sampled.unsampled_ns, times.end - sampled.last_sample)

@@ -1,4 +1,4 @@
-"""Samples and counters of usual steps. They are subtracted from those of slow steps."""
+"""They are subtracted from the samples and counters of slow steps."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.sampling import Stack
 
 MIN_SAMPLES: Final = 20
-"""Samples before an unseen frame counts as unusual. A frame that takes 10% of a step is seen with probability 7/8 by
-then.
-"""
+"""A frame that takes 10% of a step is seen with probability 7/8 by then."""
 
 
 def beyond(share: float, usual: float) -> float:
@@ -46,7 +44,6 @@ class UsualSteps:
             self.prefix = tuple(dropwhile(lambda frame: frames.is_torch(frame.file), shared[::-1]))[::-1]
 
     def count(self, spent_ns: int, counts: Counters) -> None:
-        """Add the counters of an interval without a slow step."""
         added = (spent_ns, counts.waited_ns or 0, counts.cpu_ns or 0, counts.system_ns or 0)
         totals = (self._spent, self._waited, self._computed, self._system)
         # decay, so that the counters describe the last seconds
@@ -56,7 +53,7 @@ class UsualSteps:
 
     @property
     def waiting(self) -> float | None:
-        """Run-queue wait of the thread, as a share of the time."""
+        """Run-queue wait as a share of the time."""
         return min(self._waited / self._spent, 1.0) if self._spent else None
 
     @property
@@ -70,7 +67,6 @@ class UsualSteps:
         return min(self._system / self._computed, 1.0) if self._computed else 0.0
 
     def own(self, stack: Stack) -> Stack:
-        """Return a stack without the shared outer functions."""
         return stack if self.prefix is None else stack[common(self.prefix, stack) :]
 
     def share(self, matches: Callable[[Sample], bool]) -> float:
@@ -79,7 +75,7 @@ class UsualSteps:
     def unseen(self, samples: Iterable[Sample], after: Stack = ()) -> list[Sample]:
         """Return the samples at a line of the loop, or in a function below, in which usual steps never are.
 
-        ``after`` is the stack after the step. If the training is still there, it has moved to another loop.
+        If the training is still at the stack ``after``, it has moved to another loop.
         """
         if len(self.samples) < MIN_SAMPLES:
             return []
@@ -87,6 +83,5 @@ class UsualSteps:
         return [sample for sample in samples if self._location(sample.stack) not in usual_keys]
 
     def _location(self, stack: Stack) -> tuple[object, ...]:
-        """Return the line of the loop and the function that it called there."""
         depth = 0 if self.prefix is None else common(self.prefix, stack)
         return depth, stack[max(depth - 1, 0) : depth], *(frame.code for frame in stack[depth : depth + 1])

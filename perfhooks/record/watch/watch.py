@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from perfhooks.run.live.requests import Loop
 
 STEPS: Final = 3
-"""Steps of a window that a signal requests."""
 WRITE_S: Final = 8.0
 """With the poll interval, the timeline on disk is at most ten seconds behind."""
 _MOST_ROWS: Final = 20_000
@@ -33,8 +32,6 @@ STATUS_S: Final = 5.0
 
 
 class Watch:
-    """Observes one loop, in the thread of the watcher: step times, timeline and slow steps."""
-
     def __init__(self, loop: WatchedLoop) -> None:
         self._loop = loop
         self._pace = Pace()
@@ -43,7 +40,6 @@ class Watch:
         self._next_waits = self._next_write
         self._last_checked = 0
         self._next_step = 0
-        """First step that is not in the pace yet."""
         self._last_status: Loop | None = None
         self._next_status = 0.0
         self._failed: set[str] = set()
@@ -56,11 +52,11 @@ class Watch:
 
     @property
     def is_sampling(self) -> bool:
-        """Whether the running step is, or may become, slow. It is then checked without pauses."""
+        """Whether the running step is, or may become, slow."""
         return self._slow.is_watching or self._slow.is_doubtful
 
     def check(self, late_ns: int = 0) -> float:
-        """Check whether the running step takes too long. Return the seconds until the next check."""
+        """Return the seconds until the next check."""
         timeline = self._loop.timeline
         if not self._loop.is_running and not self._slow.is_watching:
             return _IDLE_S
@@ -85,7 +81,6 @@ class Watch:
         return self._slow.check(step, begin, late_ns)
 
     def tick(self) -> None:
-        """Update the pace, and write status, slow steps and timeline."""
         self._update_pace()
         if self._loop.is_signalled:
             self._loop.is_signalled = False
@@ -135,7 +130,7 @@ class Watch:
                     file.write(slow.folded.text().encode("utf-8", "replace"))
 
     def _write_steps(self) -> None:
-        """Append to the timeline on disk, unless older steps still wait for the worker."""
+        """Older steps may still wait for the worker."""
         run, timeline = self._loop.run, self._loop.timeline
         if run is None or not 0 < timeline.waiting <= _MOST_ROWS:
             return

@@ -1,7 +1,7 @@
 """The watcher: the one thread per process that observes its loops.
 
 About once a second it reads requests from the run folder. It samples the training thread if a step is slow. An error
-ends the watcher with one log line; the training continues.
+ends the watcher with one log line.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 NAME: Final = "perfhooks-watcher"
 
 _SHARE: Final = 0.00075
-"""CPU use of checks while no step is slow, in cores. The poll once a second takes about as much."""
+"""In cores. The poll once a second takes about as much."""
 
 
 class SamplingBudget:
     """Pause between checks of usual steps, by the measured cost of a check.
 
     A check takes 20 us of CPU time on one host and 140 us on a virtual machine. Steps of 10 ms need a check every 80
-    ms, which would take 0.2% of a core there. ``spent`` returns the CPU time of the calling thread.
+    ms, which would take 0.2% of a core there.
     """
 
     def __init__(self, spent: Callable[[], float] = time.thread_time) -> None:
@@ -46,7 +46,7 @@ class SamplingBudget:
         self._cost = 0.0
 
     def rest(self, *, is_usual: bool) -> float:
-        """Return the pause, in seconds. ``is_usual`` tells whether the thread only made checks since the last call."""
+        """Return the pause in seconds. Other work than checks is not usual."""
         now = self._spent()
         if is_usual:
             self._cost += (now - self._before - self._cost) / 8
@@ -56,13 +56,11 @@ class SamplingBudget:
 
 
 class Watcher:
-    """Observes the loops of this process in its own thread, while there are any."""
-
     def __init__(self) -> None:
         self._watches: dict[WatchedLoop, Watch] = {}
         self._inboxes: dict[Path, RequestInbox] = {}
         self._wake_lock = threading.Lock()
-        """Released to wake the thread. A lock wait is one call in C, an event wait is many."""
+        """A lock wait is one call in C, an event wait is many."""
         self._wake_lock.acquire()
         self._thread: threading.Thread | None = None
         self._next_poll = 0.0
@@ -79,7 +77,6 @@ class Watcher:
                 self._thread.start()
 
     def detach(self, loop: WatchedLoop) -> None:
-        """Stop to watch a loop, and write its last rows and answers."""
         with self._lock:
             watch = self._watches.get(loop)
             self._watches = {key: value for key, value in self._watches.items() if key is not loop}
@@ -98,7 +95,7 @@ class Watcher:
             thread.join(1.0)
 
     def _wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # already released
+        with contextlib.suppress(RuntimeError):
             self._wake_lock.release()
 
     def _run(self) -> None:
@@ -126,14 +123,14 @@ class Watcher:
             logger.debug("the watcher failed", exc_info=True)
 
     def _check(self, late_ns: int) -> tuple[float, bool]:
-        """Check all loops. Return the seconds until the next check, and whether no step is slow."""
+        """Return the seconds until the next check, and whether no step is slow."""
         watches = self._watches.values()
         was_sampling = any(watch.is_sampling for watch in watches)  # a slow step may have ended and been classified
         delay = min([watch.check(late_ns) for watch in watches], default=0.0)
         return delay, not was_sampling and not any(watch.is_sampling for watch in watches)
 
     def _is_wanted(self) -> bool:
-        """Whether a loop is attached. Without one this thread ends, and the next loop starts another."""
+        """Without a loop this thread ends, and the next loop starts another."""
         with self._lock:
             if not self._watches:
                 self._thread = None
@@ -167,7 +164,7 @@ _watcher = Watcher()
 
 
 def attach(loop: WatchedLoop) -> None:
-    """Call `Watcher.attach`. Log a warning if the thread cannot be started."""
+    """Log a warning if the thread cannot be started."""
     if not isinstance(_thread.start_new_thread, BuiltinFunctionType):
         logger.debug("steps are not watched: gevent replaced threads by greenlets of the main thread")
         return

@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 _MAX_TEXT: Final = 4096
 """Maximum length of a path on Linux."""
 _MAX_TABLE: Final = 1 << 20
-"""In bytes."""
 MAX_FRAMES: Final = 100
-"""Innermost first."""
 
 
 class ProcessMemory:
@@ -53,25 +51,21 @@ class ProcessMemory:
         return content
 
     def word(self, address: int) -> int:
-        """Return an unsigned integer of 8 bytes."""
         return word(self.read(address, WORD), 0)
 
 
 class Code(NamedTuple):
-    """A code object of the other process."""
-
     number: int
-    """Number of code objects read before it."""
     fields: bytes
-    """Raw pointers. Another object at the same address has different ones."""
+    """Another object at the same address has different pointers."""
     file: str
     function: str
     starts: list[int]
     lines: list[int]
-    """Line of each instruction range; `starts` has the start of each range, in bytes."""
+    """`starts` has the start of each instruction range, in bytes."""
 
     def line(self, instruction: int) -> int:
-        """Return the line of an instruction; 0 if it has none."""
+        """0 if the instruction has no line."""
         index = bisect.bisect_right(self.starts, instruction) - 1
         return self.lines[index] if index >= 0 else 0
 
@@ -117,10 +111,7 @@ class _Text:
 
 
 class Interpreter:
-    """The Python interpreter of another process.
-
-    Raises LookupError if it runs another Python than this process, and OSError if it has ended.
-    """
+    """Raises LookupError if the process runs another Python than this one."""
 
     def __init__(self, layout: Layout, pid: int, memory: ProcessMemory) -> None:
         self._layout, self._memory, self._text = layout, memory, _Text()
@@ -143,13 +134,13 @@ class Interpreter:
             state = self._memory.word(state + self._layout.next_thread)
 
     def native_id(self, thread: int) -> int | None:
-        """Return the native id of a thread; None if Python does not store it."""
+        """None if Python does not store it."""
         return None if self._layout.native is None else self._memory.word(thread + self._layout.native)
 
     def stack(self, thread: int, outermost: str = "", most: int = MAX_FRAMES) -> list[WorkerFrame]:
         """Return the frames of a thread, innermost first, up to the innermost call of ``outermost``.
 
-        Raises OSError if the process has ended, or the stack changes too fast.
+        Raises OSError if the stack changes too fast.
         """
         for _ in range(3):
             with suppress(OSError, ValueError, KeyError):
@@ -178,7 +169,7 @@ class Interpreter:
             address = word(content, layout.caller)
 
     def _code(self, address: int) -> Code | None:
-        """Return a code object; None for an internal frame of the interpreter."""
+        """None for an internal frame of the interpreter."""
         layout, memory = self._layout, self._memory
         content = memory.read(address, self._code_size)
         if word(content, OBJECT - WORD) != self._code_type:
@@ -202,7 +193,7 @@ class Interpreter:
         return self._memory.read(address + bytes.__basicsize__ - 1, size)
 
     def integer(self, frame: WorkerFrame, variable: int) -> int | None:
-        """Return an integer local variable below 2**30, by its index in the function; None for other values."""
+        """Return an integer local variable below 2**30, by its index in the function."""
         slot = frame.address + self._layout.variables + WORD * variable
         with suppress(OSError):
             address = untagged(self._memory.word(slot))
@@ -213,7 +204,7 @@ class Interpreter:
 
 
 def _lines(table: bytes, first: int) -> tuple[list[int], list[int]]:
-    """Return the start of each instruction range and its line. Python itself parses its table."""
+    """Python itself parses its table."""
     code = _lines.__code__.replace(co_linetable=table, co_firstlineno=first, co_code=_lines.__code__.co_code)
     parts = [(start, line or 0) for start, _, line in code.co_lines()]
     return [start for start, _ in parts], [line for _, line in parts]
@@ -239,7 +230,7 @@ def _mapping(address: int) -> tuple[int, str, str]:
 
 
 def _shift_of(pid: int, start: int, offset: str, file: str) -> int:
-    """Return the distance between a mapping of this process and the same one in another process."""
+    """Return the distance to the same mapping of another process."""
     for other, _, its_offset, its_file in _maps(pid):
         if (its_offset, its_file) == (offset, file):
             return other - start
@@ -247,10 +238,7 @@ def _shift_of(pid: int, start: int, offset: str, file: str) -> int:
 
 
 def measured_layout() -> Layout:
-    """Return the layout of this Python, verified with the stack of a waiting thread.
-
-    Raises LookupError if a field was not found, or the stack was read incorrectly.
-    """
+    """Verify the layout with the stack of a waiting thread."""
     gate, began, states = threading.Lock(), threading.Lock(), []
     began.acquire()
 

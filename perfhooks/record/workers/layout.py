@@ -1,4 +1,4 @@
-"""Memory layout of CPython's stacks: offsets of fields, which differ between versions.
+"""The memory layout of CPython's stacks differs between versions.
 
 The offsets are measured in this process, by a search for objects with known addresses.
 """
@@ -37,34 +37,28 @@ def _offsets(content: bytes, value: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Offsets of fields in CPython's structures, in bytes."""
+    """In bytes."""
 
     interpreter: int
-    """First interpreter, in ``_PyRuntime``."""
     threads: int
-    """First thread, in an interpreter."""
     next_thread: int
     native: int | None
-    """Native thread id, in a thread; None before Python 3.11."""
+    """None before Python 3.11."""
     running: int
     """Innermost frame, in a thread."""
     running_in: int | None
     """Innermost frame, in the structure at `running`; None if `running` is the frame itself."""
     caller: int
-    """Calling frame, in a frame."""
     code: int
     instruction: int
     variables: int
-    """First local variable, in a frame."""
     file: int
-    """File name, in a code object."""
     function: int
     table: int
     first_line: int
 
     @classmethod
     def measure(cls) -> Layout:
-        """Raises LookupError if a field was not found."""
         try:
             with Path("/proc/self/mem").open("rb", buffering=0) as file:
                 return cls(**_thread_fields(file.fileno()), **_frame_fields(file.fileno()), **_code_fields())
@@ -85,7 +79,7 @@ def _main_interpreter() -> int:
 
 
 def runtime() -> int:
-    """Return the address of ``_PyRuntime``, the root of all interpreters."""
+    """The root of all interpreters."""
     return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
 
 
@@ -94,7 +88,7 @@ def _read(file: int, address: int, size: int) -> bytes:
 
 
 def _thread_fields(file: int) -> dict[str, Any]:
-    """Find the fields of interpreter and threads. A new thread becomes the first in the list."""
+    """A new thread becomes the first in the list."""
     gate, began = threading.Lock(), threading.Semaphore(0)
     gate.acquire()
     states: list[tuple[int, int]] = []
@@ -128,16 +122,16 @@ def _thread_fields(file: int) -> dict[str, Any]:
 
 
 def _address(file: int, frame: types.FrameType) -> int:
-    """Return the address of the interpreter frame. From Python 3.11 on, the frame object points to it."""
+    """From Python 3.11 on, the frame object points to the interpreter frame."""
     if sys.version_info < (3, 11):
         return id(frame)
     return word(os.pread(file, WORD, id(frame) + OBJECT + WORD), 0)
 
 
 def _running(file: int, depth: int) -> set[tuple[int, int]]:
-    """Return the offsets of the running frame in the thread state; the second offset is -1 for a direct pointer.
+    """Return the offsets of the running frame in the thread state; the second is -1 for a direct pointer.
 
-    No other Python function may be called while the memory is read, because it would become the running frame.
+    No other Python function may be called meanwhile, because it would become the running frame.
     """
     address, state = _address(file, sys._getframe()), thread_state()
     offsets = set()

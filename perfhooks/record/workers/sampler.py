@@ -34,11 +34,9 @@ if TYPE_CHECKING:
     from perfhooks.record.workers.layout import Layout
 
 _PERIOD: Final = 10_000_000
-"""Minimum mean sampling interval of a worker, in ns."""
 _CPU: Final = 0.01
-"""CPU time of sampling, relative to the time of one worker."""
+"""Relative to the time of one worker."""
 _MAX_STACKS: Final = 300
-"""Stored stacks of a worker, those with most time."""
 OTHER: Final = "(other)"
 _LOOP: Final = "_worker_loop"
 _MAX_DEPTH: Final = 100_000
@@ -46,23 +44,20 @@ _MAX_DEPTH: Final = 100_000
 _FEED: Final = "_feed"
 """Transfers batches, in ``multiprocessing/queues.py``."""
 _MEMORY_AT: Final = 16
-"""Sample at which the memory of a worker is measured. This takes the kernel a millisecond."""
+"""The measurement of memory takes the kernel a millisecond."""
 
 
 class Order(TypedDict):
     pid: int
     iterator: int
-    """Number of the iterator that started the worker."""
     worker: int
     workers: int
-    """Workers of that iterator. They process the batches in rotation."""
+    """They process the batches in rotation."""
     batch: int
     """Index of the batch number among the variables of the worker's loop; -1 without one."""
 
 
 class _Counters:
-    """The kernel's counters of one thread. Raises OSError if the thread has ended."""
-
     def __init__(self, pid: int, thread: int) -> None:
         folder = Path(f"/proc/{pid}/task/{thread}")
         self._state = (folder / "stat").open("rb", buffering=0)
@@ -79,22 +74,19 @@ class _Counters:
         return os.pread(self._state.fileno(), 512, 0).rpartition(b")")[2].split()[0].decode()
 
     def times(self) -> tuple[int, int] | None:
-        """Return CPU time and run-queue wait, in ns; None if unknown."""
+        """Return CPU time and run-queue wait, in ns."""
         if self._times is None:
             return None
         computed, queued, _ = os.pread(self._times.fileno(), 64, 0).split()
         return int(computed), int(queued)
 
     def computed(self) -> int:
-        """Return the CPU time, in ns; 0 if unknown."""
+        """In ns; 0 if unknown."""
         return (self.times() or (0, 0))[0]
 
 
 class SampledWorker:
-    """One sampled worker. It closes the file ``memory``.
-
-    Raises OSError if the worker has ended, and LookupError if it runs another Python.
-    """
+    """Raises OSError if the worker has ended, and LookupError if it runs another Python."""
 
     def __init__(self, layout: Layout, order: Order, memory: int) -> None:
         self._order, self._pid, self._file = order, order["pid"], memory
@@ -126,9 +118,8 @@ class SampledWorker:
             self._feeder.close()
 
     def sample(self) -> None:
-        """Raises OSError if the worker has ended."""
         now, state, times = time.monotonic_ns(), self._counters.state(), self._counters.times()
-        if not self._thread and not self._find_loop():  # the worker has not reached its loop
+        if not self._thread and not self._find_loop():
             self._last, self._times = now, times
             return
         elapsed = now - self._last
@@ -158,7 +149,6 @@ class SampledWorker:
         self._cpu = time.clock_gettime_ns(self._clock)
 
     def _count(self, part: str, elapsed: int, queued: int, stack: Sequence[WorkerFrame]) -> None:
-        """Count the batches that ended since the last sample, and their time."""
         if part == "idle":
             self._idle += elapsed
         elif part != "hand_over":
@@ -188,7 +178,7 @@ class SampledWorker:
         return False
 
     def _find_feeder(self, *, is_first: bool = False) -> None:
-        """Find the thread that transfers batches. If it is missing at first, it starts later."""
+        """If the thread is missing at first, it starts later."""
         with contextlib.suppress(OSError):
             for thread in self._interpreter.threads():
                 stack = self._interpreter.stack(thread, _FEED)
@@ -200,7 +190,7 @@ class SampledWorker:
                     return
 
     def _text(self, stack: Sequence[WorkerFrame]) -> tuple[str, str]:
-        """Return a stack as text, outermost first, and the part of the loop if the dataset is not running."""
+        """Outermost frame first, and the part of the loop if the dataset is not running."""
         if not stack or (stack[-1].code.function != _LOOP and len(stack) < MAX_FRAMES):
             return OTHER, ""  # the stack changed during the read
         key = tuple((frame.code.number, frame.line) for frame in stack)
@@ -211,7 +201,7 @@ class SampledWorker:
         return entry
 
     def answer(self) -> dict[str, Any]:
-        """Return the sums with the fields of `WorkerCounts` and `WorkerSamples`."""
+        """The fields of `WorkerCounts` and `WorkerSamples`."""
         transfer_ns = max(self._transfer - self._transfer_before, 0)
         stacks = sorted(self._stacks, key=lambda text: -sum(self._stacks[text].values()))
         for small in stacks[_MAX_STACKS:]:
@@ -237,7 +227,7 @@ class SampledWorker:
 
 
 def _part_of(frames: Sequence[str]) -> str:
-    """Return the part of the worker's loop of a stack, outermost frame first; empty if the dataset is running."""
+    """Outermost frame first; empty if the dataset is running."""
     fetch_index = next((index for index, frame in enumerate(frames) if FETCHES_BATCH.search(frame)), None)
     if fetch_index is None:
         if not WORKER_LOOP.search(frames[0]):
@@ -256,7 +246,7 @@ def _parts(state: str, elapsed: int, computed: int, queued: int) -> list[tuple[s
 
 
 def _own_memory(pid: int) -> int | None:
-    """Return the private memory of a process, in bytes; None if unknown."""
+    """In bytes."""
     with contextlib.suppress(OSError, ValueError, IndexError), Path(f"/proc/{pid}/smaps_rollup").open("rb") as file:
         return sum(1024 * int(line.split()[1]) for line in file if line.startswith(b"Private_"))
     return None
@@ -273,7 +263,6 @@ class WorkerSampler:
         self._due = 0
 
     def add(self, order: Order, memory: int) -> None:
-        """Start to sample a worker, if possible."""
         worker = None
         if self._layout is not None:
             with contextlib.suppress(OSError, LookupError, ValueError):
@@ -285,18 +274,17 @@ class WorkerSampler:
         self._due = time.monotonic_ns()
 
     def wait_s(self) -> float | None:
-        """Return the seconds until the next sample; None without workers."""
+        """None without workers."""
         return max(self._due - time.monotonic_ns(), 0) * 1e-9 if self._workers else None
 
     def sample(self) -> None:
-        """Sample each worker once, if a sample is due."""
         if not self._workers or time.monotonic_ns() < self._due:
             return
         began = time.thread_time_ns()
         for worker in list(self._workers):
             try:
                 worker.sample()
-            except (OSError, ValueError, IndexError):  # the worker has ended
+            except (OSError, ValueError, IndexError):
                 self._workers.remove(worker)
                 self._end(worker)
         count = len(self._workers) or 1

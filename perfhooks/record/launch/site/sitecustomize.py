@@ -1,7 +1,6 @@
 """Start-up file of each Python under ``perfhooks run``. It waits for the import of torch, and runs the user's own file.
 
-Python imports this file by name from the first folder of ``PYTHONPATH``. Processes that never import torch only pay for
-this file.
+Processes that never import torch only pay for this file.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 BEGAN = time.monotonic_ns()
-"""Start of this Python, in ns of the monotonic clock."""
+"""In ns of the monotonic clock."""
 
 PID = os.getpid()
 STARTER = "subprocess"
@@ -33,11 +32,6 @@ EXPECTED = ("torch", "torch._dynamo")
 
 
 class ImportWatcher:
-    """Notifies `perfhooks.record.launch.hooks` of watched imports.
-
-    It finds only modules of perfhooks itself, see `perfhooks.record.launch.own_imports`.
-    """
-
     def __init__(self) -> None:
         self.waiting = set(WATCHED)
         self.importing = 0
@@ -45,7 +39,6 @@ class ImportWatcher:
         self.own_imports: Any = None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Find a module with the other finders, and watch its import."""
         spec: ModuleSpec | None = None
         if self.own_imports is not None:
             spec = attempt(self.own_imports.find_spec, name, path, target)
@@ -62,7 +55,7 @@ class ImportWatcher:
         return next(filter(None, (find(name, path, target) for find in finders)), None)
 
     def watched_spec(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        """Return the spec with a watched loader; None if it cannot be watched, so that Python continues without it."""
+        """None if the import cannot be watched, so that Python continues without it."""
         if name in EXPECTED and not attempt(notify, f"{name} is coming", None):
             return None
         spec = self.find_theirs(name, path, target)
@@ -71,10 +64,7 @@ class ImportWatcher:
         return spec
 
     def our_code(self, name: str) -> Any:
-        """Import a module of perfhooks without changing the modules that the program finds.
-
-        Raises ImportError if the program has a module called perfhooks.
-        """
+        """Import a module of perfhooks without changing the modules that the program finds."""
         if self.own_imports is None:
             OWN[:] = [entry for entry in PATH if entry in OWN or is_installed_into(entry)]
             if is_shadowed("perfhooks"):
@@ -128,7 +118,7 @@ def with_our_folder(path: str) -> str:
 
 
 def patch_popen(module: Any) -> None:
-    """Keep our folder in PYTHONPATH of child processes, if the program passes its own environment."""
+    """The program may pass its own environment to child processes."""
     init = module.Popen.__init__
 
     def begin(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -167,7 +157,7 @@ def notify(name: str, module: Any) -> bool:
 
 
 def attempt(function: Any, *args: Any) -> Any:
-    """Return the result of a function. An error disables perfhooks and never reaches the program."""
+    """An error disables perfhooks and never reaches the program."""
     try:
         return function(*args)
     except (Exception, SystemExit) as error:  # noqa: BLE001 -- the program must continue
@@ -178,7 +168,7 @@ def attempt(function: Any, *args: Any) -> Any:
 
 
 def leave_note(error: BaseException) -> None:
-    """Leave a note why nothing is recorded. Use no module of perfhooks, because it may be broken."""
+    """Use no module of perfhooks, because it may be broken."""
     why = f"{sys.executable} cannot use perfhooks ({type(error).__name__}: {error})"
     text = "".join(letter if letter.isprintable() and letter not in '"\\' else " " for letter in why)
     folder = request_field("notes")
@@ -189,7 +179,7 @@ def leave_note(error: BaseException) -> None:
 
 
 def print_summary() -> None:
-    """Print the summary at the end of this process. The first registered exit handler runs last."""
+    """The first registered exit handler runs last."""
     name = "perfhooks.record.launch.exit_summary"
     if os.getpid() != PID:
         return  # a forked child
@@ -201,7 +191,7 @@ def print_summary() -> None:
 
 
 def request_field(field: str) -> str:
-    """Return a text field of the `Request`, without a JSON module."""
+    """A JSON module would slow down the start."""
     return os.environ.get("PERFHOOKS_RUN", "").partition(f'"{field}":"')[2].partition('"')[0]
 
 
@@ -222,10 +212,7 @@ sys.path[:] = [entry for entry in sys.path if entry != here]
 GIVEN = [absolute(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 PATH = list(sys.path)
 OWN = [entry for entry in PATH if entry not in GIVEN]
-"""Import path of our code, without the script's folder and folders that the program adds.
-
-Folders of `GIVEN` with installed libraries are added once our code is imported.
-"""
+"""Import path of our code, without the script's folder and folders that the program adds."""
 watcher = ImportWatcher()
 if os.environ.get("PERFHOOKS_RUN"):
     sys.meta_path.insert(0, watcher)
