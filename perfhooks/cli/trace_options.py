@@ -26,7 +26,7 @@ MAX_UNPACKED: Final = typer.Option(
     "packed size, and at least 268.",
     show_default=False,
 )
-"""The name of its parameter begins with ``_``, because the verb does not use the value."""
+"""The parameter name begins with ``_``, because the callback consumes the value."""
 
 COMMUNICATION: Final = typer.Option(
     "--communication",

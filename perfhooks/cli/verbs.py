@@ -1,4 +1,4 @@
-"""The command line: one verb for each question a person has, each in a module of its own."""
+"""The command line: one module per verb."""
 
 from __future__ import annotations
 

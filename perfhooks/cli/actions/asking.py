@@ -1,4 +1,4 @@
-"""Request a window of a running job from all ranks, and wait for the outcome of each rank."""
+"""Requests for a window of a running job."""
 
 from __future__ import annotations
 
@@ -26,13 +26,11 @@ if TYPE_CHECKING:
     from perfhooks.run.live.requests import Answer, RankPosition
 
 _CALL_S: Final = 60.0
-"""Maximum wait for the first answer to a call, in seconds."""
 _REST_S: Final = 3.0
-"""Maximum wait for the other ranks after the first answer, in seconds; twice the slowest poll is added."""
+"""Maximum wait for the other ranks; twice the slowest poll is added."""
 _UNKNOWN_MS: Final = 100.0
-"""Assumed step time while no rank knows its own."""
 _HASTE: Final = 2.0
-"""How many times faster steps may become while the request is on its way."""
+"""How much faster steps may become while the request is on its way."""
 _WARMUP: Final = 1
 _NAP_S: Final = 0.1
 
@@ -48,18 +46,13 @@ class CaptureOptions(NamedTuple):
 class RankOutcome:
     rank: int
     place: Place | None = None
-    """Files of its window."""
     capture: Capture | None = None
-    """Facts of the finished window."""
     problem: str = ""
     note: str = ""
-    """Difference from the request."""
 
 
 @dataclass
 class CaptureRequest:
-    """One request; ``tell`` receives the current state several times a second."""
-
     run: Path
     wish: CaptureOptions
     tell: Callable[[str], None] = field(default=lambda _: None)
@@ -70,7 +63,6 @@ class CaptureRequest:
         self._owners = Run.existing(self.run).owners()
 
     def outcomes(self, timeout: float) -> list[RankOutcome]:
-        """Send the request. Wait until every rank has finished or refused, at most ``timeout`` seconds."""
         until = time.monotonic() + timeout
         ranks = self._ranks()
         try:
@@ -87,7 +79,7 @@ class CaptureRequest:
                 requests.withdraw(self.run, self.name)
 
     def _ranks(self) -> list[int]:
-        """Return the ranks that have recorded into this folder and are not known to have ended."""
+        """Return the ranks that are not known to have ended."""
         if not self._owners:
             raise PerfhooksError(f"{self.run}: no process has recorded into it")
         if self.wish.ranks is not None:
@@ -102,7 +94,6 @@ class CaptureRequest:
         return living
 
     def _call(self, ranks: Sequence[int], until: float) -> dict[int, RankPosition]:
-        """Return the current step of each rank. Ranks that answer much later than the first are skipped."""
         self._called = time.monotonic()
         requests.call(self.run, self.name)
         here: dict[int, RankPosition] = {}
@@ -141,7 +132,7 @@ class CaptureRequest:
         return max((loop.stage for loop in loops), key=lambda stage: (running[stage], stage == "train"))
 
     def _ask(self, stage: str, here: Mapping[int, RankPosition]) -> None:
-        """Choose steps ahead of every rank and after the steps of other requests."""
+        """The steps must be ahead of every rank and after other requests."""
         with self._alone():
             first = self._first(stage, here)
             for other in requests.open_windows(self.run, stage):
@@ -154,7 +145,7 @@ class CaptureRequest:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the lock of requests. Without locks, ranks move requests that overlap."""
+        """Without locks, ranks move requests that overlap."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError, TimeoutError):
                 stack.enter_context(locked(self.run / layout.REQUESTS_LOCK, timeout=5))
@@ -182,7 +173,6 @@ class CaptureRequest:
         return [done[rank] for rank in sorted(done)]
 
     def _outcome(self, rank: int, answer: Answer | None, *, is_over: bool) -> RankOutcome | None:
-        """Return the outcome of a rank; None while it can still change."""
         if answer is not None and answer.state in ("refused", "ended"):
             return RankOutcome(rank, problem=answer.why)
         if answer is not None and (recorded := self._capture(rank, answer)) is not None:

@@ -1,5 +1,3 @@
-"""Request a window, wait for it, and print the outcome."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -17,14 +15,12 @@ if TYPE_CHECKING:
 
 
 def asked(run: Path, timeout: float, **wish: Any) -> bool:
-    """Return whether any rank has recorded the window before the timeout, in seconds."""
     with status_line() as tell:
         outcomes = CaptureRequest(run, CaptureOptions(**wish), tell).outcomes(timeout)
     return _show(outcomes)
 
 
 def _show(outcomes: list[RankOutcome]) -> bool:
-    """Print the outcome of each rank. Return whether any rank has recorded."""
     for outcome in outcomes:
         if outcome.capture is None:
             typer.echo(printable(f"rank {outcome.rank}: nothing recorded: {outcome.problem}"), err=True)

@@ -1,5 +1,3 @@
-"""Compare two sides of recorded runs, and print the result."""
-
 from __future__ import annotations
 
 import contextlib
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
 
 def share(text: str | None, name: str) -> float:
-    """Parse a tolerance, for example ``2%``."""
     if text is None:
         return TOLERANCE
     try:
@@ -53,7 +50,7 @@ def compared(sides: Sequence[Sequence[str]], stage: str | None, tolerance: float
 
 
 def _run(target: str, adoptions: contextlib.ExitStack) -> Path:
-    """Return a run, a trace or a baseline; a folder of traces becomes a run as long as the stack is open."""
+    """Return a run, a trace or a baseline. A folder of traces becomes a temporary run."""
     path = mirror.here(target)
     if not path.is_dir() or run_in(path) is not None or not loose.traces(path):
         return path

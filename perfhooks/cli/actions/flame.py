@@ -1,5 +1,3 @@
-"""Draw the flame graph of a trace."""
-
 from __future__ import annotations
 
 import io
@@ -24,11 +22,9 @@ Form = Literal["svg", "folded", "speedscope"]
 
 _ENDINGS: Final[dict[Form, str]] = {"svg": "flame.svg", "folded": "stacks.folded", "speedscope": "speedscope.json"}
 _NAMED: Final[dict[Form, str]] = {"folded": ".folded", "speedscope": ".speedscope.json"}
-"""Endings of file names by form."""
 
 
 def flame(target: str | None, out: Path | None, *, by: Measure, form: Form | None) -> None:
-    """Write the flame graph of the last window's lowest rank. Without a form, the file name decides."""
     named: Form | None = next((ending for ending in _NAMED if out and out.name.endswith(_NAMED[ending])), None)
     form_name: Form = form or named or "svg"
     source = last_window(find(target), need="with_stack")[0]

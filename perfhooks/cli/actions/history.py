@@ -1,5 +1,3 @@
-"""Print and draw the runs of a folder."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal

@@ -1,5 +1,3 @@
-"""Read keys from a terminal without echo."""
-
 from __future__ import annotations
 
 import os
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def pressed() -> Iterator[Callable[[float], str]]:
-    """Yield a function that waits up to the given seconds and returns the pressed keys. Ctrl-C still interrupts."""
+    """Yield a function that waits up to the given seconds and returns the pressed keys."""
     try:
         import termios
         import tty

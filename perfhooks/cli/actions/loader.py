@@ -1,5 +1,3 @@
-"""Try the loader of a training without the training."""
-
 from __future__ import annotations
 
 import contextlib
@@ -35,13 +33,6 @@ _GRACE_S: Final = 5.0
 
 
 def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
-    """Run a command up to the first loader of its training, and try that loader.
-
-    Raises:
-        OptionError: There is no command, or no time.
-        CommandError: The command ended before it iterated a loader.
-        PerfhooksError: The loader could not be tried.
-    """
     if not command:
         raise OptionError("--loader needs a command, such as: perfhooks try --loader -- python train.py --lr 0.1")
     if not 0 < seconds < float("inf"):
@@ -102,7 +93,7 @@ def tell(trial: LoaderTrial, form: Form) -> None:
 
 
 def _step() -> tuple[float | None, float]:
-    """Return the step time without data wait, and the data wait, of the last run, in ms."""
+    """Return the step time without data wait, and the data wait, in ms."""
     try:
         capture = sources.last_window(sources.find(None))[0].capture
     except PerfhooksError:

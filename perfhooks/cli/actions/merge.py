@@ -1,5 +1,3 @@
-"""Merge the traces of all ranks of a window."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def merge(said: str | None, out: Path | None, ranks: str | None) -> bool:
-    """Write the merged trace. Return whether it contains all traces."""
     if said is not None and remote.is_url(said):
         target, out = _brought(said), out or Path(MERGED)
     else:
@@ -41,7 +38,6 @@ def merge(said: str | None, out: Path | None, ranks: str | None) -> bool:
 
 
 def _brought(url: str) -> Path:
-    """Return the folder of traces, or the window: the last one if the URL names none. Its traces are copied."""
     if mirror.holds_traces(url):
         return mirror.here(url, traces=True)
     target = mirror.here(url)
@@ -54,7 +50,6 @@ def _brought(url: str) -> Path:
 def _merge(
     target: Path, out: Path | None, ranks: set[int] | None, tell: Callable[[int, int], object]
 ) -> merging.Merged:
-    """Merge a window of perfhooks, the last trace of each rank in a folder, or a single trace."""
     if not target.exists() or (target.is_dir() and merging.is_ours(target)):
         return merging.merge(target, out, ranks=ranks, tell=tell)
     with adopted(target) as run:

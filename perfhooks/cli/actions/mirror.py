@@ -36,26 +36,24 @@ if TYPE_CHECKING:
 _MIRRORS: Final = "elsewhere"
 _HAVE: Final = "have.json"
 _KEPT_S: Final = 7 * 86_400
-"""Maximum age of an unused mirror, in seconds."""
 _BATCH: Final = 256
-"""Files per request."""
 _MOST: Final = 1_000_000
 """Maximum files of a run; ten windows of 10,000 ranks have as many."""
 _STAMPS: Final = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime")
 _PAGES: Final = (layout.PAGE, layout.PAGE_DATA)
-"""Not copied, because they are large and can be made from the other files."""
+"""Large files that can be made from the other files."""
 
 
 class _File(msgspec.Struct, frozen=True):
     url: str
     size: int
     stamp: str
-    """Time or version of the last change; empty if the file system does not know it."""
+    """Time or version of the last change; empty if unknown."""
     is_here: bool = False
 
 
 def here(target: str | None, *, traces: bool = False) -> Path:
-    """Return the local path of a target: the last run without a target, and a mirror for a URL."""
+    """Return the local path: the last run without a target, a mirror for a URL."""
     if target is None:
         return last_run()
     if not remote.is_url(target):
@@ -65,30 +63,26 @@ def here(target: str | None, *, traces: bool = False) -> Path:
 
 
 def named(target: str | None) -> str | None:
-    """Return the local path of a target; the URL of a single trace stays a URL."""
     if target is None or (remote.is_url(target) and is_file(target)):
         return target
     return str(here(target, traces=remote.is_url(target) and holds_traces(target)))
 
 
 def is_file(url: str) -> bool:
-    """Return whether a URL is that of a trace or a baseline, by its name."""
+    """Return whether the name is that of a trace or a baseline."""
     return url.partition("?")[0].endswith((".json", ".json.gz"))
 
 
 def holds_traces(url: str) -> bool:
-    """Return whether a URL is that of a folder of traces, and not of a run or of one of its windows."""
+    """Return whether a URL is a folder of traces, and not a run or a window."""
     return not is_file(url) and all(_base(part)[0] is None for part in _parts(url))
 
 
 def mirror(target: str, tell: Callable[[int, int], object] | None = None, *, traces: bool = False) -> Path:
-    """Copy changed files of a URL, and return the path; of a run all files but traces.
+    """Copy changed files of a URL; of a run all files but traces.
 
-    Ranks of one run may write to several URLs: ``target`` then has commas between them. The copy is deleted after a
-    week without use, or by `forget`.
-
-    Raises:
-        PerfhooksError: The URL is not reachable, or the URLs hold different runs.
+    Ranks of one run may write to several URLs: ``target`` then has commas between them. Unused copies are deleted after
+    a week.
     """
     root = remote.temporary_folder() / _MIRRORS / hashlib.sha256(os.fsencode(target)).hexdigest()[:12]
     for old in root.parent.glob("*"):
@@ -127,14 +121,13 @@ def _fill(
 
 
 def bring(window: Path) -> None:
-    """Copy the traces of a window of a mirror."""
     have = _have(window.parent.parent)
     missing = [name for name, file in have.items() if not file.is_here and name.startswith(f"{window.name}/")]
     _fill(window.parent, have, missing)
 
 
 def url_of(path: Path) -> str | None:
-    """Return the URL of a file of a mirror that was not copied; None for other files."""
+    """Return the URL of a file that was not copied; None for other files."""
     root = Path(*path.parts[:-3])
     if root.parent != remote.temporary_folder() / _MIRRORS:
         return None
@@ -143,7 +136,6 @@ def url_of(path: Path) -> str | None:
 
 
 def forget() -> int:
-    """Delete all mirrors, and return their size in bytes."""
     mirrors = remote.temporary_folder() / _MIRRORS
     size = sum(path.lstat().st_size for path in mirrors.rglob("*"))
     shutil.rmtree(mirrors, ignore_errors=True)
@@ -156,7 +148,7 @@ def _parts(target: str) -> list[str]:
 
 @functools.cache
 def _base(url: str) -> tuple[str | None, str]:
-    """Return the URL of the run, or None, and the name of its window, or an empty text."""
+    """Return the URL of the run, or None, and the name of the window in it."""
     above, _, name = url.rstrip("/").rpartition("/")
     with remote.reaching(url) as (system, path):
         if system.exists(f"{path}/{layout.MANIFEST}"):
@@ -190,12 +182,12 @@ def _tree(url: str) -> dict[str, _File]:
 
 
 def _stamp(info: dict[str, Any]) -> str:
-    """Return the time or version of the last change, which each file system names differently."""
+    """Each file system has another name for the time of the last change."""
     return next((str(info[key]) for key in _STAMPS if info.get(key)), "")
 
 
 def _is_same(stored: _File | None, file: _File) -> bool:
-    """Return whether the copy is current; False if the time of the last change is unknown."""
+    """A file without a known time of change is never current."""
     is_known = stored is not None and stored.is_here and file.stamp != ""
     return is_known and stored == msgspec.structs.replace(file, is_here=True)
 
@@ -206,7 +198,7 @@ def _is_large(name: str, file: _File) -> bool:
 
 
 def _together(trees: list[dict[str, _File]]) -> dict[str, _File]:
-    """Return the files of one run that was written to several URLs. A rank that two URLs hold is an error."""
+    """A rank in two trees is an error."""
     entries: dict[str, _File] = {}
     for tree in trees:
         twice = sorted(name for name in tree if name in entries and name not in (layout.MANIFEST, layout.TRIED))

@@ -1,4 +1,4 @@
-"""Output of tables in pieces, because a table need not fit in memory as text."""
+"""Tables are written in pieces, because a table need not fit in memory as text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def csv(table: pl.DataFrame) -> Iterator[str]:
 
 
 def csv_of_three_digits(table: pl.DataFrame) -> str:
-    """Return a small table as CSV, its floats with three significant digits."""
+    """Return a small table, its floats with three significant digits."""
     rounded = [column.round_sig_figs(3) for column in table if column.dtype.is_float()]
     return table.with_columns(rounded).write_csv()
 

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 _BEST_OF: Final = 5
 _LONG_S: Final = 0.05
-"""Minimum time of a product in seconds: launches and clock changes are below 1% of it."""
+"""Minimum time of a product: launches and clock changes are below 1% of it."""
 _SMALLEST, _LARGEST = 256, 16384
-"""Rows of the matrices. GEMMs of most devices reach their peak at a third of the largest."""
+"""Rows. GEMMs of most devices reach their peak at a third of the largest."""
 _COPIED: Final = {"cpu": 1 << 28, "cuda": 1 << 30}
 """Bytes; several times any cache."""
 _TYPES: Final = ("float64", "float32", "tf32", "float16", "bfloat16")
-"""Types with a single multiply call; float8 and int8 use the datasheet."""
+"""Types with a single multiply call."""
 
 
 def measure() -> Iterator[str]:
     """Measure the first device, else the CPU, store the result, and yield a line for each measurement.
 
-    Square matrices are doubled until a product takes 50 ms; copies stay within the device. The best of five counts.
+    Square matrices are doubled until a product takes 50 ms. The best of five counts.
     """
     try:
         import torch
@@ -70,7 +70,7 @@ def _capped(torch: Any, device: str) -> str:
 
 
 def _product(torch: Any, device: str, kind: str) -> float | None:
-    """Return the speed of a product of square matrices in TFLOP/s; None if the device lacks the type."""
+    """Return TFLOP/s of square matrices; None if the device lacks the type."""
     is_tf32 = kind == "tf32"
     if is_tf32 and (device == "cpu" or torch.cuda.get_device_capability(0)[0] < _TF32 or torch.version.hip):
         return None
@@ -90,7 +90,7 @@ def _product(torch: Any, device: str, kind: str) -> float | None:
 
 
 def _multiplied(torch: Any, device: str, dtype: object, rows: int, of: int = _BEST_OF) -> float:
-    """Return seconds per product. The matrices contain ones, because sums of random numbers take more power."""
+    """The matrices contain ones, because sums of random numbers take more power."""
     a = torch.ones(rows, rows, dtype=dtype, device=device)
     b, out = a / 2, torch.empty_like(a)
     return _best(torch, device, lambda: torch.mm(a, b, out=out), of)
@@ -108,7 +108,7 @@ def _copy(torch: Any, device: str) -> float:
 
 
 def _best(torch: Any, device: str, act: Callable[[], object], of: int = _BEST_OF) -> float:
-    """Return the shortest of several times in seconds, after a first call."""
+    """Return the shortest time in seconds, after a first call."""
 
     def once() -> float:
         started = time.perf_counter()

@@ -1,5 +1,3 @@
-"""Reports of runs and of traces."""
-
 from __future__ import annotations
 
 import os
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from perfhooks.report.finishing.leftovers import WindowOutcome
 
 _EACH: Final = 8
-"""Maximum number of ranks of a window with a line each."""
 
 
 def of(
@@ -44,7 +41,7 @@ def of(
     upload: str | None,
     on: str | None,
 ) -> tuple[Path | None, bool]:
-    """Write the report of a target. Return its path, None for standard output, and whether it is complete."""
+    """Return the path of the report (None for standard output) and whether it is complete."""
     is_elsewhere = target is not None and remote.is_url(target)
     if is_elsewhere and target is not None and mirror.holds_traces(target):
         return of_folder(target, out or Path(PAGE), communication, on)
@@ -67,7 +64,6 @@ def of(
 
 
 def of_run(run: Path, handlers: Sequence[str], url: str | None, out: Path | None) -> tuple[Path | None, bool]:
-    """Finish a run. Return the path of its report, and whether it is complete."""
     if run.is_dir() and not os.access(run, os.W_OK):
         hint = f"; its page is {run / PAGE}" if (run / PAGE).exists() else ""
         raise PerfhooksError(f"{run} cannot be written to: copy it to a folder of your own{hint}")
@@ -113,7 +109,6 @@ def of_trace(trace: Path, out: Path, communication: str | None) -> tuple[Path | 
 
 
 def _put(content: bytes, out: Path, lines: Sequence[str] = ()) -> Path | None:
-    """Write a report after its messages. Return its path, None for standard output."""
     if str(out) == "-":
         sys.stdout.buffer.write(content)
         return None
@@ -124,7 +119,6 @@ def _put(content: bytes, out: Path, lines: Sequence[str] = ()) -> Path | None:
 
 
 def _lines(window: Sequence[WindowOutcome]) -> Iterator[tuple[str, bool]]:
-    """Return a line for equal outcomes of ranks, and whether it is a problem."""
     few = len(window) <= _EACH
     alike: dict[tuple[str, int | None], list[WindowOutcome]] = {}
     for outcome in window:

@@ -1,7 +1,7 @@
 """Read the options of ``perfhooks run``, and replace this process by the command.
 
-This module parses without typer, because each training waits for this start. `perfhooks.cli.run` describes the same
-options to typer, which handles ``--help`` and wrong options.
+This module parses without typer, because each training waits for this start. `perfhooks.cli.run` handles ``--help`` and
+wrong options.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ if TYPE_CHECKING:
 
 _TYPES: Final = {bool: bool, int: int, float: float, str: str}
 _LISTS: Final = ("activities", "ranks")
-"""Options that are lists: words with commas, or JSON."""
+"""Words with commas, or JSON."""
 _OWN: Final = {"schedule": str, "handler": list, "patience": float}
-"""Options of the command line alone, with their types."""
 
 
 class Parsed(NamedTuple):
     words: Sequence[str]
-    """The command and its own options."""
     options: Mapping[str, Any]
 
 
@@ -62,7 +60,6 @@ def parsed(arguments: Sequence[str]) -> Parsed | None:
 
 
 def _flags() -> dict[str, dict[str, bool]]:
-    """Return flags without a value, with their effect."""
     switches = [option for option in all_options() if kind_of(option) is bool]
     return {_written(option.name): {option.name: True} for option in switches} | {
         f"--no-{_written(option.name)[2:]}": {option.name: False} for option in switches if option.default is True
@@ -70,7 +67,6 @@ def _flags() -> dict[str, dict[str, bool]]:
 
 
 def _kinds() -> dict[str, tuple[str, Callable[[str], Any]]]:
-    """Return flags with a value, with their option names and types."""
     valued = {option.name: kind_of(option) for option in all_options()} | _OWN
     return {_written(name): (name, kind) for name, kind in valued.items() if kind not in (None, bool)}
 
@@ -80,7 +76,7 @@ def _written(name: str) -> str:
 
 
 def kind_of(option: Option) -> Any:
-    """Return the type of an option on the command line; None for objects that only Python can make."""
+    """Return the type of an option; None for objects that only Python can make."""
     if option.name in _LISTS:
         return str
     kinds = [option.type, *getattr(option.type, "__args__", ())]
@@ -89,7 +85,6 @@ def kind_of(option: Option) -> Any:
 
 
 def start(parsed: Parsed) -> None:
-    """Replace this process by the command."""
     from perfhooks.record.launch import command_line, detached, exit_summary, notes
 
     options = {name: _read(name, value) for name, value in parsed.options.items() if name not in _OWN}
@@ -115,7 +110,7 @@ def start(parsed: Parsed) -> None:
 
 
 def _folder_for_notes() -> str:
-    """Make the folder for notes of the processes of the command; empty if the disk is full."""
+    """Return a folder for notes; empty if the disk is full."""
     try:
         return tempfile.mkdtemp(prefix="perfhooks-run-")
     except OSError:  # a part of the exit summary is lost, not the recording
@@ -123,7 +118,7 @@ def _folder_for_notes() -> str:
 
 
 def separated(arguments: Sequence[str]) -> list[str]:
-    """Insert ``--`` before ``-m``: as for Python, it begins the command and ends our own options."""
+    """Insert ``--`` before ``-m``, which begins the command as for Python."""
     words = list(arguments)
     if words[:1] == ["run"] and "-m" in words:
         place = words.index("-m")
@@ -149,7 +144,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 def written_out(value: str) -> list[Any]:
-    """Return activities as a JSON list, in which each may be a mapping."""
+    """Return a JSON list, in which each may be a mapping."""
     try:
         activities: list[Any] = json.loads(value)
     except ValueError as error:
@@ -160,7 +155,7 @@ def written_out(value: str) -> list[Any]:
 
 
 def numbers(parts: Sequence[str], value: str) -> list[int]:
-    """Parse ranks, such as ``4-7``, in order; ``value`` is the whole text."""
+    """Parse ranks, such as ``4-7``."""
     try:
         return sorted({number for part in parts for number in _span(part)})
     except ValueError:

@@ -1,5 +1,3 @@
-"""Tables of one trace or of all windows of a run."""
-
 from __future__ import annotations
 
 import difflib
@@ -48,7 +46,7 @@ TABLES: Final = (
 )
 
 OVERVIEW: Final = ("labels", "steps", "operators", "kernels", "checks", "findings")
-"""Tables without ``-t``; labels only on a terminal, if the user has written labels."""
+"""Tables without ``-t``; labels only on a terminal."""
 _SORTED: Final = ("operators",)
 """Tables for ``--sort`` without ``-t``."""
 
@@ -77,7 +75,7 @@ _OF_ALL_WINDOWS: Final = ("steps", "checks")
 _OF_STACKS: Final = ("functions", "modules", "stacks")
 """Tables that come from the second window if the last one has no stacks."""
 _BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
-"""Columns of the operator table that come from the second window."""
+"""Columns that come from the second window."""
 _OF_RUN: Final = ("startup", "slow")
 """Tables of a run, not of a window."""
 
@@ -85,7 +83,6 @@ Form = Literal["table", "csv", "json"]
 
 
 def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | None = None) -> pl.DataFrame:
-    """Return one table of one trace. ``by`` contains the columns to split it by, see `GROUPS`."""
     check(name, by)
     by_name = Tables(trace) if capture is None else capture.tables(trace)
     if name == "operators":
@@ -110,7 +107,7 @@ def _findings(trace: Trace, capture: Capture | None) -> list[dict[str, Any]]:
 
 
 def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Source]) -> list[dict[str, Any]]:
-    """Replace findings of a window without stacks by those of its second window, which have source lines."""
+    """Use the source lines of the second window if a window lacks stacks."""
     other = last_window(sources, need="with_stack")[0]
     if not other.explains or other.capture is None or source.has("with_stack"):
         return rows
@@ -126,8 +123,6 @@ def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 
 
 class _FindingsTable:
-    """The findings of all ranks of one window."""
-
     def __init__(self, sources: Sequence[Source], run: Path | None, *, is_wanted: bool) -> None:
         self._sources = sources
         self._stored = stored_findings(run) if run is not None and is_wanted else None
@@ -136,7 +131,6 @@ class _FindingsTable:
         self._collectives: dict[int, pl.DataFrame] = {}
 
     def window(self, last: str) -> str:
-        """Return the name of the window in the summary of the run, else of the last window."""
         shown = "" if self._stored is None else self._stored.window
         return shown if shown in {source.window for source in self._sources} else last
 
@@ -149,7 +143,7 @@ class _FindingsTable:
             self._collectives[source.rank] = collectives.rows(source.capture, trace)
 
     def table(self, window: str) -> pl.DataFrame:
-        """Return the findings of all ranks, and those about slow ranks. Equal findings share a row."""
+        """Equal findings of several ranks share a row."""
         of_run: Sequence[Mapping[str, Any]] = [] if self._stored is None else self._stored.of_run
         if len(self._of_ranks) == 1:
             return _told(ordered([*of_run, *next(iter(self._of_ranks.values()))]))
@@ -206,9 +200,8 @@ def tables(
 ) -> dict[str, pl.DataFrame]:
     """Return tables of a target.
 
-    Steps and checks cover all windows. Start-up and slow steps cover the run. Other tables cover the last window; if it
-    lacks stacks or shapes, tables that need them come from the second window. Extra columns ``window`` and ``rank``
-    appear if a table covers several. ``communication`` is a pattern for kernels, see `perfhooks.trace.read`.
+    Steps and checks cover all windows, start-up and slow steps the run, other tables the last window. If it lacks
+    stacks or shapes, tables that need them come from the second window.
 
     Raises:
         TraceError: A trace is missing or cannot be read.
@@ -217,7 +210,6 @@ def tables(
     for name in names:
         check(name, by)
     run, of_windows = run_of(target), [name for name in names if name not in _OF_RUN]
-    # a run without a window may have a table of its own; any other target needs a trace
     sources = find(target) if of_windows or run is None else []
     by_name: dict[str, list[pl.DataFrame]] = {name: [] for name in of_windows}
     of_last = {name: last_window(sources, need=_need(name, by))[0].window for name in of_windows}
@@ -268,7 +260,7 @@ def _told_apart(table: pl.DataFrame, source: Source, sources_of_windows: Sequenc
 
 
 def markdown(target: str | None, names: Sequence[str] = ()) -> str:
-    """Return a summary of a run or a trace in at most 2,000 tokens."""
+    """Return a summary in at most 2,000 tokens."""
     if names:
         raise OptionError("--format markdown is a summary of the whole; choose --csv or --json for a table")
     is_folder = target is not None and remote.is_url(target) and mirror.holds_traces(target)
@@ -283,7 +275,7 @@ def markdown(target: str | None, names: Sequence[str] = ()) -> str:
 
 
 def form(*, csv: bool, json: bool) -> Form:
-    """Return the output form: the option, else a table on a terminal and CSV in a pipe."""
+    """Return the option, else a table on a terminal and CSV in a pipe."""
     if csv and json:
         raise OptionError("choose one of --csv and --json")
     return "csv" if csv else "json" if json else "table" if sys.stdout.isatty() else "csv"
@@ -302,12 +294,8 @@ def show(
 ) -> None:
     """Write tables to standard output. Without names it is an overview, or as CSV the table of steps.
 
-    ``limit`` is the maximum of rows: None for a screen, or for all rows in CSV and JSON; 0 for all rows. ``sort`` is a
-    key of `perfhooks.trace.names.sort_keys`. Without ``all_columns``, CSV lacks empty columns.
-
-    Raises:
-        TraceError: A trace is missing or cannot be read.
-        OptionError: The options contradict each other.
+    ``limit``: None for a screen, or for all rows in CSV and JSON; 0 for all rows. ``sort``: see
+    `perfhooks.trace.names.sort_keys`. Without ``all_columns``, CSV lacks empty columns.
     """
     selected = tuple(dict.fromkeys(names)) or (_SORTED if sort else ("steps",) if form == "csv" else OVERVIEW)
     if form == "csv" and len(selected) > 1:
@@ -349,7 +337,6 @@ def _without_empty_columns(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unrecorded(target: str | None, by_name: Mapping[str, pl.DataFrame]) -> dict[str, str]:
-    """Return the reason and remedy for empty tables of stacks and workers."""
     empty = [name for name in (*_OF_STACKS, "workers", "plan") if name in by_name and not by_name[name].height]
     if not empty:
         return {}
@@ -360,7 +347,6 @@ def _unrecorded(target: str | None, by_name: Mapping[str, pl.DataFrame]) -> dict
 
 
 def _by_device(table: pl.DataFrame) -> pl.DataFrame:
-    """Sort operators and labels by their device work, if there is a device."""
     if not (table["self_device_ms"].fill_null(0) > 0).any():
         return table
     shown = table.filter(~pl.col("kind").is_in([kind.name.lower() for kind in (*DEVICE_WORK, Kind.DEVICE_ANNOTATION)]))
@@ -368,13 +354,13 @@ def _by_device(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sorted(name: str, table: pl.DataFrame, sort: str) -> pl.DataFrame:
-    """Sort a table, and move the sorted column to the second place, because a terminal may cut columns."""
+    """Move the sorted column to the second place, because a terminal may cut columns."""
     column = sort_keys.check(name, sort, table.columns).partition(" / ")[0]
     return sort_keys.ordered(name, table, sort).select(*dict.fromkeys((table.columns[0], column, *table.columns)))
 
 
 def _written(by_name: dict[str, pl.DataFrame], form: Form, *, alone: bool) -> Iterator[str]:
-    """Return CSV, or JSON: a list of rows for one table, else an object of lists."""
+    """JSON is a list of rows for one table, else an object of lists."""
     if form == "csv":
         (table,) = by_name.values()
         yield from output.csv(table)

@@ -23,16 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """One trace to show."""
-
     path: Path | str
     window: str = ""
     capture: Capture | None = None
-    """The facts of its window, if perfhooks recorded it."""
+    """None for a single trace."""
 
     @property
     def communication(self) -> str | None:
-        """Pattern of communicating kernels from the training, see `perfhooks.trace.read`."""
         return None if self.capture is None else self.capture.options.get("communication")
 
     @property
@@ -41,7 +38,6 @@ class Source:
         return self.capture is not None and self.capture.explains
 
     def has(self, option: str) -> bool:
-        """Whether a recording option such as ``with_stack`` was enabled."""
         return self.capture is not None and self.capture.options.get(option) is True
 
     @property
@@ -53,11 +49,7 @@ def find(target: str | None) -> list[Source]:
     """Find the traces of a target, sorted by window and rank.
 
     A target is a trace, its URL, the folder of a run, of a window or of runs (the latest run counts), or any folder
-    with traces, see `perfhooks.run.loose.traces`.
-
-    Raises:
-        TraceError: No trace was found.
-        PerfhooksError: The run folder was written by a newer perfhooks.
+    with traces. Raises a TraceError without traces.
     """
     path = last_run() if target is None else Path(target)
     if target is not None and (is_url(target) or path.is_file()):
@@ -87,7 +79,7 @@ def run_of(target: str | None) -> Path | None:
 def last_window(sources: Sequence[Source], *, need: str | None = None) -> list[Source]:
     """Return the traces of the window that ended last, the lowest rank first.
 
-    If that window lacks the option ``need``, for example ``"with_stack"``, the second window replaces it.
+    If it lacks the option ``need``, for example ``"with_stack"``, the second window replaces it.
     """
     explaining = [source for source in sources if source.explains]
     last = _ended_last([source for source in sources if not source.explains] or sources)
@@ -107,7 +99,7 @@ def _ended_last(sources: Sequence[Source]) -> list[Source]:
 
 
 def _loose(folder: Path) -> list[Source]:
-    """Return traces of other recorders: all ranks as one window, each trace without a rank as its own."""
+    """Ranks form one window; each trace without a rank is its own."""
     windows = loose.windows(loose.traces(folder))
     sources = []
     for turn, together in enumerate(windows):

@@ -1,5 +1,3 @@
-"""Show the state of a job, redrawn while it runs."""
-
 from __future__ import annotations
 
 import os
@@ -29,18 +27,15 @@ if TYPE_CHECKING:
     from perfhooks.report.live import RunState
 
 _EACH_S: Final = 1.0
-"""Seconds between two updates."""
 _FORGOTTEN_S: Final = 600.0
-"""Seconds without a change after which a run of another host counts as ended."""
+"""Seconds without a change after which a run of another host has ended."""
 _BRING_S: Final = 10.0
-"""Seconds between two reads of a URL."""
 _NO_REQUEST: Final = "a run is asked for a window where it runs: nobody looks for requests at a URL"
 _CAPTURE_S: Final = 600.0
 _FAREWELL_S: Final = 5.0
 
 
 def top(target: str | None) -> None:
-    """Show a run until the user quits; in a pipe until it has ended."""
     view, url = View(mirror.here(target)), target if target is not None and is_url(target) else None
     look = view.refresh if url is None else _elsewhere(view, url)
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
@@ -50,7 +45,7 @@ def top(target: str | None) -> None:
 
 
 def _elsewhere(view: View, url: str) -> Callable[[], RunState]:
-    """Return a reader of a mirror that updates the mirror every few seconds."""
+    """Return a reader that updates the mirror every few seconds."""
     brought = time.monotonic()
 
     def look() -> RunState:
@@ -64,7 +59,6 @@ def _elsewhere(view: View, url: str) -> Callable[[], RunState]:
 
 
 def _print(look: Callable[[], RunState]) -> None:
-    """Print a line for each change, until the run has ended."""
     last = ""
     while True:
         state = look()
@@ -79,10 +73,7 @@ def _print(look: Callable[[], RunState]) -> None:
 
 
 def _show(look: Callable[[], RunState], unheard: str | None) -> None:
-    """Draw until the user quits. The last state stays on the terminal as one line.
-
-    ``unheard`` is the reason why no rank would read a request; None otherwise.
-    """
+    """Draw until the user quits. ``unheard`` is the reason why no rank would read a request."""
     console = Console()
     blocks = ASCII if console.options.ascii_only else BLOCKS
     state = look()
@@ -105,7 +96,6 @@ def _show(look: Callable[[], RunState], unheard: str | None) -> None:
 
 
 def _is_quit(keys: Callable[[float], str], capture: Callable[[], None], draw: Callable[[], None]) -> bool:
-    """Handle keys until the next update. Return whether the user quits."""
     until = time.monotonic() + _EACH_S
     while (remaining_s := until - time.monotonic()) > 0:
         for key in keys(remaining_s).lower():
@@ -125,7 +115,6 @@ class _Request:
         self._thread: threading.Thread | None = None
         self._is_over = False
         self.note = ""
-        """Progress of the request."""
 
     def begin(self) -> None:
         if self._unheard is not None:
@@ -136,7 +125,6 @@ class _Request:
             self._thread.start()
 
     def end(self) -> None:
-        """Withdraw an unfinished request and its file."""
         self._is_over = True
         if self._thread is not None:
             self._thread.join(_FAREWELL_S)

@@ -1,5 +1,3 @@
-"""Run recorded operators again."""
-
 from __future__ import annotations
 
 import re
@@ -45,15 +43,7 @@ def tried(
     seconds: float,
     ends: float,
 ) -> Trial:
-    """Measure variants of the operators of a window; see the options of ``perfhooks try``.
-
-    ``source`` is the window with shapes, ``timed`` the one with times. ``memory`` is in GiB; ``ends`` is monotonic time
-    in seconds.
-
-    Raises:
-        OptionError: The variant or finding is unknown.
-        PerfhooksError: No operator can be run again.
-    """
+    """Measure variants of operators. ``source`` is the window with shapes, ``timed`` the one with times."""
     advice = None if finding is None else variants.advice_for(finding)
     variants.select_variants(variant)
     with show_spinner(f"reading {source.path}"):
@@ -75,7 +65,7 @@ def tried(
 
 
 def _read(source: Source, timed: Source) -> tuple[Any, float | None, Any]:
-    """Return tables with shapes, the unprofiled step time if available, and tables with times."""
+    """Return tables with shapes, the unprofiled step time, and tables with times."""
     read = trace.read(source.path, strides=True)
     if source.capture is None or timed.capture is None:
         return Tables(read), None, None
@@ -84,7 +74,6 @@ def _read(source: Source, timed: Source) -> tuple[Any, float | None, Any]:
 
 
 def wanted(op: Sequence[str] | None, pattern: str | None) -> Callable[[str], object] | None:
-    """Return a filter for operator names; None without a filter."""
     if op and pattern:
         raise OptionError("choose one of --op and --finding")
     if op:
@@ -103,7 +92,6 @@ def _nothing(offered: OperatorSelection, names: Sequence[str]) -> str:
 
 
 def keep(done: Trial, source: Source) -> None:
-    """Store the results for findings in the run, and update its report."""
     folder = Path(source.path).parent.parent
     is_run = source.capture is not None and (folder / MANIFEST).exists()
     if is_run and written.save_advice(done, folder) and (folder / PAGE).exists():
@@ -111,7 +99,6 @@ def keep(done: Trial, source: Source) -> None:
 
 
 def tell(done: Trial, form: Form) -> None:
-    """Write the table and the result. With CSV, the result goes to standard error."""
     if form == "json":
         typer.echo(msgspec.json.encode(written.data(done)).decode())
         return

@@ -1,5 +1,3 @@
-"""Compare two commands in interleaved blocks."""
-
 from __future__ import annotations
 
 import functools
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from perfhooks.cli.turns.supervisor import Owner
 
 BY_SIGNAL: Final = 128
-"""Exit code of a shell after a signal, minus the number of the signal."""
+"""Added to the number of a signal for the exit code of a shell."""
 FAILED: Final = 1
 
 
@@ -42,14 +40,7 @@ def outcome(
     steps: int | None,
     seconds: float | None,
 ) -> str:
-    """Run both sides until the verdict is decided, and write the result.
-
-    A side is a git revision (None for the working tree) and a command. ``tolerance`` is a ratio.
-
-    Raises:
-        typer.Exit: A signal ended the comparison, or a command has failed.
-        PerfhooksError: A command or revision is missing, or a command has no detectable steps.
-    """
+    """Run both sides (a git revision or None, and a command) until the verdict is decided. Write the result."""
     for name, most in (("steps", steps), ("seconds", seconds)):
         if most is not None and not 0 < most < float("inf"):
             raise OptionError(f"{name} must be more than 0, got {most:g}")

@@ -1,5 +1,3 @@
-"""The state of a run as text: a screen or one line."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -16,12 +14,9 @@ if TYPE_CHECKING:
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 ASCII: Final = "_.:-=+*#"
-"""The sparkline in ASCII."""
 _WIDTH: Final = 10
-"""Width of the first column."""
 _SLOW: Final = 5
 _NAMED: Final = 3
-"""Maximum windows or slow ranks with names in one line."""
 
 
 def line(state: RunState) -> str:
@@ -37,10 +32,7 @@ def line(state: RunState) -> str:
 
 
 def screen(state: RunState, note: str, width: int, height: int, blocks: str = BLOCKS) -> Text:
-    """Return the lines for a terminal. Text from the run is never markup.
-
-    ``note`` is the state of a request. ``blocks`` are the bars of the sparkline, from low to high.
-    """
+    """Return the lines for a terminal. Text from the run is never markup."""
     above, below = list(_above(state, width, blocks)), list(_below(state, note))
     room = max(1, height - len(above) - len(below) - 1)
     rows = [

@@ -1,5 +1,3 @@
-"""Run pairs of programs in interleaved blocks until the verdict is decided."""
-
 from __future__ import annotations
 
 import math
@@ -24,18 +22,16 @@ if TYPE_CHECKING:
     from perfhooks.cli.turns.supervisor import Owner
 
 SHORT_S: Final = 0.03
-"""Seconds of a block, if only threads of the programs compute. Load of other programs changes within tenths of a
-second. Ten pairs of equal trainings on a shared host: ratios varied by 7.1% with blocks of 0.2 s on any CPU, by 1.4%
-with these blocks on one CPU."""
+"""Seconds of a block, if only threads of the programs compute. Ten pairs of equal trainings on a shared host: ratios
+varied by 7.1% with blocks of 0.2 s on any CPU, by 1.4% with these blocks on one CPU."""
 LONG_S: Final = 0.2
-"""Seconds of a block if a device or other processes work too, because their work ends with each block."""
+"""Seconds of a block if a device or other processes work too."""
 FEWEST_STEPS: Final = 4
 """Minimum steps of a block, up to `LONG_S`."""
 LEAD: Final = 4
-"""Timed steps per step that is not timed, because caches are cold. Of steps of 1 ms, the first took 1.8 times as long
-and the eighth 1.06 times."""
+"""Timed steps per warm-up step. Of steps of 1 ms, the first took 1.8 times as long and the eighth 1.06 times."""
 _PATIENCE_S: Final = 60.0
-"""Seconds without any step before a message. Programs without detectable steps may never end."""
+"""Seconds without steps before a message. Programs without detectable steps may never end."""
 _TELL_S: Final = 0.5
 _GROWTH: Final = 4
 """Maximum growth of a block, because the first steps are not typical."""
@@ -46,7 +42,6 @@ class Plan:
     a: Command
     b: Command
     tolerance: float
-    """Largest difference that counts as equal, as a ratio."""
     in_turns: bool = False
     """Whether the programs of a pair run one after the other."""
     steps: int | None = None
@@ -59,31 +54,27 @@ class ComparisonResult(NamedTuple):
     plan: Plan
     judgement: Judgement | None
     shortage: str
-    """See `Alternation.shortage`."""
     programs: Sequence[ProgramResult]
     failed: ProgramResult | None
     """Program with an exit code other than 0, which ends the comparison."""
     interrupted: int = 0
-    """Signal that ended the comparison; 0 for none."""
     folder: Path | None = None
-    """Folder with the output of the programs; None after a signal."""
+    """Output of the programs; None after a signal."""
 
 
 @dataclass(kw_only=True)
 class Alternation:
     plan: Plan
     folder: Path
-    """Folder with the output of the programs."""
+    """Output of the programs."""
     owner: Owner
     pairs: list[ProcessPair] = field(default_factory=list)
-    """Complete pairs."""
     programs: list[Program] = field(default_factory=list)
     failed: Program | None = None
     interrupted: int = 0
     """Signal that ended the comparison; 0 for none."""
 
     judgement: Judgement | None = None
-    """Current judgement; None without a complete pair."""
 
     @property
     def _is_over(self) -> bool:
@@ -93,7 +84,6 @@ class Alternation:
 
     @property
     def shortage(self) -> str:
-        """The remedy if the programs have too few steps; empty otherwise."""
         judgement = self.judgement
         if judgement is None or judgement.verdict.outcome != "undecided" or not judgement.is_short:
             return ""
@@ -104,11 +94,6 @@ class Alternation:
         return f"{steps} steps are too few, about {needed} would do: let each command train for longer"
 
     def run(self) -> None:
-        """Run pairs until the verdict is decided.
-
-        Raises:
-            PerfhooksError: A program has no steps, or too few.
-        """
         try:
             while len(self.pairs) < MOST_PAIRS and not self._is_over and self.failed is None:
                 self._add_pair()
@@ -164,7 +149,6 @@ class Alternation:
         return pair
 
     def _take_turns(self, programs: Sequence[Program]) -> None:
-        """Run blocks alternately, until a program ends or must end."""
         self.owner.status(self._said("starting"))
         if not self._have_begun(programs):
             return
@@ -211,7 +195,6 @@ class Alternation:
         return any(most is not None and done >= most for most, done in enough)
 
     def _finish(self, programs: Sequence[Program]) -> None:
-        """Let the programs end by themselves, unless they must end now or one has failed."""
         is_bounded = self.plan.steps is not None or self.plan.seconds is not None
         for program in sorted(programs, key=lambda program: not program.is_over):
             if not is_bounded and self.failed is None and program.wait():
@@ -228,10 +211,7 @@ class Alternation:
 
 
 def _turn(program: Program, length_s: float) -> Turn:
-    """Return the number of steps of the next block, from the block before.
-
-    Every other block has one more step, so that periodic work does not fall on the same place of each block.
-    """
+    """Every other block has one more step, so that periodic work does not fall on the same place of each block."""
     if not program.blocks:
         return Turn(1)
     last = program.blocks[-1]

@@ -1,7 +1,7 @@
 """Pause the children of a held program, so that its loader workers do not work ahead.
 
-This uses ``ptrace``, not SIGSTOP: the kernel resumes the processes if the supervisor dies, the training gets no
-SIGCHLD, and processes that the training has stopped stay stopped.
+With ``ptrace``, unlike SIGSTOP, the kernel resumes the processes if the supervisor dies, and the training gets no
+SIGCHLD.
 """
 
 from __future__ import annotations
@@ -20,22 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
-"""Requests of ``ptrace`` in Linux' ``ptrace.h``."""
 _ALL_THREADS: Final = 0x40000000
-"""``__WALL`` of Linux' ``wait.h``: wait for threads, too."""
+"""``__WALL`` of Linux: wait for threads, too."""
 _LIMIT_S: Final = 0.5
-"""Maximum wait for all threads to pause. A thread in a disk read pauses after it."""
+"""Seconds. A thread in a disk read pauses after it."""
 _LOOK_S: Final = 0.0005
 
 
 class Freezer:
-    """The paused threads of one program."""
-
     def __init__(self) -> None:
         self._signals: dict[int, int | None] = {}
-        """By thread: the signal that arrived instead of the pause, 0 for none; None until paused."""
+        """By thread: the signal instead of the pause, 0 for none; None until paused."""
         self.refusal = ""
-        """Why some processes could not be paused; empty if all could."""
 
     def freeze(self, pids: Collection[int]) -> None:
         """Pause all descendants of some processes, but not these processes."""
@@ -56,7 +52,7 @@ class Freezer:
                 time.sleep(_LOOK_S)
 
     def thaw(self) -> None:
-        """Resume the paused threads; call it again for threads that pause late."""
+        """Resume the threads; call it again for threads that pause late."""
         self._is_incomplete()
         for thread, number in list(self._signals.items()):
             if number is not None:

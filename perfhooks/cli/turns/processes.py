@@ -1,7 +1,6 @@
 """The descendants of this process, with their numbers in its own PID namespace.
 
-``/proc`` may belong to another PID namespace, for example after ``unshare --pid --fork`` without ``--mount-proc``. Its
-entries then have other numbers than `os.kill` takes.
+``/proc`` may show other numbers, for example after ``unshare --pid --fork`` without ``--mount-proc``.
 """
 
 from __future__ import annotations
@@ -28,23 +27,21 @@ class Descendant(NamedTuple):
     entry: Path
     """Folder in ``/proc``; its name may be another number."""
     state: str
-    """Letter of the kernel, for example T for stopped and Z for dead."""
+    """T for stopped, Z for dead, see proc(5)."""
 
     @property
     def is_dead(self) -> bool:
-        """Whether it has ended, and its parent has not reaped it."""
         return self.state in "ZX"
 
 
 def children() -> dict[int, bool]:
-    """Return for each child of this process whether it is alive."""
+    """Return for each child whether it is alive."""
     if sys.platform != "linux":
         return {child.pid: child.status() != psutil.STATUS_ZOMBIE for child in psutil.Process().children()}
     return {process.pid: not process.is_dead for process in _descendants() if process.parent == os.getpid()}
 
 
 def below(pids: Collection[int]) -> list[Descendant]:
-    """Return the descendants of some descendants of this process; only on Linux."""
     above = set(pids)
     processes = []
     for process in _descendants():
@@ -81,13 +78,13 @@ def _descendants() -> Iterator[Descendant]:
 
 
 def _number(entry: Path) -> int:
-    """Return the number of a process or thread in the PID namespace of this process."""
+    """Return the number in the PID namespace of this process."""
     if (_PROC / "self").readlink().name == str(os.getpid()):
         return int(entry.name)
     return _numbers(entry)[len(_numbers(_PROC / "self")) - 1]
 
 
 def _numbers(entry: Path) -> list[int]:
-    """Return the numbers of a process in all PID namespaces, from that of ``/proc`` inwards."""
+    """Return the numbers from the PID namespace of ``/proc`` inwards."""
     match = _NUMBERS.search((entry / "status").read_bytes())
     return [int(entry.name)] if match is None else [int(number) for number in match[1].split()]

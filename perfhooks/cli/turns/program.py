@@ -1,4 +1,4 @@
-"""One program of a comparison: a command, started as by ``perfhooks run``, and its ranks."""
+"""One program of a comparison, with its ranks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from perfhooks.cli.turns.supervisor import Owner
 
 _STALL_S: Final = 600.0
-"""Maximum seconds of one block of all ranks. NCCL's collectives time out after ten minutes, too."""
+"""Maximum seconds of a block. NCCL's collectives time out after ten minutes, too."""
 _PEER: Final = struct.Struct("3i")
 """``struct ucred`` of Linux: process, user and group."""
 _LAST_LINES: Final = 10
 _PATIENCE_S: Final = 60.0
 _PATIENCE: Final = 5.0
-"""Maximum start time, as a multiple of the other program's; at least a minute."""
+"""Maximum start time, as a multiple of the other program's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,6 @@ class Command:
     name: str
     """``A`` or ``B``."""
     label: str
-    """Command and revision from the user."""
     words: Sequence[str]
     folder: Path
     paths: Sequence[Path] = ()
@@ -53,11 +52,9 @@ class Command:
 class ProgramResult(NamedTuple):
     command: Command
     log: str
-    """Name of the file with its output."""
     code: int | None
-    """Exit code, negative for a signal; None if it never ended."""
+    """Negative for a signal; None if it never ended."""
     is_ended: bool
-    """Whether perfhooks has ended it."""
     blocks: int
     notes: Sequence[str]
     last_lines: Sequence[str]
@@ -69,7 +66,7 @@ class _Connection(NamedTuple):
 
     @property
     def pid(self) -> int | None:
-        """The process at the other end; None if the system does not know it."""
+        """The process at the other end, if known."""
         if not hasattr(socket, "SO_PEERCRED"):
             return None
         peer = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
@@ -90,7 +87,6 @@ class Program:
         self.log = folder / f"{number}-{command.name}.txt"
         self.blocks: list[Block] = []
         self.is_ended = False
-        """Whether perfhooks ended it."""
         self.notes: list[str] = []
         self._said = folder / f"{number}-{command.name}"
         self._said.mkdir()
@@ -101,13 +97,12 @@ class Program:
         self._turn = Turn(0)
         self.steps = 0
         self.seconds = 0.0
-        """Seconds of timed steps in all blocks."""
+        """Time of timed steps in all blocks."""
         self._block_began: float | None = None
-        """Start of the current block; None while held."""
+        """None while the program is held."""
         self._has_begun = False
         self.began = time.monotonic()
         self.first_step_s: float | None = None
-        """Seconds from its start to its first step."""
         self._events = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         address = f"{self._said}/turns"
@@ -130,12 +125,10 @@ class Program:
 
     @property
     def has_steps(self) -> bool:
-        """Whether it was held at its first step."""
         return self.first_step_s is not None
 
     @property
     def is_held(self) -> bool:
-        """Whether all its ranks are held."""
         return bool(self._held) and len(self._held) >= max(turn_end.ranks for turn_end in self._held.values())
 
     @property
@@ -164,7 +157,6 @@ class Program:
         return True
 
     def listen(self) -> None:
-        """Handle the messages of its ranks, for a moment."""
         self._owner.check()
         for key, _ in self._events.select(TICK_S):
             if key.fileobj is self._listener:
@@ -200,14 +192,12 @@ class Program:
             rank.answer(msgspec.structs.replace(turn, processor=processors.get(number)))
 
     def free(self) -> None:
-        """Let it run to its end without blocks."""
         self.is_over = True
         self._freezer.thaw()
         for rank in self._ranks.values():
             rank.answer(Turn(0))
 
     def close(self) -> None:
-        """Close its sockets after its end."""
         for key in list(self._events.get_map().values()):
             if isinstance(key.data, _Connection):
                 self._disconnect(key.data)
@@ -236,7 +226,6 @@ class Program:
         self._has_begun = True
 
     def _hear(self, rank: _Connection) -> None:
-        """Handle one line of a rank, or its end, which ends all blocks."""
         try:
             turn_end = msgspec.json.decode(rank.lines.readline(), type=TurnEnd)
         except (OSError, msgspec.MsgspecError):
@@ -277,7 +266,6 @@ class Program:
         return time.monotonic() - self.began > beside.first_step_s + patience
 
     def wait(self) -> int:
-        """Let it run to its end. Return the exit code, negative for a signal."""
         self.free()
         while (code := self._process.poll()) is None:
             self.listen()
@@ -290,11 +278,10 @@ class Program:
 
     @property
     def code(self) -> int | None:
-        """Exit code, negative for a signal; None while it runs."""
+        """Negative for a signal; None while it runs."""
         return self._process.returncode
 
     def why_no_steps(self) -> str:
-        """Return why it was never held."""
         if self._process.poll() is None:
             return f"{time.monotonic() - self.began:.0f} s after its start there was none"
         return "; ".join(exit_summary.reasons(notes.read(str(self._said)), self.command.words, self.code))

@@ -1,5 +1,3 @@
-"""Git worktrees in the temporary folder of the comparison."""
-
 from __future__ import annotations
 
 import contextlib
@@ -20,13 +18,10 @@ if TYPE_CHECKING:
 
 
 def check_out(revision: str, name: str, folder: WorkFolder, owner: Owner) -> tuple[Path, Path]:
-    """Make a worktree of a revision and of its checked-out submodules. The folder removes it.
+    """Make a worktree of a revision and of its checked-out submodules.
 
     Returns:
         The folder of the worktree, and the folder in it that corresponds to the current one.
-
-    Raises:
-        OptionError: There is no such revision, or no repository, or the revision has no such folder.
     """
     top = Path(_git(owner, "rev-parse", "--show-toplevel"))
     try:

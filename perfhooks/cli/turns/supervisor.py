@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 GRACE_S: Final = 7.0
-"""Seconds from SIGTERM to SIGKILL: loader workers need 5 s to notice the death of their training."""
+"""Seconds from SIGTERM to SIGKILL: loader workers notice the death of their training after 5 s."""
 TICK_S: Final = 0.1
 """Seconds between checks for signals and for the death of the other process."""
 _NUMBERS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SET_DEATH_SIGNAL, _SET_ADOPTS, _GET_ADOPTS = 1, 36, 37
-"""``PR_SET_PDEATHSIG``, ``PR_SET_CHILD_SUBREAPER`` and ``PR_GET_CHILD_SUBREAPER`` of Linux' ``prctl.h``."""
+"""From Linux' ``prctl.h``."""
 
 
 class ComparisonEndError(Exception):
@@ -51,8 +51,6 @@ class ComparisonEndError(Exception):
 
 
 class Owner:
-    """Starts and ends processes in the supervisor. ``parent`` is the process of perfhooks."""
-
     def __init__(self, connection: Connection, parent: int) -> None:
         self._connection = connection
         self._parent = parent
@@ -65,7 +63,6 @@ class Owner:
 
     @property
     def is_orphan(self) -> bool:
-        """Whether perfhooks has died."""
         return os.getppid() != self._parent
 
     def check(self) -> None:
@@ -75,7 +72,7 @@ class Owner:
             raise ComparisonEndError(self._signals[0] if self._signals else signal.SIGHUP)
 
     def start(self, words: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
-        """Start a process in a session of its own; the kernel kills it when the supervisor dies."""
+        """The session is its own, and the kernel kills the process when the supervisor dies."""
         die = functools.partial(_die_with, os.getpid())
         process = subprocess.Popen(
             words,
@@ -88,10 +85,7 @@ class Owner:
         return process
 
     def end_all(self, ranks: Collection[int] = ()) -> None:
-        """End every process below this one.
-
-        Ranks and processes started here get SIGTERM, so that they can end their own children.
-        """
+        """End every process below this one. Ranks get SIGTERM first, so that they can end their own children."""
         for pid in {*ranks, *(process.pid for process in self._started if process.poll() is None)}:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
@@ -116,9 +110,7 @@ def supervise(
     status: Callable[[str], object],
     say: Callable[[str], object],
 ) -> Result:
-    """Run ``work`` in a supervisor, and return its result.
-
-    ``clean`` removes the files of the work if the supervisor is killed.
+    """Return the result of ``work`` in a supervisor. ``clean`` runs if the supervisor is killed.
 
     Raises:
         ComparisonEndError: A signal ended the work before it had a result.
@@ -157,7 +149,7 @@ def supervise(
 
 
 def _messages(connection: Connection, pid: int, received: Sequence[int]) -> Iterator[tuple[str, Any]]:
-    """Yield the messages of the supervisor until it dies. Pass signals on, and kill it if it ignores them."""
+    """Yield messages until the supervisor dies. Pass signals on, and kill it if it ignores them."""
     passed, deadline = 0, math.inf
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
@@ -171,7 +163,6 @@ def _messages(connection: Connection, pid: int, received: Sequence[int]) -> Iter
 
 
 def _reap(pid: int, *, is_wanted: bool) -> None:
-    """Wait for the end of the supervisor, and enforce it after a time limit."""
     if not is_wanted:
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + 4 * GRACE_S
@@ -231,7 +222,7 @@ def _end_children(
 
 
 def _is_reaped(pid: int) -> bool:
-    """Reap a child if it has ended; return whether it is gone."""
+    """Return whether a child is gone, after reaping it."""
     try:
         return os.waitpid(pid, os.WNOHANG) != (0, 0)
     except ChildProcessError:  # SIGCHLD is ignored: the kernel has reaped it

@@ -29,30 +29,27 @@ class WorkFolder:
                 return
 
     def use_repository(self, common: Path) -> None:
-        """Note a repository's git folder before it gets a worktree in this folder."""
+        """Call it before the repository gets a worktree in this folder."""
         with (self.path / _REPOSITORIES).open("ab") as file:
             file.write(os.fsencode(common) + b"\0")
 
     def keep_output(self) -> Path:
-        """Move the output of the programs to a folder that stays, and return that."""
+        """Move the output to a folder that stays."""
         output = Path(tempfile.mkdtemp(prefix=_ENDED))
         for log in self.path.glob("*.txt"):
             log.rename(output / log.name)
         return output
 
     def remove(self) -> None:
-        """Remove the folder, and its worktrees from their repositories."""
         _remove(self.path)
 
 
 def remove_stale() -> None:
-    """Remove the folders of killed comparisons."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_RUNNING}*"):
         _remove_if_stale(folder)
 
 
 def remove_stale_worktrees(common: Path) -> None:
-    """Remove the worktrees of killed comparisons from a repository, with their folders."""
     for entry, tree in _worktrees(common):
         for folder in tree.parents:
             if folder.name.startswith(_RUNNING) and (not folder.exists() or _remove_if_stale(folder)):
@@ -72,7 +69,7 @@ def _remove_if_stale(folder: Path) -> bool:
 
 
 def _locked(folder: Path) -> int | None:
-    """Lock a folder; return None if another process holds the lock, or has removed the folder."""
+    """Return None if another process holds the lock, or has removed the folder."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def lines(result: ComparisonResult) -> Iterator[str]:
-    """Return all lines, the verdict first."""
     judgement = result.judgement
     if judgement is None:
         yield "Undecided: no pair of programs came to its end."
@@ -72,7 +71,6 @@ def last_lines(program: ProgramResult) -> Iterator[str]:
 
 
 def _clock(judgement: Judgement) -> str:
-    """Return the reason for the clock of the verdict, and the result of the other clock."""
     shares = [judgement.verdict.waited_a, judgement.verdict.waited_b]
     phrases = " and ".join("an unknown share" if value is None else words.share(value) for value in shares)
     why = [] if shares == [None, None] else [f"the steps waited for a CPU {phrases} of their time"]
