@@ -7,15 +7,11 @@ from typing import Final
 
 
 class Kind(enum.IntEnum):
-    """Kind of a slice, independent of the backend's category name."""
-
     OTHER = 0
     OP = 1
-    """Operator on the host."""
     ANNOTATION = 2
     """Label in code: ``record_function``, step marks, DataLoader ranges."""
     PYTHON = 3
-    """Python frame."""
     RUNTIME = 4
     """Host call of the device's runtime or driver."""
     KERNEL = 5
@@ -76,17 +72,11 @@ _PARTS: Final = (("memcpy", Kind.COPY), ("memset", Kind.SET), ("sync", Kind.SYNC
 NAMED: Final = {
     "mtia_ccp_events": {"dma_request": Kind.COPY, "event_wait": Kind.SYNC, "event_record": Kind.SYNC},
 }
-"""Kinds by category and name, for categories with several kinds. Meta's MTIA writes all device events into one
-category (seen in the traces of HolisticTraceAnalysis, tests/data/mtia_*)."""
+"""Kinds by category and name. Meta's MTIA writes all device events into one category (tests/data/mtia_*)."""
 
 
 def classify(category: str, *, on_stream: bool = False) -> Kind:
-    """Return the kind of the slices of a category.
-
-    Args:
-        category: The ``cat`` of an event.
-        on_stream: Whether its slices have a device and a stream, which decides for unknown categories.
-    """
+    """Return the kind of the slices of a category. ``on_stream`` decides for unknown categories."""
     name = category.lower()
     if name in _EXACT:
         return _EXACT[name]
@@ -100,5 +90,4 @@ def classify(category: str, *, on_stream: bool = False) -> Kind:
 
 
 def lane(kind: Kind) -> Lane:
-    """Return the lane of slices of a kind."""
     return _LANES.get(kind, Lane.OTHER)

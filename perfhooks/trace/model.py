@@ -46,7 +46,6 @@ class Doubt:
     """Identifier for programs: ``cut-off``, ``dropped-events``, ..."""
     count: int
     text: str
-    """Description for readers."""
 
 
 class Instants(NamedTuple):
@@ -54,10 +53,9 @@ class Instants(NamedTuple):
 
     thread: Ints
     time: Ints
-    """Time in ns."""
     address: Ints
     size: Ints
-    """Size in bytes; negative for a release."""
+    """Negative for a release."""
     allocated: Ints
     """Total of allocated bytes after the event, from the device's allocator, or -1."""
     reserved: Ints
@@ -80,13 +78,9 @@ class Samples(NamedTuple):
     """Sampled numbers, for example the power of a device, by series and time."""
 
     names: list[str]
-    """Name of each series."""
     device: Ints
-    """Device of each series, or -1."""
     series: Ints
-    """Series of each sample."""
     time: Ints
-    """Time of each sample, in ns."""
     value: Floats
 
 
@@ -107,7 +101,6 @@ class Trace:
     texts: Sequence[bytes]
     """Distinct arguments that are lists or strings, as JSON."""
     kind: Column
-    """`Kind` of each slice."""
     category: Column
     """Index into `categories`."""
     name: Column

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TYPES: Final = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
-"""Types with a peak of their own. ``tf32`` is float32 on tensor cores. ``float8`` stands for all 8-bit float types."""
+"""``tf32`` is float32 on tensor cores. ``float8`` stands for all 8-bit float types."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +142,5 @@ DATASHEETS: Final[Mapping[str, Peaks]] = {
         units=110,
     ),
 }
-"""Dense peaks by the name that ``torch.cuda.get_device_name()`` returns, as of November 2026.
-
-Datasheets of NVIDIA headline the value for sparse matrices, which is twice the dense value. Names must match exactly: a
-device with a similar name may be half as fast.
-"""
+"""Dense peaks by the exact name that ``torch.cuda.get_device_name()`` returns, as of November 2026. Datasheets of
+NVIDIA headline the value for sparse matrices, which is twice the dense value."""

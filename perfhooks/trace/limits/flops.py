@@ -26,10 +26,6 @@ def by_torch_per_call(trace: Trace, rows: Ints) -> Ints:
     """Return the floating point operations that torch's profiler counts for each call, or -1.
 
     Unlike in torch, a call counts once if a dispatcher calls the operator again (`redispatch.resolved`).
-
-    Args:
-        trace: Any trace.
-        rows: Slices of the trace.
     """
     operations, counts = redispatch.resolved(trace, rows, per_call(trace, rows, _KNOWN))
     return np.where((per_call(trace, rows, BY_TORCH) >= 0) & counts, operations, -1)
@@ -38,13 +34,8 @@ def by_torch_per_call(trace: Trace, rows: Ints) -> Ints:
 def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
     """Return the floating point operations that torch's profiler omits, for each call, or -1.
 
-    A call within a counted call does not count. For example, ``aten::convolution`` does not count within an
-    ``aten::conv2d`` that torch counted.
-
-    Args:
-        trace: Any trace.
-        rows: Slices of the trace.
-        parent: Index in ``rows`` of the call around each call, or -1.
+    A call within a counted call does not count. ``parent`` is the index in ``rows`` of the call around each call, or
+    -1.
     """
     missed, _ = redispatch.resolved(trace, rows, per_call(trace, rows, _KNOWN))
     missed[per_call(trace, rows, MISSED_BY_TORCH) < 0] = -1
@@ -87,10 +78,7 @@ def _conv2d(call: Call) -> int | None:
 def positions(space: Shape, kernel: Shape, options: tuple[Shape, Shape, Shape]) -> Shape:
     """Return the output size of a convolution or pooling, for each dimension.
 
-    Args:
-        space: Size of the input, without batch and channels.
-        kernel: Size of the kernel.
-        options: Stride, padding and dilation, each with one number for each dimension.
+    ``space`` has no batch and no channels. ``options`` are stride, padding and dilation.
     """
     return [
         (size + 2 * pad - gap * (width - 1) - 1) // step + 1
@@ -131,11 +119,7 @@ def _convolution(call: Call) -> int:
 
 
 def _library_convolution(first: int) -> Formula:
-    """Return the formula of a library's convolution.
-
-    Args:
-        first: Index of the argument padding. Stride and dilation follow.
-    """
+    """Return the formula for an index of the argument padding. Stride and dilation follow."""
 
     def formula(call: Call) -> int:
         padding, stride, dilation = call.arguments[first : first + 3]
@@ -159,11 +143,7 @@ def mask(argument: str) -> list[bool]:
 def _attention(query: Shape, key: Shape, value: Shape, products: tuple[int, int]) -> int:
     """Return 2 operations per element of all matrix products of attention.
 
-    Args:
-        query: Batch, heads, queries, size of a query.
-        key: Shape of the keys, in the same order.
-        value: Shape of the values, in the same order.
-        products: Number of products over the size of keys, and number of products over the size of values.
+    Shapes are batch, heads, length, size. ``products`` are the products over the size of keys and of values.
     """
     batch, heads, queries, size = query
     return 2 * math.prod([batch, heads, queries, key[2]]) * (products[0] * size + products[1] * value[3])
@@ -185,10 +165,7 @@ def _heads_first(shape: Shape) -> Shape:
 def _kernel_attention(first: int, ragged: int, products: tuple[int, int]) -> Formula:
     """Return the formula of a kernel of ``scaled_dot_product_attention``, whose shapes have the heads third.
 
-    Args:
-        first: Index of the query. Key and value follow.
-        ragged: Index of the tensor of sequence lengths. Calls with packed sequences have no value.
-        products: See `_attention`.
+    ``first`` is the index of the query. Calls with sequence lengths (index ``ragged``) have no value.
     """
 
     def formula(call: Call) -> int | None:
@@ -231,4 +208,4 @@ _KNOWN: Final = {**BY_TORCH, **MISSED_BY_TORCH}
 COUNTED: Final[Mapping[str, Formula]] = {
     name: formula for name, formula in _KNOWN.items() if name not in operators.COUNTED_ELEMENTWISE
 }
-"""Formulas of matrix products, convolutions and attention, which make up the published operations of a model."""
+"""Formulas that make up the published operations of a model."""

@@ -18,15 +18,13 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Trace
 
 _MAX_BYTES: Final = 1 << 20
-"""Maximum size of the file of measured peaks."""
 
 
 @cached_per_trace
 def of_trace(trace: Trace) -> Peaks | None:
-    """Return the peaks of the device of a trace, or of its CPU if no device was traced; None if they are unknown.
+    """Return the peaks of the device of a trace, or of its CPU if no device was traced.
 
-    Measured peaks override the datasheet. A partition of a device has only peaks that were measured on such a
-    partition.
+    Measured peaks override the datasheet. A partition has only peaks that were measured on such a partition.
     """
     name, units = device(trace)
     datasheet = DATASHEETS.get(name)
@@ -49,18 +47,14 @@ def ceiling(trace: Trace) -> Peaks | None:
 
 
 def is_of_datasheet(trace: Trace) -> bool:
-    """Return whether the peaks of a trace come from a datasheet and not from a measurement."""
     peaks = of_trace(trace)
     return peaks is not None and peaks is DATASHEETS.get(device(trace)[0])
 
 
 def device(trace: Trace) -> tuple[str, int | None]:
-    """Return the name of the device of a trace and its number of multiprocessors.
+    """Return the name of the device of a trace (or an empty text) and its number of multiprocessors.
 
     The first device stands for all: one process rarely uses different devices.
-
-    Returns:
-        The name, or an empty text if the trace has none. The number, or None.
     """
     if not trace.is_device_traced:
         processor = trace.metadata.get(labels.PROCESSOR)

@@ -25,7 +25,6 @@ COLUMNS: Final = {
     **dict.fromkeys(("tflops_per_s", "gb_per_s", "flops_per_byte", "limit_percent"), pl.Float64),
     "limit": pl.String,
 }
-"""Columns of `columns` and their types."""
 
 LIMITS: Final = ("compute", "memory", "latency")
 SUMS: Final = (
@@ -40,7 +39,7 @@ FILLED: Final = 0.5
 """Ratio of limit and duration from which latency does not dominate, however short the kernel is."""
 
 _WRAPPERS: Final = frozenset((operators.CONV2D, *operators.GENERAL_CONVOLUTIONS, *operators.FUSED_ATTENTION))
-"""Operators that call the computing operator. Their tensors may have another type, because autocast converts them."""
+"""Operators that call the computing operator. Autocast converts their tensors, so the types may differ."""
 _MULTIPLIES: Final = ("gemms", "convolution", "attention")
 _TYPES: Final = {name: index for index, name in enumerate(TYPES)}
 _FLOAT32, _TF32, _FLOAT8 = _TYPES["float32"], _TYPES["tf32"], _TYPES["float8"]
@@ -50,7 +49,6 @@ class CallCosts(NamedTuple):
     """Operator calls with known operations or bytes, ordered by thread and time."""
 
     row: Ints
-    """Slice of the trace."""
     flops: Ints
     """Floating point operations, or -1."""
     bytes: Ints
@@ -60,7 +58,7 @@ class CallCosts(NamedTuple):
     outer: Ints
     """Index of the innermost of these calls around it, or -1."""
     time: Ints
-    """Duration of the launched device work, nested calls included, in ns. Without a traced device: of the call."""
+    """Duration of the launched device work in ns, nested calls included. Without a traced device: of the call."""
     kernels: Ints
     """Number of launched pieces of device work, nested calls included. Without a traced device: 1."""
     of_work: Ints
@@ -111,10 +109,7 @@ def _is_wrapper(trace: Trace) -> Flags:
 
 
 def _calls_across_links(trace: Trace, of_work: Ints, outer: Ints) -> Ints:
-    """Return the calls that copy between devices, or between a device and the host.
-
-    The link limits them, and not the memory of the device.
-    """
+    """Return the calls that copy between devices, or between a device and the host. The link limits them."""
     work = trace.device_rows
     is_within = trace.chosen(lambda name: device_work.WITHIN_DEVICE in name, Kind.COPY)
     across = np.flatnonzero((trace.kind[work] == Kind.COPY) & ~np.isin(work, is_within) & (of_work >= 0))
@@ -159,12 +154,11 @@ def _first_type(types: object) -> int:
 def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
     """Return the rates and the limit of each row, from the sums of `of_calls` or `of_work`.
 
-    Rates use the duration of the device work that the calls launched. Without a traced device they use the duration of
-    the calls. Unknown values are null. The peaks of most devices are unknown (`peaks`).
+    Rates use the duration of the device work that the calls launched, without a traced device the duration of the
+    calls.
 
-    - ``tflops_per_s``: 10^12 floating point operations per second, of calls with known operations. These are matrix
-      products, convolutions and attention (`flops.COUNTED`). Causal attention counts in full. A rate above the peak of
-      the device is null (`is_above_peak`).
+    - ``tflops_per_s``: 10^12 floating point operations per second, of calls in `flops.COUNTED`. A rate above the peak
+      of the device is null (`is_above_peak`).
     - ``gb_per_s``: 10^9 bytes per second, of calls with known minimum traffic (`traffic`).
     - ``flops_per_byte``: the ratio of operations and bytes, of calls with both.
     - ``limit_percent``: the minimum time that the device needs, in percent of the measured time. The minimum is the
@@ -192,8 +186,8 @@ def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
 def is_above_peak(sums: dict[str, Ints]) -> Flags:
     """Return which rows took less time than their operations need at the peak of the device.
 
-    Then device work is missing from the trace, or the device computed fewer operations than the formula counts. Causal
-    attention counts in full.
+    Then device work is missing from the trace, or the device computed fewer operations than the formula counts, for
+    example in causal attention.
     """
     above: Flags = sums["ceiling_ps"] > 1000 * sums["ceiling_ns"]
     return above
@@ -218,8 +212,7 @@ def of_calls(trace: Trace) -> dict[str, Ints]:
 def of_work(trace: Trace) -> dict[str, Ints]:
     """Return the terms of `SUMS` for each of `Trace.device_rows`, from the operator that launched it.
 
-    A kernel has the operations of its call only if the call launched no other kernel that multiplies. The division
-    between several such kernels is unknown.
+    A kernel has the operations of its call only if the call launched no other kernel that multiplies.
     """
     costs, work = calls(trace), trace.device_rows
     names = [work_kinds.of_kernel(trace.names[name]) in _MULTIPLIES for name in trace.names_of(Kind.KERNEL)]

@@ -21,8 +21,7 @@ Formula: TypeAlias = "Callable[[Call], int | None]"
 _LIMIT: Final = 2**56
 """Maximum operations or bytes of a call. Larger values come from damaged shapes."""
 _DIMENSIONS: Final = 64
-"""Maximum dimensions of a tensor: ``TensorIterator`` of torch rejects more. The limit also bounds the time to multiply
-the sizes."""
+"""Maximum dimensions of a tensor: ``TensorIterator`` of torch rejects more."""
 _ARGUMENTS: Final = ("dims", "inputs", "types")
 _MALFORMED: Final = (IndexError, ValueError, ZeroDivisionError, OverflowError)
 
@@ -39,13 +38,7 @@ class Call(NamedTuple):
 
 
 def per_call(trace: Trace, rows: Ints, formulas: Mapping[str, Formula]) -> Ints:
-    """Return the value of a formula for each slice. It is -1 without recorded shapes or a formula.
-
-    Args:
-        trace: Any trace. It has shapes if they were recorded (``record_shapes=True``).
-        rows: Slices of the trace.
-        formulas: Formulas by the name of the operator.
-    """
+    """Return the value of a formula (by operator name) for each slice, or -1."""
     has_formula = np.array([name in formulas for name in trace.names] or [False])[trace.name[rows]]
     calls = np.flatnonzero(has_formula & (trace.kind[rows] == Kind.OP))
     name, *arguments = trace.name[rows[calls]], *(trace.argument(column)[rows[calls]] for column in _ARGUMENTS)

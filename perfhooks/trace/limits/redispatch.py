@@ -44,14 +44,8 @@ def again(trace: Trace) -> tuple[Ints, Ints]:
 def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
     """Return the operations or bytes of calls after redispatch, and which of the calls count.
 
-    A call gets the sum of the calls of the same operator within its dispatcher. If its tensor is distributed, the
-    inner calls are local, and the outer call has the shapes of all ranks. A call within a dispatcher does not count
-    if a call around the dispatcher has a value.
-
-    Args:
-        trace: Any trace.
-        rows: Slices of the trace.
-        values: Operations or bytes of each slice, or -1.
+    A call gets the sum of the calls of the same operator within its dispatcher. If its tensor is distributed, the inner
+    calls are local, and the outer call has the shapes of all ranks. Values of -1 are unknown.
     """
     counts = np.ones(len(rows), np.bool_)
     inner_calls, holder = _inner_calls(trace, rows, values)

@@ -1,9 +1,7 @@
 """Minimum bytes that operators must move, from recorded shapes and types.
 
 Each tensor that a call reads or writes counts once, as if a kernel kept all intermediate values in registers. A trace
-has no outputs. Their shapes follow from the inputs by the rules of each operator. Tensors without dimensions do not
-count. Caches are ignored, although data in a cache need not be moved, and data that does not fit is moved again.
-Expanded tensors count with their visible size.
+has no outputs, so their shapes follow from the inputs. Caches are ignored. Tensors without dimensions do not count.
 """
 
 from __future__ import annotations
@@ -58,12 +56,7 @@ _TRUTHS, _WHOLE, _WRITTEN = (frozenset(_STEMS[group].split()) for group in ("tru
 
 
 def per_call(trace: Trace, rows: Ints) -> Ints:
-    """Return the minimum bytes of each slice. They are -1 without recorded shapes or a rule.
-
-    Args:
-        trace: Any trace.
-        rows: Slices of the trace.
-    """
+    """Return the minimum bytes of each slice. They are -1 without recorded shapes or a rule."""
     rules = {trace.names[name]: _rule(trace.names[name]) for name in trace.names_of(Kind.OP)}
     return evaluated(trace, rows, {name: rule for name, rule in rules.items() if rule is not None})
 
@@ -94,11 +87,7 @@ def _size(call: Call, index: int) -> int:
 
 
 def _element_size(call: Call, index: int) -> int:
-    """Return the bytes of one element of a tensor.
-
-    Raises:
-        ValueError: The type is unknown.
-    """
+    """Return the bytes of one element of a tensor; raises ValueError if the type is unknown."""
     size = tensor_types.size(call.types[index])
     if size is None:
         raise ValueError(call.types[index])
@@ -220,12 +209,9 @@ def _channels(call: Call) -> int:
 
 
 def _gradients(read: Sequence[int], written: Sequence[int], flags: int | None = None) -> Formula:
-    """Return a formula that adds the inputs and the requested gradients.
+    """Return a formula that adds the inputs and the requested gradients, whose sizes are those of ``written``.
 
-    Args:
-        read: Indices of the inputs.
-        written: Index of an input for each gradient, which has the same size.
-        flags: Index of the argument that tells which gradients are requested. Without it, all are.
+    ``flags`` is the index of the argument with the requested gradients. Without it, all are.
     """
 
     def formula(call: Call) -> int:

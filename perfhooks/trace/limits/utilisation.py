@@ -28,7 +28,6 @@ class Computed(NamedTuple):
     """Operations of a trace, one entry for each outermost call."""
 
     row: Ints
-    """Slice of the trace."""
     flops: Ints
     least_ps: Ints
     """Time of one device at the peak of the type, in ps; 0 if the peak is unknown."""
@@ -53,8 +52,7 @@ def computed(trace: Trace) -> Computed:
 def _is_recomputed(trace: Trace, rows: Ints) -> Flags:
     """Return which calls recompute the forward pass within the backward pass (activation checkpoints).
 
-    These calls are in an autograd node. Either it is the node of a checkpoint, or the call is in an operator that only
-    models call. Such an operator has a sequence number, because it will have a gradient.
+    These calls are in the node of a checkpoint, or in an operator with a sequence number that only models call.
     """
     tree, nodes = host.tree(trace), autograd.find(trace)
     entry = tree.entry[rows]
@@ -71,24 +69,14 @@ def _is_recomputed(trace: Trace, rows: Ints) -> Flags:
 
 
 def of_steps(trace: Trace, step: Ints, work_step: Ints, wall: Ints) -> dict[str, Column]:
-    """Return operations, MFU and HFU of each step.
+    """Return operations, MFU and HFU of each step; no columns without recorded shapes, NaN for unknown values.
 
-    Args:
-        trace: Any trace.
-        step: Step of each of `computed`, or -1.
-        work_step: Step of each of `Trace.device_rows`.
-        wall: Duration of each step in ns.
-
-    Returns:
-        Columns; none without recorded shapes. Unknown values are NaN.
-
-        - ``tflop``: 10^12 operations of matrix products, convolutions and attention.
-        - ``mfu_percent``: the time of these operations at the peaks of their types, in percent of the device time of
-          the step (duration times active devices). Recomputed calls do not count (Chowdhery et al., PaLM, 2022,
-          appendix B).
-        - ``hfu_percent``: the same with recomputed calls (Korthikanti et al., 2022).
-        - ``known_percent``: percentage of the time of computing kernels whose operations are known. Below `ENOUGH`,
-          MFU and HFU are NaN.
+    - ``tflop``: 10^12 operations of matrix products, convolutions and attention.
+    - ``mfu_percent``: the time of these operations at the peaks of their types, in percent of the device time of the
+      step (duration times active devices). Recomputed calls do not count (Chowdhery et al., PaLM, 2022, appendix B).
+    - ``hfu_percent``: the same with recomputed calls (Korthikanti et al., 2022).
+    - ``known_percent``: percentage of the time of computing kernels whose operations are known. Below `ENOUGH`, MFU and
+      HFU are NaN.
     """
     computed_calls = computed(trace)
     if not len(computed_calls.row):

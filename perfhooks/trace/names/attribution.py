@@ -1,4 +1,4 @@
-"""Code lines around host slices: of the user, of installed packages and of torch. `origins` defines whose a line is."""
+"""Code lines around host slices: of the user, of packages and of torch. `origins` decides the owner of a line."""
 
 from __future__ import annotations
 
@@ -20,22 +20,15 @@ if TYPE_CHECKING:
 _STARTS: Final = re.compile(r"torch/(?:autograd/profiler|profiler/profiler)\.py\(\d+\): _?start_trace$")
 """Frames that start the recorder."""
 _DEEPEST: Final = 1000
-"""Maximum depth of the stack at the start of the recording."""
 
 
 def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = False) -> list[str | None]:
-    """Return the innermost line of the user around each host slice; None for no line, or no slice (-1).
+    """Return the innermost line of the user around each host slice (or -1); None without a line.
 
     If an installed package runs between the line and the slice, its line follows: ``train.py(5): main, in
-    lightning/pytorch/x.py(7): fit``. Without a line of the user, the line of the package stands alone. The line number
-    is the first line of the function. Frames that were open at the start of the recording have no number:
-    ``train.py: main``.
-
-    Args:
-        trace: Any trace. Without Python frames it has no lines.
-        rows: Host slices in any order, or -1.
-        owners: Origins from the recording host.
-        otherwise: Use any other line except ours if neither user nor package has one.
+    lightning/pytorch/x.py(7): fit``. Without a line of the user, the line of the package stands alone. The number is
+    the first line of the function; it is missing for frames that were open at the start of the recording. ``otherwise``
+    also accepts any other line except ours.
     """
     preference = PREFERENCE[: 3 if otherwise else 2]
     frames_by_origin = [_innermost_frame(trace, rows, origins, owners).tolist() for origins in preference]
@@ -48,14 +41,9 @@ def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], I
 
 
 def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
-    """Return the lines that run during each slice, as distinct texts and indices like `of_rows`.
+    """Return the lines that run during each slice, in the form of `of_rows`.
 
     A frame is its own line. If neither user nor package has a line, any other line counts.
-
-    Args:
-        trace: Any trace. Without Python frames it has no lines.
-        rows: Host slices in any order, or -1.
-        owners: Origins from the recording host.
     """
     tree = host.tree(trace)
     names, parent = trace.name[tree.row], tree.nesting.parent
@@ -80,10 +68,7 @@ def _distinct_lines(trace: Trace, user: Ints, library: Ints, other: Ints | None 
 
 
 def describe_frames(trace: Trace, user: int, library: int, other: int = -1) -> str | None:
-    """Return the text of `lines` for the innermost frames of the user, of a library and of other code.
-
-    Frames are slices of the trace, or -1.
-    """
+    """Return the text of `lines` for the innermost frames of the user, of a library and of other code, or -1."""
     line, inner = _frame_name(trace, user), _frame_name(trace, library)
     if line is None and inner is None:
         return _frame_name(trace, other)
@@ -101,8 +86,7 @@ def _frame_name(trace: Trace, frame: int) -> str | None:
 def open_at_start(trace: Trace) -> frozenset[int]:
     """Return the frames that were open when the recording began.
 
-    The recorder writes them one after the other, from the outermost to its own. Their line number is the line that ran
-    at that time, which is usually the end of a step. All other frames have the number of their first line.
+    Their line number is the line that ran at that time. All other frames have the number of their first line.
     """
     tree = host.tree(trace)
     frames = np.flatnonzero(trace.kind[tree.row] == Kind.PYTHON)
@@ -122,7 +106,6 @@ def open_at_start(trace: Trace) -> frozenset[int]:
 
 
 def _innermost_frame(trace: Trace, rows: Ints, origins: tuple[Origin, ...], owners: Owners) -> Ints:
-    """Return the innermost frame of these origins around each slice, or -1."""
     frames = trace.rows(Kind.PYTHON)
     frames = frames[names_of(trace, origins, owners)[trace.name[frames]]]
     innermost = np.full(len(rows), -1, np.int64)
@@ -134,13 +117,7 @@ def _innermost_frame(trace: Trace, rows: Ints, origins: tuple[Origin, ...], owne
 
 @cached_per_trace
 def names_of(trace: Trace, origins: tuple[Origin, ...], owners: Owners = ()) -> Flags:
-    """Return which of `Trace.names` are lines of one of these origins; at least one value.
-
-    Args:
-        trace: Any trace.
-        origins: Origins to select.
-        owners: Origins from the recording host.
-    """
+    """Return which of `Trace.names` are lines of one of these origins; at least one value."""
     return np.array([origin in origins for origin in _origins(trace, owners)] or [False], np.bool_)
 
 

@@ -18,13 +18,10 @@ if TYPE_CHECKING:
 
 
 class Library(NamedTuple):
-    """Kernels of one library."""
-
     name: str
     pattern: str
     """Regular expression to search for in names of kernels, without regard to case."""
     source: str
-    """Source of the names."""
     operation: str | None = None
     """Operation of all these kernels, if their names do not contain it."""
 
@@ -110,30 +107,25 @@ _BACKENDS: Final = "nccl|rccl|hccl|xccl|cncl|mccl|eccl|oneccl|msccl|gloo|mpi|ucc
 LABEL: Final = re.compile(rf"({_BACKENDS}):(\w+)$")
 """The range of torch's backends around a collective. The inputs of the range are the tensors."""
 ON_HOST: Final = ("gloo:", "mpi:", "ucc:")
-"""Beginnings of ranges that run the collective on the host. Other ranges only launch it on a device."""
+"""Beginnings of ranges that run the collective on the host."""
 _CALLING: Final = rf"{RECORD}$|(?:{_BACKENDS}):|c10d::"
 OPERATORS: Final = rf"^(?:{_CALLING}|_?c10d_functional|symm_mem::)"
 """All operators and ranges that communicate."""
 ON_THREAD: Final = re.compile(rf"^(?:{_CALLING}|_c10d_functional::wait)")
-"""Operators whose thread starts a collective or waits for it. Functional collectives return immediately, and the
-operators that they call match. Kernels alone write to symmetric memory."""
+"""Operators whose thread starts a collective or waits for it. Functional collectives return immediately."""
 
 _SEARCHES: Final = tuple((library, re.compile(library.pattern, re.IGNORECASE)) for library in LIBRARIES)
 
 
 @functools.lru_cache(maxsize=4096)
 def library(kernel: str) -> Library | None:
-    """Return the library of a communication kernel; None for other kernels and unknown libraries."""
     return next((candidate for candidate, pattern in _SEARCHES if pattern.search(kernel)), None)
 
 
 def texts(communication: str | None) -> list[str]:
-    """Return the user's own parts of kernel names, see `perfhooks.trace.read`.
+    """Return the user's own parts of kernel names, see `perfhooks.trace.read`; raises OptionError if one is empty.
 
     They are no regular expressions, because a run folder may come from an untrusted source.
-
-    Raises:
-        OptionError: The value is no text, or has an empty part.
     """
     if communication is None:
         return []
@@ -145,7 +137,6 @@ def texts(communication: str | None) -> list[str]:
 
 @cached_per_trace
 def named(trace: Trace) -> Flags:
-    """Return which names of a trace belong to communication kernels."""
     user_texts = texts(trace.communication)
     communicates = np.zeros(len(trace.names) + 1, np.bool_)
     for number in trace.names_of(Kind.KERNEL):

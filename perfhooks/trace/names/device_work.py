@@ -11,31 +11,29 @@ _TENSOR_CORES: Final = r"tf32|tensorop|wmma|tensor\d|[sh](?:884|1688|16816|16161
 FLOAT32_GEMM: Final = rf"^(?!.*(?:{_TENSOR_CORES})).*(?:{_PLAIN_CORES})"
 """Matrix product or convolution of float32 without tensor cores."""
 OF_TORCH: Final = r"\bat::native\b"
-"""torch's own kernels."""
 TF32: Final = r"tf32|tensorop_s1688|xf32|_S_MX_"
-"""Matrix product or convolution of float32 as TF32, on tensor cores or on AMD's matrix cores."""
+"""float32 as TF32, on tensor cores or on AMD's matrix cores."""
 HALF: Final = r"b?f16|fp16|half|[sh](?:16816|161616)|h(?:884|1688)"
 """GEMM of 16-bit numbers on tensor cores."""
 UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{HALF}).*align[124]\b|(?:s1688|tf32).*align[12]\b)"
-"""GEMM on tensor cores that loads less than 16 bytes at once. Double precision is excluded: all its kernels do so."""
+"""GEMM on tensor cores that loads less than 16 bytes at once. All kernels of double precision do, so they are
+excluded."""
 GEMV: Final = r"(?i)gemv|mat_?vec"
-"""Product of a matrix and a vector."""
 LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d+x\d+"
 """Conversion of images between channels first and channels last, in cuDNN and MIOpen."""
 _OWN_NAME: Final = re.compile(r"(?:void )?([^<(]+?)(?:_\d+)*(?=[<(]|$)")
 NUMBERED: Final = re.compile(r"^(?=trans_|hc(?:om|cl)_)\w*?(?=(?:_\d+){1,2}$)")
-"""Constant part of a name in which an NPU counts calls: ``trans_TransData_12``, ``hcom_allReduce__586_0_1``."""
+"""Constant part of a name in which an NPU counts calls: ``trans_TransData_12``."""
 COPY: Final = re.compile(r"\b([HDAP]to[HDAP])\b(?:.*\((\w+) -> (\w+)\))?")
-"""Copies such as ``Memcpy HtoD (Pageable -> Device)``. The kinds are those of CUPTI's and ROCm's activity records."""
+"""Copies such as ``Memcpy HtoD (Pageable -> Device)``."""
 WITHIN_DEVICE: Final = "DtoD"
 """Kind of copies that cross no link."""
 BETWEEN_HOSTS: Final = "HtoH"
-"""Kind of copies that torch's next recorder writes as CUPTI's number, 9. It has words for all other kinds."""
+"""Kind of copies that torch's next recorder writes as CUPTI's number, 9."""
 TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice")
 PAGEABLE: Final = r"\bHtoD\b.*\(Pageable -> "
 UNPINNED: Final = r"\bHtoD\b.*\((?:Pageable|Host) -> "
-"""Copies to the device from memory that may not be pinned. On ROCm only the call of the copy distinguishes pageable
-memory: hipMemcpyWithStream, which waits."""
+"""Copies to the device from memory that may not be pinned. On ROCm only the call distinguishes pageable memory."""
 
 
 def family(name: str) -> str:

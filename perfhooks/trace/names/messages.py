@@ -25,11 +25,10 @@ _PLAIN: Final = {name.replace("_", ""): name for name in _OPERATIONS}
 _LIMIT: Final = 2**62
 """Maximum bytes of a message, which fit into an integer column."""
 _MAX_LENGTH: Final = 8192
-"""Maximum characters of a text."""
 
 
 class Message(NamedTuple):
-    """Columns of a table of collectives that do not depend on time. None is an unknown value."""
+    """Columns of a table of collectives that do not depend on time."""
 
     operation: str | None
     name: str
@@ -49,14 +48,9 @@ class ProcessGroup(NamedTuple):
 
 
 def messages(trace: Trace, rows: Ints, record: Ints, label: Ints, around: Sequence[str | None]) -> list[Message]:
-    """Return the message of each collective.
+    """Return the message of each collective: kernels, or ranges on the host.
 
-    Args:
-        trace: Any trace.
-        rows: Collectives: kernels, or ranges on the host.
-        record: Slice with the arguments of each collective, or -1.
-        label: Range that `LABEL` matches for each collective, whose inputs are the tensors, or -1.
-        around: Name of the operator that launched each collective, see `collectives.operators`.
+    ``record`` has the arguments, ``label`` is the range that `LABEL` matches, ``around`` is the launching operator.
     """
     by_name = groups(trace)
     single_group = next(iter(by_name)) if len(by_name) == 1 else None
@@ -97,7 +91,6 @@ def messages(trace: Trace, rows: Ints, record: Ints, label: Ints, around: Sequen
 
 
 def groups(trace: Trace) -> dict[str, ProcessGroup]:
-    """Return the process groups of the job, by name."""
     info = trace.metadata.get("distributedInfo")
     configs = info.get("pg_config") if isinstance(info, dict) else None
     by_name = {}
@@ -111,10 +104,7 @@ def groups(trace: Trace) -> dict[str, ProcessGroup]:
 
 
 def operation(text: object) -> str | None:
-    """Return the common name of a collective, independent of the backend; None if the text names no collective.
-
-    Texts are ``allreduce``, ``_allgather_base``, ``ncclDevKernel_AllReduce_Sum_f32_RING_LL`` and so on.
-    """
+    """Return the common name of a collective for texts such as ``_allgather_base`` and ``AllReduce_Sum``, or None."""
     letters = re.sub(r"[^a-z]", "", text.lower()) if isinstance(text, str) else ""
     return next((_PLAIN[plain] for plain in _PLAIN if plain in letters), None)
 

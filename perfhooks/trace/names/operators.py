@@ -1,7 +1,6 @@
-"""Names of operators for rules and formulas: GEMMs, convolutions, attention, updates and so on.
+"""Names of operators for rules and formulas. Texts that begin with ``^`` are regular expressions.
 
-`perfhooks.trace.names.work_kinds` classifies all operators. Texts that begin with ``^`` are regular expressions for a
-full name, or for its beginning.
+`perfhooks.trace.names.work_kinds` classifies all operators.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ SCALED_GEMM: Final = "aten::_scaled_mm"
 """GEMM of float8."""
 ACTIVATED_GEMM: Final = "aten::_addmm_activation"
 BATCHED_GEMMS: Final = r"^aten::(?:bmm|baddbmm)(?:\.out)?$"
-"""Batched GEMMs. Attention without a fused kernel consists of them."""
+"""Attention without a fused kernel consists of them."""
 _UNFOLDING: Final = r"(?:\w*slow_conv\w+|thnn_conv2d)"
 UNFOLDING: Final = rf"^aten::{_UNFOLDING}$"
 """Convolutions that unfold the image and call one GEMM. Torch uses them without a library for convolutions."""
@@ -28,11 +27,9 @@ LIBRARY_CONVOLUTIONS: Final = r"^aten::(?:mkldnn|cudnn|miopen)_convolution"
 SEARCHED_CONVOLUTIONS: Final = r"^aten::(?:cudnn|miopen)_convolution|^aten::convolution_backward$"
 """Convolutions for which a library may try several kernels. oneDNN tries none."""
 GEMMS: Final = rf"{CONVOLUTIONS}|^aten::(?:mm|addmm_?|bmm|baddbmm|mv|addmv|linear|linear_backward|matmul|einsum)$"
-"""Dense GEMMs and convolutions, which depend on the precision. The kind of work also contains outer and sparse
-products."""
+"""Dense GEMMs and convolutions, which depend on the precision."""
 BETWEEN_ATTENTION: Final = r"^aten::(?:mm|addmm|_scaled_mm|convolution|convolution_backward|_flash_attention\w*)$"
-"""Operators that never run between the two batched GEMMs of one attention: GEMMs that are not batched, and fused
-attention. Only innermost operators are listed (``linear`` contains ``addmm``)."""
+"""Innermost operators that never run between the two batched GEMMs of one attention."""
 TANH: Final = r"^aten::tanh(?:_|_backward)?$"
 ACTIVATIONS: Final = r"^aten::(?:leaky_relu|relu|elu|gelu|silu|sigmoid|softplus|prelu)(?:_|_backward)?$"
 FIRST: Final = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::embedding", "aten::matmul")
@@ -55,7 +52,7 @@ PADDING_OF_CONVOLUTIONS: Final = {
 }
 """Convolutions of libraries, and the index of the argument padding. Stride and dilation follow."""
 ALLOW_TF32: Final = {"aten::_convolution": 12, "aten::cudnn_convolution": 8, "aten::cudnn_convolution_transpose": 9}
-"""Convolutions with an argument that allows TF32, and its index. It is the last argument."""
+"""Convolutions whose last argument allows TF32, and its index."""
 CONVOLUTION_BACKWARD: Final = "aten::convolution_backward"
 
 ATTENTION: Final = "aten::scaled_dot_product_attention"
@@ -80,7 +77,7 @@ IMAGES: Final = r"^.*(?:conv|pool|batch_norm|upsample|interpolate|group_norm|ins
 _WITH_BACKWARD: Final = "mse_loss|smooth_l1_loss|huber_loss|binary_cross_entropy"
 LOSSES: Final = rf"^aten::(?:nll_loss(?:2d)?_forward|{_WITH_BACKWARD})$"
 LOSSES_BACKWARD: Final = rf"^aten::(?:nll_loss(?:2d)?|{_WITH_BACKWARD})_backward$"
-"""Losses with a backward operator of their own. Without one, a missing backward pass could not be detected."""
+"""Losses with a backward operator of their own."""
 MANY_TENSORS: Final = r"^aten::_(?:foreach|fused)_|multi_tensor"
 """Operators that update many tensors at once."""
 IN_PLACE: Final = r"^aten::\w+_$"

@@ -1,10 +1,9 @@
 """Origin of a frame, by the name of its file. This is the only definition of user code.
 
-The recorder removes the folders of ``sys.path`` from file names. So the names alone do not separate
-``lightning/pytorch/x.py`` in an installed package from ``models/net.py`` beside the user's script. The worker looks up
-the first part of each name on the recording host, and the capture stores the results (`perfhooks.run.installation`).
-Traces of other tools have no such results. For them, names of the standard library and of well-known packages decide.
-Everything else is user code.
+The recorder removes the folders of ``sys.path`` from file names. So names alone do not separate
+``lightning/pytorch/x.py`` in an installed package from ``models/net.py`` beside the user's script. The capture stores
+the results of a lookup on the recording host (`perfhooks.run.installation`). Without them, names of the standard
+library and of well-known packages decide.
 """
 
 from __future__ import annotations
@@ -19,17 +18,12 @@ if TYPE_CHECKING:
 
 
 class Origin(str, enum.Enum):
-    """Origin of the code of a frame."""
-
     USER = "user"
     INSTALLED = "installed"
     """An installed package of any environment, or a well-known library that runs from a source checkout."""
     STANDARD = "standard"
-    """The standard library."""
     TORCH = "torch"
-    """torch and its generated code."""
     PERFHOOKS = "perfhooks"
-    """perfhooks and its integrations."""
     NO_SOURCE = "no source"
     """No Python line: a C function, the name of a module, an operator."""
 
@@ -38,7 +32,7 @@ Owners: TypeAlias = tuple[tuple[str, str], ...]
 """Pairs of the first part of a file name (``lightning``, ``train.py``) or an absolute file name, and its `Origin`."""
 
 PREFERENCE: Final = ((Origin.USER,), (Origin.INSTALLED,), (Origin.TORCH, Origin.STANDARD))
-"""Origins of the frames that `describe_frames` accepts, in this order. Our own frames are never named."""
+"""Origins of the frames that `describe_frames` accepts, in this order."""
 
 KNOWN: Final = frozenset(
     (
@@ -71,11 +65,9 @@ _OUR_FILES: Final = re.compile(r"/(?:perfhooks|integrations/perfhooks_\w+)/(?!ex
 
 
 def first_part(name: str) -> str | None:
-    """Return the first part of the file of a frame, which decides its origin; None for absolute files and no file.
+    """Return the first part of the file of a frame, which decides its origin: ``lightning``, ``train.py``.
 
-    Args:
-        name: Name of the frame. The result for ``lightning/pytorch/x.py(12): f`` is ``lightning``, and for
-            ``train.py(3): f`` it is ``train.py``.
+    It is None for absolute files and no file.
     """
     file = file_of(name)
     return None if file is None else _first_part(file)
@@ -92,12 +84,6 @@ def file_of(name: str) -> str | None:
 
 
 def origin(name: str, owners: Mapping[str, str] | None = None) -> Origin:
-    """Return the origin of a frame.
-
-    Args:
-        name: Name of the frame, as ``with_stack`` records it.
-        owners: Origins from the recording host; None without a lookup.
-    """
     file = file_of(name)
     if file is None:
         return Origin.NO_SOURCE

@@ -24,11 +24,7 @@ _NAMES: Final = {
     labels.CHECKPOINT: ("checkpoint", "checkpointing", "save checkpoint"),
     labels.COMMUNICATION: ("communication",),
 }
-"""Common names of the parts of a step, in lower case and without punctuation.
-
-``## forward ##`` and ``Forward`` are ``forward``, and ``optimizer_step`` is ``optimizer step``. torchrec has the label
-``copy_batch_to_gpu``.
-"""
+"""Common names of the parts of a step, in lower case and without punctuation: ``## forward ##`` is ``forward``."""
 
 _PARTS: Final = {name: part for part, names in _NAMES.items() for name in names}
 
@@ -50,7 +46,7 @@ _FRAMES: Final = (
     (re.compile(r"torch/distributed/checkpoint/state_dict_saver\.py\(\d+\): (?:async_)?save$"), labels.CHECKPOINT),
     (re.compile(f"^{re.escape(ranges.MODULE)}"), labels.FORWARD),
 )
-"""Python frames that are a part of the step. Only traces with stacks have them."""
+"""Python frames that are a part of the step."""
 
 _RANGES: Final = (
     *((name, labels.OPTIMIZER) for name in (ranges.UPDATE, ranges.ZERO_GRAD)),
@@ -62,11 +58,7 @@ _AUTOMATIC: Final = {name: part for part, name in labels.AUTOMATIC.items()}
 
 
 def readable(name: str) -> str:
-    """Return the name of a label for reports; any other name is unchanged.
-
-    ``forward (auto)`` becomes ``forward``, ``ProfilerStep#7`` becomes ``step``, and a fetch of a loader becomes
-    ``waiting for data``.
-    """
+    """Return the name of a label for reports: ``forward`` for ``forward (auto)``, ``step`` for ``ProfilerStep#7``."""
     if name.startswith(ranges.LOADER):
         return "waiting for data"
     return "step" if name.startswith(labels.STEP_MARK[:-1]) else _AUTOMATIC.get(name, name)

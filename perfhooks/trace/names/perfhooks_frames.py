@@ -15,4 +15,4 @@ PROGRAM: Final = re.compile(
     r"^nn\.Module: |^(?!.*(?:^|/)(?:contextlib|functools|threading)\.py\(|.*torch/(?:compiler|_dynamo|profiler)/"
     r"|.*torch/autograd/profiler\.py\().+\(\d+\): "
 )
-"""Frames that belong to the program if a wrapper calls them. All other frames below a wrapper are helpers of it."""
+"""Frames that belong to the program if a wrapper calls them. All other frames below a wrapper are its helpers."""

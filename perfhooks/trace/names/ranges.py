@@ -11,7 +11,7 @@ from typing import Final
 from perfhooks.core.labels import STEP_MARK
 
 UPDATE: Final = "Optimizer.step#"
-"""An update. The class of the optimizer follows: ``Optimizer.step#AdamW.step``."""
+"""The class of the optimizer follows: ``Optimizer.step#AdamW.step``."""
 ZERO_GRAD: Final = "Optimizer.zero_grad#"
 LOADER: Final = "enumerate(DataLoader)#"
 """A fetch of PyTorch's DataLoader. The class of its iterator follows."""
@@ -23,12 +23,12 @@ WRAPPERS: Final = ("DistributedDataParallel.forward", "FullyShardedDataParallel.
 NODE: Final = "autograd::engine::evaluate_function: "
 """A node of autograd, on any thread."""
 LEAF: Final = "torch::autograd::AccumulateGrad"
-"""The operator that stores the gradient of a parameter, or adds to it. The name of its node is `NODE` and this."""
+"""The operator that stores the gradient of a parameter, or adds to it."""
 BACKWARD_CLASS: Final = r"([A-Z]\w*?)Backward\d*$"
-"""Class of a node, which contains the name of the operator: ``AddmmBackward0`` is the node of ``addmm``."""
+"""Class of a node: ``AddmmBackward0`` is the node of ``addmm``."""
 
 CHECKPOINT: Final = "CheckpointFunctionBackward"
-"""The node of torch's activation checkpointing, which computes the forward pass again (``use_reentrant=True``)."""
+"""The node of activation checkpointing with ``use_reentrant=True``."""
 
 MODULE: Final = "nn.Module: "
 """The call of a module, in traces with stacks. The class and a number follow."""
@@ -57,16 +57,14 @@ GARBAGE: Final = "Python GC"
 COMPILED_REGION: Final = "Torch-Compiled Region"
 """The outermost range of a call of compiled code. In the forward pass it contains all other ranges of `COMPILED`."""
 COMPILED: Final = rf"^(?:{COMPILED_REGION}|CompiledFunction)|CompiledFxGraph"
-"""All ranges of torch around compiled code. A trace may have only some: the function needs gradients, and the graph
-needs inductor."""
+"""A trace may have only some: the function needs gradients, and the graph needs inductor."""
 
 CAPTURING: Final = r"^CUDAGraphNode\.record\b.* \(dynamo_timed\)$"
-"""The capture of a CUDA graph by torch.compile. It has the suffix of a compilation phase, but is no such phase."""
+"""The capture of a CUDA graph by torch.compile; no phase of compilation despite its suffix."""
 COMPILING: Final = r"^(?!CUDAGraphNode\.record\b).* \(dynamo_timed\)$"
-"""A phase of compilation."""
 
 LIGHTNING: Final = "[pl][profile]"
-"""Beginning of labels of Lightning's ``PyTorchProfiler``. The last word of a label is the hook."""
+"""Labels of Lightning's ``PyTorchProfiler``. The last word of a label is the hook."""
 LIGHTNING_HOOKS: Final = r"^\[(?:Callback|LightningDataModule|LightningModule|Strategy|_\w+)\]"
 """Labels of hooks and loops that Lightning 2.6 writes without `LIGHTNING`."""
 _BEGINNINGS: Final = (STEP_MARK, "Optimizer.", "enumerate(DataLoader)", COMPILED_REGION, "##", "[pl]")
@@ -78,8 +76,7 @@ NOT_OPERATORS: Final = rf"(?:{'|'.join(map(re.escape, _LABELS))})"
 """Labels that some recorders write as operators: torch before 1.10, Ascend, and torch's legacy export."""
 
 MEMORY: Final = "[memory]"
-"""An allocation or release of memory: the instant event in a trace, and the row of torch's table for events outside of
-all operators."""
+"""An allocation or release of memory, and the row of torch's table for events outside of all operators."""
 FORWARD_BACKWARD: Final = "fwdbwd"
 """Category of the flows from an operator to the node that computes its gradient."""
 HIDDEN: Final = frozenset(

@@ -8,10 +8,10 @@ from typing import Final
 RUNTIME: Final = r"(?:cuda|hip|cu|hsa_|ze|musa|mu|cnrt|acl|rt)[A-Z_]\w*$"
 """Any call by its full name: ``cudaLaunchKernel``, ``hsa_amd_memory_async_copy``."""
 LAUNCH: Final = re.compile(r"^(?!(?:AscendCL|Hccl|Runtime)@).*launch(?!hostfunc)", re.IGNORECASE)
-"""Launch of a kernel or a graph, but not of a host function. CANN reports each launch as ``Node@launch``, and also the
-calls around and inside of it, which do not count."""
+"""Launch of a kernel or a graph, but not of a host function. CANN also reports calls around each launch, which do not
+count."""
 GRAPH: Final = re.compile(r"GraphLaunch", re.IGNORECASE)
-"""Launch of a graph: one launch for all of its nodes."""
+"""One launch for all nodes of a graph."""
 CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture", re.IGNORECASE)
 """Start or end of a graph capture: ``cudaStreamBeginCapture_v10000``, ``cuStreamBeginCaptureToGraph``, ..."""
 
@@ -32,7 +32,7 @@ MODULES: Final = re.compile(r"^(?:cu|hip|cuda)(?:Module|Library)(?:Load|Get|Enum
 FULL_QUEUE: Final = "Command Buffer Full"
 """Overhead record of CUPTI for a launch that waited for space in the queue of the device."""
 LOADING: Final = re.compile(r"Module Loading|Function Loading|Driver Compiler")
-"""Overhead records of the driver when it loads or compiles kernels. It does so without a profiler as well."""
+"""Overhead records of the driver when it loads or compiles kernels, also without a profiler."""
 MEMORY: Final = re.compile(r"^(?:cuda|hip|cu)(?:Mem)?(?:Malloc|Free|Alloc|Create|Map|Unmap|Release)", re.IGNORECASE)
 """Allocation or release of memory of any kind, including pools and pinned memory."""
 RELEASE: Final = r"^(?:cuda|hip)Free$|^(?:cu|hip)Mem(?:Unmap|Release)$"

@@ -61,15 +61,9 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def check(name: str, key: str, columns: Iterable[str] = ()) -> str:
-    """Return the column of a sort key, or two columns with `` / `` between them.
+    """Return the column of a sort key (or of torch's key), or two columns with `` / `` between them.
 
-    Args:
-        name: Name of the table.
-        key: A column, or one of torch's keys.
-        columns: Columns of the table; `COLUMNS` by default.
-
-    Raises:
-        OptionError: The table has no such column.
+    Raises OptionError if the table has no such column.
     """
     own_columns = tuple(columns) or COLUMNS[name]
     by_key = {**_TORCH_KEYS.get(name, {}), **dict(zip(own_columns, own_columns, strict=True))}
@@ -84,16 +78,7 @@ def check(name: str, key: str, columns: Iterable[str] = ()) -> str:
 
 
 def ordered(name: str, table: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Return a sorted table: numbers in descending order, texts in alphabetical order, unknown values last.
-
-    Args:
-        name: Name of the table.
-        table: The table to sort.
-        key: See `check`.
-
-    Raises:
-        OptionError: The table has no such column.
-    """
+    """Return a sorted table: numbers in descending order, texts in alphabetical order, unknown values last."""
     column, _, count = check(name, key, table.columns).partition(" / ")
     values = table[column] / table[count] if count else table[column]
     order = {"descending": values.dtype.is_numeric(), "nulls_last": True, "maintain_order": True}

@@ -21,7 +21,7 @@ _GRADIENTS: Final = re.compile(rf"^{re.escape(ranges.NODE)}|(?:^|[: ]){ranges.BA
 # kernels of the gradient of the input do not count: a transposed convolution runs them in the forward pass
 _GRADIENT_KERNELS: Final = re.compile(r"wgrad|_wrw_|backward|bn_bw|norm\w*bwd|_bwd_(?!data|gtc)", re.IGNORECASE)
 _SERVING: Final = re.compile(r"kv_?cache|and_cache|paged_?(?:kv|attention)", re.IGNORECASE)
-"""Names of operators and kernels that use a cache of keys and values. Only generation of tokens has such a cache."""
+"""Operators and kernels that use a cache of keys and values, which only generation of tokens has."""
 _TRAINING_PARTS: Final = (labels.BACKWARD, labels.OPTIMIZER)
 _LAYERS: Final = ("gemms", "convolution", "attention")
 
@@ -30,14 +30,11 @@ _LAYERS: Final = ("gemms", "convolution", "attention")
 def shown(trace: Trace) -> str:
     """Return the loop of a trace: `TRAIN`, `INFERENCE` or `UNKNOWN`.
 
-    - Training has a backward pass (nodes of autograd, a call of ``backward``, a label, kernels of gradients) or updates
-      (ranges of optimizers, their kernels).
+    - Training has a backward pass (nodes of autograd, a call of ``backward``, a label, kernels of gradients) or
+      updates.
     - Inference has neither. It has a cache of keys and values, or layers without sequence numbers. Torch numbers
       operators for the backward pass, except under ``torch.no_grad`` and ``torch.inference_mode``.
     - Anything else is unknown, for example a forward pass with gradients enabled.
-
-    Args:
-        trace: Any trace.
     """
     if _is_training(trace):
         return TRAIN

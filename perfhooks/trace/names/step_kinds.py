@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 KINDS: Final = (labels.VALIDATION, labels.CHECKPOINT)
-"""Parts that define a kind of step."""
 _COLUMNS: Final = tuple(f"{kind}_ms" for kind in KINDS)
 
 
@@ -23,9 +22,6 @@ def kinds(table: pl.DataFrame) -> list[str]:
     """Return the kind of each step of a step table: ``validation``, ``checkpoint``, or an empty text for other steps.
 
     A part that all steps contain defines no kind, however long it is.
-
-    Args:
-        table: The result of `perfhooks.trace.tables.steps.table`.
     """
     parts = {kind: table[column].fill_null(0).to_list() for kind, column in zip(KINDS, _COLUMNS, strict=True)}
     rare = {kind: part_ms for kind, part_ms in parts.items() if any(part_ms) and not all(part_ms)}
@@ -36,14 +32,13 @@ def kinds(table: pl.DataFrame) -> list[str]:
 
 
 def most_common(names: list[str]) -> str:
-    """Return the kind of most steps."""
     return max(("", *KINDS), key=names.count)
 
 
 def usual(table: pl.DataFrame) -> Flags:
     """Return which steps are of the most common kind, without outliers.
 
-    The first step of a program imports and compiles. It is an outlier if it is far above the median of the other steps.
+    The first step of a program is an outlier if it is far above the median of the other steps.
     """
     names = kinds(table)
     common = most_common(names)

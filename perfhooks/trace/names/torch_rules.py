@@ -33,7 +33,6 @@ def shown_name(name: str) -> str:
 
 
 def hidden(trace: Trace, rows: Ints) -> Flags:
-    """Return which slices the table omits."""
     return np.array([name in ranges.HIDDEN for name in trace.names] or [False], np.bool_)[trace.name[rows]]
 
 
@@ -41,8 +40,7 @@ def tree_threads(trace: Trace, rows: Ints) -> Ints:
     """Return the thread of each slice in the tree of calls.
 
     A runtime call belongs to the thread of the operator with its external id. Calls without such an operator get
-    threads of their own, because their thread numbers differ from those of operators. If no call has an operator, the
-    recorder wrote no ids, and all calls keep their threads.
+    threads of their own. If no call has an operator, the recorder wrote no ids, and all calls keep their threads.
     """
     thread = trace.thread[rows].astype(np.int64)
     calls = np.flatnonzero(trace.kind[rows] == Kind.RUNTIME)

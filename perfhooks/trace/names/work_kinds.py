@@ -20,17 +20,17 @@ KINDS: Final = (
     *("gemms", "convolution", "attention", "normalisation", "elementwise", "reduction", "indexing", "quantisation"),
     *("moe", "ssm", "communication", "copies", "optimizer", "other"),
 )
-"""Kinds of work. ``other`` is work without a matching pattern."""
+"""``other`` is work without a matching pattern."""
 
 TRITON: Final = r"^triton_"
 """Kernels of torch.compile."""
 _FUSED: Final = rf"{TRITON}[a-z]{{2,4}}_fused_"
-"""Beginning of the name of a fused kernel. The letters stand for pointwise, reduction, persistent reduction, template
-and so on. The fused operators follow, then a number, and in old versions the signature."""
+"""Beginning of the name of a fused kernel. The letters stand for pointwise, reduction, persistent reduction and so
+on."""
 _NUMBER: Final = r"\d*(?:_[\dcde]+)?$"
 
-# Operators in the name of a fusion that only move numbers or change shapes. A matrix product, a convolution or
-# attention in the list is a separate call: the kernel adds its bias or changes the shape of its result.
+# Operators that only move numbers or change shapes, or that the kernel does not compute (a matrix product is a separate
+# call).
 _MOVES: Final = (
     r"(?:copy|clone|cat|stack|zeros(?:_like)?|constant_pad_nd|slice|view|unsafe_view|reshape|permute|transpose|t|"
     r"unsqueeze|squeeze|expand|select|split(?:_with_sizes)?|unbind|as_strided|contiguous|repeat|alias|mm|bmm|moe_forward|"
@@ -77,13 +77,13 @@ _QUANTISES: Final = (
 
 
 class Clue(NamedTuple):
-    """A pattern of names and the kind of work that it stands for."""
+    """A pattern of names and its kind of work."""
 
     kind: str
     pattern: str
     of: Literal["name", "own"] = "name"
-    """Text to search: ``name`` is the full name with its template arguments, ``own`` the name of the function alone.
-    The latter is for words such as ``copy`` and ``gather``, which occur in the arguments of many templates."""
+    """Text to search: the full name with its template arguments, or the name of the function alone. Words such as
+    ``copy`` occur in the arguments of many templates."""
 
 
 KERNELS: Final = (
@@ -146,7 +146,7 @@ OPERATORS: Final = (
     Clue("gemms", r"(?<!fb)gemm|gemv|matmul|_mm$|::_*(?:\w+_)?(?:bi)?linear|einsum|cublas|marlin"),
     Clue("quantisation", rf"::\w*(?:{_QUANTISES}|choose_qparams)"),
 )
-"""Patterns of operators; the first match decides. Without a match, the stem of the name (`STEMS`) decides."""
+"""Patterns of operators; the first match decides, otherwise the stem of the name (`STEMS`)."""
 
 # The elementwise operators have torch's tag torch.Tag.pointwise, or are losses, dropout, random numbers or fills.
 STEMS: Final = {
@@ -202,22 +202,14 @@ _DTYPE: Final = re.compile(r"-dtype_.*$")
 
 @functools.lru_cache(maxsize=2048)  # windows of one run have the same names
 def of_kernel(name: str) -> str:
-    """Return the kind of work of a kernel, one of `KINDS`.
-
-    Args:
-        name: Name of the kernel in the trace.
-    """
+    """Return the kind of work of a kernel, one of `KINDS`."""
     plain = name[:_MAX_LENGTH].lower().replace(_ANONYMOUS, "")
     return _first_match(plain, _searches(KERNELS)) or _of_operator(f"::{_DTYPE.sub('', plain)}")
 
 
 @functools.lru_cache(maxsize=2048)
 def of_operator(name: str) -> str:
-    """Return the kind of work of an operator, one of `KINDS`.
-
-    Args:
-        name: Name of the operator in the trace. For a node of autograd: that of its forward operator, as ``::addmm``.
-    """
+    """Return the kind of work of an operator, one of `KINDS`; nodes of autograd have names like ``::addmm``."""
     return _of_operator(name[:_MAX_LENGTH].lower())
 
 

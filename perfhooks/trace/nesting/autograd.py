@@ -21,19 +21,18 @@ class Nodes(NamedTuple):
     """Autograd nodes among the entries of `host.tree`."""
 
     entry: Ints
-    """Entries that are nodes, ascending."""
     inside: Ints
-    """Innermost node around each entry, which may be the entry itself; an entry or -1."""
+    """Innermost node around each entry (or the entry itself), or -1."""
     source: Ints
-    """Operator that created each node, as an entry; -1 if unknown and for other entries."""
+    """Operator that created each node, as an entry, or -1."""
 
 
 @cached_per_trace
 def find(trace: Trace) -> Nodes:
-    """Return the autograd nodes of a trace and the operators that created them.
+    """Return the autograd nodes and the operators that created them.
 
     The operator is at the other end of the forward-backward link. Without a link it is the last operator before the
-    node with its sequence number, which is Kineto's own rule. Nodes that accumulate gradients have neither.
+    node with its sequence number, as in Kineto. Nodes that accumulate gradients have neither.
     """
     tree = host.tree(trace)
     is_node = (trace.kind[tree.row] == Kind.OP) & named(trace, NODE)[trace.name[tree.row]]

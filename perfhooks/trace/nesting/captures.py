@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 @cached_per_trace
 def by_thread(trace: Trace) -> dict[int, Intervals]:
-    """Return the intervals in which each thread captured a graph, by ``StreamBeginCapture`` and ``StreamEndCapture``.
-
-    Captures that were already open begin with the trace, and captures that are still open end with it.
-    """
+    """Return the intervals in which each thread captured a graph; they may be open at the start or end of the trace."""
     calls = trace.chosen(runtime_calls.CAPTURE.search, Kind.RUNTIME)
     begins = np.zeros(len(trace.names), np.bool_)
     for name in intervals.distinct(trace.name[calls]).tolist():
@@ -32,7 +29,6 @@ def by_thread(trace: Trace) -> dict[int, Intervals]:
 
 
 def _thread_captures(trace: Trace, calls: Ints, begins: Flags) -> Intervals:
-    """Return the captures of one thread, from its calls sorted by time."""
     first, last = int(trace.start.min()), int(trace.end.max())
     starts = begins[trace.name[calls]]
     start = [first] if not starts[0] else []
@@ -44,12 +40,7 @@ def _thread_captures(trace: Trace, calls: Ints, begins: Flags) -> Intervals:
 
 
 def captured(trace: Trace, calls: Ints) -> Flags:
-    """Return which calls were captured into a graph, so they have no device work of their own.
-
-    Args:
-        trace: Any trace.
-        calls: Slices of runtime calls.
-    """
+    """Return which calls were captured into a graph, so they have no device work of their own."""
     is_captured = np.zeros(len(calls), np.bool_)
     for thread, moments in by_thread(trace).items():
         on_thread = trace.thread[calls] == thread

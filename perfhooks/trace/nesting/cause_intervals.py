@@ -1,5 +1,3 @@
-"""Disjoint intervals of host time with causes, and how to cut and reclassify them."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,7 +24,6 @@ class CauseIntervals(NamedTuple):
     row: Column
 
     def taken(self, selection: Flags | Ints) -> CauseIntervals:
-        """Return the selected intervals."""
         return CauseIntervals(*(column[selection] for column in self))
 
 
@@ -37,7 +34,6 @@ def pieces(start: Ints, end: Ints, cause: Ints, row: Ints) -> CauseIntervals:
 
 
 def joined(*sets: CauseIntervals) -> CauseIntervals:
-    """Return the concatenation of several sets."""
     if len(sets) == 1:
         return sets[0]
     return CauseIntervals(*(np.concatenate(columns) for columns in zip(*sets, strict=True)))
@@ -46,13 +42,7 @@ def joined(*sets: CauseIntervals) -> CauseIntervals:
 def reclassify(
     timeline: CauseIntervals, layers: Sequence[tuple[int, Intervals]], *, of: tuple[int, ...]
 ) -> CauseIntervals:
-    """Replace some causes of disjoint intervals inside other intervals; the first matching layer decides.
-
-    Args:
-        timeline: Intervals, by time.
-        layers: New causes with the intervals in which they apply.
-        of: Causes that may be replaced.
-    """
+    """Replace the causes ``of`` inside other intervals; the first matching layer decides."""
     layers = [(cause, moments) for cause, moments in layers if len(moments)]
     if not layers or not len(timeline.of):
         return timeline

@@ -19,18 +19,17 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags, Intervals
 
 CLASSES: Final = ("compute", "communication", "copy", "set")
-"""Classes of device work."""
 COMPUTE, COMMUNICATION, COPY, SET = range(len(CLASSES))
 
 _LIMIT: Final = 2**31  # device numbers are below it; a process id may be any number
 _MAX_DRIFT: Final = 0.01
-"""Maximum lead of device work over its launch, as a fraction of a step, before the clocks count as different."""
+"""Maximum lead of device work over its launch before the clocks differ, as a fraction of a step."""
 _MIN_APART_NS: Final = 60 * 10**9
 """Minimum pause between host and device work that proves different clocks, in ns."""
 _MAX_NAME_LENGTH: Final = 200
 """Maximum length of the name of a graph region."""
 _MIN_TREE_FRACTION: Final = 0.1
-"""Fraction of all slices above which `holders` reads the cached tree instead of nesting the requested slices."""
+"""Fraction of all slices above which `holders` reads the cached tree."""
 
 
 @cached_per_trace
@@ -45,14 +44,7 @@ def communicates(trace: Trace) -> Flags:
 
 @cached_per_trace
 def busy(trace: Trace) -> Intervals:
-    """Return the intervals in which any stream of any device worked.
-
-    ::
-
-        stream 7   |--kernel--|      |--copy--|
-        stream 9        |--kernel--|
-        busy       |---------------| |--------|
-    """
+    """Return the intervals in which any stream of any device worked."""
     work = trace.device_rows
     return intervals.of_slices(trace, work)
 
@@ -66,10 +58,10 @@ def holders_on_stream(trace: Trace) -> Ints:
 
 @cached_per_trace
 def own_times(trace: Trace) -> Ints:
-    """Return the own time of each of `Trace.device_rows`, without work nested on the same stream, in ns.
+    """Return the time of each of `Trace.device_rows` without work nested on the same stream, in ns.
 
-    Some runtimes (torch_dipu) record a library call and also its kernels. Own times count each moment once. Work that
-    overlaps without nesting ran side by side, so each counts in full::
+    Some runtimes (torch_dipu) record a library call and also its kernels. Work that overlaps without nesting counts in
+    full::
 
         stream 7   |------ conv -------|  |--- add ---|      conv 21, in all 33
                      |-- im2col --|                          im2col 14, so conv 7 by itself
@@ -84,7 +76,6 @@ def own_times(trace: Trace) -> Ints:
 
 
 def classes(trace: Trace) -> Column:
-    """Return the index in `CLASSES` of each of `Trace.device_rows`."""
     kind = trace.kind[trace.device_rows]
     return np.select(
         [kind == Kind.COPY, kind == Kind.SET, communicates(trace)],
@@ -94,7 +85,7 @@ def classes(trace: Trace) -> Column:
 
 
 def devices(trace: Trace, rows: Ints) -> Ints:
-    """Return the device number of each slice, from its arguments or its process id; -1 for other process ids."""
+    """Return the device number of each slice, from its arguments or its process id, or -1."""
     pids = [pid if isinstance(pid, int) and 0 <= pid < _LIMIT else -1 for _, pid, _, _ in trace.threads]
     argument = trace.argument("device")[rows]
     return np.where(argument >= 0, argument, np.array([*pids, -1], np.int64)[trace.thread[rows]])
@@ -104,8 +95,8 @@ def devices(trace: Trace, rows: Ints) -> Ints:
 def owners(trace: Trace) -> Ints:
     """Return the operator or label that launched each of `Trace.device_rows`, or -1.
 
-    The owner is the operator with the external id of the work. Without an id it is the launch, if that is an operator.
-    Otherwise it is the innermost operator or label around the launch::
+    The owner is the operator with the external id of the work, otherwise the innermost operator or label around the
+    launch::
 
         host    |------ aten::linear ------|
                   |---- aten::addmm ----|         the owner
@@ -122,11 +113,9 @@ def owners(trace: Trace) -> Ints:
 
 
 class Regions(NamedTuple):
-    """Named regions of CUDA graphs."""
-
     names: list[str]
     place: Ints
-    """Index of the name of each of `Trace.device_rows`; usually -1."""
+    """Index of the name of each of `Trace.device_rows`, or -1."""
     backward: Flags
     """Whether each has a name and belongs to the backward pass."""
 
@@ -136,7 +125,7 @@ def regions(trace: Trace) -> Regions:
     """Return the named regions of CUDA graphs, for example from ``torch.cuda.graph_annotations.mark_kernels``.
 
     All kernels of a graph share one replay call, so only these names distinguish them. torch's next recorder writes the
-    names with the work. For Kineto traces, perfhooks stores the names of each graph node in the metadata.
+    names with the work. perfhooks adds them to the metadata of Kineto traces.
     """
     rows = trace.device_rows
     node = trace.argument("graph_node")[rows]
@@ -165,12 +154,9 @@ def _stored_regions(trace: Trace) -> list[tuple[str, str, list[int]]]:
 
 
 def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
-    """Return the innermost candidate that contains each host slice on its thread, or -1.
+    """Return the innermost other candidate that contains each host slice on its thread, or -1.
 
-    Args:
-        trace: Any trace.
-        rows: Host slices, in any order.
-        candidates: Distinct host slices, ascending. A slice does not contain itself.
+    ``candidates`` are distinct host slices, ascending.
     """
     if (
         len(rows) + len(candidates) > _MIN_TREE_FRACTION * len(trace)
@@ -221,11 +207,7 @@ def launch_calls(trace: Trace) -> Ints:
 
 
 def has_launches(trace: Trace) -> bool:
-    """Return whether the backend has calls that are launches.
-
-    It has none if runtime calls started kernels but no call has the name of a launch. For example, Meta's MTIA submits
-    jobs that can contain several kernels.
-    """
+    """Return whether the backend has calls that are launches; Meta's MTIA submits jobs of several kernels instead."""
     if len(trace.chosen(runtime_calls.LAUNCH.search, Kind.RUNTIME)):
         return True
     return not ((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0)).any()
@@ -264,8 +246,8 @@ def outermost_waits(trace: Trace) -> Ints:
 def before_window(trace: Trace) -> Flags:
     """Return whether each of `Trace.device_rows` was launched before the recording began.
 
-    Such work has no launch in the trace, and its correlation id is below the smallest recorded one: the runtime numbers
-    its calls. The result is all False if no call was recorded, for example in a device-only trace.
+    Such work has no launch, and its correlation is below the smallest recorded one, because the runtime numbers its
+    calls.
     """
     calls = trace.correlation[trace.rows(Kind.RUNTIME)]
     calls = calls[calls > 0]
@@ -278,12 +260,7 @@ def before_window(trace: Trace) -> Flags:
 def launch_times(trace: Trace) -> Ints:
     """Return the launch time of each of `Trace.device_rows`, in ns; its own start if the launch is unknown.
 
-    Work launched before the recording gets a time just before the first slice, so it belongs to no step::
-
-        recording                     |=== step 1 ===|=== step 2 ===
-        host        launch A          |  launch B
-        device                          |--A--|  |--B--|
-                  A counts to no step    B counts to step 1
+    Work launched before the recording gets a time just before the first slice, so it belongs to no step.
     """
     launches = trace.launches
     own = trace.start[trace.device_rows]
@@ -295,13 +272,10 @@ def launch_times(trace: Trace) -> Ints:
 
 
 class DeviceClock(NamedTuple):
-    """Agreement between the clocks of device and host."""
-
     agree: bool
-    """Whether times of both can be compared."""
+    """Whether host and device times can be compared."""
     early: Ints
-    """Indices in `device_rows` of work that begins long before its launch although the clocks agree: its time is
-    wrong."""
+    """Indices in `device_rows` of work that begins long before its launch, although the clocks agree."""
 
 
 @cached_per_trace

@@ -17,9 +17,7 @@ class Groups(NamedTuple):
     """Groups of rows, in the order of their first rows."""
 
     of: Ints
-    """Group of each row."""
     first: Ints
-    """First row of each group."""
 
     def summed(self, values: Ints, rows: slice = slice(None)) -> Ints:
         """Return the exact sum of the values of each group, for a slice of the rows."""
@@ -34,11 +32,7 @@ def summed(index: Column, values: Ints, count: int) -> Ints:
 
 
 def groups(*keys: Column) -> Groups:
-    """Group rows with equal keys.
-
-    Args:
-        keys: Numbers from 0, one for each row.
-    """
+    """Group rows with equal keys, which are numbers from 0."""
     number: Ints = np.zeros(len(keys[0]), np.int64)
     for key in keys:
         values, index = distinct(number * (int(key.max(initial=0)) + 1) + key)
@@ -53,11 +47,7 @@ def groups(*keys: Column) -> Groups:
 
 
 def distinct(values: Column) -> tuple[Ints, Ints]:
-    """Return the sorted distinct values and the index of each value among them, as ``numpy.unique`` does.
-
-    Args:
-        values: Numbers from 0.
-    """
+    """Return the sorted distinct values (numbers from 0) and the index of each value among them."""
     most = int(values.max(initial=0)) + 1
     if most > _MAX_SPARSITY * len(values):
         unique, index = np.unique(values, return_inverse=True)

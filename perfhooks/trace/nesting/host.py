@@ -24,7 +24,6 @@ class Tree(NamedTuple):
     """The host slices and their nesting, one entry per slice, sorted by thread and time."""
 
     row: Ints
-    """Slice of the trace."""
     thread: Column
     nesting: Nesting
     entry: Ints
@@ -43,13 +42,12 @@ class Paths(NamedTuple):
 
 
 _MIN_LEVEL_WIDTH: Final = 200
-"""Minimum mean number of entries per level for processing whole levels: a level costs 40 us and 0.1 us per entry,
-single entries cost 0.24 us each."""
+"""Minimum mean entries per level for whole levels, which cost 40 us and 0.1 us per entry; single entries cost 0.24 us
+each."""
 
 
 @cached_per_trace
 def tree(trace: Trace) -> Tree:
-    """Return the call tree of a trace."""
     rows = trace.rows(*HOST)
     thread = trace.thread[rows]
     entry = np.full(len(trace) + 1, -1, np.int64)
@@ -141,20 +139,13 @@ def summed_down(parents: Ints, values: Ints) -> Ints:
 
 
 def depths(parents: Ints) -> Ints:
-    """Return the number of ancestors of each node of a forest."""
     return summed_up(parents, np.ones(len(parents), np.int64)) - 1
 
 
 def writable_depth(parents: Ints, depth: Ints, length: Ints, max_letters: int) -> int:
-    """Return the maximum depth at which the joined names of all nodes fit into a number of letters.
+    """Return the maximum depth at which the joined names of all nodes have at most ``max_letters``.
 
-    Deep traces would otherwise repeat a name millions of times.
-
-    Args:
-        parents: Parent of each node, or -1.
-        depth: Number of ancestors of each node.
-        length: Length of the name of each node.
-        max_letters: Maximum number of letters; names of root nodes do not count.
+    Deep traces would otherwise repeat a name millions of times. Names of root nodes do not count.
     """
     if (int(depth.sum()) + len(depth)) * (int(length.max(initial=0)) + 1) <= max_letters:  # upper bound
         return int(depth.max(initial=0))
@@ -177,13 +168,7 @@ def joined(parents: Ints, names: list[str], separator: str) -> list[str]:
 
 
 def innermost(trace: Trace, thread: Column, time: Ints) -> Ints:
-    """Return the innermost entry open on a thread at a time, both ends included, or -1.
-
-    Args:
-        trace: Any trace.
-        thread: Index into `Trace.threads` for each query.
-        time: Time of each query, in ns.
-    """
+    """Return the innermost entry open on a thread at a time in ns, both ends included, or -1."""
     calls = tree(trace)
     last_started = last_begun(calls.thread, trace.start[calls.row], thread, time)
     return still_open(calls.nesting, last_started, time)

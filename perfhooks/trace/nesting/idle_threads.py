@@ -31,11 +31,9 @@ _WAITS: Final = re.compile(
 
 @cached_per_trace
 def waiting(trace: Trace) -> Flags:
-    """Return which entries of `host.tree` are waits, on threads other than those of the steps.
+    """Return which entries of `host.tree` are waits for a lock, queue, file or time, with all calls inside.
 
-    A wait is a frame that waits for a lock, queue, file or time, by its name. Frames of perfhooks' watcher and all
-    calls inside waits are waits too. On the thread of the steps no wait is excluded, because the training waits with
-    it.
+    On the thread of the steps no wait is excluded, because the training waits with it.
     """
     tree = host.tree(trace)
     is_wait = (trace.kind[tree.row] == Kind.PYTHON) & ~np.isin(tree.thread, _step_threads(trace))

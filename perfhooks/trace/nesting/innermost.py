@@ -1,5 +1,3 @@
-"""The innermost open slice of a thread at any time."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,16 +19,11 @@ class Flat(NamedTuple):
     start: Ints
     """Start of each piece, and end of the previous one; the first and the last piece are unbounded."""
     entry: Column
-    """Entry of `host.tree`; -1 if nothing is open."""
+    """Entry of `host.tree`, or -1."""
 
 
 @cached_per_trace
 def of_thread(trace: Trace, thread: int) -> Flat:
-    """Return the innermost slice of a thread at any time.
-
-    A slice is innermost from its start to the start of the next slice. After it ends, its parent is innermost until the
-    next slice starts.
-    """
     tree = host.tree(trace)
     first, last = np.searchsorted(tree.thread, [thread, thread + 1]).tolist()
     start, end = trace.start[tree.row[first:last]], tree.nesting.end[first:last]
@@ -46,11 +39,7 @@ def of_thread(trace: Trace, thread: int) -> Flat:
 
 
 def cut(start: Ints, end: Ints, flat: Flat) -> tuple[Column, Ints, Ints, Column]:
-    """Cut sorted disjoint intervals where the innermost slice changes.
-
-    Returns:
-        For each piece the index of its interval, its start, its end, and the entry of the slice.
-    """
+    """Cut sorted disjoint intervals where the innermost slice changes: interval, start, end and entry of each piece."""
     first, last = np.searchsorted(flat.start, start, "right") - 1, np.searchsorted(flat.start, end, "left")
     count = last - first
     edge = np.cumsum(count)

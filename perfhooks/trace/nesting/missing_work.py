@@ -19,17 +19,15 @@ if TYPE_CHECKING:
 STRAY: Final = 0.01
 """Maximum fraction of a step's launches without a kernel before its device times are unknown."""
 FEW: Final = 0.8
-"""Minimum normal ratio of a step's kernels to its neighbours' kernels. torch_tb_profiler drops a last step below it."""
+"""Minimum normal ratio of a step's kernels to its neighbours' kernels, as in torch_tb_profiler."""
 _MIN_STEPS: Final = 2
-"""Minimum number of steps for a comparison."""
 _MIN_RECORDED: Final = 0.1
-"""Minimum fraction of operator numbers in a complete recording. Below 1, because recorders may skip some kinds of
-operators."""
+"""Minimum fraction of operator numbers in a complete recording."""
 _NOT_COMPUTING: Final = ("communication", "copies", "other")
 
 
 OVERFLOW: Final = "overflow"
-"""Name of the argument with the correction of a kernel's end, in ns."""
+"""Argument with the correction of a kernel's end, in ns."""
 
 
 class Unknown(NamedTuple):
@@ -44,8 +42,6 @@ class Unknown(NamedTuple):
 
 
 class FewKernels(NamedTuple):
-    """Steps with fewer kernels than their neighbours, one entry per mark."""
-
     kernels: Ints
     usual: Ints
     """Lower kernel count of the two neighbours."""
@@ -59,7 +55,6 @@ class ShortReplays(NamedTuple):
     """Graph replays with fewer kernels than other replays of the same graph."""
 
     calls: Ints
-    """Launch of each replay."""
     missing: int
     """Maximum number of missing kernels in a replay."""
 
@@ -76,8 +71,7 @@ def unknown(trace: Trace) -> Unknown:
     * One of its kernels begins long before its launch.
     * Operators computed, but no kernel of the trace computes. This concerns all steps.
 
-    If host and devices have different clocks, busy intervals are unknown. Work without a launch cannot be assigned to a
-    step either.
+    If host and devices have different clocks, busy intervals are unknown.
     """
     marks = step_marks.find(trace)
     nothing = np.zeros(len(marks.number), np.bool_)
@@ -158,8 +152,8 @@ def _neighbours(counts: Ints) -> Ints:
 def short_replays(trace: Trace) -> ShortReplays:
     """Return the graph replays that lack kernels of another replay of the same graph.
 
-    Two replays belong to one graph if their sets of kernel names are equal. The shorter sequence must also occur in
-    order in the longer one. If the recorder numbers graph nodes, they must also share a node.
+    Two replays belong to one graph if their sets of kernel names are equal, and the shorter sequence occurs in order in
+    the longer one. If the recorder numbers graph nodes, they must also share a node.
     """
     graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
     graph_kernels = np.flatnonzero(np.isin(trace.launches, graphs) & (trace.kind[trace.device_rows] == Kind.KERNEL))
@@ -195,7 +189,6 @@ def short_replays(trace: Trace) -> ShortReplays:
 
 
 def _is_subsequence(part: Ints, sequence: Ints) -> bool:
-    """Return whether all entries of a sequence occur in another one in the same order."""
     following = iter(sequence.tolist())
     return all(entry in following for entry in part.tolist())
 
@@ -204,8 +197,7 @@ def _is_subsequence(part: Ints, sequence: Ints) -> bool:
 def lacks_computation(trace: Trace) -> bool:
     """Return whether kernels that compute are missing, for example because the recorder lost a stream.
 
-    Then operators computed but no kernel of the trace computes. Or the trace has only copies and no host events that
-    could show launches. If calls were recorded and none is a launch, the operators ran on the host.
+    If calls were recorded and none is a launch, the operators ran on the host.
     """
     if not trace.is_device_traced or (device.classes(trace) == device.COMPUTE).any():
         return False
@@ -220,13 +212,9 @@ def lacks_computation(trace: Trace) -> bool:
 def cut_overflowed(trace: Trace) -> None:
     """Shorten each kernel with a wrong length to the start of the next work on its stream, and add a doubt.
 
-    A stream runs work in launch order. So work of another operator and call cannot end during an earlier kernel of the
-    stream: that kernel's length is wrong. Work of the same operator can, because some runtimes record a library call
-    and also its kernels. Partial overlap (programmatic dependent launch) can be right. Overlap inside one graph can be
-    right too, because its kernels share one launch.
-
-    Args:
-        trace: Any trace from which nothing has been computed yet; the function changes ends.
+    A stream runs work in launch order, so later work cannot end during a kernel. Exceptions are work of the same
+    operator (some runtimes record a library call and also its kernels), partial overlap (programmatic dependent launch)
+    and one graph. Call this before any computation.
     """
     work = trace.device_rows
     index = np.flatnonzero(trace.end[work] > trace.start[work])

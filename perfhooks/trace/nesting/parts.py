@@ -30,7 +30,6 @@ class _PartSlices(NamedTuple):
     part: Column
 
     def on(self, thread: int) -> Spans:
-        """Return the slices of one thread."""
         first, last = np.searchsorted(self.thread, [thread, thread + 1])
         return Spans(self.start[first:last], self.end[first:last], self.part[first:last].tolist())
 
@@ -62,11 +61,9 @@ def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
     3. automatic labels of perfhooks, torch's own ranges around ``Optimizer.step`` and ``zero_grad``, and outside of
        these labels
 
-       * ``backward``: from the first to the last autograd node on any thread, including gaps in which nothing else
-         begins; with recorded stacks, the whole call;
+       * ``backward``: from the first to the last autograd node on any thread, or the whole call with recorded stacks;
        * ``forward``: operators that create autograd nodes, regions of torch.compile, module calls in recorded stacks,
-         and ranges of DDP and FSDP. Without labels of perfhooks, gaps between such operators belong to it unless
-         something else begins;
+         and ranges of DDP and FSDP;
        * ``checkpoint``: ``torch.save`` in recorded stacks;
 
     4. ``transfer``: operators that copy from the host to a device;
@@ -161,10 +158,7 @@ def _host_copies(trace: Trace) -> Ints:
 def _correct_validations(written: Spans, groups: list[Spans], hints: list[Spans]) -> list[Spans]:
     """Return the fetches, copies and automatic labels, with the validation separated from the training.
 
-    Args:
-        written: Labels of the user.
-        groups: Fetches, copies and automatic labels.
-        hints: Optimizers and losses, which separate both.
+    ``hints`` are optimizers and losses, which separate both.
     """
     if not any(labels.VALIDATION in spans.part for spans in groups):
         return groups
@@ -178,10 +172,10 @@ def _correct_validations(written: Spans, groups: list[Spans], hints: list[Spans]
 
 
 def _mark_order(written: Spans, groups: list[Spans]) -> list[tuple[int, int, int, str]]:
-    """Return what begins on a thread, by time: start, group, position in the group, and apparent part.
+    """Return the marks of a thread by start: start, group, position in the group, and apparent part.
 
-    User labels have group -1 and hide slices inside them. Fetches hide slices too, because a data set may call modules.
-    A validation label of the user is left out, because it contains its own fetches.
+    User labels have group -1. They and fetches hide slices inside them, because a data set may call modules. A
+    validation label of the user contains its own fetches, so it is left out.
     """
     marks = []
     for group, spans in enumerate(groups):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def are_on(trace: Trace, thread: int, extent: tuple[int, int]) -> bool:
-    """Return whether a thread has a forward or backward pass."""
     return (
         len(intervals.clip(_node_intervals(trace), *extent)) > 0
         or len(_on_thread(trace, thread, _node_creators(trace))) > 0
@@ -27,11 +26,7 @@ def are_on(trace: Trace, thread: int, extent: tuple[int, int]) -> bool:
 def forward(trace: Trace, thread: int, breaks: Ints | None) -> Intervals:
     """Return the intervals of a thread's operators that create autograd nodes, with the gaps between them closed.
 
-    Args:
-        trace: Any trace.
-        thread: Thread of the steps.
-        breaks: Ascending times at which something else begins or ends. A gap with a break stays open; None keeps all
-            gaps.
+    A gap with a break (something else begins or ends) stays open; None keeps all gaps.
     """
     rows = _on_thread(trace, thread, _node_creators(trace))
     creating = intervals.of_slices(trace, rows)
@@ -41,11 +36,7 @@ def forward(trace: Trace, thread: int, breaks: Ints | None) -> Intervals:
 def backward(trace: Trace, thread: int, extent: tuple[int, int], breaks: Ints) -> Intervals:
     """Return the intervals from the first to the last autograd node, on any thread, with the gaps between them closed.
 
-    Args:
-        trace: Any trace.
-        thread: Thread of the steps. Between two nodes of a pass it runs no operator: it runs nodes or waits.
-        extent: First and last time of the thread.
-        breaks: Ascending times at which something else begins or ends. A gap with a break stays open.
+    A gap with a break (something else begins or ends) stays open.
     """
     running = intervals.clip(_node_intervals(trace), *extent)
     if not len(running):
@@ -57,7 +48,6 @@ def backward(trace: Trace, thread: int, extent: tuple[int, int], breaks: Ints) -
 
 @cached_per_trace
 def _node_creators(trace: Trace) -> Ints:
-    """Return the outermost operators that create a node, on all threads."""
     nodes = autograd.find(trace)
     source = nodes.source[nodes.entry]
     return host.tree(trace).row[intervals.distinct(outermost_operators(trace)[source[source >= 0]])]
@@ -89,7 +79,7 @@ def outermost(trace: Trace, rows: Ints) -> Ints:
 
 @cached_per_trace
 def outermost_operators(trace: Trace) -> Ints:
-    """Return for each entry of the tree its outermost operator, which may be itself; the entry if it has none."""
+    """Return for each entry of the tree its outermost operator (or itself); the entry if it has none."""
     tree = host.tree(trace)
     own = np.where(trace.kind[tree.row] == Kind.OP, np.arange(len(tree.row)), -1)
     return slices.outermost(np.append(inherited(tree.nesting.parent, own), -1)[tree.nesting.parent])

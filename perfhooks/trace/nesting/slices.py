@@ -37,13 +37,8 @@ _MAX_SINGLE_PARENTS: Final = 50
 def nest(thread: Column, start: Ints, end: Ints) -> Nesting:
     """Return the nesting of slices; slices that overlap without nesting follow torch's rule.
 
-    torch keeps a stack of open slices per thread and removes all slices that end before the next one ends. So a crossed
-    slice ends where the crossing slice begins. A slice of zero length contains nothing.
-
-    Args:
-        thread: Thread of each slice. Slices are sorted by thread, start and end (longest first), as in a `Trace`.
-        start: First nanosecond.
-        end: First nanosecond after the slice.
+    torch removes all open slices of the thread that end before the next one ends. So a crossed slice ends where the
+    crossing slice begins. A slice of zero length contains nothing. Slices are sorted as in a `Trace`.
     """
     parent = np.full(len(start), -1, np.int64)
     depth = np.zeros(len(start), np.int64)
@@ -99,10 +94,7 @@ def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
 
 
 def _count_ended(end: Ints, time: Ints) -> Ints:
-    """Return how many slices have ended at each of some ascending times.
-
-    Merging is fast because both sides are almost sorted.
-    """
+    """Return how many slices have ended at each of some ascending times, by merging because both are almost sorted."""
     merged = np.argsort(np.concatenate([np.sort(end, kind="stable"), time]), kind="stable")
     return np.flatnonzero(merged >= len(end)) - np.arange(len(time))
 
@@ -135,11 +127,7 @@ def _own_times(parent: Ints, length: Ints) -> Ints:
 
 
 def outermost(parent: Ints) -> Ints:
-    """Return the root of each entry; the entry itself if it has no parent.
-
-    Args:
-        parent: An ancestor of each entry, or -1.
-    """
+    """Return the root of each entry; the entry itself if it has no parent."""
     root: Ints = np.where(parent >= 0, parent, np.arange(len(parent)))
     while not np.array_equal(parent_of_root := root[root], root):
         root = parent_of_root
@@ -147,12 +135,7 @@ def outermost(parent: Ints) -> Ints:
 
 
 def inherited(parent: Ints, own: Ints) -> Ints:
-    """Return the value of each entry, or of its nearest ancestor with a value; -1 if there is no value.
-
-    Args:
-        parent: Parent of each entry, or -1.
-        own: Value of each entry, or -1.
-    """
+    """Return the value of each entry, or of its nearest ancestor with a value (not -1)."""
     if not (own >= 0).any():
         return np.full(len(own), -1, np.int64)
     count = len(own)
@@ -165,13 +148,7 @@ def inherited(parent: Ints, own: Ints) -> Ints:
 
 
 def nearest(parent: Ints, entry: Ints, is_selected: Flags) -> Ints:
-    """Return the nearest selected ancestor of each entry, or the entry itself if it is selected; otherwise -1.
-
-    Args:
-        parent: Parent of each entry, or -1.
-        entry: Entries, or -1.
-        is_selected: Whether each entry of the tree is selected.
-    """
+    """Return the nearest selected ancestor of each entry, or the entry itself if it is selected; otherwise -1."""
     holder: Ints = entry.copy()
     pending = np.flatnonzero(holder >= 0)
     pending = pending[~is_selected[holder[pending]]]
@@ -186,14 +163,7 @@ def nearest(parent: Ints, entry: Ints, is_selected: Flags) -> Ints:
 
 
 def last_begun(thread: Column, start: Ints, query_thread: Column, time: Ints) -> Ints:
-    """Return the last slice of a thread that starts at or before each time, or -1.
-
-    Args:
-        thread: Thread of each slice. Slices are sorted by thread and start.
-        start: Start of each slice.
-        query_thread: Thread of each time.
-        time: Times, in ns.
-    """
+    """Return the last slice of a thread that starts at or before each time, or -1; sorted as in a `Trace`."""
     last_started = np.full(len(time), -1, np.int64)
     order = np.argsort(query_thread, kind="stable")
     numbers = distinct(query_thread)
@@ -209,10 +179,7 @@ def last_begun(thread: Column, start: Ints, query_thread: Column, time: Ints) ->
 def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:
     """Return the nearest ancestor of each entry, or itself, that does not end before a time; otherwise -1.
 
-    Args:
-        nesting: Nesting of the slices.
-        entry: Entries, or -1.
-        time: Time of each entry, not before its start.
+    No time is before the start of its entry.
     """
     holder: Ints = entry.copy()
     ended = np.flatnonzero((holder >= 0) & (nesting.end[holder] < time)) if len(nesting.end) else holder[:0]

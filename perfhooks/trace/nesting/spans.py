@@ -1,5 +1,3 @@
-"""Intervals of one thread, each labelled with a part of the step."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Spans(NamedTuple):
-    """Intervals with their part of the step, sorted by start, the longest first."""
+    """Intervals of one thread with their part of the step, sorted by start, the longest first."""
 
     start: Ints
     end: Ints
@@ -25,27 +23,22 @@ class Spans(NamedTuple):
 
     @property
     def moments(self) -> Intervals:
-        """The union of all intervals."""
         return intervals.union(self.start, self.end)
 
     @property
     def edges(self) -> Ints:
-        """All starts and ends."""
         return np.concatenate([self.start, self.end])
 
     def of(self, part: str) -> Intervals:
-        """Return the union of the intervals of one part."""
         is_part = np.array([name == part for name in self.part], np.bool_)
         return intervals.union(self.start[is_part], self.end[is_part])
 
     def joined(self, *more: Spans) -> Spans:
-        """Return these and further intervals, sorted."""
         sources = (self, *more)
         start, end = (np.concatenate([spans[index] for spans in sources]) for index in (0, 1))
         return _in_order(start, end, [part for spans in sources for part in spans.part])
 
     def innermost(self) -> dict[str, Intervals]:
-        """Return for each part the intervals in which it is the innermost open part."""
         if not self.part:
             return {}
         nesting = nest(np.zeros(len(self.start), np.int64), self.start, self.end)
@@ -57,7 +50,6 @@ class Spans(NamedTuple):
 
 
 def from_moments(moments: Mapping[str, Intervals]) -> Spans:
-    """Return the intervals of all parts, sorted."""
     non_empty = [spans for spans in moments.values() if len(spans)]
     joined = np.concatenate([intervals.nothing(), *non_empty])
     return _in_order(

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags, Intervals
 
 LOADING_NS: Final = 5_000_000
-"""Minimum time of a runtime call that prepares the first run of a kernel, in ns. A normal launch takes microseconds;
-the first launches of recorded starts took 6.5 ms (MI250), 420 to 1,338 ms and 3,056 ms."""
+"""Minimum time of a call that prepares the first run of a kernel, in ns. The first launches of recorded starts took 6.5
+to 3,056 ms, a normal launch takes microseconds."""
 FIRST: Final = 0.1
-"""First fraction of the launches of a recording. Memory freed in it belongs to the start: cuDNN frees and allocates
-workspaces while it loads its modules."""
+"""First fraction of the launches of a recording. cuDNN frees and allocates workspaces in it while it loads its
+modules."""
 
 COMPILING: Final = "compiling"
 CAPTURING: Final = "capturing graphs"
@@ -33,18 +33,14 @@ CHOOSING: Final = "trying out convolutions"
 def by_kind(trace: Trace) -> dict[str, Intervals]:
     """Return the intervals of a trace that belong to a start, by kind; kinds may overlap.
 
-    ``compiling`` and ``capturing graphs`` are ranges of TorchDynamo around its phases. ``capturing graphs`` also covers
-    the time from the call that begins a graph capture to the call that ends it. ``trying out convolutions`` are
-    convolutions that time kernels with events: benchmarking in cuDNN and MIOpen.
+    ``compiling`` and ``capturing graphs`` are ranges of TorchDynamo. The latter also covers graph captures. ``trying
+    out convolutions`` are convolutions that time kernels with events: benchmarking in cuDNN and MIOpen.
 
     ``loading kernels`` are
 
-    * long runtime calls of any name before the first run of a kernel while the device idles (`LOADING_NS`),
+    * long runtime calls before the first run of a kernel while the device idles (`LOADING_NS`),
     * calls that load modules, and the time since the last other activity of the operator, which compiles the module,
     * the driver's records of loading or compiling kernels.
-
-    Args:
-        trace: Any trace.
     """
     moments_of = {
         COMPILING: _range_intervals(trace, ranges.COMPILING),
@@ -76,8 +72,7 @@ def _loading_intervals(trace: Trace) -> Intervals:
 def _preparing_calls(trace: Trace) -> Ints:
     """Return the long calls on an idle device before their thread launches the first run of a kernel.
 
-    Calls that are equally long before later runs of the kernel are excluded, because they prepare every run. Calls that
-    wait for the device or have device work are excluded.
+    Calls that are equally long before later runs, that wait for the device or that have device work are excluded.
     """
     calls = trace.rows(Kind.RUNTIME)
     unknown = np.append(missing_work.unknown(trace).wall, False)

@@ -1,5 +1,3 @@
-"""Steps of a trace, from the marks on the host, and the step of a time."""
-
 from __future__ import annotations
 
 import re
@@ -50,8 +48,7 @@ def _parse_number(mark: str) -> int | None:
 def _single_step(trace: Trace) -> MarkedSteps:
     """Return one step over the whole trace, on the thread with most operators, otherwise labels or calls.
 
-    Work inside autograd nodes does not count: on a device, a separate thread runs it and often has more operators than
-    the loop.
+    Work inside autograd nodes does not count: a separate thread runs it and often has more operators than the loop.
     """
     calls = trace.rows(*HOST)
     rows = trace.rows(*HOST, *DEVICE_WORK) if device.clocks(trace).agree else calls
@@ -75,6 +72,5 @@ def step_of(steps: MarkedSteps, time: Ints) -> Ints:
 
 
 def per_step(steps: MarkedSteps, time: Ints) -> Ints:
-    """Return how many of the times each step contains."""
     step = step_of(steps, time)
     return np.bincount(step[step >= 0], minlength=len(steps.number))

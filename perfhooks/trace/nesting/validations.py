@@ -22,10 +22,6 @@ def classify(parts: list[str], groups: list[int]) -> list[str]:
       reference model, a target network, a rollout, a sample.
     * A fetch or a copy belongs to the following call. The last fetch of a validation gets no batch, so it has no call:
       it is the first of several fetches after the validation.
-
-    Args:
-        parts: Apparent part of each mark.
-        groups: Source of each mark; negative for labels of the user.
     """
     corrected = _demote_inference_calls(parts, groups)
     following: str | None = None

@@ -20,9 +20,7 @@ class BlockingCopies(NamedTuple):
     """Copies whose calls blocked the host, one entry per copy, sorted by call."""
 
     call: Ints
-    """Slice of the runtime call."""
     copy: Ints
-    """Slice of the copy."""
     start: Ints
     """Start of the wait, in ns: start of the call plus the cost of a call without a wait."""
     end: Ints
@@ -45,9 +43,6 @@ def blocking(trace: Trace) -> BlockingCopies:
         device  |---- earlier work ---||copy|
 
     Calls that always synchronise (`device.wait_calls`) are excluded.
-
-    Args:
-        trace: Any trace.
     """
     work, calls = trace.device_rows, trace.calls
     copies_with_call = np.flatnonzero((trace.kind[work] == Kind.COPY) & (calls >= 0))

@@ -1,7 +1,7 @@
 """Repairs of slices that cross other slices on their lane, because viewers drop them.
 
-A label of torch begins within the function that starts it, and ends within the function that stops it. In traces with
-stacks, both functions are slices, and the label crosses them.
+A label of torch begins within the function that starts it, and ends within the function that stops it. With stacks,
+both functions are slices that the label crosses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class Repairs(NamedTuple):
 
     @property
     def rows(self) -> Ints:
-        """Slices that change."""
         return np.flatnonzero((self.later > 0) | (self.earlier > 0) | (self.lane > 0))
 
 
@@ -44,8 +43,7 @@ def find(trace: Trace) -> Repairs:
 
     - The start of a label moves after slices that end within the label. Its end moves before slices that begin within
       it.
-    - If a label would lose half of its length, it keeps its times and gets a separate lane. The mark of a step does so
-      only if it would lose its whole length.
+    - If a label would lose half of its length (the mark of a step: all of it), it gets a separate lane instead.
     - Work that overlaps earlier work of its stream gets a separate lane. So do all other crossing slices.
     """
     repairs = Repairs(*np.zeros((3, len(trace)), np.int64))
@@ -100,14 +98,7 @@ def _has_crossings(start: Ints, end: Ints) -> bool:
 
 
 def _move_labels(around: Nesting, start: Ints, begin: Ints, finish: Ints) -> tuple[Ints, Ints]:
-    """Return new starts and ends of labels, with which they cross no slice.
-
-    Args:
-        around: Nesting of the other slices of the lane.
-        start: Starts of these slices.
-        begin: Starts of the labels.
-        finish: Ends of the labels.
-    """
+    """Return starts and ends of labels (``begin``, ``finish``) with which they cross no other slice of the lane."""
     parent, end = np.append(around.parent, -1), around.end
     for_starts = _open_at(around, start, begin)
     crossed = for_starts >= 0
@@ -155,14 +146,9 @@ class _Lane:
 
 
 def _assign_lanes(start: Ints, end: Ints, is_work: Flags, is_out: Flags, last_lane: int = 0) -> list[int]:
-    """Return the first free lane of each slice. It crosses no slice there, and device work overlaps no other work.
+    """Return the first free lane of each slice, which are sorted by start, the longest first.
 
-    Args:
-        start: Starts of the slices, sorted, the longest first.
-        end: Ends of the slices.
-        is_work: Whether each slice is device work.
-        is_out: Whether each slice must not be on lane 0.
-        last_lane: Last lane in use.
+    It crosses no slice there, and device work overlaps no other work. Slices with ``is_out`` must not be on lane 0.
     """
     lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
     numbers = []

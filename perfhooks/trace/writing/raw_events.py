@@ -32,7 +32,6 @@ class RawEvents(Generic[_T]):
     def __init__(self, path: Path, decoder: msgspec.json.Decoder[list[_T]]) -> None:
         self.path = path
         self.head = b""
-        """Text before the first event."""
         self.rest: dict[str, msgspec.Raw] = {}
         """Keys after the events."""
         self.metadata: dict[str, Any] = {}
@@ -42,11 +41,7 @@ class RawEvents(Generic[_T]):
         """Whether the file is a list of events, without an object around it."""
 
     def lists(self) -> Iterator[list[_T]]:
-        """Yield the events of the file. Call this once.
-
-        Raises:
-            TraceError: The file is no trace, or is truncated.
-        """
+        """Yield the events of the file. Call this once. Raises TraceError if the file is no trace, or is truncated."""
         try:
             yield from self._lists()
         except (OSError, TornArchiveError, *MALFORMED) as error:

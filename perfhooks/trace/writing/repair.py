@@ -59,12 +59,6 @@ def write(trace: Trace, source: Path, target: IO[bytes], *, compress: bool) -> N
 
     Moved labels get their distances as arguments, and the file lists the lanes. So `read` returns the same trace. A
     file with an invalid event is copied unchanged.
-
-    Args:
-        trace: The trace.
-        source: File of the trace: JSON, or gzip of it.
-        target: An open binary file.
-        compress: Whether to compress the copy with gzip.
     """
     repair = _Repair(trace)
     if repair.is_needed:
@@ -125,7 +119,6 @@ class _Repair:
         return lanes
 
     def texts(self, source: RawEvents[msgspec.Raw]) -> Iterator[bytes]:
-        """Yield the text of the repaired file in pieces."""
         first, separator = 0, b"\n"
         orders = sorted(self._changes)
         position = 0
@@ -193,7 +186,6 @@ def _apply_change(raw: msgspec.Raw, change: _Change) -> bytes | msgspec.Raw:
 
 
 def _nanoseconds(micros: msgspec.Raw | None) -> int | None:
-    """Return microseconds as nanoseconds; None if the text is no number."""
     try:
         return None if micros is None else round(Decimal(bytes(micros).decode()) * 1000)
     except (ArithmeticError, ValueError):
