@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Literal
 
 OnError = Literal["warn", "raise"]
-"""A log line, or an exception for tests."""
 
 
 class PerfhooksError(Exception):
@@ -29,7 +28,7 @@ class OptionError(PerfhooksError, ValueError):
 
 
 class CommandError(OptionError):
-    """A command that cannot start. ``code`` is that of a shell: 127 for a missing file, 126 if it is not executable."""
+    """``code`` is that of a shell: 127 for a missing file, 126 if it is not executable."""
 
     def __init__(self, said: str, code: int) -> None:
         super().__init__(said)

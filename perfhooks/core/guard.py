@@ -22,7 +22,7 @@ logger = logging.getLogger("perfhooks")
 
 
 class _Console(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for type checkers before 3.11
-    """Writes to the current standard error, unless the program configured its own log handler."""
+    """Writes to the current standard error, unless the program configured its own handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
         is_alone = not logger.propagate or not logging.getLogger().handlers
@@ -36,7 +36,7 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]  # generic only
 
 
 def _is_stored_in_notebook(record: logging.LogRecord) -> bool:
-    """Return whether a saved notebook would contain the line. Warnings are allowed."""
+    """Return whether a saved notebook would contain the line."""
     return record.levelno < logging.WARNING and type(sys.stderr).__module__.startswith("ipykernel")
 
 
@@ -44,7 +44,7 @@ _STDERR: Final = 2
 
 
 def is_own_stderr() -> bool:
-    """Return whether ``sys.stderr`` is the standard error of the process, and not a replacement."""
+    """Return whether ``sys.stderr`` is not a replacement."""
     try:
         return sys.__stderr__ is not None and sys.stderr is sys.__stderr__ and sys.__stderr__.fileno() == _STDERR
     except (OSError, ValueError):  # it was closed
@@ -58,7 +58,7 @@ def is_terminal() -> bool:
 def write_error(text: str) -> None:
     """Write to standard error, even if its reader is closed or blocked.
 
-    ``sys.stderr`` would keep text that it cannot write, and Python would then end with exit code 120.
+    Unwritten text in ``sys.stderr`` would end Python with exit code 120.
     """
     if sys.__stderr__ is None or sys.__stderr__.closed:
         return
@@ -80,7 +80,7 @@ def write_error(text: str) -> None:
 def enable_console_log(*, apart: bool = False) -> None:
     """Show INFO lines on the terminal if the program did not configure logging.
 
-    ``apart`` keeps the lines out of the program's log, because the program does not know perfhooks.
+    ``apart`` keeps them out of the program's own log.
     """
     if apart:
         logger.propagate = False
@@ -95,11 +95,10 @@ def enable_console_log(*, apart: bool = False) -> None:
 
 
 MOST_CHARACTERS: Final = 1000
-"""Maximum length of an exception message in a log line."""
 
 
 def cause_of(error: BaseException) -> str:
-    """Return type and message of an exception, even if its ``__str__`` raises."""
+    """Return type and message, even if ``__str__`` raises."""
     name = type(error).__name__
     try:
         return f"{name}: {str(error)[:MOST_CHARACTERS]}".rstrip(": ")
@@ -131,10 +130,7 @@ def is_of_handler(error: BaseException) -> bool:
 
 @contextmanager
 def guard(what: str, on_error: OnError = "warn") -> Iterator[None]:
-    """Keep an error of perfhooks away from the training loop.
-
-    ``what`` begins the log line ("saving the trace"). ``on_error="raise"`` re-raises the error.
-    """
+    """Log an error of perfhooks instead of ending the training. ``what`` begins the line."""
     try:
         yield
     except Exception as error:

@@ -1,5 +1,3 @@
-"""Tables and texts as small portable JSON."""
-
 from __future__ import annotations
 
 import math
@@ -17,10 +15,7 @@ _LONGEST: Final = 240
 
 
 def columns(table: pl.DataFrame, rows: int | None = None) -> Columns:
-    """Return the first ``rows`` of a table as lists, without empty columns.
-
-    Numbers have seven significant digits, texts at most 240 characters.
-    """
+    """Return the first rows, without empty columns. Numbers have seven significant digits."""
     head = table if rows is None else table.head(rows)
     names = [name for name in head.columns if head[name].null_count() < head.height]
     return {name: [_plain(value) for value in head[name].to_list()] for name in names}
@@ -34,7 +29,7 @@ def text(value: str, longest: int = _LONGEST) -> str:
 
 
 def number(value: Any) -> Any:
-    """Return a number with seven significant digits; None for infinities, NaN and other types."""
+    """Return seven significant digits; None for infinities, NaN and other types."""
     if not isinstance(value, float | int) or not math.isfinite(value):
         return None
     short = float(f"{value:.7g}")

@@ -1,5 +1,3 @@
-"""Names of the parts of a step, for writers and readers of traces."""
-
 import re
 from typing import Final
 
@@ -13,7 +11,7 @@ CHECKPOINT: Final = "checkpoint"
 COMMUNICATION: Final = "communication"
 
 PARTS: Final = (DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, VALIDATION, CHECKPOINT, COMMUNICATION)
-"""Parts of a step, in the order of their columns. Other labels are not parts."""
+"""In the order of their columns. Other labels are not parts."""
 
 _LETTER: Final = re.compile(r"[^\x00-\x7f]")
 ESCAPE: Final = "&#x"
@@ -21,7 +19,7 @@ _ESCAPED: Final = re.compile(ESCAPE + r"([0-9a-f]{2,6});")
 
 
 def escaped(name: str) -> str:
-    """Return a name in ASCII, because torch writes any other name as ``unknown``: ``训练`` is ``&#x8bad;&#x7ec3;``."""
+    """Return a name in ASCII, because torch writes other names as ``unknown``: ``训练`` is ``&#x8bad;&#x7ec3;``."""
     return name if name.isascii() else _LETTER.sub(lambda letter: f"&#x{ord(letter[0]):x};", name)
 
 
@@ -30,7 +28,6 @@ def unescaped(name: str) -> str:
 
 
 def unescaped_text(text: bytes) -> bytes:
-    """Return a piece of a trace with the original names."""
     if ESCAPE.encode() not in text:
         return text
     return unescaped(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
@@ -46,42 +43,41 @@ def _letter(escape: re.Match[str]) -> str:
 
 
 AUTOMATIC: Final = {part: f"{part} (auto)" for part in PARTS}
-"""Names of automatic labels. The labels of the user take precedence."""
+"""Automatic labels. The labels of the user take precedence."""
 
 
 def pattern(*parts: str) -> str:
-    """Return a regular expression for the labels of some parts, from the user or from perfhooks."""
+    """Return a regular expression for labels of the user and of perfhooks."""
     return "^(?:" + "|".join(re.escape(name) for part in parts for name in (part, AUTOMATIC[part])) + ")$"
 
 
 DEVICE_STOPPED: Final = "torch stopped collecting from the device before the end of the window"
 
 CLOCKS_CHECK: Final = "clocks-locked"
-"""Name of the check for `CLOCKS_LOCKED`."""
 
 CLOCKS_LOCKED: Final = (
     "hardware counters were sampled, which holds the clocks of the device: its times are not those of a training that "
     "nobody samples, and not to be compared with them"
 )
-"""Message of a window with hardware counters. Such a window is never compared."""
+"""Windows with hardware counters are never compared."""
 
 MODULE_NAMES: Final = "perfhooksModuleNames"
 """Trace metadata: module names of each class, in the recorder's order."""
 
 LANES: Final = "perfhooksLanes"
-"""Trace metadata: lanes of slices that overlap without nesting. Lists of process, lane and thread."""
+"""Trace metadata: (process, lane, thread) of slices that overlap without nesting."""
 
 FRAME_NAMES: Final = "perfhooksFrameNames"
-"""Trace metadata: names of Python frames that Kineto calls ``unknown``, in file order."""
+"""Trace metadata: Python frames that Kineto calls ``unknown``, in file order."""
 
 GRAPH_REGIONS: Final = "perfhooksGraphRegions"
-"""Trace metadata: labels of CUDA graphs. Lists of name, pass (``backward`` or empty) and node numbers."""
+"""Trace metadata: (name, pass, node numbers) of CUDA graphs; the pass is ``backward`` or empty."""
 
 PROCESSOR: Final = "perfhooksProcessor"
-"""Trace metadata: CPU name, see `perfhooks.run.circumstances.processor`."""
+"""Trace metadata: name of the CPU."""
 
 STEP_MARK: Final = "ProfilerStep#"
 """Prefix of torch.profiler before a step number; steps count from 0."""
 
 FOREIGN: Final = "trace"
-"""Stage of a trace from another tool, before it is read."""
+"""Stage of a trace from another tool."""

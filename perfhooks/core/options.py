@@ -1,5 +1,3 @@
-"""The options of all interfaces of perfhooks."""
-
 from __future__ import annotations
 
 import difflib
@@ -22,7 +20,7 @@ RECORDING: Final = ("record_shapes", "profile_memory", "with_stack", "with_flops
 MOST_STEPS: Final = 1000
 """Maximum steps of a requested window. Its trace must fit into memory."""
 MOST_WAITING: Final = 16
-"""Maximum waiting requests. Every change of the schedule checks all of them."""
+"""Every change of the schedule checks all waiting requests."""
 
 Ranks = Literal["all", "first-of-node"] | Sequence[int] | Callable[[Job], bool]
 
@@ -251,7 +249,6 @@ class Option(NamedTuple):
 
 @functools.cache
 def all_options() -> tuple[Option, ...]:
-    """Return all options in the order of their definition."""
     return tuple(_option(name, hint) for name, hint in get_type_hints(Options, include_extras=True).items())
 
 
@@ -267,10 +264,9 @@ Face = TypeVar("Face", bound=type)
 
 
 def with_options(*, without: Collection[str] = (), **defaults: Any) -> Callable[[Face], Face]:
-    """Show all options of an interface in ``help()``, ``inspect.signature`` and notebooks.
+    """Add all options to the signature and the docstring of an interface.
 
-    The decorated class has the constructor ``**options: Unpack[Options]``. The list of options replaces the line
-    ``**options: ...`` of its docstring. ``defaults`` differ from those of :class:`Options`.
+    They replace the line ``**options: ...`` of its docstring. ``defaults`` differ from those of :class:`Options`.
     """
     accepted = [option for option in all_options() if option.name not in without]
     shown = [option._replace(default=defaults.get(option.name, option.default)) for option in accepted]
@@ -296,7 +292,7 @@ _OPTIONS_LINE: Final = re.compile(r"^ +\*\*options: .*\n", re.MULTILINE)
 
 
 def check_options(options: Options) -> Options:
-    """Return all options including defaults. Raise a TypeError for unknown names, an OptionError for invalid values."""
+    """Return all options with defaults. Raise a TypeError for unknown, an OptionError for invalid ones."""
     check_names(options)
     values: dict[str, Any] = {**DEFAULTS, **options}
     for name, _, default, _, rule in all_options():
@@ -311,7 +307,7 @@ def check_options(options: Options) -> Options:
 
 
 def check_names(options: Iterable[str], also: Iterable[str] = ()) -> None:
-    """Raise a TypeError for unknown options. ``also`` contains other arguments, for suggestions in the message."""
+    """Raise a TypeError for unknown options. ``also`` contains other names that it may suggest."""
     for name in options:
         if name not in DEFAULTS:
             close = difflib.get_close_matches(name, [*also, *DEFAULTS], n=1)
@@ -326,12 +322,7 @@ def check_step(step: Any) -> None:
 
 
 def check_request(steps: Any, recording: Mapping[str, object]) -> None:
-    """Check the options of a request for a window.
-
-    Raises:
-        OptionError: A value is invalid.
-        TypeError: A recording option is not available for requests.
-    """
+    """Check a request for a window. Raise an OptionError for values, a TypeError for names."""
     if not _is_integer(steps) or not 1 <= steps <= MOST_STEPS:
         raise OptionError(f"steps must be an integer from 1 to {MOST_STEPS}, got {steps!r}")
     for name, value in recording.items():
@@ -348,7 +339,6 @@ def recording(options: Options) -> dict[str, Any]:
 
 
 def is_selected(ranks: Ranks, job: Job) -> bool:
-    """Return whether this process records."""
     if callable(ranks):
         return bool(ranks(job))
     if isinstance(ranks, str):
@@ -361,7 +351,6 @@ def may_select_any(ranks: Ranks, world_size: int) -> bool:
 
 
 def describe_ranks(ranks: Ranks) -> str | list[int]:
-    """Return ``ranks`` for ``run.json``; a function becomes ``"callable"``."""
     if callable(ranks):
         return "callable"
     return ranks if isinstance(ranks, str) else sorted(ranks)

@@ -7,10 +7,8 @@
                                 └─ a fork: HOLD, then the parent goes on; in the child SIGNALS PROFILERS WATCHER STEPS
                                    TURNS RECORDER
 
-Python's own order depends on imports: `atexit` handlers run in reverse order of registration, fork handlers in order.
-The exit summary of `perfhooks run` comes last, because `launch.site.sitecustomize` registers it first.
-
-All threads of perfhooks in a training are daemons.
+Python's own order depends on the order of imports. `launch.site.sitecustomize` registers the exit summary first, so it
+comes last. All threads of perfhooks are daemons.
 """
 
 from __future__ import annotations
@@ -33,22 +31,21 @@ THREADS: Final = "perfhooks"
 
 
 class End(IntEnum):
-    """Work at the end of the interpreter, in this order."""
+    """Phases at the end of the interpreter."""
 
     COUNTS = auto()
     """`perfhooks run` writes the fetches and updates per step, for the last report."""
     REASON = auto()
-    """`perfhooks run` stores the first steps if no window was recorded, or the reason for their absence."""
+    """`perfhooks run` stores the reason why no window was recorded."""
     STARTUP = auto()
-    """The table of the start-up is written."""
     WATCHER = auto()
-    """The watcher stops and writes its last rows, which the final report contains."""
+    """The watcher writes its last rows, which the final report contains."""
     PROFILERS = auto()
     """Open windows are saved. A recorder that is open when Python ends causes a segmentation fault."""
 
 
 class Child(IntEnum):
-    """Work in a forked child, in this order. The child records nothing and changes nothing of its parent."""
+    """Phases in a forked child. It records nothing and changes nothing of its parent."""
 
     SIGNALS = auto()
     """First, so that an early signal ends the child as usual."""
@@ -65,13 +62,11 @@ class Child(IntEnum):
 
 
 class Outcome:
-    """The end of the process, for the exit summary of `perfhooks run`."""
+    """Facts for the exit summary of `perfhooks run`."""
 
     def __init__(self) -> None:
         self.unfinished: set[str] = set()
-        """Runs with missing files."""
         self.is_interrupted = False
-        """Whether Ctrl-C ended the wait for files."""
 
 
 outcome = Outcome()
@@ -80,22 +75,18 @@ _in_child: dict[Child, Callable[[], object]] = {}
 
 
 def at_end(when: End, call: Callable[[], object]) -> None:
-    """Register a call for the end of the interpreter. It replaces the previous call for the same phase.
-
-    All calls run before the handlers that others have registered so far, such as those of torch.
-    """
+    """Register a call, instead of the previous one for this phase, before handlers of others such as torch."""
     _at_end[when] = call
     atexit.unregister(_end)
     atexit.register(_end)
 
 
 def in_child(when: Child, call: Callable[[], object]) -> None:
-    """Register a call for forked children. It replaces the previous call for the same phase."""
+    """Register a call for forked children, instead of the previous one for this phase."""
     _in_child[when] = call
 
 
 def around_forks(before: Callable[[], object], in_parent: Callable[[], object]) -> None:
-    """Register calls in the parent before and after a fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=before, after_in_parent=in_parent)
 
@@ -116,8 +107,8 @@ def _run_all(calls: list[Callable[[], object]]) -> None:
 def end_by_ctrl_c() -> None:
     """Let a program that Ctrl-C ended die of SIGINT, as without perfhooks.
 
-    Python forgets an uncaught KeyboardInterrupt when code is executed from text, as dataclasses do at import. Executing
-    a text that raises it restores the flag (``run_eval_code_obj`` in CPython).
+    Python forgets an uncaught KeyboardInterrupt when code is executed from text, as dataclasses do. Executing a text
+    that raises it restores the flag (``run_eval_code_obj`` in CPython).
     """
     is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not is_interactive:
@@ -130,7 +121,7 @@ def _split() -> None:
 
 
 def working_directory() -> str:
-    """Return the working directory of this process; empty if it was deleted."""
+    """Return the working directory; empty if it was deleted."""
     try:
         return os.getcwd()  # noqa: PTH109 -- a string
     except FileNotFoundError:
@@ -140,8 +131,7 @@ def working_directory() -> str:
 def recorder_begins() -> None:
     """Let forked children end after a recorder of torch started.
 
-    Kineto's C++ destructor waits for a thread at the end of the process. A forked child has no such thread and would
-    wait forever.
+    Kineto's C++ destructor waits for a thread that a forked child does not have.
     """
     if Child.RECORDER in _in_child or not hasattr(os, "fork"):
         return
@@ -152,7 +142,7 @@ def recorder_begins() -> None:
 
 
 def _end_at_once(on_exit: Callable[..., object], leave: object, close_files: object) -> None:
-    """End this process after Python's own cleanup, with its exit code."""
+    """End this process after Python's own cleanup."""
     # reverse order
     on_exit(leave, None)
     on_exit(close_files, None)

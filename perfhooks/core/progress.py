@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PATIENCE_S: Final = 1.0
-"""Delay before a wait is shown, in seconds."""
+"""Delay before a wait is shown."""
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def status_line() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def show_wait() -> Iterator[Callable[[float], None]]:
-    """Yield a function of the elapsed seconds that shows, after a second, that the process waits for files."""
+    """Yield a function of the elapsed seconds. The wait for files is shown after a second."""
     is_shown = False
     with status_line() as tell:
 
@@ -75,7 +75,7 @@ def show_count(what: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def show_remaining(what: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Yield a function of the current item (from 1), the total and a description. It shows the remaining time."""
+    """Yield a function of the current item (from 1), the total and a description."""
     start = time.monotonic()
     with status_line() as tell:
 

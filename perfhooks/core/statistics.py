@@ -1,7 +1,7 @@
 """Statistics of step times.
 
 Steps of one run depend on each other: a test that assumes independence finds a difference in half of all comparisons of
-equal runs. Therefore `level` resamples blocks of steps. `compare_ranks` compares ranks within each step.
+equal runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Flags: TypeAlias = NDArray[np.bool_]
     Ints: TypeAlias = NDArray[np.int64]
     Matrix: TypeAlias = np.ndarray[tuple[int, int], np.dtype[Any]]
-    """Values by rank (row) and step (column); NaN if the rank has no such step."""
+    """By rank (row) and step (column); NaN if the rank has no such step."""
 
 CONFIDENCE: Final = 0.99
 """Coverage of intervals. CI gates with more false alarms get disabled."""
@@ -37,12 +37,12 @@ OF_NORMAL: Final = NormalDist().inv_cdf(0.75)
 """Median absolute deviation of the normal distribution, in standard deviations."""
 
 SLOW: Final = 0.1
-"""Minimum excess of a slow rank, as a share of the step."""
+"""Minimum excess of a slow rank, as a ratio to the step."""
 MANY: Final = 8
-"""Minimum ranks for the outlier rule: an excess of `MANY_SLOW` of the step and of `FAR` deviations."""
+"""Minimum ranks for the outlier rule of `MANY_SLOW` and `FAR`."""
 MANY_SLOW: Final = 0.02
 FAR: Final = 6.0
-"""Limit in median absolute deviations of all ranks; about four standard deviations."""
+"""In median absolute deviations; about four standard deviations."""
 CHANCE: Final = 0.01
 """Maximum probability that a window names any rank if all ranks have equal work."""
 MOST_PERCENT: Final = 75.0
@@ -51,11 +51,9 @@ MOST_PERCENT: Final = 75.0
 OUTLIER: Final = 3.0
 """Multiple of the median from which a step is an outlier."""
 _FEWEST: Final = 3
-"""Maximum size of a group that is not split."""
 _ROUNDING: Final = 1e-12
-"""Maximum difference of equal values."""
 _PLACES: Final = np.linspace(-1.0, 1.0, 31)
-"""Grid of quantiles for the median's distribution, scaled to the number of steps."""
+"""Quantiles for the median's distribution, scaled to the number of steps."""
 _ANGLES: Final = np.linspace(0.0, np.pi / 2, 20_001)
 """Grid for the sum of Student's density. Quantiles are exact to five digits."""
 _COSINES: Final = np.cos(_ANGLES)
@@ -65,10 +63,10 @@ _NEARLY_NORMAL: Final = 200
 
 @functools.lru_cache(maxsize=8192)
 def student(tail: float, freedom: float) -> float:
-    """Return the quantile of Student's t with a given upper tail (below 0.5): 63.66 for 0.005 and 1 degree of freedom.
+    """Return the quantile of Student's t with an upper tail below 0.5: 63.66 for 0.005 and 1 degree of freedom.
 
     With t = sqrt(n) tan a, the density becomes cos(a)^(n - 1), which is summed. For many degrees of freedom the
-    expansion of Cornish and Fisher is used (Abramowitz & Stegun 26.7.5). Degrees may be fractions, from 1.
+    expansion of Cornish and Fisher is used (Abramowitz & Stegun 26.7.5).
     """
     if freedom > _NEARLY_NORMAL:
         z = NormalDist().inv_cdf(1 - tail)
@@ -86,7 +84,7 @@ _Deviation = Annotated[float, msgspec.Meta(ge=0, le=50)]
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The step time of one run with its errors, as logarithms, so that ratios are differences."""
+    """The step time of one run, as logarithms, so that ratios are differences."""
 
     log: _Logarithm
     below: _Deviation = 0.0
@@ -97,7 +95,7 @@ class Estimate:
 
     @property
     def value(self) -> float:
-        """Step time in the unit of the steps."""
+        """In the unit of the steps."""
         return math.exp(self.log)
 
 
@@ -106,16 +104,15 @@ class Level:
     """The step times of one run."""
 
     typical: Estimate
-    """Median."""
     mean: Estimate
-    """Mean without outliers: the basis of throughput."""
+    """Without outliers: the basis of throughput."""
     whole: Estimate
-    """Mean with outliers."""
+    """With outliers."""
     steps: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
     far: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
-    """Number of outliers, not included in ``steps``."""
+    """Outliers, not included in ``steps``."""
     own: Estimate | None = None
-    """Mean of all steps without run-queue wait; None if not measured."""
+    """Without run-queue wait; None if not measured."""
     waited: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
     """Ratio of the stepping thread's run-queue wait; None if not measured."""
     others: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
@@ -136,7 +133,7 @@ class Level:
         return replace(self, typical=change(self.typical), mean=change(self.mean), whole=change(self.whole), own=own)
 
     def divided(self, count: float) -> Level:
-        """Return the level of one part of a step, if each step has ``count`` equal parts."""
+        """Return the level of one of ``count`` equal parts of a step."""
         return self.changed(lambda estimate: replace(estimate, log=estimate.log - math.log(count)))
 
 
@@ -149,13 +146,12 @@ def level(
     """Return the step times of one run, with errors from a moving-block bootstrap.
 
     The bootstrap draws blocks of consecutive steps with replacement (circular, Politis & Romano 1992). Mean and median
-    of infinitely many draws have a closed form, so the result is deterministic. The mean of a draw is a sum over
-    blocks. The median of a draw is below x if at least half of its steps are, and their number is a sum over blocks
-    too. Both sums are nearly normal; few blocks give them degrees of freedom.
+    of infinitely many draws have a closed form: the mean of a draw, and the number of its steps below x, are sums over
+    blocks. Both sums are nearly normal; few blocks give them degrees of freedom.
 
     Args:
         steps: Step times above 0 in execution order, with at least `LEAST_STEPS` that are not outliers.
-        is_far: Mask of outliers; None means no outliers.
+        is_far: Mask of outliers.
         usual: Expected time of each step, from all runs with the same data. Only deviations from it count as variation.
         waited: Ratio of run-queue wait in each step; NaN or None if not measured.
 
@@ -219,15 +215,11 @@ def _median(steps: Values, profile: Values) -> Estimate:
 
 
 def _freedom(values: Values, length: int) -> float:
-    """Return the number of blocks minus 1."""
     return max(len(values) / length - 1, 1.0)
 
 
 def block_length(values: Values) -> int:
-    """Return the number of correlated steps: twice the lag at which the autocorrelation falls below 1/e.
-
-    The result is at least 20 and at most a fifth of all steps.
-    """
+    """Return the number of correlated steps: twice the lag of `_memory`, but at least 20 and at most a fifth."""
     return max(1, min(max(20, 2 * _memory(values)), len(values) // 5))
 
 
@@ -241,10 +233,9 @@ def _memory(values: Values) -> int:
 
 
 def certainty(values: Values, chance: float) -> float:
-    """Return the mean of consecutive values, divided by its significance limit: 1 and above is significant.
+    """Return the mean of correlated values, divided by its significance limit: 1 and above is significant.
 
-    ``values`` are in execution order; neighbours may be correlated. ``chance`` is the maximum probability of 1 or more
-    for values with mean 0.
+    ``chance`` is the maximum probability of 1 or more for values with mean 0.
     """
     mean = float(values.mean())
     length, memory = block_length(values), _memory(values) if values.std() else 1
@@ -274,7 +265,7 @@ def _deviation(columns: Matrix, length: int, memory: int) -> Values:
 
 
 def _visible_variance(count: int, length: int, memory: int) -> float:
-    """Return the variance between blocks as a ratio to that of independent blocks, see `_deviation`."""
+    """Return the ratio of the variance between blocks to that of independent blocks, see `_deviation`."""
     memories = length / max(memory, 1)
     return (1 - length / count) * (1 + math.expm1(-memories) / memories)
 
@@ -288,17 +279,15 @@ def _crossing(positions: Values, values: Values) -> float:
 @dataclass(frozen=True)
 class RankDelays:
     excess: Values
-    """Excess over the median of the other ranks in the same step: the median over all steps. NaN without other ranks.
-    """
+    """Median over all steps of the excess over the median of the other ranks; NaN without others."""
     slow_percent: Values
-    """Percentage of steps with an excess of `SLOW` of the step. For `MANY` ranks: of `MANY_SLOW` of the step and of
-    `FAR` deviations."""
+    """Percentage of steps with an excess of `SLOW`; for `MANY` ranks of `MANY_SLOW` and `FAR`."""
     certain: Flags
     """Whether the excess is significant."""
 
     @property
     def is_slow(self) -> Flags:
-        """Ranks that delay the others. All parts of perfhooks use this rule."""
+        """Ranks that delay the others."""
         return are_slow(self.excess, self.slow_percent, self.certain)
 
 
@@ -317,13 +306,13 @@ def compare_ranks(times: Matrix, step: float) -> RankDelays:
 
 
 def are_slow(excess: Values, slow_percent: Values, certain: Flags) -> Flags:
-    """Return the slow ranks, see `RankDelays`. If more than half are slow, return none: the others are fast."""
+    """Return the slow ranks. If more than half are slow, return none: the others are fast."""
     is_slow: Flags = (excess > 0) & (slow_percent >= MOST_PERCENT) & certain
     return is_slow if 2 * is_slow.sum() <= len(is_slow) else np.zeros(len(is_slow), np.bool_)
 
 
 def beyond_others(values: Matrix) -> Matrix:
-    """Return the excess of each value over the median of the other values of its column; NaN without others."""
+    """Return the excess over the median of the other values of the column; NaN without others."""
     order = np.argsort(values, axis=0)  # NaN come last
     rank_order = np.empty_like(order)
     np.put_along_axis(rank_order, order, np.arange(len(values))[:, None], axis=0)
@@ -378,7 +367,7 @@ def is_near(wall: Values | Ints) -> Flags:
 def most_common(wall: Values) -> Flags:
     """Return the mask of the most common kind of steps. A gap between two kinds exceeds the spread of the larger one.
 
-    Gap and spread are measured as ratios, from the 5th to the 95th percentile of each side.
+    Gap and spread are ratios, from the 5th to the 95th percentile of each side.
     """
     groups = [np.argsort(wall, kind="stable")]
     # at most eight kinds
@@ -390,7 +379,7 @@ def most_common(wall: Values) -> Flags:
 
 
 def _gap(scale: Values) -> list[int]:
-    """Return the index of the widest gap in sorted values that exceeds the spread of the larger side, if any."""
+    """Return the index of the widest gap that exceeds the spread of the larger side, if any."""
     size, below = len(scale), np.arange(1, len(scale))  # number of values below a split
     if size <= _FEWEST:
         return []
@@ -404,6 +393,6 @@ def _gap(scale: Values) -> list[int]:
 
 
 def _edges(values: Values, first: Ints, last: Ints) -> tuple[Values, Values]:
-    """Return the 5th and the 95th percentile of sorted values, between a first and a last index."""
+    """Return the 5th and the 95th percentile of sorted values between two indices."""
     trimmed = (0.05 * (last - first)).astype(np.int64)
     return values[first + trimmed], values[last - trimmed]

@@ -1,4 +1,4 @@
-"""Replacements for options of other profilers, for error messages and documentation."""
+"""Replacements for options of other profilers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""CPU time and waits of one thread."""
-
 from __future__ import annotations
 
 import contextlib
@@ -9,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 RUNS: Final = -2
-"""`CountedThread.call` of a thread that waits in no system call."""
+"""Result for a thread that waits in no system call."""
 
 
 class CountedThread:
@@ -32,8 +30,8 @@ class CountedThread:
     def waited_ns(self) -> int | None:
         """Return the run-queue wait in nanoseconds; None outside Linux.
 
-        It is the second number of ``schedstat``, see https://docs.kernel.org/scheduler/sched-stats.html. The file stays
-        open, because opening it releases the GIL for up to 5 ms.
+        Source: ``schedstat``, see https://docs.kernel.org/scheduler/sched-stats.html. The file stays open, because
+        opening it releases the GIL for up to 5 ms.
         """
         with contextlib.suppress(OSError, ValueError, IndexError):
             if self._schedstat is None:
@@ -49,7 +47,7 @@ class CountedThread:
     def call(self) -> tuple[int, int] | None:
         """Return the system call in which the thread waits, and its first argument; None if unknown.
 
-        The number is -1 during a page fault, see proc(5), ``/proc/pid/syscall``, and `RUNS` for a runnable thread.
+        The number is -1 during a page fault, see proc(5), and `RUNS` for a runnable thread.
         """
         with contextlib.suppress(OSError, ValueError, IndexError):
             words = self._read("syscall").split()

@@ -1,6 +1,6 @@
 """Text forms of numbers and names.
 
-``report/page/templates/dom.js`` has the same rules for the report, and a test compares both.
+``report/page/templates/dom.js`` has the same rules; a test compares both.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ import re
 from typing import Final
 
 _TIMES: Final = (("us", 1e-3), ("ms", 1.0), ("s", 1e3), ("min", 6e4), ("h", 3.6e6))
-"""Units of time, in milliseconds."""
 _FROM: Final = {"us": 0.0, "ms": 0.1, "s": 1e3, "min": 1.2e5, "h": 7.2e6}
 """Lower limit of each unit, in milliseconds."""
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
 _LEAST_NUMBER: Final = 0.0001
-"""Smallest number without exponent."""
 _ABSURD: Final = 1e6
 """Limit of the largest unit, which bounds the width of the text."""
 
 
 def ms(milliseconds: float) -> str:
-    """Return a time with three digits and a suitable unit: ``35 us``, ``4.12 ms``, ``412 ms``, ``12.3 s``."""
+    """Return a time with three digits and a unit: ``35 us``, ``4.12 ms``, ``412 ms``, ``12.3 s``."""
     value = _rounded(abs(milliseconds))
     if not value:
         return "0 ms"
@@ -30,7 +28,7 @@ def ms(milliseconds: float) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with three significant digits: ``0.0123``, ``4.12``, ``1,230``; below that ``<0.0001``."""
+    """Return three significant digits: ``0.0123``, ``4.12``, ``1,230``; below that ``<0.0001``."""
     size = _rounded(abs(value))
     if 0 < size < _LEAST_NUMBER:
         return f"<{_LEAST_NUMBER}"
@@ -38,7 +36,7 @@ def number(value: float) -> str:
 
 
 def share(part: float) -> str:
-    """Return a ratio as percentage: ``61%``; below ten percent with one decimal, ``0.3%``."""
+    """Return a ratio as percentage: ``61%``, ``0.3%``."""
     percent = 100 * part
     if 0 < percent < 0.1:  # the last digit that is written
         return "<0.1%"
@@ -46,7 +44,7 @@ def share(part: float) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes with three digits: ``512 B``, ``1.5 MiB``."""
+    """Return bytes with three digits: ``512 B``, ``1.5 MiB``."""
     scaled, unit = float(abs(count)), 0
     while _rounded(scaled) >= _STEP and unit < len(_SIZES) - 1:
         scaled, unit = scaled / _STEP, unit + 1
@@ -59,7 +57,7 @@ def count(number: int, one: str, many: str | None = None) -> str:
 
 
 def steps(first: int, last: int) -> str:
-    """Return a range of steps: ``step 3``, ``steps 3-5``."""
+    """Return ``step 3`` or ``steps 3-5``."""
     return f"step {first}" if first == last else f"steps {first}-{last}"
 
 
@@ -78,7 +76,7 @@ def _plain(value: float) -> str:
 
 
 # Terminals execute C0 (except tab and newline), DEL and C1. Unicode's embeddings, overrides and isolates change the
-# direction of the following text.
+# direction of text.
 _COMMANDS: Final = (*(code for code in range(32) if code not in (9, 10)), *range(127, 160))
 _DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _HARMLESS: Final = dict.fromkeys((*_COMMANDS, *_DIRECTIONS), "\N{REPLACEMENT CHARACTER}")
@@ -88,7 +86,7 @@ _BREAKS: Final = dict.fromkeys((0x09, 0x0A, 0x2028, 0x2029), " ")
 
 
 def line(text: object) -> str:
-    """Return a text in one line, without control characters."""
+    """Return one line without control characters."""
     return printable(text).translate(_BREAKS)
 
 
@@ -98,7 +96,7 @@ _NO_MENTION: Final = "@\N{ZERO WIDTH SPACE}"
 
 
 def markdown(text: object) -> str:
-    """Return a text in one line that Markdown shows literally."""
+    """Return one line that Markdown shows literally."""
     shown = line(text).replace("&", "&amp;").replace("<", "&lt;")
     return _MARKDOWN.sub(r"\\\g<0>", shown).replace("@", _NO_MENTION)
 
@@ -106,6 +104,6 @@ def markdown(text: object) -> str:
 def printable(text: object) -> str:
     """Return a text for terminals: question marks replace control characters and surrogates.
 
-    Python uses surrogates for paths that are not UTF-8, and no terminal can show them.
+    Python uses surrogates for paths that are not UTF-8.
     """
     return str(text).translate(_HARMLESS).encode("utf-8", "replace").decode()

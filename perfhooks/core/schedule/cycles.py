@@ -1,4 +1,4 @@
-"""Schedules of cycles: idle, warm-up and recorded steps, as in ``torch.profiler.schedule``."""
+"""Schedules of cycles: idle, warm-up and recorded steps."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class Schedule:
         return Planned(first, first + self.warmup, first + self._length - 1)
 
     def _offset(self, step: int) -> int | None:
-        """Return the offset of a step from the first step of its cycle's window; None outside all cycles."""
+        """Return the offset from the first step of the cycle's window; None outside all cycles."""
         check_step(step)
         index, offset = divmod(step - self._origin, self._cycle)
         return offset if index >= 0 and self._has(index) else None
@@ -250,9 +250,9 @@ def _check_name(name: Any) -> None:
 
 
 def _torch_arguments(function: Callable[[int], Any]) -> dict[str, int] | None:
-    """Return the arguments of the ``torch.profiler.schedule`` call that made a function; None for other functions.
+    """Return the arguments of ``torch.profiler.schedule`` that made a function; None for other functions.
 
-    torch's function is a closure over six arguments, or five before torch 2.6. Other closures may use the same names.
+    The function is a closure over six arguments, or five before torch 2.6. Other closures may use the same names.
     """
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
     if getattr(function, "__module__", None) != "torch.profiler.profiler" or code is None or not cells:

@@ -1,5 +1,3 @@
-"""Schedules as text: a drawing of the first windows."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -15,17 +13,13 @@ COLUMNS: Final = 80
 """In characters."""
 
 DRAWN_IN_FULL: Final = 10
-"""Maximum steps of a phase with one sign per step. Longer phases show their length."""
+"""Maximum steps of a phase with one sign per step."""
 
 _SIGNS: Final = {Phase.WAIT: "·", Phase.WARMUP: "▒", Phase.ACTIVE: "█"}
 
 
 def drawing(windows: Iterable[Planned], *, repeat: int, total: int | None) -> str:
-    """Return three lines: step numbers, phases, and a legend.
-
-    ``windows`` may be endless; then ``repeat`` is 0 and ``total`` is None. ``total`` counts steps up to the end of the
-    last window.
-    """
+    """Return three lines: step numbers, phases, and a legend. Endless windows have ``repeat`` 0 and ``total`` None."""
     ruler, signs, count = "step", "    ", 0
     position = 0
     for window in windows:

@@ -15,10 +15,10 @@ class Phase(Enum):
 
 
 class Planned(NamedTuple):
-    """The planned steps of one window. All three belong to it."""
+    """All three steps belong to the window."""
 
     first: int
-    """First step of the warm-up, or first recorded step without warm-up."""
+    """First step of the warm-up, if any."""
     active: int
     """First recorded step."""
     last: int
@@ -31,16 +31,16 @@ class Phases(Protocol):
         """Return the phase of a step."""
 
     def opens(self, step: int) -> bool:
-        """Return whether a step is the first of a window. A resumed training may start to record there."""
+        """Return whether a step is the first of a window."""
 
     def ends(self, step: int) -> bool:
         """Return whether a step is the last of a window."""
 
     def next_change(self, step: int) -> int | None:
-        """Return the next later step whose phase or window may differ; None if there is none."""
+        """Return the next later step with another phase or window; None without one."""
 
     def next_window(self, step: int) -> Planned | None:
-        """Return the first window that begins at this step or later; None if there is none or it is unknown."""
+        """Return the first window from this step on; None without one or if it is unknown."""
 
 
 def check_step(step: int) -> None:

@@ -13,26 +13,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _S: Final = 1e9
-"""Nanoseconds in a second."""
 
 LONGEST_WAIT_S: Final = 20.0
-"""Maximum wait for the window, in seconds, because a user waits for the report."""
+"""Maximum seconds before the window, because a user waits for the report."""
 FEWEST_STEPS: Final = 3
 SHORTEST_S: Final = 0.3
-"""Minimum length of a window, in seconds. Shorter windows show single steps."""
+"""Minimum seconds of a window. Shorter windows show single steps."""
 MOST_STEPS: Final = 100
 ENOUGH_OPERATORS: Final = 5_000
 """Operators after which a window ends. They cost the training 0.03 s and 13 MB of memory."""
 
 _LOOKS: Final = (10, 15, 22, 33, 50)
-"""Steps after which step times are compared. Ten include start-up costs, such as compilation."""
+"""Steps after which step times are compared. Ten include start-up costs."""
 MOST_LOOKED_AT: Final = 50
 _EVEN: Final = 0.1
-"""Relative difference of medians that counts as settled. Medians of four even steps differ as much by chance."""
+"""Relative difference of settled medians. Medians of four even steps differ as much by chance."""
 _WARMUP_S: Final = 10.0
-"""Maximum length of the warm-up, in seconds. The start of the recorder takes at most one second."""
+"""Maximum seconds of warm-up. The start of the recorder takes at most one second."""
 _ROUND: Final = (3, 10, 30, 100)
-"""Possible lengths of windows with several ranks, whose measured times always differ slightly."""
+"""Lengths of windows with several ranks, whose measured times always differ slightly."""
 
 
 class WhenSettled(OnRequest):
@@ -43,22 +42,19 @@ class WhenSettled(OnRequest):
         step    0 1 2 3 4 5 6 7 8 9                            compared after 10, 15, 22, 33 steps:
                     [before][ last]  warm-up, window           settled if the medians of both groups are close
 
-    The window lasts at least `FEWEST_STEPS` and `SHORTEST_S`, and at most `MOST_STEPS`. Recording slows steps, with
-    stacks tenfold, so a single rank ends the window as soon as `is_enough`. Several ranks must record the same steps,
-    but do not communicate. They wait for ten steps, or until `LONGEST_WAIT_S` after the first step, which collectives
-    end on all ranks at once.
+    Recording slows steps, with stacks tenfold, so a single rank ends the window as soon as `is_enough`. Several ranks
+    must record the same steps, but do not communicate. They wait for ten steps, or until `LONGEST_WAIT_S` after the
+    first step, which collectives end on all ranks at once.
     """
 
     def __init__(self) -> None:
         self._origin: int | None = None
-        """First step."""
         self._since = 0
         """Start of the wait, in nanoseconds."""
         self._look_at = 0
-        """Next step with a decision."""
 
     def begin(self, step: int, now: int) -> None:
-        """Start the wait with a step (clock in ns). An earlier step restarts it, as in a resumed training."""
+        """Start the wait (clock in ns). An earlier step restarts it, as in a resumed training."""
         if self._origin is None or step < self._origin:
             self._origin, self._since, self._look_at = step, now, step + 1
 
@@ -67,10 +63,9 @@ class WhenSettled(OnRequest):
         return max(self._look_at, step + 1)
 
     def decided(self, step: int, now: int, walls: Sequence[int], *, together: bool) -> Planned | None:
-        """Return the window if it begins with this step, else None.
+        """Return the window if it begins with this step. ``now`` and ``walls`` (step times) are in nanoseconds.
 
-        ``now`` and ``walls`` (previous step times; the last `MOST_LOOKED_AT` suffice) are in nanoseconds. ``together``:
-        other ranks must come to the same decision.
+        The last `MOST_LOOKED_AT` times suffice. ``together``: other ranks must come to the same decision.
         """
         if step < self._look_at:
             return None
@@ -87,7 +82,7 @@ class WhenSettled(OnRequest):
         pace, remaining_s = max(median(last), 1), LONGEST_WAIT_S - (now - self._since) / _S
         is_settled = ended >= _LOOKS[0] and (together or _is_even(median(before), pace))
         if is_settled or ended >= _LOOKS[-1] or remaining_s <= 0:
-            # median_low: with two steps, the longer one often contains an evaluation
+            # with two steps, the longer one often contains an evaluation
             usual = pace if is_settled else max(median_low([*before, *last]), 1)
             return _window(step, usual, together=together)
         next_look = 1 if together else next(look for look in _LOOKS if look > ended) - ended
@@ -121,6 +116,6 @@ def _window(step: int, pace: float, *, together: bool) -> Planned:
     active = _active(pace)
     if together:
         active = next(steps for steps in _ROUND if steps >= active)
-    # torch's recorder needs at most one second to start, so a warm-up is at most 10 s
+    # torch's recorder needs at most one second to start
     begin = step + min(2, int(_WARMUP_S * _S / pace))
     return Planned(step, begin, begin + active - 1)

@@ -1,4 +1,4 @@
-"""Schedules without windows that are known in advance: a function, windows on request, or none."""
+"""Schedules without windows that are known in advance."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from perfhooks.core.schedule.phases import Planned
 
 ON_REQUEST: Final = "on request"
-"""Schedule with windows only on request of the user."""
 WHEN_SETTLED: Final = "when settled"
-"""Schedule of `perfhooks.core.schedule.settled`."""
 
 _ACTIONS: Final[dict[Any, tuple[Phase, bool]]] = {
     "NONE": (Phase.WAIT, False),
@@ -26,10 +24,10 @@ _ACTIONS: Final[dict[Any, tuple[Phase, bool]]] = {
 
 
 class CallableSchedule:
-    """A schedule defined by a function ``step -> ProfilerAction``, or an object with such a name.
+    """A schedule defined by a function ``step -> ProfilerAction``.
 
-    As in torch, the function is called once per step and in order. The results of the last two steps are cached. For a
-    resumed training the function is also called for the previous step.
+    As in torch, the function is called once per step and in order. For a resumed training it is also called for the
+    previous step.
     """
 
     def __init__(self, function: Callable[[int], Any]) -> None:
@@ -103,7 +101,7 @@ class OnRequest:
 
 
 class FromStartToStop:
-    """One window from ``start()`` to ``stop()``, as in torch without a schedule. ``begin`` is the current step."""
+    """One window from ``start()`` to ``stop()``, as in torch without a schedule."""
 
     def __init__(self, begin: int) -> None:
         self.begin = begin
