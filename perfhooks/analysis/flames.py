@@ -1,5 +1,3 @@
-"""Data of flame graphs: trees with a limited number of nodes, in columns."""
-
 from __future__ import annotations
 
 import re
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
 
 OTHER: Final = "(other)"
-"""Node that sums small frames."""
 
 KINDS: Final = ("code", "library", "module", "operator", "runtime", "label", "kernel", "other")
 
@@ -136,7 +133,6 @@ def _from_user_code(stacks: Summed, owners: Mapping[str, str] | None) -> Summed:
 
 
 def _labels_above(node: int, parents: list[int], frames: list[int], kinds: Mapping[int, str]) -> list[int]:
-    """Return the frames above a node without installed code, outermost first."""
     labels = []
     while (node := parents[node]) >= 0:
         if kinds[frames[node]] != "library":

@@ -1,4 +1,4 @@
-"""Attribution of host time: the part of the step, module, line and operators around each moment."""
+"""Attribution of host time to parts, modules, lines and operators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
 
     Keys = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-    """One row per entry: the part, and numbers for the fields of a `CostKey`."""
 
 PARTS: Final = (*labels.PARTS, "other")
 """Parts of a step; ``other`` has no label."""
@@ -36,7 +35,6 @@ class CostKey(NamedTuple):
 
     part: str
     module: str = ""
-    """Path of the module, forward or backward."""
     line: str = ""
     operator: str = ""
     """Innermost operator, or that of the launch."""
@@ -133,7 +131,6 @@ _FRAME: Final = re.compile(r"(?:.*[/\\])?(.+)\(\d+\): (.+)")
 
 
 def _shorten_frame(frame: str) -> str:
-    """Return a frame without folder and line number, which change with edits."""
     match = _FRAME.fullmatch(frame)
     return json_values.text(f"{match[1]}: {match[2]}" if match else frame, _MAX_TEXT)
 

@@ -1,5 +1,3 @@
-"""The comparison of two trainings as plain data: verdict, differing facts and reasons."""
-
 from __future__ import annotations
 
 from dataclasses import asdict, replace
@@ -45,7 +43,6 @@ class Comparison(msgspec.Struct, kw_only=True):
     reasons: list[Contribution] = []
     """Reasons, largest first; they sum to the difference of the profiled steps."""
     views: dict[str, list[Contribution]] = {}
-    """The same difference in other views."""
 
     @property
     def sentence(self) -> str:
@@ -76,7 +73,6 @@ class Comparison(msgspec.Struct, kw_only=True):
 
     @property
     def told(self) -> list[str]:
-        """The largest reasons in words."""
         write = words.share if self.shares else None
         rows = [row for row in self.reasons if row.difference and (self.is_decided or self._is_certain(row))]
         return [sentences.contribution(row, write) for row in rows[:NAMED]]

@@ -37,7 +37,7 @@ SMALL: Final = "(small)"
 MOST_ROWS: Final = 4000
 """Maximum number of separate rows; a ResNet has 1,500."""
 _MAX_NAME: Final = 1000
-"""Maximum length of a name. Kernels differ in the middle of their template arguments."""
+"""Kernels differ in the middle of their template arguments."""
 
 
 class KeyCost(NamedTuple):
@@ -69,13 +69,11 @@ class Collective(msgspec.Struct, frozen=True):
 class StoredCosts(msgspec.Struct, kw_only=True):
     steps: Amount = 0
     wall: Amount = 0
-    """Sum of the step times in ns."""
     collectives: list[Collective] = msgspec.field(default_factory=list)
     peak_bytes: dict[Text, Amount] = msgspec.field(default_factory=dict)
     shapes: bool = False
     frames: bool = False
     batch: Text = ""
-    """Operator and shape."""
     fetches: Amount = 0
     device_name: Text = ""
 
@@ -202,7 +200,6 @@ def _sum_by_group(group: Ints, values: Ints, count: int) -> Ints:
 
 
 def _sum_typical(group: Ints, number: Ints, lengths: Ints, count: int) -> Ints:
-    """Return the median over the steps in which each key ran, times their number."""
     pairs = np.stack([group, number], axis=1)
     _, first_pair, step_of_key = np.unique(_pack(pairs), return_index=True, return_inverse=True)
     step_ns = _sum_by_group(step_of_key.ravel(), lengths, len(first_pair))
@@ -326,7 +323,6 @@ def _count_names(trace: Trace, steps: MarkedSteps) -> dict[str, int]:
 
 
 def _describe_batch(trace: Trace, steps: MarkedSteps, context: HostContext) -> str:
-    """Return the first operator of the last step with a two-dimensional input."""
     if "dims" not in trace.arguments or not len(steps.number):
         return ""
     rows, _ = trace.sparse("dims")

@@ -1,5 +1,3 @@
-"""Facts other than step times that differ between two trainings."""
-
 from __future__ import annotations
 
 import re
@@ -23,7 +21,6 @@ COMMAND: Final = "command"
 REVISION: Final = "revision"
 HOST: Final = "host"
 SAMPLES: Final = "samples a step"
-"""Samples per step of all ranks."""
 GIVEN: Final = "given"
 """Value of an argument without a value."""
 _MAX_TEXT: Final = 300
@@ -60,7 +57,6 @@ class Difference(NamedTuple):
 
 
 def facts(manifest: Manifest, capture: Capture, costs: Costs) -> dict[str, str]:
-    """Return the facts that two runs should share if their steps are compared."""
     loader = capture.circumstances.loader
     values: dict[str, Any] = {
         "batch": costs.batch,
@@ -165,13 +161,11 @@ def arguments(fact: Difference) -> list[Difference]:
 
 
 def normalize_command(text: str) -> str:
-    """Return a command without the arguments that locate results."""
     shown = ((name if name.startswith("-") else "", value) for name, value in _parse(text).items())
     return " ".join(f"{name} {'' if value == GIVEN else value}".strip() for name, value in shown)
 
 
 def _parse(text: str) -> dict[str, str]:
-    """Return the values by argument name or index."""
     values: dict[str, str] = {}
     name, count = "", 0
     for word in _split(text):

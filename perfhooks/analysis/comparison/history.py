@@ -1,5 +1,3 @@
-"""History of the runs of a command: step times and their changes."""
-
 from __future__ import annotations
 
 import contextlib
@@ -35,7 +33,6 @@ class Point:
     """Start in ISO 8601; empty if unknown."""
     revision: str
     step_ms: float
-    """Median of the counted unprofiled steps."""
     steps: int
     waited: float | None = None
     """Run-queue wait as a fraction of the time."""

@@ -1,5 +1,3 @@
-"""Match the modules, lines and kernels of two runs."""
-
 from __future__ import annotations
 
 import re
@@ -17,11 +15,9 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.around import CostKey
 
 _MIN_UTILIZATION: Final = 0.5
-"""Minimum device utilization for reasons by device time."""
 
 
 NEW: Final = "(new)"
-"""Suffix of a new module whose path belongs to another module in the other run."""
 
 _NUMBERED: Final = re.compile(r"(.+)_\d+")
 _TEMPLATE: Final = re.compile(r"<[^<>]*>")
@@ -206,8 +202,6 @@ def normalize_kernel(name: str) -> str:
 
 
 class Pair(NamedTuple):
-    """Costs of both sides under one key."""
-
     a: KeyCost
     b: KeyCost
 

@@ -35,13 +35,11 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     count_a: float
     count_b: float
     by_count: float
-    """Difference due to more calls at the price of A."""
     by_price: float
     renamed: str = ""
     typical: float = 0.0
     """Difference of the median steps; small if a few steps cause the difference."""
     sure: float | None = None
-    """Difference beyond the noise."""
     is_certain: bool = False
     """Whether ``sure`` is at least 1% of the step."""
     inside: list[tuple[str, float, float, float]] = []
@@ -60,7 +58,6 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _MIN_CONTROL_LENGTH: Final = 5e-4
-"""Minimum length of a row that measures noise, as a fraction of the step."""
 _MIN_CONTROLS: Final = 10
 _MIN_SPREAD: Final = 0.02
 """Relative deviation of one row between processes on a quiet machine."""
@@ -145,7 +142,6 @@ def by_part(aligned: Aligned) -> list[Contribution]:
 
 
 def by_operator(aligned: Aligned) -> list[Contribution]:
-    """Return the difference by operator with shapes and types, in self time."""
     return _group(aligned, aligned.host, lambda key: _key_or_elsewhere("operator", key.operator, key.shapes, key.types))
 
 

@@ -39,7 +39,6 @@ class BaselineFile(msgspec.Struct, kw_only=True):
     stage: Text
     facts: dict[Text, Text] = msgspec.field(default_factory=dict)
     levels: list[Level] = msgspec.field(default_factory=list)
-    """Step times of the unprofiled steps of each run."""
     windows: Amount = 0
     findings: dict[Text, Text] = msgspec.field(default_factory=dict)
     """Titles by rule; findings about stragglers also have rank and part in the key."""
@@ -50,7 +49,6 @@ class BaselineFile(msgspec.Struct, kw_only=True):
 class Side(BaselineFile, kw_only=True):
     costs: Costs = msgspec.field(default_factory=Costs)
     flames: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Flame graphs of the last window, in the format of the report."""
     runs: list[TimedRun] = msgspec.field(default_factory=list)
     flame_steps: int = 1
     earlier: list[list[Level]] = msgspec.field(default_factory=list)
@@ -64,8 +62,6 @@ class Side(BaselineFile, kw_only=True):
 
 
 class RunOrTrace:
-    """A run folder or a trace file to compare."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.run = None if path.is_file() else FinishedRun(path)
@@ -74,7 +70,6 @@ class RunOrTrace:
 
     @property
     def stages(self) -> list[str] | None:
-        """None for a trace."""
         return None if self.run is None else self.run.stages
 
     def side(self, stage: str) -> Side:

@@ -1,5 +1,3 @@
-"""Read the sides of a comparison from run folders, traces and baselines, and choose the stage."""
-
 from __future__ import annotations
 
 import contextlib
@@ -58,7 +56,6 @@ def _choose_stage(sources: Iterable[Side | RunOrTrace], requested: str | None) -
 
 
 def _read_earlier(run: FinishedRun, stage: str, read_paths: set[Path]) -> list[Level]:
-    """Return the step times of other runs of a program in the same folder."""
     paths: list[Path] = []
     with contextlib.suppress(OSError):  # a folder without read permission
         paths = [path.resolve() for path in runs_in(run.folder.resolve().parent)]

@@ -27,7 +27,6 @@ class TimedRun(NamedTuple):
         return len(self.steps.wall_ms) >= LEAST_STEPS
 
     def level(self, chosen: Ints | None = None, usual: Values | None = None) -> Level:
-        """Return the times of the chosen steps (indices) as a level."""
         index = np.arange(len(self.steps.numbers)) if chosen is None else chosen
         times = self.steps.all_ms[index], self.steps.is_far[index], usual
         if self.waits is None:
@@ -78,7 +77,6 @@ class Stalls(NamedTuple):
     share: float
     times: float
     is_data: bool
-    """Whether their additional time is spent waiting for data."""
 
 
 def stalls(runs: Sequence[TimedRun]) -> Stalls:

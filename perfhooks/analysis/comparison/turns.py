@@ -45,7 +45,6 @@ class Block(NamedTuple):
     steps: int
     wall_ns: int
     cpu_ns: int
-    """CPU time of all threads."""
     busy_ns: int
     """CPU time of the threads that run the steps, as a mean over the ranks."""
     waited_ns: int | None
@@ -57,7 +56,6 @@ class ProcessPair:
     a: Sequence[Block]
     b: Sequence[Block]
     is_together: bool = True
-    """Whether blocks with equal index are neighbours."""
 
     @cached_property
     def counted(self) -> tuple[Sequence[Block], Sequence[Block]]:
@@ -78,7 +76,6 @@ class Judgement(NamedTuple):
     other: Ratio
     blocks: int
     far: tuple[int, int]
-    """Blocks of each side longer than three medians."""
     missing_steps: float = 1.0
     """See `verdict.missing_steps`."""
 
@@ -136,7 +133,6 @@ def _judge(pairs: Sequence[ProcessPair], clock: Clock, tolerance: float) -> Judg
 
 
 def share(pairs: int) -> float:
-    """Return the part of the error budget for this number of pairs."""
     return _ERROR_SPLIT[min(max(pairs, FEWEST_PAIRS), MOST_PAIRS) - FEWEST_PAIRS]
 
 

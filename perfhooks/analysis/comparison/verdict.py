@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from perfhooks.core.statistics import Level, Values
 
 TOLERANCE: Final = 0.02
-"""Relative difference that is ignored by default: step times of unchanged code vary by as much."""
+"""Default tolerance: step times of unchanged code vary by as much."""
 PROCESS_SD: Final = 0.01
-"""Assumed relative standard deviation between equal processes on a quiet machine."""
+"""Relative standard deviation between equal processes on a quiet machine."""
 PROCESS_FREEDOM: Final = 4
 BUSY_SD: Final = 0.1
 """Increase of `PROCESS_SD` per unit of run-queue wait relative to running time. The means of 45 equal runs that waited
-29 to 60% of their time differed by 11 to 16%, without the waits."""
+29 to 60% of their time differed by 11 to 16%."""
 OTHERS_SD: Final = 0.2
 """Increase of `PROCESS_SD` at full CPU load by other programs."""
 SAME_MARGIN: Final = 2.5
@@ -80,16 +80,12 @@ class Verdict:
     runs_earlier: int = 0
     steps_a: int = 0
     steps_b: int = 0
-    """Steps without outliers; 0 for pairs of processes."""
     far_a: float = 0.0
     far_b: float = 0.0
-    """Fraction of outlier steps."""
     is_far_counted: bool = False
-    """Whether the mean includes outliers."""
     is_paired: bool = False
     """Whether steps with equal numbers are compared, because both sides read the same data."""
     clock: Clock = "wall"
-    """CPU time if run-queue waits are high."""
     waited_a: float | None = None
     waited_b: float | None = None
     """Highest run-queue wait of a run as a fraction of its time."""
@@ -145,8 +141,7 @@ def verdict(
         interval lies within `SAME_MARGIN` times the tolerance, and the typical step does not differ. Otherwise
         ``undecided``.
 
-        The second interval is 99% for single runs and 98% for two, which hardly measure the deviation. Single runs are
-        never the same.
+        The second interval is 99% for single runs and 98% for two. Single runs are never the same.
     """
     runs = [*a, *b]
     is_far_counted = max(_outlier_rate(a), _outlier_rate(b)) >= OFTEN
@@ -234,7 +229,6 @@ class StepPair(NamedTuple):
     a: float
     b: float
     errors: Sequence[Variance] = ()
-    """Variance components of the logarithm of their ratio, estimated from the steps."""
 
 
 def of_pairs(
@@ -316,7 +310,6 @@ class _Difference:
     counts: tuple[int, ...]
     """Runs of each side, or the number of pairs twice."""
     below: tuple[Variance, ...] = ()
-    """Downward variance components."""
     above: tuple[Variance, ...] = ()
     assumed: float = PROCESS_SD
     earlier: int = 0
@@ -396,8 +389,8 @@ class _Difference:
     def _reach(self, tail: float, by_steps: Sequence[Variance], beyond: float = 0.0) -> float:
         """Return half the width of an interval.
 
-        The process part and the step part have separate quantiles. With a common one, 2% instead of 1% of equal pairs
-        that differ by 5% were classified as different.
+        With a common quantile for the process part and the step part, 2% instead of 1% of equal pairs that differ by 5%
+        were classified as different.
         """
         weight = sum(1 / count for count in self.counts)
         process = self.process

@@ -1,4 +1,4 @@
-"""Findings: problems of a window with evidence, fix and estimated gain. Each rule reports one kind of problem."""
+"""Findings: problems of a window. Each rule reports one kind of problem."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Finding: unfused attention that one kernel could compute."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -94,7 +92,7 @@ def _find_attention(window: Evidence) -> tuple[Ints, Ints, Ints]:
     # the gradient of a GEMM is two GEMMs
     first, last = (_outer_gemm(kind, softmax, direction) for direction in (-1, 1))
     is_attention = (first != softmax) & (last != softmax) & (trace.thread[rows[first]] == trace.thread[rows[last]])
-    score_source = np.where(kind[softmax] == _FORWARD, first - 1, last + 1)  # operator that computed the scores
+    score_source = np.where(kind[softmax] == _FORWARD, first - 1, last + 1)
     is_attention &= np.append(kind, -1)[score_source] != _TANH
     step = step_of(window.marks, trace.start[rows])
     is_attention &= step[first] == step[last]

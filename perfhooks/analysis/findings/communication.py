@@ -1,5 +1,3 @@
-"""Findings: ranks or devices wait for communication."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

@@ -1,5 +1,3 @@
-"""Findings about torch.compile: repeated compilation, uncompiled functions and graph breaks."""
-
 from __future__ import annotations
 
 from collections import Counter

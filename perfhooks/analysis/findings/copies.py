@@ -1,5 +1,3 @@
-"""Findings: the host or the device waits for copies."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

@@ -1,5 +1,3 @@
-"""Finding: the step waits for data."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -29,8 +27,7 @@ _MAX_FUNCTIONS: Final = 2
 _MIN_SAMPLES: Final = 20
 _MIN_SHARE: Final = 0.1
 TRANSFER_MS: Final = 5.0
-"""Cost of receiving one batch from a worker. Batches that took 2.2 ms to make took 7.1 ms from workers (DDP, two
-cores)."""
+"""Cost of receiving one batch from a worker. Measured: 5 ms with DDP on two cores."""
 
 _CHEAPER_SAMPLES: Final = (
     "Make each sample cheaper: decode smaller images, cache decoded samples, or augment whole batches, on the "
@@ -184,7 +181,6 @@ def shown_plan(window: Evidence) -> LoaderPlan | None:
 
 
 def missing_samples_text(circumstances: Circumstances) -> str:
-    """Return why the loader's workers have no samples."""
     if not circumstances.unseen_workers:
         return ""
     return (

@@ -40,7 +40,7 @@ UNMEASURED: Final = "An upper bound: the gain of this fix was never measured und
 
 _SLOW_CALL_NS: Final = 50_000
 """Minimum launch that waits for a full queue; HolisticTraceAnalysis calls 50 us an outlier."""
-_COVERED: Final = 0.9  # share of a call with device work; clocks of host and device may disagree
+_COVERED: Final = 0.9  # share of a call with device work, because the clocks may disagree
 
 
 def cached_per_window(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
@@ -59,7 +59,7 @@ class Evidence:
     """Tables and figures of one window for the rules.
 
     A *step* here is a complete step of the most common kind, after the first steps of the program. Without step marks,
-    the whole recording is one step. Figures are means over these steps.
+    it is the whole recording. Figures are means over these steps.
     """
 
     def __init__(self, capture: Capture, trace: Trace) -> None:
@@ -131,7 +131,6 @@ class Evidence:
         return words.steps(first, last)
 
     def mean(self, column: str) -> float:
-        """Return the mean of a column of the table of steps; 0 if unknown."""
         values = step_columns.known(self.steps[column])
         return float(values.sum()) / self.count if len(values) else 0.0
 
@@ -186,7 +185,6 @@ class Evidence:
         return intervals.intersect(moments, self._usual_intervals)
 
     def per_step(self, moments: Intervals) -> float:
-        """Return the total length in ms per step."""
         return intervals.total(moments) * intervals.MS / max(self.count, 1)
 
     @cached_property
@@ -223,12 +221,11 @@ class Evidence:
 
     @cached_property
     def host_limit_ms(self) -> float:
-        """Maximum gain from less host time, in ms per step: the idle time of the device."""
         return self.per_step(self.idle_for(*range(len(CAUSES)))) if self.is_device_traced else self.step_ms
 
     @cached_property
     def device_limit_ms(self) -> float:
-        """Maximum gain from less device time, in ms per step: the wait of the host for the device."""
+        """Maximum gain from less device time: the wait of the host for the device."""
         trace = self.trace
         calls = trace.rows(Kind.RUNTIME)
         calls = calls[(trace.end - trace.start)[calls] > _SLOW_CALL_NS]
@@ -303,7 +300,6 @@ class Evidence:
 
     @cached_property
     def is_training(self) -> bool:
-        """Whether the trace shows gradients or an optimizer."""
         has_part = self.mean("backward_ms") > 0 or self.mean("optimizer_ms") > 0
         return has_part or stages.shown(self.trace) == stages.TRAIN
 
@@ -319,7 +315,7 @@ class Evidence:
 
     @cached_property
     def work(self) -> Ints:
-        """Device work launched in the steps, as indices into `Trace.device_rows`; empty if its times are unknown."""
+        """Device work launched in the steps, as indices into `Trace.device_rows`; empty without known times."""
         if not self.is_device_traced:
             return np.empty(0, np.int64)
         launched = device.launch_times(self.trace)
@@ -340,7 +336,6 @@ class Evidence:
         return self.per_step(intervals.of_slices(self.trace, rows))
 
     def launched_by(self, rows: Ints) -> Ints:
-        """Return the device work that host slices, or calls inside them, launched."""
         owner = device.owners(self.trace)
         owned = np.flatnonzero(owner >= 0)
         if not len(owned):
@@ -355,10 +350,7 @@ class Evidence:
         return len(self.launched_by(rows)) > 0 or len(device.around(self.trace, launches, rows)) > 0
 
     def cost(self, rows: Ints) -> tuple[float, float]:
-        """Return the time of operators in a step and the maximum gain there, both in ms.
-
-        It is device time if the operators launched device work, otherwise host time.
-        """
+        """Return the time of operators in a step and the maximum gain there, both in ms."""
         work = self.launched_by(rows)
         if len(work):
             return self.device_ms(work), self.device_limit_ms
@@ -367,7 +359,7 @@ class Evidence:
         return self.per_step(self.spans(rows)), self.host_limit_ms
 
     def lines_of(self, rows: Ints) -> list[str | None]:
-        """Return the innermost user line around each host slice, with the line of an installed package inside it."""
+        """Return the innermost user line around each host slice."""
         return attribution.lines(self.trace, rows, self.tables.owners)
 
     def _frames(self, origin: Origin) -> Ints:
@@ -439,7 +431,6 @@ class Evidence:
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
-        """Table of collectives with a ``label``."""
         table = self.tables.collectives
         around = pl.Series("around", collectives.operators(self.trace), dtype=pl.String)
         rows, work = collectives.rows(self.trace), self.trace.device_rows
@@ -449,7 +440,6 @@ class Evidence:
 
     @cached_property
     def gpu(self) -> tuple[str, int] | None:
-        """Name and major compute capability of the first device; None if it is not from NVIDIA."""
         devices = self.trace.metadata.get("deviceProperties")
         first = devices[0] if isinstance(devices, list) and devices else None
         name, major = (first.get("name"), first.get("computeMajor")) if isinstance(first, dict) else (None, None)
@@ -491,8 +481,8 @@ class Evidence:
         """Yield a finding, if its gain in an unprofiled step is at least `NOTABLE`.
 
         ``gain_ms`` and ``bound_ms`` (its upper bound) are about a profiled step. ``of`` are host intervals that contain
-        the gain. ``is_measured`` tells whether the fix was measured to help under these conditions. With ``is_wait``,
-        the gain must also exceed the CPU wait of the step thread, because CPU contention lengthens waits most.
+        the gain. With ``is_wait``, the gain must also exceed the CPU wait of the step thread, because CPU contention
+        lengthens waits most.
         """
         share, is_bound = 0.0, gain_ms is not None and (self.is_busy or not is_measured)
         profiled_ms = gain_ms

@@ -1,5 +1,3 @@
-"""Finding: one problem of a run with its evidence, fix and estimated gain."""
-
 from __future__ import annotations
 
 import re
@@ -28,12 +26,11 @@ ASKS: Final = " asks for the batches"
 CLOCK: Final = ", by the run's own clock"
 RECORD: Final = " Record with "
 AND: Final = "\n# and: "
-"""Start of the code that records stacks."""
 LINE: Final = re.compile(r"\S+\.py(?:\(\d+\)|:\d+\)|(?=: ))")
 _TIME: Final = re.compile(r": -?[\d.,e+]+ (us|ms|s|min|h)( .*)?$")
 _STACK_REQUESTS: Final = ("advice", RECORD), ("code", AND)
 _BY_SHAPES: Final = ("kernels-below-limit",)
-"""Rules that need shapes. They use device times, which stacks do not change."""
+"""Rules that use shapes and device times, which stacks do not change."""
 _SHAPE_REQUEST: Final = "record with "
 
 
@@ -59,9 +56,8 @@ class Finding:
     """Whether the finding makes all other numbers doubtful."""
     profiled_ms: float | None = None
     overhead_share: float = 0.0
-    """Milliseconds of `profiled_ms` for each millisecond that recording adds to the step."""
     wait_ms: float | None = None
-    """Wait for data in a profiled step while no device works."""
+    """Wait for data while no device works, in a profiled step."""
     wait_share: float = 1.0
 
 
@@ -126,7 +122,7 @@ def scale_to_unprofiled(
 
 
 def first_source_line(evidence: Iterable[str]) -> str:
-    """Return the first source line in evidence as ``train.py:20``, otherwise the first file."""
+    """Return for example ``train.py:20``, otherwise the first file."""
     matches = LINE.findall("\n".join(evidence))
     line = next((match for match in matches if match.endswith(")")), matches[0] if matches else "")
     return line.strip("()").replace("(", ":")
@@ -135,10 +131,7 @@ def first_source_line(evidence: Iterable[str]) -> str:
 def add_source_lines(
     findings: Iterable[Mapping[str, Any]], explaining: Iterable[Mapping[str, Any]], steps: str
 ) -> list[dict[str, Any]]:
-    """Return findings with the source lines that a window with stacks has for the same rules.
-
-    Times of the window with stacks are left out, because stacks lengthen them.
-    """
+    """Return findings with the source lines of a window with stacks, without its times."""
     by_rule = {str(row["rule"]): row for row in explaining}
     results = []
     for row in findings:

@@ -1,5 +1,3 @@
-"""Code of fixes in the terms of each framework."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

@@ -1,5 +1,3 @@
-"""Findings: the host keeps the device idle. It launches too slowly, waits for results, or computes itself."""
-
 from __future__ import annotations
 
 import itertools
@@ -32,8 +30,7 @@ STARVED: Final = 0.2
 MANY_LAUNCHES: Final = 50
 """Minimum launches per step. Fewer do not limit the step."""
 PAUSE_NS: Final = 5_000_000
-"""Maximum idle gap that slow launching explains, in ns. Launches are less than 1 ms apart; ranks of a 128-rank job
-paused for 10 to 70 ms."""
+"""Maximum idle gap that slow launching explains, in ns. Launches are less than 1 ms apart."""
 PAUSES: Final = 0.1
 """Minimum share of the step that is idle time in long pauses, or before launches of one kernel."""
 

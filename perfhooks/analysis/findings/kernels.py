@@ -1,5 +1,3 @@
-"""Findings: kernels that are slower than necessary because of their implementation, layout or number."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -35,8 +33,7 @@ _FUSABLE_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categorie
 _FUSABLE_OF_TORCH: Final = (categories.INDEXING, categories.QUANTISATION)
 """Fusable only in torch: in other libraries, for example FBGEMM, these kernels are large."""
 FAR: Final = 0.3
-"""Maximum share of its limit for a slow kernel. Usual GEMMs and copies reach 60 to 85% on an H100 and 40 to 60% on an
-MI300X."""
+"""Maximum share of its limit for a slow kernel. Usual kernels reach 60 to 85% on an H100 and 40 to 60% on an MI300X."""
 
 
 def slow_convolution(window: Evidence) -> Iterator[Finding]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from perfhooks.run.loader.making import WorkerCounts
 
 Bound = Literal["CPUs", "waits", "slow batches", "transfer"]
-"""Bottleneck of the workers."""
 
 COLUMNS: Final = {
     "workers": int,
@@ -101,10 +100,10 @@ class BatchCost:
         return f"{_ms(self.alone_s)}: {shares}{memory}"
 
     def rate(self, workers: int, processors: float) -> float:
-        """Return the batches per second of at least one worker on a number of CPUs, which may be a fraction.
+        """Return the batches per second of at least one worker on a number of CPUs.
 
-        Source: a closed queueing network with two stations, the CPUs (shared evenly) and the waits (no queue): Buzen,
-        Computational algorithms for closed queueing networks with exponential servers, 1973, equation 10.
+        Source: Buzen, Computational algorithms for closed queueing networks with exponential servers, 1973, equation
+        10. The stations are the CPUs (shared evenly) and the waits (no queue).
         """
         computes = max(self.processor_s + self.handed_over_s, 1e-9)
         log_served = [0.0]  # logarithms: the values underflow for 200 workers
@@ -156,7 +155,6 @@ class Demand:
         return high if high > self.rest_s * 1.001 else self.rest_s
 
     def fitted_cost(self, cost: BatchCost) -> BatchCost:
-        """Return the batch cost scaled so that the current workers explain the measured step time."""
         for _ in range(_FIT_ROUNDS):
             step_s = self.step_with(cost, self.workers)
             if step_s - self.rest_s < self.waited_s / 2:
@@ -175,7 +173,6 @@ class PlanRow(NamedTuple):
     workers: int
     step_s: float
     supply: float
-    """Supply as a share of the demand."""
     rate: float
 
     @property
@@ -200,7 +197,7 @@ class LoaderPlan:
     def of(cls, worker_counts: Sequence[WorkerCounts], needs: Demand) -> LoaderPlan | None:
         """Return the plan for the workers of a training; None without batches or without a demand.
 
-        If workers waited for CPUs, other programs use CPUs too: the plan counts fewer, but at least those in use.
+        It counts fewer CPUs if workers waited for CPUs, but at least those in use.
         """
         cost = BatchCost.of(worker_counts, needs.processors)
         wall = sum(counts.wall_s for counts in worker_counts)

@@ -1,5 +1,3 @@
-"""Findings that make other figures doubtful: CPU contention, shared devices, clocks and profiler overhead."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

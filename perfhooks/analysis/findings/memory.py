@@ -1,5 +1,3 @@
-"""Finding: the allocator calls the device for memory repeatedly."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

@@ -1,5 +1,3 @@
-"""Findings: the optimizer uses many small operators instead of a few large ones."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -27,8 +25,7 @@ FEW: Final = 60
 """Below this number of parameters, fixed costs of an update matter."""
 SAVED: Final = {"Adam": (0.5, 0.65), "AdamW": (0.5, 0.65), "Adagrad": (0.45, 0.55), "SGD": (0.4, 0.4)}
 """Saving of ``fused=True`` on a CPU as a share of a looping update, for less than `FEW` parameters and for more.
-Measured: Adam 35 to 73%, AdamW 37 to 75%, Adagrad 34 to 60%, SGD with momentum 25 to 62%. SGD without momentum (0 to
-59%) is left out."""
+Measured: Adam 35 to 73%, AdamW 37 to 75%, Adagrad 34 to 60%, SGD with momentum 25 to 62%."""
 
 
 _AT_ONCE: Final = rf"{operators.MANY_TENSORS}|{ranges.COMPILED}"

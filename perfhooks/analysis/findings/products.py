@@ -1,5 +1,3 @@
-"""Findings: matrix products that are slower than necessary because of their precision, sizes or kernels."""
-
 from __future__ import annotations
 
 import math
@@ -27,8 +25,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Flags, Ints
 
 SAVED: Final = 0.5
-"""Assumed saving for GEMMs on tensor cores, as a share of their time. On an A100, TF32 has eight times the peak of
-float32, but memory access limits the gain."""
+"""Assumed saving for GEMMs on tensor cores, as a share of their time."""
 HALVED: Final = 0.5
 """Saving of float32 over float64 for GEMMs on a CPU, as a share of their time. Measured: 35 to 56% in linear layers,
 99% in convolutions."""

@@ -1,5 +1,3 @@
-"""Findings about validations and checkpoints of a whole run."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple

@@ -1,5 +1,3 @@
-"""Check whether a CUDA graph can replay the launches of the steps: equal kernels each time, and no wait in between."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -32,7 +30,7 @@ def check_replay(window: Evidence) -> Replay:
     """Check whether a CUDA graph can hold the launches of the steps.
 
     A graph replays equal kernels with equal shapes. It cannot hold a wait of the host for a value of the device. Waits
-    before the first and after the last kernel of a step do not matter, nor waits for events.
+    outside of the kernels of a step, and waits for events, do not matter.
     """
     between = _waits_between(window)
     if len(between):

@@ -1,5 +1,3 @@
-"""Finding: the window recorded the start of the program, so its figures differ from later steps."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

@@ -1,5 +1,3 @@
-"""Finding: a large part of the step is code outside of torch, for example data preparation, environments or logging."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

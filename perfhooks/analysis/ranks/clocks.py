@@ -18,9 +18,8 @@ _MAX_ROWS: Final = 1 << 18
 @dataclass(frozen=True)
 class Clocks:
     offset_ms: Mapping[int, float] = field(default_factory=dict)
-    """Added to the times of a rank, gives times on the clock of the lowest comparable rank."""
+    """Added to times of a rank, gives times of the lowest comparable rank."""
     error_ms: float | None = None
-    """Median distance of the aligned ends from the middle of their collective."""
     error_95_ms: float | None = None
 
 
@@ -28,12 +27,8 @@ def align(ends: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Clocks
     """Find the clock offsets for which synchronizing collectives end on all ranks at the same time.
 
     The end of a collective is the median of the aligned ends of its ranks. The offset of a clock is the median distance
-    of its ends from those. Both are updated in turns until they converge. Ranks without a common collective are
-    compared through other ranks, or not at all. An offset within the errors of both clocks (95th percentiles) is set to
-    0.
-
-    ``ends`` has one row per rank and collective (``match``). Ranks with the same clock have the same offset, even if
-    some always end late.
+    of its ends from those. Both are updated in turns until they converge. Offsets within the errors of both clocks are
+    set to 0.
     """
     if not ends.height:
         return Clocks()

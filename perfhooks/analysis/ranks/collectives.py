@@ -1,5 +1,3 @@
-"""Match collectives across ranks: the last rank, the waits of the other ranks, and the bandwidth."""
-
 from __future__ import annotations
 
 import functools
@@ -22,7 +20,6 @@ BETWEEN_TWO: Final = ("send", "recv", "send_recv")
 _SLACK: Final = 10
 """Maximum gap between two ranks in one collective, in clock errors."""
 _TICK_MS: Final = 0.05
-"""Added to this maximum, because the clock error can be close to 0."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,6 @@ class Matched:
     """One row per rank and collective: the columns of the table, ``match``, ``ranks`` (a count) and ``wait_ms``."""
     clocks: Clocks
     unmatched: int
-    """Number of rows without a certain partner."""
     unsure: frozenset[int]
     """Steps with such rows. Their waits are unknown."""
     on_host: pl.DataFrame
@@ -41,13 +37,12 @@ class Matched:
 def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Matched:
     """Match the rows of several ranks that are the same collective.
 
-    Rows match if they have the same step, process group, operation, type, size and index by time. The size counts only
-    for operations with one size. If a rank has more or fewer rows of a kind in a step than most ranks, its rows of this
-    kind are skipped, because some were not recorded. A collective is also skipped if one rank left it before another
-    arrived, by aligned clocks. Messages between two ranks are not matched.
+    Rows match if they have the same step, process group, operation, type, size (if all ranks have one size) and index
+    by time. If a rank has more or fewer rows of a kind in a step than most ranks, its rows of this kind are skipped. A
+    collective is also skipped if one rank left it before another arrived, by aligned clocks. Messages between two ranks
+    are not matched.
 
-    ``wait_ms`` is the duration minus the shortest duration in the same collective. The last rank does not wait. This
-    needs no aligned clocks.
+    ``wait_ms`` is the duration minus the shortest duration in the same collective. This needs no aligned clocks.
     """
     return _match_rows(table, clocks) if table.height else _match_empty(tuple(table.schema.items()))
 
@@ -126,8 +121,7 @@ def by_collective(matched: Matched) -> pl.DataFrame:
     """Return one row per collective.
 
     ``spread_ms`` is the time from the first to the last start, by aligned clocks. ``wait_ms`` is the longest wait of a
-    rank and ``mean_wait_ms`` the mean of all. ``last_rank`` has the shortest duration, and is null if no rank waited.
-    ``bus_gb_per_s`` is the bandwidth during it.
+    rank. ``last_rank`` has the shortest duration, and is null if no rank waited.
     """
     last = pl.col("duration_ms").arg_min()
     start = pl.col("start_ms")
@@ -153,7 +147,7 @@ def by_collective(matched: Matched) -> pl.DataFrame:
 def kinds(collectives: pl.DataFrame) -> pl.DataFrame:
     """Summarize `by_collective` by operation, group size, type and message size, the longest total first.
 
-    Times and bandwidth are medians, except ``longest_wait_ms``. ``last_rank`` is the rank that arrives last most often.
+    Times and bandwidth are medians, except ``longest_wait_ms``.
     """
     keys = ("operation", "group_size", "dtype", "bytes")
     last = pl.col("last_rank").mode().min()

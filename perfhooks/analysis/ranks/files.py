@@ -46,8 +46,6 @@ _MAX_BATCH_BYTES: Final = 8 << 20
 
 
 class Facts(msgspec.Struct, gc=False):
-    """Facts of a rank about a window."""
-
     node: str = ""
     boot: str = ""
     stage: str = "train"
@@ -115,10 +113,7 @@ def _stack(tables: Mapping[int, pl.DataFrame], schema: Mapping[str, pl.DataType]
 
 
 def _find_earlier(facts: Mapping[int, Facts]) -> dict[int, float]:
-    """Return how many seconds before the last attempt of the job began a rank ended the window.
-
-    Between machines, whose clocks may differ, it needs a minute.
-    """
+    """Return how many seconds before the last attempt of the job began a rank ended the window."""
     last = max((fact.began for fact in facts.values()), default=0.0)
     on_clock: dict[str, float] = {}
     for fact in facts.values():
@@ -159,7 +154,7 @@ def _read_table(
 def _parse_tables(
     texts: Mapping[int, bytes], schema: Mapping[str, pl.DataType], problems: dict[int, str]
 ) -> Iterator[pl.DataFrame]:
-    """Yield the tables of some ranks. Parsing files with the same header together is 10 times as fast."""
+    """Files with the same header are parsed together, which is 10 times as fast."""
     by_header: dict[bytes, list[int]] = {}
     for rank, text in texts.items():
         by_header.setdefault(text.partition(b"\n")[0], []).append(rank)

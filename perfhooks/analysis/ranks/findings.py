@@ -52,9 +52,7 @@ class RunFinding(Finding):
     rank: int | None = None
     ranks: tuple[int, ...] = ()
     part: str = ""
-    """A key of `_WORDS`; empty if unknown."""
     windows: tuple[str, ...] = ()
-    """Windows in which the slowest rank is slow."""
 
 
 def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -98,8 +96,7 @@ def merge_findings(
 ) -> list[Mapping[str, Any]]:
     """Merge the findings of several ranks: findings that differ only in numbers appear once.
 
-    ``rank`` is the rank of the finding, or the one with the largest gain; None for the run. ``ranks`` are all ranks
-    that have it.
+    ``rank`` is the rank with the largest gain; None for the run. ``ranks`` are all ranks that have the finding.
     """
     by_title: dict[tuple[str, str, int], list[tuple[int, Mapping[str, Any]]]] = {}
     for rank, rows in of_ranks.items():
@@ -151,7 +148,6 @@ def _find_part(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _build_finding(part: str, by_rank: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """Build the finding about all ranks that are slow in one part, with the numbers of the slowest."""
     by_rank.sort(key=lambda rows: -_mean(rows, "excess_ms"))
     worst = by_rank[0]
     ranks = [rows[0]["rank"] for rows in by_rank]

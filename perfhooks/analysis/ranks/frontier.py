@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from perfhooks.run.folder import Run
 
 _MAX_BYTES: Final = 32 << 20
-"""Maximum size of all timelines: 500,000 steps, which take a second. The last steps are read."""
+"""Maximum size of all timelines: 500,000 steps, which take a second."""
 _MAX_SHOWN: Final = 8
 
 ADVICE: Final = {

@@ -1,4 +1,4 @@
-"""Cache of window summaries, so that the cost of a report does not grow with the number of windows."""
+"""Cache of window summaries."""
 
 from __future__ import annotations
 
@@ -39,14 +39,12 @@ class _CacheFile(msgspec.Struct):
 
 
 class SummaryCache:
-    """Summaries of windows whose folders have not changed."""
-
     def __init__(self, windows: dict[str, WindowSummary] | None = None) -> None:
         self._windows = windows or {}
 
     @classmethod
     def read(cls, run: Path) -> SummaryCache:
-        """Read the cache of a run folder; empty if another version wrote it, or if it is not readable."""
+        """Return an empty cache if another version wrote the file, or if it is not readable."""
         try:
             cache = read_json(run / PAGE_CACHE, _CacheFile, "a cache of window summaries")
         except (FileNotFoundError, PerfhooksError):

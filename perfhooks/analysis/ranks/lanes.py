@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     Event = dict[str, msgspec.Raw]
 
 _APART: Final = 1 << 32
-"""Distance between lane numbers of a stream. It exceeds all thread and stream numbers."""
 
 Place = tuple[bytes, bytes]
 
@@ -26,7 +25,6 @@ class Lanes:
 
     def __init__(self) -> None:
         self._extents: dict[Place, list[tuple[Decimal, Decimal]]] = {}
-        """First start and last end of each lane."""
         self._moved: dict[tuple[bytes, bytes, bytes], msgspec.Raw] = {}
         self._is_work: dict[bytes, bool] = {}
 
@@ -69,7 +67,6 @@ class Lanes:
         return len(lanes) - 1
 
     def added(self) -> Iterator[tuple[Place, int, int]]:
-        """Yield stream, number in the stream and thread number of each additional lane."""
         for place, lanes in self._extents.items():
             for number in range(1, len(lanes)):
                 yield place, number, int(place[1]) + number * _APART

@@ -53,12 +53,9 @@ class RankSteps(NamedTuple):
 
 
 class StageTimes(NamedTuple):
-    """Steps that all ranks have."""
-
     names: tuple[str, ...]
     numbers: Ints
     times: Ints
-    """Nanoseconds by rank, stage and step."""
 
 
 def group_comparable(ranks: Sequence[RankSteps], roles: Sequence[int | None]) -> list[list[int]]:
@@ -75,9 +72,8 @@ def group_comparable(ranks: Sequence[RankSteps], roles: Sequence[int | None]) ->
 def align_steps(ranks: Sequence[RankSteps]) -> StageTimes | None:
     """Return the common steps of all ranks in the most detailed common stages; None with too few steps.
 
-    The stages are ``update`` (from the end of the last backward pass to the end of the step), ``data``, ``forward``
-    (until the start of the backward pass) and ``backward``. Without backward passes they are ``data`` and ``rest``.
-    Without both the only stage is ``step``.
+    ``update`` ends at the end of the step, and ``forward`` at the start of the backward pass. Without backward passes
+    the stages are ``data`` and ``rest``. Without both the only stage is ``step``.
     """
     max_steps = None
     for names in (("step",), _ALL_STAGES, ("update", "forward", "backward"), ("data", "rest"), ("step",)):
@@ -99,7 +95,7 @@ _ALL_STAGES: Final = ("update", "data", "forward", "backward")
 
 
 def _extract_stages(rank: RankSteps, names: tuple[str, ...]) -> tuple[Ints, Ints]:
-    """Return the numbers of the steps of one rank with these stages, sorted and unique, and the times of the stages."""
+    """Return the numbers of the steps with these stages, sorted and unique, and the times of the stages."""
     wall, data, backward, update = ((column * 1e6).round() for column in rank[1:])
     follows = np.diff(rank.numbers, prepend=rank.numbers[:1]) == 1
     previous = np.where(follows, np.roll(wall - update, 1), np.nan)  # the rest of the previous step
@@ -127,8 +123,6 @@ def _find_common(a: Ints, b: Ints) -> Ints:
 
 
 class Frontier(NamedTuple):
-    """Columns by stage and step."""
-
     exposed: Ints
     """Advance of the frontier in ns. The sum over stages is the step of the slowest rank."""
     leader: Ints
@@ -143,7 +137,6 @@ def frontier(times: Ints) -> Frontier:
 
 
 def _front(times: Ints, rows: slice | Flags = slice(None)) -> Ints:
-    """Return the time at which the last of some ranks ends each stage."""
     front = np.empty(times.shape[1:], np.int64)
     for index, ends in _ends(times, rows):
         front[index] = ends.max(axis=0)
@@ -162,16 +155,12 @@ def _ends(times: Ints, rows: slice | Flags = slice(None)) -> Iterator[tuple[tupl
 
 
 class Lead(NamedTuple):
-    """A straggler: a rank that the other ranks wait for."""
-
     row: int
     stage: int
     since: int | None
     """First late step; None if the rank is late from the start."""
     until: int | None
-    """Last late step; None if the rank is late until the end."""
     lead_ms: float
-    """Median delay over the steps in which the rank is late."""
     percent: float
     cost_ms: float
     """Mean gain per step without all stragglers of the stage."""
@@ -220,7 +209,6 @@ STAGE_TEXTS: Final = {
     "step": "in the step",
 }
 _ALWAYS_PERCENT: Final = 95.0
-"""Percentage of late steps that is always."""
 
 
 def describe_lead(lead: Lead, name: str) -> str:
@@ -268,7 +256,7 @@ def _find_span(behind: Values, step: float, least: float, chance: float) -> slic
 
 
 def _split_at_change(values: Values) -> slice:
-    """Return all steps, or those on one side of the single change if the delay exists only there."""
+    """Return the steps on one side of the single change if the delay exists only there, else all."""
     sums = np.cumsum(values - values.mean())[LEAST_STEPS - 1 : -LEAST_STEPS]
     if not len(sums):
         return slice(None)

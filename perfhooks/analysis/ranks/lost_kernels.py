@@ -1,5 +1,3 @@
-"""Find ranks whose recorder lost device work, by comparison with ranks of the same role."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -43,6 +41,5 @@ def find(window: RankedWindow) -> dict[int, str]:
 
 
 def without(window: RankedWindow) -> pl.DataFrame:
-    """Return the step table without device times of the ranks that lost kernels."""
     is_lost = pl.col("rank").is_in(list(find(window)))
     return window.steps.with_columns(pl.when(~is_lost).then(pl.col(name)).alias(name) for name in _DEVICE_COLUMNS)

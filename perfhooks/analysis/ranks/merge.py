@@ -1,4 +1,4 @@
-"""Merge the traces of all ranks of a window into one trace in Chrome's format, for example for Perfetto."""
+"""Merge the traces of all ranks of a window into one trace in Chrome's format."""
 
 from __future__ import annotations
 
@@ -66,16 +66,11 @@ def merge(
 ) -> Merged:
     """Merge the traces of all ranks of a window, block by block, in constant memory.
 
-    Each process of each rank gets its own number and name (``rank 3``, ``rank 3 GPU 0``). Ids that link events are made
-    unique per rank. Overlapping work of a stream gets separate lanes. Times are converted to the clock of the first
-    rank. Arguments are unchanged, so their ids (``External id``, ``correlation``) are those of the rank's own trace.
+    Ids that link events are made unique per rank. Overlapping work of a stream gets separate lanes. Times are converted
+    to the clock of the first rank. Arguments are unchanged: their ids are those of the rank's own trace.
 
-    ``tell`` receives the number of finished ranks and of all ranks. Use ``follow_links`` only for folders of this
-    process: a link in a received folder may point to any file, or to an endless one.
-
-    Raises:
-        PerfhooksError: There is no trace to merge.
-        OSError: The file cannot be written.
+    Use ``follow_links`` only for folders of this process: a link in a received folder may point to any file, or to an
+    endless one.
     """
     window = _find_window(target)
     paths = {rank: path for rank, path in _find_traces(window).items() if ranks is None or rank in ranks}
@@ -103,7 +98,7 @@ def merge(
 
 
 def is_ours(folder: Path) -> bool:
-    """Return whether `merge` can find the traces of a folder: a run, or one of its windows."""
+    """Return whether `merge` can find the traces of a folder."""
     return (folder / MANIFEST).exists() or bool(layout.ranks_of_window(path.name for path in folder.iterdir()))
 
 
@@ -126,11 +121,7 @@ def _find_traces(window: Path) -> dict[int, Path]:
 
 
 def rank_set(text: str) -> set[int]:
-    """Parse a set of ranks: ``0,4-7``.
-
-    Raises:
-        OptionError: The text is invalid.
-    """
+    """Parse for example ``0,4-7``."""
     result: set[int] = set()
     for part in text.replace(" ", "").split(","):
         first, dash, last = part.partition("-")
@@ -148,7 +139,6 @@ class _Writer:
         self._separator = b"\n"
 
     def add(self, rank: int, index: int, path: Path, offset_ms: float) -> None:
-        """Write the events of one rank, then the names of its processes and threads."""
         source = RawEvents(path, _DECODE)
         processes, lanes = _Processes(rank, index), Lanes()
         try:
@@ -198,8 +188,6 @@ class _Writer:
 
 
 class _Processes:
-    """The processes in a trace: the rank, its devices, and rows that Kineto lists as processes."""
-
     def __init__(self, rank: int, index: int) -> None:
         self._rank = rank
         self._first = (index + 1) * 1000  # Perfetto uses process 0 for the idle process
@@ -218,7 +206,6 @@ class _Processes:
         return raw
 
     def is_name(self, event: Event) -> bool:
-        """Store an event that only names a process or thread, because only some are used."""
         if "pid" not in event or bytes(event.get("ph", b"")) != b'"M"':
             return False
         self._time = event.get("ts", self._time)

@@ -1,5 +1,3 @@
-"""Find missing data of a run, and its cause if the files show it."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
@@ -79,9 +77,7 @@ def of_run(
 ) -> list[dict[str, Any]]:
     """Return the ranks without any file in a window or in the run.
 
-    ``windows`` has the ranks with files, ``stages`` the stage and first step, and ``died`` the ranks that ended
-    meanwhile. If ranks delete their old windows independently (``trimmed``), only the last window of a stage is
-    checked.
+    If ranks delete their old windows independently (``trimmed``), only the last window of a stage is checked.
     """
     expected = began.union(*windows.values(), *died.values())
     entries = []

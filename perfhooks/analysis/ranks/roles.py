@@ -1,7 +1,7 @@
-"""Find the ranks that do the same work and can be compared, for example those of one pipeline stage.
+"""Find the ranks that do the same work and can be compared.
 
-They take part in the same kinds of collectives and messages, about equally often per step. Replicas, tensor shards and
-experts have one role. Pipeline stages differ: they send and receive in another order, and more often in the middle.
+They take part in the same kinds of collectives and messages, about equally often per step. Pipeline stages differ: they
+send and receive in another order, and more often in the middle.
 """
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-"""Compare the steps of several ranks: own work, waits, and the excess over the other ranks."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
@@ -31,9 +29,8 @@ def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
       time of the device, and ``other_ms`` the rest: launches, copies, host work;
     * otherwise ``compute_ms`` is the rest, and ``other_ms`` is null.
 
-    ``data_ms`` is null without a loader. Without the device times of a step, ``own_ms``,
-    ``wait_ms`` and its other parts are null. If the
-    hosts run ahead of the devices, ``wall_ms`` is the device time of the step, as the median of all ranks.
+    ``data_ms`` is null without a loader. Without the device times of a step, all other parts are null, and so is
+    ``own_ms``. If the hosts run ahead of the devices, ``wall_ms`` is the median device time of the step.
     """
     joined = steps.join(waits, on=["rank", "step"], how="left", nulls_equal=True)
     on_device = pl.lit(steps["busy_ms"].is_not_null().any())
@@ -68,9 +65,8 @@ def _is_host_ahead(steps: pl.DataFrame) -> bool:
 def complete_steps(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
     """Return the steps with reliable waits, without incomplete steps at the ends of the window.
 
-    A collective that is running when recording starts or ends is recorded on some ranks only. First and last steps with
-    such a collective are skipped, if others remain. Unmatched collectives in the middle have another cause; then all
-    steps are kept.
+    A collective that is running when recording starts or ends is recorded on some ranks only. Such first and last steps
+    are skipped, if others remain. Unmatched collectives in the middle have another cause; then all steps are kept.
     """
     unsure_steps = unsure & {*split["step"]}
     if not unsure_steps or not unsure_steps <= {split["step"].min(), split["step"].max()}:
@@ -120,7 +116,6 @@ def _compare_role(split: pl.DataFrame) -> pl.DataFrame:
 
 
 def of_steps(split: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per step: its length, number of ranks, and the rank with the most own work."""
     wall, own = pl.col("wall_ms"), pl.col("own_ms")
     return (
         split.group_by("step")
