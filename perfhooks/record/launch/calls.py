@@ -1,7 +1,7 @@
 """Wrappers of module calls, backward passes and ``torch.save``, for programs without a loader or optimizer.
 
 While torch.compile is imported, it takes the current ``torch.nn.Module.__call__`` for torch's own, so the wrapper is
-removed during that import. The wrapper of backward passes stays on a CPU, because ranks meet in the passes.
+removed during that import. Ranks meet in backward passes, so their wrapper stays on a CPU.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def exclude_from_compile() -> None:
 
 
 def would_start_device() -> bool:
-    """After that, a forked child of the program could not use the device."""
+    """If a recorder is the first user of a device, forked children cannot use the device."""
     version: Any = torch.version
     nodes = (("cuda", "/dev/nvidiactl"), ("cuda", "/dev/dxg"), ("hip", "/dev/kfd"), ("xpu", "/dev/dri"))
     is_there = any(getattr(version, kind, None) and Path(node).exists() for kind, node in nodes)

@@ -30,28 +30,26 @@ PATIENCE_S: Final = 60.0
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     schedule: str | None = None
-    """None is one window after the step time has settled."""
+    """None profiles one window after the step time has settled."""
     handlers: list[str] | None = None
     options: dict[str, Any] = {}
     patience: float = PATIENCE_S
     """Seconds after which a program without fetches and updates gets its report."""
     here: str = ""
-    """Working directory of the command."""
     notes: str = ""
-    """Folder of `perfhooks.record.launch.notes`."""
     command: int = 0
     """Process that becomes the command. At its exit it reports the remaining runs."""
     is_watched: bool = False
-    """Whether `perfhooks.record.launch.detached` reports a killed command."""
+    """Whether another process reports the command if it is killed."""
     turns: str = ""
-    """Socket of the supervisor, under ``perfhooks compare --run``. Nothing is recorded then."""
+    """Socket of the supervisor, under ``perfhooks compare --run``."""
     trial: str = ""
-    """Result file of ``perfhooks try --loader``. Nothing is recorded then."""
+    """Result file of ``perfhooks try --loader``."""
     trial_ends: float = 0.0
     """In seconds of the monotonic clock."""
 
     def named(self, number: int) -> Request:
-        """Give a run name a number, from the second training on."""
+        """From the second training on, a run name gets a number."""
         name = self.options.get("run")
         if name is None or number == 1:
             return self
@@ -100,7 +98,7 @@ def request(
 
 
 def command(words: Sequence[str], folder: Path = Path()) -> list[str]:
-    """Return the command line to execute. A script or module is prefixed with this Python."""
+    """A script or module is prefixed with this Python."""
     if not words:
         raise OptionError("run needs a command, such as: perfhooks run train.py --lr 0.1")
     first = words[0]

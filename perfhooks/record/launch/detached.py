@@ -1,7 +1,4 @@
-"""The detached process that reports a killed command, or a command that starts no Python.
-
-It is not a child of the command. Its output may come late.
-"""
+"""The detached process that reports a killed command, or a command that starts no Python."""
 
 from __future__ import annotations
 
@@ -25,9 +22,7 @@ _GET_CHILD_SUBREAPER: Final = 37
 """``PR_GET_CHILD_SUBREAPER`` in Linux' ``prctl.h``."""
 _INFO: Final = struct.Struct("QQ12i")
 _EXIT, _GET_INFO = 1 << 3, 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
-"""``struct pidfd_info``, whose last field is the exit status; ``PIDFD_INFO_EXIT`` and ``PIDFD_GET_INFO`` of
-``pidfd.h``.
-"""
+"""``struct pidfd_info``, ``PIDFD_INFO_EXIT`` and ``PIDFD_GET_INFO`` of ``pidfd.h``."""
 _REAPED_MS: Final = 500
 """Most parents reap the command at once, some never."""
 _FILES_S: Final = 60.0
@@ -110,7 +105,6 @@ def report(facts: Sequence[str]) -> None:
 
 
 def _open(pid: int) -> int | None:
-    """Return a descriptor of a process; None if not available."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # not Linux, or an old one
@@ -118,7 +112,7 @@ def _open(pid: int) -> int | None:
 
 
 def wait(pid: int, descriptor: int | None) -> int | None:
-    """Return the exit code, below 0 for a signal; None if not available."""
+    """Return the exit code, below 0 for a signal."""
     if descriptor is None:
         import psutil  # see `perfhooks.run.liveness.born_s`
 
@@ -137,7 +131,7 @@ def wait(pid: int, descriptor: int | None) -> int | None:
 
 
 def _exit_code(descriptor: int) -> int | None:
-    import fcntl  # only on systems that have such descriptors
+    import fcntl
 
     with contextlib.suppress(OSError):  # before Linux 6.15
         mask, *_, status = _INFO.unpack(fcntl.ioctl(descriptor, _GET_INFO, _INFO.pack(_EXIT, *[0] * 13)))

@@ -1,16 +1,9 @@
 """Start-up recording: the first steps of a program, kept in memory until the end.
 
-Most programs reach a window of the schedule, and the start-up recording is dropped. A program that ends earlier has it
-in its report::
-
-    torch is imported   the first call, fetch, backward or update           6 steps, or budget     the end
-    ────────────────────┬──────────────────────────────────────────────────┬──────────── ... ──────┬
-        no events       │ step 0, which warms up │ step 1 │ step 2 │ ...    │ kept, not exported    │ written, if there
-                        │                                                  │                       │ is no other window
-                        └ 0.3 s of plain script code ──► operators, without steps
-
-A step ends with an update, else a backward pass, else a call. If a stronger end appears later, the steps are counted
-anew.
+Most programs reach a window of the schedule, and it is dropped. A program that ends earlier has it in its report. It
+starts at the first call, fetch, backward pass or update. If the script computes for 0.3 s without these events, it
+records operators without steps. A step ends with an update, else a backward pass, else a call. If a stronger end
+appears later, the steps are counted anew.
 """
 
 from __future__ import annotations
@@ -45,7 +38,7 @@ LONGEST_S: Final = 3.0
 _ELSEWHERE_S: Final = 1.0
 
 _CALL, _BACKWARD, _UPDATE = range(3)
-"""Ends of a step, in increasing strength."""
+"""In increasing strength."""
 _RECORDED: Final = ("record_shapes", "with_flops")
 """Stacks and memory would use up the budget."""
 
@@ -67,9 +60,8 @@ class StartupRecorder:
         self._is_closed = False
         self._unrecorded = 0
         self._mode: Mode | None = None
-        """If it defines the steps here."""
         self.has_steps = True
-        """Whether any event of a step was detected, and not operators only."""
+        """Otherwise only operators were recorded."""
         self._forget()
 
     def _forget(self) -> None:
@@ -77,7 +69,7 @@ class StartupRecorder:
         self._is_warm = False
         self._end = -1
         self._profiler_step = -1
-        """This step is longer for the start of a profiler of perfhooks."""
+        """Step in which a profiler of perfhooks started, which takes time."""
         self._has_fetched = False
         self._clear_step()
 
@@ -92,7 +84,6 @@ class StartupRecorder:
             self._maybe_next(self._strongest_end(bool(self._called)))
 
     def at_first_call(self) -> None:
-        """`at_call` then receives the same call."""
         if not _is_in_loader():
             self._is_defining_steps(_CALL)
 
@@ -106,7 +97,7 @@ class StartupRecorder:
             self._has_passed_back = True
 
     def at_detector(self) -> None:
-        """Ignore earlier ends of steps."""
+        """Ends of earlier steps do not count for a new step detector."""
         self._since_detector, self._profiler_step = 0, self._step
 
     def at_step(self, mode: Mode) -> None:
@@ -127,11 +118,11 @@ class StartupRecorder:
 
     @property
     def _is_weak(self) -> bool:
-        """Whether only module calls were recorded, so that a better recording is possible."""
+        """Whether a better recording is possible."""
         return not self.has_steps or not (self._has_fetched or self._has_passed_back or self._end > _CALL or self._mode)
 
     def _is_defining_steps(self, event: int = _UPDATE) -> bool:
-        """Start to record at the first event. Return whether the events here define the steps."""
+        """Return whether the events here define the steps."""
         if self.is_listening:
             if self.is_new:
                 self.begin()
@@ -225,7 +216,6 @@ class StartupRecorder:
             self._next(step)
 
     def _record_again(self) -> None:
-        """The first recording shows less than the program does."""
         with lifetime.busy(), guard("recording the first steps"), self._lock:
             if self._window is not None:
                 self._forget_window(self._window)
@@ -241,7 +231,6 @@ class StartupRecorder:
             self.end("" if is_whole else f"{self._limits.name} was reached inside step {self._step}")
 
     def end(self, why: str = "") -> None:
-        """``why`` is the reason if the last step is incomplete."""
         with self._lock:
             window = self._window
             if not self.is_recording or window is None:
@@ -280,7 +269,6 @@ class StartupRecorder:
         lifetime.unwatch(window)
 
     def take(self, why: str = "") -> Window | None:
-        """Return the recording and give up its ownership."""
         with lifetime.busy(), self._lock:
             self._is_closed = True
             self.end(why)
@@ -293,14 +281,13 @@ class StartupRecorder:
             lifetime.unwatch(window)
             if self._events.updates and self.mode in ("call", "backward"):
                 self._keep_as_part(window)
-            # skip the warm-up and a step in which a profiler started, unless no other step remains
+            # skip a step in which a profiler started, unless no other step remains
             begin = self._begin - self._is_warm
             usual = (max(begin, self._profiler_step) + 1, begin + 1)
             window.first = next((first for first in usual if first < self._step), window.first)
             return window
 
     def _keep_as_part(self, window: Window) -> None:
-        """The recording ended before the first update."""
         window.marks_before = window.step_num + 1
         self._step = window.reached = self._begin
         window.partial = "the recording of the first steps ended inside the first step"
@@ -322,7 +309,7 @@ class StartupRecorder:
 
 
 def _is_launcher() -> bool:
-    """Whether the ended child processes used more CPU time than this process, as those of torchrun do."""
+    """Return whether ended child processes used more CPU time than this process, as those of torchrun do."""
     times = os.times()
     return times.children_user + times.children_system > times.user + times.system
 

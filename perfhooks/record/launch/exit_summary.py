@@ -1,7 +1,4 @@
-"""The exit summary of ``perfhooks run``, printed before the command returns.
-
-The training prints it at its own exit, so its process, signals and exit code stay unchanged.
-"""
+"""The training prints the exit summary at its own exit, so its process, signals and exit code stay unchanged."""
 
 from __future__ import annotations
 
@@ -29,11 +26,10 @@ if TYPE_CHECKING:
 _SETS_PATH: Final = re.compile(r"""^[^#]*PYTHONPATH["'\]\s]*[=:](?!=)(?!.*PYTHONPATH)""", re.MULTILINE)
 _LARGEST: Final = 1 << 20
 IS_OVER: Final = "summary.printed"
-"""Exists once the first Python of the command has reported everything."""
+"""This file exists once everything is reported."""
 
 
 def at_exit(*, is_command: bool) -> None:
-    """Print the runs of this process and its ended children."""
     request = Request.current()
     if request is None or request.turns or request.trial:
         return
@@ -74,14 +70,12 @@ def print_runs(runs: Sequence[str], waited: Collection[str], timeout: float, unf
 
 
 def reasons(known: Sequence[Note], words: Sequence[str], code: int | None = None) -> list[str]:
-    """The exit code is below 0 for a signal, and None if unknown."""
     sure = [note.why for note in known if note.why]
     guesses = [note.guess for note in known if note.guess]
     return list(dict.fromkeys(sure or (_failed(code) if code else guesses or [_default_reason(words)])))
 
 
 def _failed(code: int) -> list[str]:
-    """The command itself explains its failure."""
     if code > 0:
         return [f"the command ended with exit code {code}"]
     names = {number.value: number.name for number in signal.Signals}
@@ -89,7 +83,6 @@ def _failed(code: int) -> list[str]:
 
 
 def known_before(words: Sequence[str]) -> str | None:
-    """Return why a command may record nothing, if its words show that before it starts."""
     for word in words[1:]:
         if not word.startswith("-") or word.startswith("--") or word == "-m":
             break

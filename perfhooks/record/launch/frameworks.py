@@ -52,7 +52,6 @@ def _after_init(kind: Any, act: Callable[[Any], None]) -> None:
 
 
 def _integrate(signal: StepSignal, package: str, name: str, register: Callable[[Any], object]) -> None:
-    """If an integration fails, the training continues unchanged."""
     if signal.request.turns:  # nothing is recorded, and steps are detected as in any loop
         return
     request = signal.next_request()

@@ -1,4 +1,4 @@
-"""This module runs inside ``import torch``, so it imports neither torch nor modules that import torch."""
+"""It runs inside ``import torch``, so it imports neither torch nor modules that import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def imported(name: str, module: Any, began: int) -> None:
-    """``began`` is the start of this Python, in ns of the monotonic clock."""
     request = Request.current()
     if request is not None and request.trial:
         if name == "torch.utils.data.dataloader":

@@ -1,7 +1,6 @@
-"""``perfhooks try --loader``: measures the loader of a training inside its script, and then ends the script.
+"""Measures the loader of a training inside its script, and then ends the script.
 
-It takes the first loader that is iterated with gradients enabled, because a validation disables them. With several
-ranks, the first one measures its loader.
+It takes the first loader that is iterated with gradients enabled, because a validation disables them.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ def _end_with(loader: Any, request: Request) -> None:
                 from perfhooks.trials.loader_trial import try_loader  # torch is being imported when this module is
 
                 remaining_s = max(request.trial_ends - time.monotonic(), 0.1)
-                # the end of the workers takes the other tenth
                 publish_json(file, try_loader(loader, seconds=0.9 * remaining_s))
-            except Exception as error:  # the waiting command reports it in one line
+            except Exception as error:
                 logger.debug("trying the loader failed", exc_info=True)
                 publish_json(file, {"name": kind, "problem": f"trying it failed ({cause_of(error)})"})
     finally:

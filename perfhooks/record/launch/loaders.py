@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Pass:
-    """It ends with the last batch, or when its iterator is deleted."""
+    """Ends with the last batch, or when its iterator is deleted."""
 
     def __init__(self, events: Events, since: PassBegin) -> None:
         self.events, self.since = events, since
@@ -91,7 +91,7 @@ def _fetching(fetch: Callable[[Any], Any], signal: StepSignal) -> Callable[[Any]
         events.fetches += 1
         if events.armed or events.fetches >= events.due:
             signal.on_fetch()
-        # no label here: torch labels the fetch, and a second label would hide that it belongs to a validation
+        # torch labels the fetch, and a second label would hide that it belongs to a validation
         pulse = events.pulse
         pulse.ask(clock())
         try:

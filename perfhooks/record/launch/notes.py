@@ -28,7 +28,6 @@ class Note(NamedTuple):
     parent: int
     run: str = ""
     is_speaker: bool = True
-    """Whether this rank reports the run."""
     why: str = ""
     """Used if no process recorded anything."""
     guess: str = ""
@@ -36,7 +35,7 @@ class Note(NamedTuple):
 
 
 _own: dict[str, Note] = {}
-"""The folder may be on another host, or its disk full."""
+"""Runs are also stored here, because the folder may be on another host, or its disk full."""
 
 
 def leave(folder: str, **facts: Any) -> None:
@@ -69,7 +68,6 @@ def runs(notes: Iterable[Note]) -> list[str]:
 
 
 def claim(folder: str, run: str) -> bool:
-    """Whether this process is the first to report a run."""
     return mark(folder, f"{_key(run)}.printed")
 
 

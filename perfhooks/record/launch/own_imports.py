@@ -1,8 +1,8 @@
 """Imports of our own code under ``perfhooks run``, independent of the program's changes to ``sys.path``.
 
 A program may have its own ``psutil``, as ray has. So our modules get a private ``__import__``, and their dependencies
-do not stay in ``sys.modules``. If the program imports the same file, it gets the same module, because some extension
-modules must not be loaded twice.
+do not stay in ``sys.modules``. Some extension modules must not be loaded twice, so the program gets our module if it
+imports the same file.
 """
 
 from __future__ import annotations
@@ -38,12 +38,10 @@ class OwnImports:
         self._path, self._find = path, find
         self._modules: dict[str, ModuleType] = {}
         self._shared_names: set[str] = set()
-        """Modules that the program uses too."""
+        """Names of modules that the program uses too."""
         self._tops: set[str] = set()
         self._shared: set[str] = set()
-        """Top-level names that the program shares with our installation."""
         self._shadowed: set[str] = set()
-        """Top-level names under which the program has a different module."""
         self._theirs: dict[str, ModuleType] = {}
         """Modules of the program that are replaced during an import."""
         self._new: set[str] = set()
@@ -128,7 +126,7 @@ class OwnImports:
         return self._share(name, path, target) if name in self._modules else None
 
     def _share(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        """The program would find the same file."""
+        """If the program would find the same file, it gets our module."""
         spec, ours = self._find(name, path, target), self._modules[name]
         if spec is not None and _is_same(ours.__spec__, spec):
             self._shared_names.add(name)

@@ -32,7 +32,6 @@ _STAGES: Final = {"batches": "predict", "call": "predict", "process": "process"}
 
 
 def why_not(ours: Collection[Any] = ()) -> str | None:
-    """``ours`` are stopped profilers that may wait for their files."""
     if recorder_busy():
         return "the script has a profiler of its own at work"
     if lifetime.has_profilers(besides=ours):
@@ -67,10 +66,7 @@ class Profilers:
         self._stopped: list[Profiler] = []
 
     def begin(self, detector: ActiveDetector, events: Events, integrations: Iterable[Profiler]) -> str | None:
-        """Start a profiler, or return the reason if the program must not be profiled.
-
-        The counts in ``events`` so far belong to no step.
-        """
+        """Start a profiler, or return the reason if the program must not be profiled."""
         folder = None if self.current is None else self.current.discard()
         if folder is None:
             self.end(f"steps end with {detector.mode} from here on")

@@ -1,6 +1,6 @@
-"""Time before the end of the first step, for example imports, first batch and compilation.
+"""The start-up table: time before the end of the first step, for example imports, first batch and compilation.
 
-A thread samples the stack of the main thread every 100 ms, which takes 0.1% of the time.
+Sampling every 100 ms takes 0.1% of the time.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 0.1
 LONGEST_S: Final = 3600.0
-"""For processes that never make a step."""
+"""Sampling ends then in processes that never make a step."""
 _SCRIPT_SAMPLES: Final = 3
-"""Consecutive samples in the script after which it may be calling operators of torch."""
+"""Samples after which the script may be calling operators of torch."""
 HEADER: Final = "phase,what,seconds\n"
 
 _IMPORTING: Final = "importlib._bootstrap>"
@@ -53,12 +53,12 @@ class Startup:
         self._over = threading.Event()
         self._file: Callable[[], Path | None] | None = None
         self._began_s: float | None = None
-        """In seconds of the clock of process starts."""
+        """By the clock of process starts."""
         if began:
             self._began_s = clock_s() - (time.monotonic_ns() - began) * 1e-9
             self._add(StartupSample("before torch", "what ran before torch was imported"), (self._torch - began) * 1e-9)
         self.when_computing: Callable[[], object] | None = None
-        """Called in the sampling thread while the script computes without calling modules."""
+        """Called in the sampling thread while the script computes."""
         self._thread = threading.Thread(target=self._run, name="perfhooks-startup", daemon=True)
         self._thread.start()
 
@@ -70,7 +70,7 @@ class Startup:
         return self._over.is_set()
 
     def end(self, file: Callable[[], Path | None] | None = None) -> None:
-        """End the first step. ``file`` returns the path of the table, and may wait."""
+        """``file`` returns the path of the table, and may wait."""
         if not self._over.is_set():
             self._file = file
             self._over.set()
@@ -78,7 +78,7 @@ class Startup:
     def wait(self) -> None:
         self.end()
         if self._file is not None:
-            self._thread.join(2.0)  # writing takes a millisecond if the disk responds
+            self._thread.join(2.0)
 
     def rows(self) -> list[tuple[str, str, float]]:
         """Return phase, activity and seconds, in order of the first occurrence."""
@@ -153,7 +153,6 @@ def _imported(imports: list[FrameType]) -> str:
 
 
 def _own_line(stack: list[FrameType]) -> str:
-    """User code is preferred."""
     for frame in stack:
         file = frame.f_code.co_filename
         if not file.startswith(("<", *_INSTALLED)) and not frames.is_ours(file):

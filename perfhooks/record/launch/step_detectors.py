@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Mode = Literal["loader", "optimizer", "batches", "backward", "call", "process"]
-"""Event that ends a step: a fetch after an update, an update, any fetch, a backward pass, or the call of a model.
-``process`` has no steps. Only `perfhooks.record.launch.early` detects the last two.
-"""
+"""A fetch after an update, an update, any fetch, a backward pass, or the call of a model. ``process`` has no steps."""
 
 BATCHES: Final = 20
 """Fetches without any update before fetches count as steps. A sanity check before training has fewer."""
@@ -46,19 +44,19 @@ BACKWARDS: Final = 20
 
 NEVER: Final = sys.maxsize
 _SETTLED_ROUNDS: Final = 3
-"""Warming up an optimizer takes fewer rounds. A later fetch does not change the detector."""
+"""Rounds of updates after which the detector is settled. Warming up an optimizer takes fewer."""
 _SURE_STEPS: Final = 2
-"""Updates do not change the detector after these steps with a fetch. Fetches alone prove nothing: a program may read
-its loader into a list and then train on the list.
+"""Steps with a fetch after which updates no longer change the detector. A program may read its loader into a list and
+then train on the list.
 """
 _LOST_UPDATES: Final = 8
-"""Updates beyond three rounds after which an unfinished round is dropped: its optimizer is gone."""
+"""Updates beyond three rounds after which an unfinished round is dropped."""
 _STAGE_ROUNDS: Final = 10
 """Rounds of a single optimizer after which another one starts a new stage."""
 _LONE_UPDATES: Final = 3
 """Updates in a row by a later optimizer after which the earlier ones belong to the start."""
 _MISSED_FETCHES: Final = 4
-"""Updates beyond three steps after which the training no longer uses its loader."""
+"""Updates without a fetch, beyond those of three steps. The training then no longer uses its loader."""
 
 
 class Round:
@@ -85,13 +83,10 @@ class Round:
         self._leader_ref: Callable[[], object] | None = None
         self._last_key = self._run_length = self._since = 0
         self._first_ref: Callable[[], object] | None = None
-        """An id may be reused."""
         self._runs: dict[int, int] = {}
         self._repeats = 0
-        """Length of the leader's run if all optimizers step several times in a row."""
 
     def ends(self, optimizer: object) -> bool:
-        """Rounds are detected from the second one on."""
         key, previous_key, run_length = id(optimizer), self._last_key, self._run_length
         self._last_key, self._run_length = key, run_length + 1 if key == previous_key else 1
         self._since += 1
@@ -116,10 +111,7 @@ class Round:
         return True
 
     def _add_run(self, key: int, length: int, *, is_first: bool) -> bool:
-        """Store the length of a run of steps of one optimizer.
-
-        Return whether the optimizer leads and stepped less often than before, so that its round ended undetected.
-        """
+        """Return whether the leader stepped less often than before, so that its round ended undetected."""
         self._runs[key] = length
         if self._repeats and key == self._leader_key:
             is_late, self._repeats = length < self._repeats, length
@@ -195,7 +187,7 @@ class Events:
         return PassBegin(now, self.fetches, self.updates, self.backwards, line)
 
     def forget(self) -> None:
-        """Callers keep references to the counts."""
+        """Callers keep references to these counts, so they are reset in place."""
         self.fetches = self.updates = self.backwards = 0
         self.is_updated_by_hand = False
         """Whether backward passes count as updates."""
@@ -205,7 +197,6 @@ class Events:
         self.has_round_ended = False
         self.detector: StepDetector = Undecided(self)
         self.pulse: Any = NO_PROFILER
-        """`NO_PROFILER` outside the training thread."""
         self.rounds = Round()
         self.thread: int | None = None
 
@@ -218,7 +209,7 @@ class StepDetector:
     """Whether the detector receives the first fetch after an update."""
     due = due_update = NEVER
     is_sure = False
-    """Whether fetches end the steps for sure, so that updates end none while there are fetches."""
+    """Whether updates end no steps while there are fetches."""
     first = 0
 
     def __init__(self, events: Events) -> None:
@@ -236,7 +227,7 @@ class InactiveDetector(StepDetector):
 
 
 class BesideIntegration(InactiveDetector):
-    """Detects what an integration does not: the end of the start-up, and training outside its loops."""
+    """Detects the end of the start-up and training outside the integration's loops."""
 
     due_update = 0
 
@@ -244,7 +235,6 @@ class BesideIntegration(InactiveDetector):
         super().__init__(events)
         self._is_over = is_over
         self._fetches: int | None = None
-        """Fetches at the last check, if no loop of the integration was running then."""
 
     def at_update(self) -> Answer:
         events, before, is_first = self._events, self._fetches, not self.due_update
@@ -293,7 +283,7 @@ class ByLoader(ActiveDetector):
         if not events.armed:
             return None if events.updates or events.backwards else ByBatches(events)
         if events.is_updated_by_hand and not self._steps and not self.first:
-            return ByLoader(events, events.backwards)  # count the earlier steps, which were not detected
+            return ByLoader(events, events.backwards)
         self._steps += 1
         self.is_sure = self._steps >= _SURE_STEPS
         if self.is_sure:
@@ -307,7 +297,6 @@ class ByLoader(ActiveDetector):
         return "step"
 
     def at_update(self) -> Answer:
-        """If fetches already ended steps, switch only when fetches stop."""
         events = self._events
         if self.is_sure:
             is_one = events.has_round_ended and events.updates - self._updates > self._max_updates
@@ -329,7 +318,7 @@ class PeriodDetector(ActiveDetector):
         self.continues = continues
 
     def at_fetch(self) -> Answer:
-        """Later fetches may belong to a validation."""
+        """Fetches after the first rounds may belong to a validation."""
         if self._events.rounds.count <= _SETTLED_ROUNDS and not self.continues:
             return ByLoader(self._events)
         self.due = NEVER

@@ -1,7 +1,7 @@
 """Step detection under ``perfhooks run``, from optimizers and loaders.
 
-The current detector decides which events end a step. This module acts on it: it ends the step, starts or ends a
-profiler, and reports the result.
+The current detector decides which events end a step. This module ends the step, starts or ends a profiler, and reports
+the result.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class StepSignal:
         self.forget()
 
     def _on_fork(self) -> None:
-        """Restore torch in the worker of a loader."""
+        """A forked loader worker needs torch without our wrappers."""
         self.forget()
         if is_forked_by_loader():
             while self._restorers:
@@ -80,12 +80,11 @@ class StepSignal:
         self._is_known_helper: bool | None = None
         """None before the first call of torch."""
         self._has_torch = False
-        """Whether torch was imported, outside a helper process."""
         self._wrappers: Any = None
         self.profiler: Any = NO_PROFILER
         self._profilers: Profilers | Turns | None = None
         self._first_profilers: Iterable[Any] = ()
-        """Profilers whose first step ends the start-up."""
+        """Their first step ends the start-up."""
         self._integrations: list[tuple[str, Any]] = []
         self._trainings = 0
 
@@ -134,7 +133,7 @@ class StepSignal:
             self._apply(events.detector.at_update())
 
     def on_fetch(self) -> None:
-        """Called before the fetch, which may end a step or start the first one."""
+        """Called before the fetch."""
         if self._is_helper():
             return
         with self._guarded():
@@ -189,7 +188,6 @@ class StepSignal:
                 pulse.set_aside(began, ended, labels.CHECKPOINT, line)
 
     def _is_helper(self) -> bool:
-        """In a helper process, for example a loader worker, disable all events."""
         if self._is_known_helper is None:
             self._is_known_helper = is_helper_process()
             if self._is_known_helper:
@@ -225,10 +223,7 @@ class StepSignal:
         self._subscribe()
 
     def _end_before_window(self, step: int) -> None:
-        """End the start-up recording one step before a window without warm-up.
-
-        torch may crash if one recording ends and the other starts in the same update.
-        """
+        """torch may crash if one recording ends and another one starts in the same update."""
         schedule = None if self.request.schedule is None else Schedule.of(self.request.schedule)
         window = None if schedule is None else schedule.next_window(step + 1)
         if window is not None and window.first == window.active == step + 1:
@@ -350,7 +345,6 @@ class StepSignal:
             self.startup.when_computing = self._record_operators
 
     def keep(self, leave: Callable[[], object]) -> None:
-        """Restores torch in a forked loader worker."""
         self._restorers.append(leave)
 
     def before_dynamo(self) -> None:
@@ -363,7 +357,6 @@ class StepSignal:
             self._wrappers.resume()
 
     def _record_operators(self) -> None:
-        """Record the operators of a script that computes without calling modules."""
         if not self._is_ending and type(self.events.detector) is Undecided and self.early.is_new:
             self.early.begin_with_operators()
 
@@ -385,7 +378,6 @@ class StepSignal:
             self._keep_early()
 
     def _keep_early(self, why: str = "") -> bool:
-        """Write the start-up recording if no window was saved. Return whether it was written."""
         with guard("keeping the first steps"), self._keep_lock:
             if self._early is not None:
                 self._profilers = self._profilers or self._make_profilers()
@@ -401,7 +393,6 @@ class StepSignal:
             self.startup.wait()
 
     def finish(self) -> None:
-        """Write the start-up recording, or the reason why nothing was recorded."""
         if type(self.events.detector) is InactiveDetector or is_helper_process():
             return
         error = getattr(sys, "last_value", None)

@@ -1,5 +1,3 @@
-"""The text of the exit summary: a box on a terminal, the same lines without a box elsewhere."""
-
 from __future__ import annotations
 
 import shutil
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 _PARTS: Final = 5
-"""Fit a line of 80 columns."""
+"""This many parts of a step fit a line of 80 columns."""
 _LINES: Final = (("─", "│", "╭", "╮", "╰", "╯"), ("-", "|", *"++++"))
 
 
@@ -71,7 +69,6 @@ def _where(folder: Path, *, is_incomplete: bool) -> str:
 
 
 def _facts(folder: Path) -> tuple[RunSummary | None, str]:
-    """Return the summary of the report, else the step time of the timeline, or a line about the last window."""
     summary, line = None, ""
     with guard(f"reading {folder}"):
         summary = read_summary(folder)

@@ -4,13 +4,13 @@
     B   ▌        ░░██████▌          ░░██████▌          ░░██...
          ◄──────► one block: some untimed steps (░), then the requested number of timed steps
 
-The first steps of a block take up to twice as long, because the other program's data is in the caches. Each block runs
-on the CPU on which the other program's block ended. With a small training, neighbouring blocks of 20 ms differed by 27%
-on two CPUs of a shared host, and by 11% on the same CPU.
+The first steps of a block take longer, because the other program's data is in the caches. With a small training,
+neighbouring blocks of 20 ms differed by 27% on two CPUs of a shared host, and by 11% on the same CPU. So each block
+runs on the CPU of the other program's last block.
 
-All ranks receive the same number of steps, so no rank waits in a collective. Between two blocks nothing runs:
-`perfhooks.cli.turns.freezing` stops child processes such as loader workers, which would prefetch batches for the next
-block. If the socket closes, the supervisor has died, and the program ends itself.
+All ranks receive the same number of steps, so no rank waits in a collective. Child processes are stopped between two
+blocks: loader workers would prefetch batches. If the socket closes, the supervisor has died, and the program ends
+itself.
 """
 
 from __future__ import annotations
@@ -53,11 +53,10 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ns: int
     busy_ns: int
     waited_ns: int | None
-    """Run-queue wait of the training thread."""
+    """Of the training thread."""
     is_alone: bool
     """Whether no device and no child process works."""
     processor: int | None
-    """CPU on which the training thread ran last."""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -95,9 +94,8 @@ class HeldSteps:
         self._address = address
         self._done = 0
         self._until = 0
-        """The first step is held, before anything is timed."""
         self._timed = 0
-        """0 to hold at the next action."""
+        """Timed steps after `_until`; 0 to hold there."""
         self._at_begin = 0
         self._thread = CountedThread(threading.get_ident(), threading.get_native_id())
         self._clocks = _Clocks.read(self._thread)
@@ -189,8 +187,6 @@ class HeldSteps:
 
 
 class Turns:
-    """Replaces `perfhooks.record.launch.profiling.Profilers` if nothing is recorded."""
-
     current: HeldSteps | None = None
 
     def __init__(self, request: Request) -> None:
@@ -216,7 +212,6 @@ class Turns:
 
 
 def _await_devices() -> bool:
-    """Return whether this process uses any device."""
     is_used = False
     for name in ("cuda", "xpu"):
         kind: Any = getattr(sys.modules.get("torch"), name, None)

@@ -192,7 +192,7 @@ class LoopController:
         return None if self.windows.handover.leave(timeout) or run is None else run.folder
 
     def discard(self) -> Path | None:
-        """End and remove the steps so far, because they were no training steps.
+        """Remove the steps so far, because they were no training steps.
 
         Return the run folder for another profiler; None if a window was recorded.
         """
@@ -354,7 +354,6 @@ class LoopController:
 
 
 def _caller() -> str:
-    """For example ``train.py:12``."""
     outside = (frame for frame in outwards(sys._getframe(1)) if not frames.is_ours(frame.f_code.co_filename))
     frame = next(outside, None)
     if frame is None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
 
 DEFAULT: Final = "default"
-"""Makes all files that the recording options allow."""
+"""These handlers make all files that the recording options allow."""
 
 _FEW_STEPS: Final = 2048
 """The training formats them in about 1 ms. The worker writes longer lists."""
@@ -91,7 +91,6 @@ class Handover:
         self._has_lost_steps = False
         self.waited_s = 0.0
         self.is_loud = True
-        """Whether this rank logs finished windows."""
         self.is_summed_up = False
         """Whether `perfhooks run` prints a summary. The log then names only windows and the report."""
         self._is_leaving = False
@@ -111,7 +110,7 @@ class Handover:
         self.tasks.open(self._worker_log(run), starts_worker=starts_worker)
 
     def open_meanwhile(self, act: Callable[[], object]) -> None:
-        """Call ``act``, which calls `open`, in another thread. The property `run` waits for it."""
+        """The property `run` waits for the other thread."""
         self._opening = RunOpening(act)
 
     def _worker_log(self, run: Run | None) -> Path | None:
@@ -145,16 +144,13 @@ class Handover:
         return None if self.run is None else self.run.place(self._stage, window.first, last)
 
     def report_open(self, window: RecordedWindow | None) -> None:
-        """Report the start of a window to the run, or its end with None."""
+        """None reports the end of the window."""
         if self.run is not None:
             place = None if window is None else self.find_place(window)
             self.run.enter_window(None if place is None else place.folder.name)
 
     def save(self, window: RecordedWindow, *, write: bool = True, release: Callable[[], None] | None) -> int | None:
-        """Save a stopped window, call the callables and queue it.
-
-        Return the trace size in bytes; None if nothing was saved.
-        """
+        """Return the trace size in bytes; None if nothing was saved."""
         place = self.find_place(window) if write else None
         if place is not None and not window.ready:
             self._save_failure(window, place)

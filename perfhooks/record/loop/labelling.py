@@ -54,8 +54,6 @@ _call_module: Callable[..., Any] = Module.__call__
 
 @dataclass
 class _LabelState:
-    """Labelling state of the recorded thread. A process has one recorder."""
-
     thread: int = 0
     """0 while labelling is off."""
     is_label_open: bool = False
@@ -131,7 +129,7 @@ def start(
 
 
 def _find_original() -> bool:
-    """Set the function that our replacement of module calls calls. Return whether it cannot call us back.
+    """Return whether our replacement can call the current function without being called back.
 
     ``make_fx`` and ``torch.fx`` patch module calls and then restore the previous attribute. A window may end meanwhile.
     """
@@ -166,10 +164,7 @@ def iterators() -> set[int]:
 
 
 def describe(window: Window) -> None:
-    """Write metadata into the trace while it is recorded.
-
-    torch's next recorder writes the names of CUDA graph regions itself.
-    """
+    """torch's next recorder writes the names of CUDA graph regions itself."""
     order, _state.order = _state.order, ModuleOrder()
     sources: dict[str, Callable[[], Any]] = {labels.PROCESSOR: _processor}
     sources |= {labels.MODULE_NAMES: order.names} if window.with_stack else {}
@@ -202,7 +197,7 @@ def _graph_regions() -> list[tuple[str, str, list[int]]]:
 
 
 def _call_unrecorded(function: Callable[[], Any]) -> Any:
-    """Call a function in another thread, so that the active recorder does not record its calls."""
+    """In another thread the active recorder does not record the calls."""
     results: list[Any] = []
     errors: list[BaseException] = []
     done = _thread.allocate_lock()
@@ -281,7 +276,7 @@ def _noting_reads(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _uncompiled(function: Callable[..., Any], *, recursive: bool = True) -> Callable[..., Any]:
-    """Keep torch.compile from compiling our function after a graph break."""
+    """torch.compile would compile our function after a graph break."""
     if "torch._dynamo" not in sys.modules:  # the check itself would import it, which takes a second
         return function
     disabled: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)
@@ -320,7 +315,7 @@ def _is_compiled(module: Module) -> bool:
 
 
 def _restore_call() -> None:
-    """Restore the original call for compiled modules. torch.compile would try to compile ours at a graph break."""
+    """torch.compile would try to compile our call at a graph break."""
     if not _state.is_restored and vars(Module).get("__call__") is _labelled_call and _state.changes < _MAX_CHANGES:
         _state.is_restored = True
         _state.patches[0].undo()

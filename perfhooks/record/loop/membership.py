@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfhooks.run.manifest import StepsBy
 
 _STARTED: Final[Counter[tuple[str, str]]] = Counter()
-"""By folder of runs and stage."""
+"""Counts by folder of runs and stage."""
 
 
 class Membership:
@@ -42,10 +42,7 @@ class Membership:
     def join(
         self, out: str | os.PathLike[str] | None, run: str | None, on_opened: Callable[[Run | None], object]
     ) -> bool:
-        """Determine the rank, open the run folder if it records, and return whether it does.
-
-        ``on_opened`` can run in another thread.
-        """
+        """Return whether this rank records. ``on_opened`` can run in another thread."""
         job = self._job = current_job()
         self._out, self._name = self._options["out"] or out or "perf", self._options["run"] or run
         self._count_runs()

@@ -36,7 +36,6 @@ class ModuleOrder:
                 self._outermost[id(module)] = self.seen[id(module)]
 
     def names(self) -> dict[str, list[str | None]]:
-        """Return the names of each class, in the order of the recorder's numbers."""
         if len(self.seen) > _MAX_MODULES:
             return {}
         called = dict(self._called())

@@ -32,7 +32,7 @@ _FAILURES: Final = (ImportError, AttributeError, OSError, RuntimeError, TypeErro
 """Errors of CUPTI, its Python package, and the device owner's settings."""
 
 _logged: set[str] = set()
-"""Reasons that it is not available. Kineto records from then on."""
+"""Kineto records once this contains a reason."""
 
 
 class UnavailableError(PerfhooksError):
@@ -40,7 +40,7 @@ class UnavailableError(PerfhooksError):
 
 
 def config_of_text(words: str) -> Any:
-    """Return torch's configuration for text like ``cuspy+environment_counters``; None if torch has no such recorder."""
+    """For example ``cuspy+environment_counters``. None if torch has no such recorder."""
     name, *switches = words.lower().split("+")
     if name != NAME:
         raise OptionError(
@@ -51,10 +51,7 @@ def config_of_text(words: str) -> Any:
 
 
 def config_of_mapping(mapping: Mapping[str, Any]) -> Any:
-    """Return torch's ``ProfilerActivityConfig`` for a mapping; None if torch has none.
-
-    {"profiler_configs": [{"type": "CuspyConfig"}, {"type": "PerformanceMetricsConfig", "metric_names": [...]}]}
-    """
+    """For example ``{"profiler_configs": [{"type": "CuspyConfig"}]}``. None if torch has no such class."""
     activity_config = getattr(torch.profiler, "ProfilerActivityConfig", None)
     if activity_config is None:
         _log_unavailable(f"torch {torch.__version__} has none")
@@ -95,7 +92,7 @@ def _has_cuspy(config: Any) -> bool:
 
 
 def _without_configs(config: Any) -> Any:
-    """Its counters would also need a device."""
+    """The counters of the next recorder would also need a device."""
     return dataclasses.replace(config, profiler_configs=[]) if getattr(config, "profiler_configs", ()) else config
 
 
@@ -169,7 +166,7 @@ def check_observer(observer: Any) -> None:
 
 
 def export_path(window: Any, path: Path) -> Path:
-    """Return the path of the exported trace: the given path, or a compressed file next to it.
+    """Return the given path, or a compressed file next to it.
 
     It waits for the export, even with ``cuspy_async_export``. A thread would block the training too: torch merges both
     traces in Python, at 25 us per event, and holds the GIL for a third of that in one call.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 WARMUP: Final = 1
 """The first recorded step includes the start of the recorder."""
 _MAX_TRIES: Final = 100
-"""100 windows take 0.3 ms of the training."""
+"""A search through 100 windows takes 0.3 ms."""
 _FARTHEST: Final = 10**9
 """Eleven days at a millisecond per step."""
 
@@ -171,7 +171,7 @@ class Requests:
         return None
 
     def _end_of_overlap(self, first: int, last: int) -> int | None:
-        """Return the step after an overlapping window; None without overlap, -1 if it has no end."""
+        """Return the step after an overlapping window; -1 if it has no end."""
         for window in self._windows:
             if window.planned.first <= last and first <= window.planned.last:
                 return window.planned.last + 1

@@ -46,7 +46,6 @@ class StepClock:
         self.end_step = end_step
         self.arrive = arrive
         self.ask = ask
-        """The data wait starts there."""
         self.set_aside = set_aside
         """Called with begin, end, part and calling line of a validation or a checkpoint."""
         self.passed_back = passed_back

@@ -1,4 +1,4 @@
-"""Detection of changes of the system clock during a window. Kineto uses it, so all times are wrong then."""
+"""Kineto uses the system clock, so a change during a window makes all times wrong."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def ahead_s() -> float:
 
 
 def _read() -> tuple[float, float]:
-    """Return the duration of a reading, and how far the system clock is ahead of the monotonic one."""
+    """Return the duration of a reading, and the system clock minus the monotonic clock."""
     before, now, after = time.perf_counter(), time.time(), time.perf_counter()
     return after - before, now - (before + after) / 2
 
 
 def describe_change(ahead_at_start_s: float, recorded_s: float) -> str:
-    """Return a note about a changed clock; empty if the times are right."""
+    """Return a note, or nothing if the times are right."""
     moved_s = ahead_s() - ahead_at_start_s
     if abs(moved_s) <= 1e-3 + 0.01 * recorded_s:  # errors of the readings, and gradual corrections of the clock
         return ""

@@ -113,9 +113,9 @@ def _is_recording() -> bool:
 
 
 def listen_for_other_profilers(listener: Callable[[], object]) -> Callable[[], None]:
-    """Call a listener before another profiler starts, and at each of its steps. Return a function that removes it.
+    """Return a function that removes the listener.
 
-    Such a profiler records nothing while our window is open.
+    Another profiler records nothing while our window is open.
     """
     recorder = torch.autograd.profiler.profile
     patches: tuple[tuple[type, str], ...] = ((TorchProfile, "start"), (TorchProfile, "step"), (recorder, "__enter__"))
@@ -189,10 +189,9 @@ def _quiet_start() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_kineto() -> Iterator[None]:
-    """Suppress Kineto's log lines about itself on hosts without a device.
+    """Kineto reads the level once, when the first recorder of a process starts.
 
-    Kineto reads the level once, when the first recorder of a process starts. Level 6 hides errors too, so hosts with a
-    device keep Kineto's level.
+    Level 6 hides errors too, so hosts with a device keep Kineto's level.
     """
     recorded = torch.profiler.supported_activities()
     if _LEVEL in os.environ or recorded != {ProfilerActivity.CPU}:
@@ -300,7 +299,6 @@ class Window(RecordedWindow, TorchProfile):
         self.notes = []
         self._thread: threading.Thread | None = None
         self.yield_recorder: Callable[[], object] | None = None
-        """Ends this window when another recorder starts."""
         self.start_line = ""
         self._device = -1
         """-1 if CUDA is not initialized."""
@@ -322,7 +320,7 @@ class Window(RecordedWindow, TorchProfile):
         return action_of(self._phases, max(step, self._begin))
 
     def arm(self, first: int, phases: Phases) -> None:
-        """Prepare a recorded window for further steps, whose events torch appends."""
+        """torch appends the events of the next steps to the recorded ones."""
         self._begin = self.step_num = first
         self._phases = phases
         self.planned = phases.next_window(first)
@@ -382,7 +380,7 @@ class Window(RecordedWindow, TorchProfile):
             _ending.pop(self, None)
 
     def leave_to_parent(self) -> None:
-        """Stop collecting events in a forked child. A stop needs Kineto's thread, which the child does not have."""
+        """A stop needs Kineto's thread, which a forked child does not have."""
         _open.discard(self)
         turn = getattr(torch.autograd, "_toggle_collection_dynamic", None)  # new in torch 2.5
         if turn is None or not _is_recording():
@@ -492,10 +490,7 @@ class Window(RecordedWindow, TorchProfile):
             self.notes.append(DEVICE_STOPPED)
 
     def save(self, path: Path) -> IO[bytes]:
-        """Write the JSON file. The returned file stays open without its name.
-
-        Kineto reports no error for an incomplete file.
-        """
+        """The returned file stays open without its name. Kineto reports no error for an incomplete file."""
         try:
             super().export_chrome_trace(os.fspath(path))
             if (written := next_recorder.export_path(self, path)) != path:

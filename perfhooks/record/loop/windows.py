@@ -65,7 +65,6 @@ class Windows:
         self.end_in_step: Callable[[], object] | None = None
         self.workers = LoaderWorkers()
         self._step_starts: list[int] = []
-        """In ns of the loop's clock."""
         self._may_shorten = False
         """Ranks of a job must record the same steps."""
         self.is_dropping = False

@@ -57,9 +57,11 @@ gc.freeze()
 gc.enable()
 serve(unread, int(sys.argv[3]))
 """
-"""It imports nothing before the first message. Installed packages come first on its path, because the training's path
-may have another version of a dependency, for example the psutil of ray. Output of a sitecustomize goes to the log, not
-into the channel. The garbage collector would scan all modules several times during imports.
+"""The worker imports nothing before the first message, so an idle one stays small.
+
+Installed packages come first on its path, because the training's path may have another version of a dependency, for
+example the psutil of ray. Output of a sitecustomize goes to the log, not into the channel. The garbage collector would
+scan all modules several times during imports.
 """
 
 HERE: Final = str(Path(__file__).parents[3])
@@ -100,14 +102,14 @@ def reap() -> None:
 
 
 def release_children() -> None:
-    """Let all children continue alone, without a warning of Popen."""
+    """Children continue alone. Popen would warn about them."""
     for child in _alive:
         child.returncode = child.returncode or 0
     _alive.clear()
 
 
 def spawn(arguments: list[str], channel: socket.socket, *, out: IO[bytes] | int, error: IO[bytes] | int) -> Popen:
-    """Start a Python process in its own session, so that signals for the training do not reach it."""
+    """Signals for the training do not reach a process in another session."""
     child = subprocess.Popen(  # noqa: S603 -- our own interpreter
         [sys.executable, *arguments],
         stdin=subprocess.DEVNULL,
@@ -222,10 +224,7 @@ def _parse_answer(line: bytes) -> TaskResult | None:
 
 
 def _search_path() -> list[str]:
-    """The training's import path with the working directory last.
-
-    A file ``polars.py`` there would replace polars, but a user's handler must be found.
-    """
+    """A file ``polars.py`` in the working directory would replace polars, but a user's handler must be found."""
     here = working_directory()
     path = [entry for entry in sys.path if entry and os.path.normpath(os.path.join(here, entry)) != here]  # noqa: PTH118 -- compared as text
     return [*path, here] if here else path

@@ -1,4 +1,4 @@
-"""Classification of slow steps: find the cause and the part of the excess that it explains."""
+"""Classification of slow steps: their causes, and the part of the excess that each cause explains."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 _SUFFICIENT: Final = 0.5
 _ALMOST_ALL: Final = 0.8
-"""Share of samples with one cause, before that cause also explains the time before the first sample."""
+"""If one cause has this share of the samples, it also explains the time before the first sample."""
 _MIN_COVERED: Final = 0.25
-"""Share of the excess that the samples must cover in that case."""
+"""The samples must then cover this share of the excess."""
 _IDLE_BELOW: Final = 0.25
 """CPU use below which a thread counts as waiting."""
 _THROTTLED_BELOW: Final = 0.8
@@ -70,23 +70,22 @@ class StepFacts(NamedTuple):
     samples: Sequence[Sample]
     """From the time at which the step became longer than usual."""
     counters: Counters
-    """Counts of the training thread during the samples."""
+    """Of the training thread during the samples."""
     is_distributed: bool
     clock_share: float | None
-    """Device clock as a share of the fastest clock of the run."""
+    """Share of the fastest clock of the run."""
     aside_ns: int = 0
-    """Time in evaluations that a framework or a loader reported."""
+    """Reported by a framework or a loader."""
     waited_ns: int | None = None
     """Run-queue wait of the whole step."""
     has_device: bool = False
     before_ns: float = 0.0
-    """Excess time before the first sample; 0 if the counters disagree with the samples."""
+    """Before the first sample; 0 if the counters disagree with the samples."""
     after: Stack = ()
     """Stack of the training after the step."""
 
     @property
     def excess_ns(self) -> float:
-        """Time above the median."""
         return self.wall_ns - self.median_ns
 
     @property
@@ -116,7 +115,6 @@ class Explainer:
         """Nanoseconds by cause."""
 
     def explain(self, facts: StepFacts) -> Explanation:
-        """Prefer the cause of the function that holds the excess."""
         inside, directly_ns = self._inside_new_function(facts), max(facts.garbage_ns, facts.wait_ns)
         if (
             inside
@@ -146,7 +144,7 @@ class Explainer:
             frame = self._blamed_frame(facts, largest, samples.get(largest) or facts.samples)
             return Explanation(largest, min(float((explained | measured_ns)[largest]), facts.excess_ns), frame)
         if facts.before_ns and facts.sampled_ns >= _MIN_COVERED * facts.excess_ns:
-            # the first sample came late, and almost all samples have one cause
+            # the first sample came late
             needed_ns = max(_ALMOST_ALL, needed_ns / (facts.sampled_ns + facts.before_ns)) * facts.sampled_ns
             explained |= {MEMORY: measured_ns[MEMORY], OWN: spent(self._unusual_code(facts, needed_ns))}
             largest = _first_sufficient(explained, needed_ns)
@@ -181,9 +179,9 @@ class Explainer:
         return innermost if _total_ns(innermost) >= _SUFFICIENT * facts.excess_ns else []
 
     def _classify_function(self, facts: StepFacts, inside: Sequence[tuple[Sample, Frame]]) -> Explanation | None:
-        """Use all slow steps in which a function was sampled, so that its cause is stable.
+        """Return None if the function mostly waits for something unknown.
 
-        Return None if the function mostly waits for something unknown.
+        All slow steps in which it was sampled count, so that its cause is stable.
         """
         lines: Counter[Frame] = Counter()
         for sample, frame in inside:
@@ -276,7 +274,6 @@ class Explainer:
         return max((frame for frame in lines if frame.code is code), key=lines.__getitem__)
 
     def _evaluating_depth(self, samples: Sequence[Sample]) -> int:
-        """Return the depth of the innermost shared function that calls the model."""
         first = samples[0].stack if samples else ()
         calls = (place for place, frame in enumerate(first) if frame.name == frames.CALLS_MODULE)
         shared = min([next(calls, len(first)), *(common(first, sample.stack) for sample in samples)])

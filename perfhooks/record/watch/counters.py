@@ -54,7 +54,7 @@ class Counters(NamedTuple):
 
 
 class Queueing:
-    """Run-queue wait of a thread, as a share of the time since its first reading."""
+    """Run-queue wait, as a share of the time since the first reading."""
 
     def __init__(self) -> None:
         self._native = 0
@@ -71,7 +71,7 @@ class Queueing:
         return min(max(waited - self._before, 0) / (now - self._began), 1.0)
 
     def since_last(self) -> float | None:
-        """At first since the process start."""
+        """The first interval begins at the process start."""
         thread = CountedThread(threading.get_ident(), threading.get_native_id())
         if not self._native:
             age_ns = round(1e9 * (time.time() - began_s()))
@@ -141,7 +141,7 @@ class Collections:
                 del self._pauses[: _MAX_PAUSES // 2]
 
     def within(self, begin: int, end: int) -> tuple[int, Frame | None]:
-        """Return the ns of collections in an interval, and the code where the longest began."""
+        """In ns, with the code where the longest collection began."""
         overlaps = [(min(stop, end) - max(start, begin), where) for start, stop, where in self._pauses[:]]
         overlaps = [(length, where) for length, where in overlaps if length > 0]
         return sum(length for length, _ in overlaps), max(overlaps, key=lambda pair: pair[0], default=(0, None))[1]
@@ -209,7 +209,7 @@ def _descendant_ticks(pid: int) -> Iterator[int]:
     while pids and count < _MAX_PROCESSES:
         folder = _PROC / str(pids.pop())
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # children of the main thread only: other threads are many and rarely start processes
+            # other threads are many and rarely start processes
             children = (folder / "task" / folder.name / "children").read_text(encoding="ascii").split()
             pids += map(int, children)
             if count:

@@ -1,7 +1,7 @@
 """Detection of evaluations, rollouts and generation: modules that run without training.
 
-Modules in evaluation mode and calls without gradients show them, but only in some samples. Other samples show loading
-or scoring. All samples of an evaluation share a function that usual steps never run, else a loop.
+Some samples show modules in evaluation mode or calls without gradients. Others show loading or scoring. All samples of
+an evaluation share a function that usual steps never run, else a loop.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ def _in_function(samples: Sequence[Sample], sure: Sequence[Sample], usual: Usual
 
 
 def _shared(stacks: Sequence[Stack]) -> list[CodeType]:
-    """Return the functions that all stacks share, outermost first, without those of torch."""
     shared = min(common(stacks[0], stack) for stack in stacks)
     return [frame.code for frame in stacks[0][:shared] if not _is_library(frame)]
 

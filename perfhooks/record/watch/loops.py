@@ -30,10 +30,9 @@ class LoopRequest:
 
 
 class WatchedLoop:
-    """State shared by the profiler of a loop and the watcher.
+    """Each attribute has one writer, and each access is one operation in C.
 
-    Each attribute has one writer, and each access is one operation in C, so neither waits for the other. ``wake`` makes
-    the training read `inbox` at the end of its current step.
+    So the training and the watcher never wait for each other.
     """
 
     def __init__(
@@ -52,7 +51,6 @@ class WatchedLoop:
         """The system's number of the training thread."""
         self.limit_ns: float | None = None
         self.wrote_steps = False
-        """Whether the watcher wrote steps that are not in the report yet."""
         self.triggers = False
         self.is_quiet = False
         """`perfhooks run` prints a summary instead of logging slow steps."""
@@ -76,7 +74,7 @@ class WatchedLoop:
 
     def answer(self, request: LoopRequest, state: State, *, window: str = "", first: int | None = None,
                last: int | None = None, why: str = "") -> None:  # fmt: skip  # one answer, in two lines
-        """Answer to the client, or in the log if no client waits and no window will be recorded."""
+        """Answers go to the client, or into the log if no client waits and no window will be recorded."""
         if request.name and self.run is not None:
             reply = Answer(rank=self.run.rank, state=state, window=window, first=first, last=last, why=why)
             self.answers.append((request.name, reply))

@@ -14,27 +14,25 @@ if TYPE_CHECKING:
 LATELY: Final = 50
 """More steps would follow changes too late, fewer would be noisy."""
 MORE_NS: Final = 50_000_000
-"""Minimum excess over the limit. Below it, OS scheduling alone can triple a step."""
+"""Below it, OS scheduling alone can triple a step."""
 _SPREADS: Final = 6.0
 """Multiple of the distance from the median to the 90th percentile. One in a billion steps exceeds it by noise."""
 _MIN_MEDIANS: Final = 1.3
-"""Even if steps hardly vary."""
+"""Applies if steps hardly vary."""
 _SAMPLED_FROM: Final = 0.25
-"""Share of the distance from the median to the limit. A later start of sampling would miss half of the step."""
+"""Share of the distance from the median to the limit. Later sampling would miss half of the step."""
 _MIN_STEPS: Final = 20
 """Steps before the 90th percentile is used."""
 
 
 class Pace:
-    """Running median of the steps of a loop, and the limit beyond which a step is slow."""
-
     def __init__(self) -> None:
         self._walls: deque[int] = deque(maxlen=LATELY)
         self._count = 0
         self.median_ns: float | None = None
         self.limit_ns: float | None = None
         self.doubt_ns: float | None = None
-        """The running step is sampled beyond this time."""
+        """Sampling starts at this step time."""
 
     def add(self, walls: Sequence[int]) -> None:
         first = max(0, FEWEST_FIRST - self._count)

@@ -21,7 +21,7 @@ class Region(NamedTuple):
     first: int
     last: int
     is_loop: bool
-    """Otherwise it is a region without gradients."""
+    """Otherwise it disables gradients."""
 
     def has(self, line: int) -> bool:
         return self.first <= line <= self.last
@@ -29,7 +29,7 @@ class Region(NamedTuple):
 
 @lru_cache(256)
 def of(code: CodeType) -> tuple[Region, ...]:
-    """Return the loops and gradient-free regions of a function or script, outermost first."""
+    """Outermost first."""
     lines, offset = linecache.getlines(code.co_filename), 0
     try:
         if code.co_name != "<module>":

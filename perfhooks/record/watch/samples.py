@@ -1,6 +1,6 @@
 """Samples of the training thread: its stack, and its state since the previous sample.
 
-The sampler needs the GIL, and the training releases it mostly inside C code. So plain sampling would overstate C code.
+The sampler needs the GIL, which the training releases mostly inside C code. So plain sampling would overstate C code.
 The delay of a sample corrects that::
 
     the training   ── C ──┤ Python ├── C ──────┤ Python, for more than 5 ms ├── C ──
@@ -8,7 +8,7 @@ The delay of a sample corrects that::
                     in time   late, held   in time   late, held: Python was forced to release the GIL, the line is exact
 
 A sample is scheduled for a moment (△). If it is late, and its own thread did not wait for a CPU, the training held the
-GIL. The state at that moment counts for the time since the previous sample.
+GIL.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.sampling import Stack
 
 _LATE_NS: Final = 300_000
-"""Delay from which a sample has waited for the GIL. Waking up takes a third of it on a virtual machine."""
+"""Waking up takes a third of this delay on a virtual machine."""
 _FORCED_SHARE: Final = 0.9
-"""Share of Python's switch interval after which the GIL was released by force, at the sampled line."""
+"""After this share of Python's switch interval the GIL was released by force, at the sampled line."""
 _MIN_CPU: Final = 0.25
-"""CPU share of the time outside the run queue, from which a thread counts as computing."""
+"""A thread counts as computing from this share of the time outside the run queue."""
 _MAX_STACKS: Final = 5000
 
 
@@ -46,19 +46,19 @@ class State(enum.Enum):
     QUEUEING = enum.auto()
     """Runnable, without a CPU."""
     FILE = enum.auto()
-    """In a system call that reads, writes or flushes a file."""
+    """Waiting in a system call that reads, writes or flushes a file."""
     PAGE = enum.auto()
-    """Swapped out, or of a mapped file."""
+    """Waiting for a page that was swapped out, or of a mapped file."""
     LOCK = enum.auto()
     """Waiting for another thread."""
     WAITING = enum.auto()
-    """Waiting for something else or something unknown."""
+    """Waiting for something else, or unknown."""
 
 
 class Sample(NamedTuple):
     stack: Stack
     spent_ns: int
-    """Time since the previous sample, for which this sample stands."""
+    """Time since the previous sample."""
     at: int = 0
     is_held: bool = False
     is_exact: bool = True
@@ -82,7 +82,6 @@ class Sampler:
         return self._thread
 
     def sample(self, ident: int, native: int, *, now: int, spent_ns: int, late_ns: int) -> Sample:
-        """``late_ns`` is the delay of this sample."""
         # stack first: the system calls below release the GIL, and the training continues
         stack, is_evaluating = stack_of(ident), _is_evaluating(ident)
         if stack != self._stack:  # keep an equal stack: new objects bring Python's next collection nearer
@@ -142,7 +141,6 @@ class FoldedStacks:
                 self.is_new = True
 
     def text(self) -> str:
-        """One line per stack: frames and whole milliseconds."""
         self.is_new = False
         return "".join(f"{stack} {max(1, round(spent / 1e6))}\n" for stack, spent in sorted(self._ns.items()))
 
@@ -151,8 +149,8 @@ _SYSCALLS: Final = {
     "x86_64": ({202}, {26, 74, 75, 162, 277, 306}, {0, 1, 17, 18, 19, 20, 40, 295, 296, 326}),
     "aarch64": ({98}, {81, 82, 83, 84, 227, 267}, {63, 64, 65, 66, 67, 68, 69, 70, 71, 285}),
 }
-"""By CPU architecture, see syscalls(2): calls that wait for a lock (``futex``), flush files (``fsync``, ...), and read
-or write files (``read``, ...).
+"""Calls that wait for a lock (``futex``), flush files (``fsync``, ...), and read or write files (``read``, ...), see
+syscalls(2).
 """
 _LOCKS, _FLUSHES, _TRANSFERS = _SYSCALLS.get(platform.machine(), (set(), set(), set()))
 

@@ -1,4 +1,4 @@
-"""Python stacks of threads of this process. The thread may keep running while its stack is read."""
+"""The thread may keep running while its stack is read."""
 
 from __future__ import annotations
 

@@ -32,13 +32,13 @@ _MAX_AGE_NS: Final = 2_000_000_000
 _READ_INTERVAL_NS: Final = 200_000_000
 """A reading doubles the cost of a sample."""
 _MAX_DIFFERENCE: Final = 0.25
-"""Relative difference from which counters and samples disagree."""
+"""Larger relative differences mean that counters and samples disagree."""
 _USUAL_SAMPLE_S: Final = 5.0
 _USUAL_COUNTERS_S: Final = 2.0
 _LONG_MEDIANS: Final = 1.1
-"""Above it, a running step is sampled without a pause."""
+"""A step beyond this multiple of the median is sampled without a pause."""
 _SUSPENDED_NS: Final = 60_000_000_000
-"""Time without samples from which the host was suspended or a debugger stopped the process."""
+"""Without samples for so long, the host was suspended or a debugger stopped the process."""
 _MAX_WINDOWS: Final = 10
 _WINDOW_STEPS: Final = 3
 _MIN_SLOW_STEPS: Final = 3
@@ -78,10 +78,9 @@ class SlowSteps:
         self._collections.listen()
         self._sampler = Sampler()
         self._usual_sample: tuple[int, int, Sample | None] = (0, 0, None)
-        """Stored if its step ends without being slow."""
+        """The sample is stored if its step ends without being slow."""
         self._last_counters: _Reading = _Reading(0, Counters())
         self._usual_counters: _Reading | None = None
-        """Last counters without a slow step since."""
         self._watched: _Watched | None = None
         self._log = Log()
         self._windows = 0
@@ -92,7 +91,7 @@ class SlowSteps:
         self.folded = FoldedStacks()
 
         self.is_doubtful = False
-        """Whether the running step is longer than usual, so that sampling must not pause."""
+        """Sampling must not pause while the running step is longer than usual."""
 
     @property
     def is_watching(self) -> bool:
@@ -161,7 +160,6 @@ class SlowSteps:
         return self.is_watching or (limit is not None and bool((walls > limit).any()))
 
     def ended(self, ended: Ended, median_ns: float | None, limit_ns: float | None) -> None:
-        """Use the limit at the start of the steps."""
         watched = self._watched
         if watched is not None and len(ended.numbers) and ended.ends[-1] > watched.begin:
             self._watched = None
@@ -174,7 +172,7 @@ class SlowSteps:
                 self._explain(times, matching, median_ns)
 
     def _is_own_work(self, times: _Times, limit_ns: float) -> bool:
-        """Whether a warm-up, an explanation, or the start or end of a recording made the step slow."""
+        """Whether perfhooks made the step slow, for example by the start of a recording."""
         own = [(begin, end) for thread, begin, end in list(OWN_WORK) if thread == self._loop.thread]
         spent_ns = sum(max(0, min(end, times.end) - max(begin, times.begin)) for begin, end in own)
         is_warming_up = self._loop.timeline.phase_of(times.step) is Phase.WARMUP
@@ -220,14 +218,7 @@ class SlowSteps:
             self._request_window()
 
     def _waited_ns(self, begin: int, end: int) -> int | None:
-        """Return the run-queue wait of the last step.
-
-        ::
-
-            steps     | usual | usual |      slow        | now
-            counters           ▲                           ▲
-                               the last usual step: the usual wait until the start is subtracted
-        """
+        """Subtract the usual wait between the last reading and the start of the step."""
         (at, counters), usual = self._last_counters, self._explainer.usual.waiting
         before, waited = counters.waited_ns, self._sampler.thread(self._loop.thread, self._loop.native).waited_ns()
         if before is None or waited is None or usual is None or not begin - _MAX_AGE_NS < at < end:
@@ -235,13 +226,9 @@ class SlowSteps:
         return max(0, int(waited - before - usual * (begin - at)))
 
     def _before_ns(self, times: _Times, sampled: _Watched | None, median_ns: float) -> float:
-        """Return the excess time before the first sample; 0 if the step did something else then.
+        """Return the excess time before the first sample.
 
-        ::
-
-            step      | usual work | longer ............................ |
-            counters     ▲                     ▲ first sample ▲ ▲ ▲ ▲ ▲
-                         └─ less usual work: ──┘ was the thread runnable for the same share as in the samples?
+        Return 0 if the thread was runnable for another share than in the samples: the step did something else then.
         """
         at, before = self._last_counters
         if sampled is None or not times.begin - _MAX_AGE_NS < at < sampled.samples[0].at:
@@ -259,7 +246,6 @@ class SlowSteps:
         return longer_ns if abs(min(max(share_before, 0.0), 1.0) - share_later) < _MAX_DIFFERENCE else 0.0
 
     def _request_window(self) -> None:
-        """If slow steps are periodic, request the next one."""
         now = self._loop.step()
         if self._windows >= _MAX_WINDOWS or now < self._next_request_step:
             return
@@ -278,7 +264,6 @@ def _unsampled_ns(times: _Times, sampled: _Watched | None, limit_ns: float) -> f
 
 
 def predict(steps: list[int]) -> int | None:
-    """Return the next slow step if the last ones are periodic."""
     gaps = [after - before for before, after in itertools.pairwise(steps)]
     if len(steps) < _MIN_SLOW_STEPS:
         return None

@@ -1,4 +1,4 @@
-"""They are subtracted from the samples and counters of slow steps."""
+"""Samples and counters of usual steps, which are subtracted from those of slow steps."""
 
 from __future__ import annotations
 
@@ -58,12 +58,10 @@ class UsualSteps:
 
     @property
     def runnable(self) -> float:
-        """Share of the time in which the thread computes or waits for a CPU."""
         return min((self._waited + self._computed) / self._spent, 1.0) if self._spent else 1.0
 
     @property
     def system(self) -> float:
-        """Kernel time as a share of the CPU time."""
         return min(self._system / self._computed, 1.0) if self._computed else 0.0
 
     def own(self, stack: Stack) -> Stack:

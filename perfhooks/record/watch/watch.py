@@ -52,7 +52,6 @@ class Watch:
 
     @property
     def is_sampling(self) -> bool:
-        """Whether the running step is, or may become, slow."""
         return self._slow.is_watching or self._slow.is_doubtful
 
     def check(self, late_ns: int = 0) -> float:

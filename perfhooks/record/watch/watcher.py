@@ -1,7 +1,6 @@
-"""The watcher: the one thread per process that observes its loops.
+"""The one thread per process that observes its loops.
 
-About once a second it reads requests from the run folder. It samples the training thread if a step is slow. An error
-ends the watcher with one log line.
+An error ends the watcher with one log line.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class SamplingBudget:
         self._cost = 0.0
 
     def rest(self, *, is_usual: bool) -> float:
-        """Return the pause in seconds. Other work than checks is not usual."""
+        """Return the pause in seconds. Only usual checks count as cost."""
         now = self._spent()
         if is_usual:
             self._cost += (now - self._before - self._cost) / 8
@@ -164,7 +163,6 @@ _watcher = Watcher()
 
 
 def attach(loop: WatchedLoop) -> None:
-    """Log a warning if the thread cannot be started."""
     if not isinstance(_thread.start_new_thread, BuiltinFunctionType):
         logger.debug("steps are not watched: gevent replaced threads by greenlets of the main thread")
         return

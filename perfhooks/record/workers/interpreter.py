@@ -80,7 +80,7 @@ class WorkerFrame(NamedTuple):
 
 
 class _Text:
-    """Layout of Python strings: the header of each kind, and the bits that distinguish the kinds."""
+    """The header of each kind of string, and the bits that distinguish the kinds."""
 
     SAMPLES: Final = (("ab", 1, "ascii"), ("aé", 1, "latin-1"), ("aΩ", 2, "utf-16"), ("a😀", 4, "utf-32"))
 
@@ -111,8 +111,6 @@ class _Text:
 
 
 class Interpreter:
-    """Raises LookupError if the process runs another Python than this one."""
-
     def __init__(self, layout: Layout, pid: int, memory: ProcessMemory) -> None:
         self._layout, self._memory, self._text = layout, memory, _Text()
         self._codes: dict[int, Code] = {}
@@ -127,7 +125,6 @@ class Interpreter:
         self._frame_size = max(layout.code, layout.caller, layout.instruction) + WORD
 
     def threads(self) -> Iterator[int]:
-        """Yield the addresses of the thread states, newest first."""
         state = self._memory.word(self._interpreter + self._layout.threads)
         while state:
             yield state
@@ -138,7 +135,7 @@ class Interpreter:
         return None if self._layout.native is None else self._memory.word(thread + self._layout.native)
 
     def stack(self, thread: int, outermost: str = "", most: int = MAX_FRAMES) -> list[WorkerFrame]:
-        """Return the frames of a thread, innermost first, up to the innermost call of ``outermost``.
+        """Return the frames, innermost first, up to the innermost call of ``outermost``.
 
         Raises OSError if the stack changes too fast.
         """
@@ -193,7 +190,7 @@ class Interpreter:
         return self._memory.read(address + bytes.__basicsize__ - 1, size)
 
     def integer(self, frame: WorkerFrame, variable: int) -> int | None:
-        """Return an integer local variable below 2**30, by its index in the function."""
+        """The value must be below 2**30."""
         slot = frame.address + self._layout.variables + WORD * variable
         with suppress(OSError):
             address = untagged(self._memory.word(slot))
@@ -211,7 +208,7 @@ def _lines(table: bytes, first: int) -> tuple[list[int], list[int]]:
 
 
 def _maps(pid: int) -> Iterator[tuple[int, int, str, str]]:
-    """Yield the start, end, offset and file of each mapping of a process."""
+    """Start, end, offset and file."""
     with Path(f"/proc/{pid}/maps").open() as file:
         for text in file:
             span, _, offset, device, node, *name = text.split(None, 5)
@@ -221,7 +218,7 @@ def _maps(pid: int) -> Iterator[tuple[int, int, str, str]]:
 
 
 def _mapping(address: int) -> tuple[int, str, str]:
-    """Return start, offset and file of the mapping that contains an address."""
+    """Start, offset and file."""
     mappings = (mapping for mapping in _maps(os.getpid()) if mapping[0] <= address < mapping[1])
     start, _, offset, file = next(mappings, (0, 0, "", ""))
     if not file:
@@ -230,7 +227,7 @@ def _mapping(address: int) -> tuple[int, str, str]:
 
 
 def _shift_of(pid: int, start: int, offset: str, file: str) -> int:
-    """Return the distance to the same mapping of another process."""
+    """The same mapping has another address in another process."""
     for other, _, its_offset, its_file in _maps(pid):
         if (its_offset, its_file) == (offset, file):
             return other - start

@@ -1,7 +1,4 @@
-"""The memory layout of CPython's stacks differs between versions.
-
-The offsets are measured in this process, by a search for objects with known addresses.
-"""
+"""The memory layout of CPython's stacks, which differs between versions. A search for known addresses measures it."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
 WORD: Final = 8
 OBJECT: Final = object.__basicsize__
 _TAGS: Final = 7
-"""Tag bits of Python 3.14 in a pointer to an object."""
+"""Python 3.14 sets these bits in a pointer to an object."""
 
 
 def word(content: bytes, offset: int) -> int:
@@ -37,7 +34,7 @@ def _offsets(content: bytes, value: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """In bytes."""
+    """Offsets in bytes."""
 
     interpreter: int
     threads: int
@@ -45,9 +42,8 @@ class Layout:
     native: int | None
     """None before Python 3.11."""
     running: int
-    """Innermost frame, in a thread."""
     running_in: int | None
-    """Innermost frame, in the structure at `running`; None if `running` is the frame itself."""
+    """None if `running` is the frame itself."""
     caller: int
     code: int
     instruction: int
@@ -88,7 +84,6 @@ def _read(file: int, address: int, size: int) -> bytes:
 
 
 def _thread_fields(file: int) -> dict[str, Any]:
-    """A new thread becomes the first in the list."""
     gate, began = threading.Lock(), threading.Semaphore(0)
     gate.acquire()
     states: list[tuple[int, int]] = []
@@ -129,7 +124,7 @@ def _address(file: int, frame: types.FrameType) -> int:
 
 
 def _running(file: int, depth: int) -> set[tuple[int, int]]:
-    """Return the offsets of the running frame in the thread state; the second is -1 for a direct pointer.
+    """The second offset is -1 for a direct pointer.
 
     No other Python function may be called meanwhile, because it would become the running frame.
     """

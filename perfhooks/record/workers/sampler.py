@@ -1,15 +1,13 @@
 """The process that samples the loader workers of a training from outside.
 
-The training opens the memory of each worker (``/proc/PID/mem``), which Linux allows to an ancestor, and passes the open
-file to this process::
+The training passes the open memory of each worker (``/proc/PID/mem``), which Linux allows to an ancestor::
 
     training ── socket: a worker to sample, and its memory ─────────► this process ── reads ──► worker 0
              ── socket: the window ends ────────────────────────────►                 ── reads ──► worker 1
              ◄─ pipe: a line of JSON ────────────────────────────────
 
-The kernel has the state, the CPU time and the run-queue wait of each thread. Python's frames contain the function and
-the number of the batch. The time between two samples counts for the second sample. The interval is random, because
-samples at a fixed interval would miss parts of periodic work.
+Python's frames contain the function and the number of the batch. The time between two samples counts for the second
+sample. The interval is random, because a fixed interval would miss parts of periodic work.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ class Order(TypedDict):
     workers: int
     """They process the batches in rotation."""
     batch: int
-    """Index of the batch number among the variables of the worker's loop; -1 without one."""
+    """Index among the variables of the worker's loop; -1 without a batch number."""
 
 
 class _Counters:
@@ -86,8 +84,6 @@ class _Counters:
 
 
 class SampledWorker:
-    """Raises OSError if the worker has ended, and LookupError if it runs another Python."""
-
     def __init__(self, layout: Layout, order: Order, memory: int) -> None:
         self._order, self._pid, self._file = order, order["pid"], memory
         self._counters = _Counters(self._pid, self._pid)
@@ -190,7 +186,7 @@ class SampledWorker:
                     return
 
     def _text(self, stack: Sequence[WorkerFrame]) -> tuple[str, str]:
-        """Outermost frame first, and the part of the loop if the dataset is not running."""
+        """The stack has its outermost frame first. The part is empty while the dataset is running."""
         if not stack or (stack[-1].code.function != _LOOP and len(stack) < MAX_FRAMES):
             return OTHER, ""  # the stack changed during the read
         key = tuple((frame.code.number, frame.line) for frame in stack)
@@ -201,7 +197,7 @@ class SampledWorker:
         return entry
 
     def answer(self) -> dict[str, Any]:
-        """The fields of `WorkerCounts` and `WorkerSamples`."""
+        """With the fields of `WorkerCounts` and `WorkerSamples`."""
         transfer_ns = max(self._transfer - self._transfer_before, 0)
         stacks = sorted(self._stacks, key=lambda text: -sum(self._stacks[text].values()))
         for small in stacks[_MAX_STACKS:]:
@@ -227,7 +223,7 @@ class SampledWorker:
 
 
 def _part_of(frames: Sequence[str]) -> str:
-    """Outermost frame first; empty if the dataset is running."""
+    """Empty while the dataset is running."""
     fetch_index = next((index for index, frame in enumerate(frames) if FETCHES_BATCH.search(frame)), None)
     if fetch_index is None:
         if not WORKER_LOOP.search(frames[0]):
@@ -305,11 +301,7 @@ class WorkerSampler:
 
 
 def serve(channel: int, answers: int) -> None:
-    """Sample until the training closes the channel.
-
-    A message with a file is an `Order`. A message without a file ends the window, and its sums are written as a line of
-    JSON.
-    """
+    """A message with a file is an `Order`. A message without a file ends the window."""
     sampler = WorkerSampler()
     with socket.socket(fileno=channel) as orders:
         while True:

@@ -1,7 +1,4 @@
-"""Start-up file of each Python under ``perfhooks run``. It waits for the import of torch, and runs the user's own file.
-
-Processes that never import torch only pay for this file.
-"""
+"""Start-up file of each Python under ``perfhooks run``, which waits for the import of torch."""
 
 from __future__ import annotations
 
@@ -91,16 +88,14 @@ def names_in(folder: str) -> list[str]:
 
 
 def is_shadowed(name: str) -> bool:
-    """Whether the program finds another module of this name than perfhooks does."""
+    """Whether the program has another module of this name."""
     theirs, ours = PathFinder.find_spec(name), PathFinder.find_spec(name, OWN)
     if theirs is None or ours is None or theirs.origin is None or ours.origin is None:
-        return False  # a folder without a package, or a built-in module
+        return False
     return os.path.realpath(theirs.origin) != os.path.realpath(ours.origin)
 
 
 def watch_loader(loader: Any, name: str) -> None:
-    """Make a loader notify us after it has executed its module."""
-
     def exec_module(module: Any) -> None:
         del loader.exec_module
         try:
@@ -212,7 +207,7 @@ sys.path[:] = [entry for entry in sys.path if entry != here]
 GIVEN = [absolute(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 PATH = list(sys.path)
 OWN = [entry for entry in PATH if entry not in GIVEN]
-"""Import path of our code, without the script's folder and folders that the program adds."""
+"""Without the script's folder and folders that the program adds."""
 watcher = ImportWatcher()
 if os.environ.get("PERFHOOKS_RUN"):
     sys.meta_path.insert(0, watcher)

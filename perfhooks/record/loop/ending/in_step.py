@@ -100,13 +100,12 @@ def _may_run(frame: FrameType | None) -> bool:
 
 
 def pause_s(passed_s: float, used: float) -> float:
-    """``used`` is the used share of the budget."""
     remaining_s = passed_s * (1 - used) / max(used, 1e-9)
     return min(max(remaining_s / 4, SHORTEST_S), LONGEST_S)
 
 
 def used_at_next_measurement(before: float, used: float, passed_s: float, late_s: float) -> float:
-    """Shares of the budget: ``before`` at the last measurement, ``used`` at this one, which is late by ``late_s``."""
+    """Measurements of the used share of the budget. ``late_s`` is the delay of this one."""
     return used + (used - before) / passed_s * (SHORTEST_S + late_s)
 
 

@@ -42,7 +42,7 @@ class Closable(Protocol):
 
 
 _registered: dict[Closable, weakref.ref[Closable]] = {}
-"""The loop controller of each profiler, and a reference to the program's object, which may be gone at the end."""
+"""A reference to the program's profiler, by its loop controller. The profiler may be gone at the end."""
 _watched: weakref.WeakSet[object] = weakref.WeakSet()
 _keepers: list[Callable[[str], object]] = []
 
@@ -57,10 +57,9 @@ def _profilers() -> list[Closable]:
 
 
 def find_left_open() -> list[Closable]:
-    """Return the loop controllers of profilers that the program has left open.
+    """A notebook cell that runs again binds the name of its profiler to another one.
 
-    A notebook cell that runs again binds the name of its profiler to another one. If the cell raised an error, the
-    session keeps its variables for a debugger.
+    If the cell raised an error, the session keeps its variables for a debugger.
     """
     values = _variables_of_last_error()
     profilers = [(course, profiler()) for course, profiler in list(_registered.items())]
@@ -117,7 +116,7 @@ process.in_child(process.Child.PROFILERS, _abandon_all)
 
 @contextlib.contextmanager
 def busy() -> Iterator[None]:
-    """Defer signals while the recorder starts, stops or saves."""
+    """Signals are deferred meanwhile."""
     is_main, begin = threading.current_thread() is threading.main_thread(), clock()
     try:
         with signals.deferral if is_main else contextlib.nullcontext():
@@ -132,7 +131,7 @@ def watch(window: object) -> None:
 
 
 def at_signal(keep: Callable[[str], object]) -> None:
-    """Called with the reason at SIGTERM and SIGHUP, while any window is watched."""
+    """``keep`` gets the reason, at SIGTERM and SIGHUP."""
     _keepers.append(keep)
 
 

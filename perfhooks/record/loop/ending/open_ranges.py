@@ -42,7 +42,7 @@ def store_open_ranges(recorder: Any) -> None:
 def is_any_open(*, is_same_step: bool = False) -> bool:
     """Return whether the start of a recording could crash the process.
 
-    ``is_same_step`` tells whether the last recording ended at the end of the same step.
+    With ``is_same_step``, the last recording ended at the end of this step.
     """
     _open[:] = [ref for ref in _open if (range_ := ref()) is not None and _is_entered(range_)]
     return bool(_open) or (is_same_step and bool(_updates))

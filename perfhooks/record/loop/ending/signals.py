@@ -105,7 +105,6 @@ class _Deferral(contextlib.AbstractContextManager["_Deferral"]):
         return arrived
 
     def _deliver(self, arrived: list[int]) -> None:
-        """Run the handler of every signal, even if one of them raises an error."""
         if not arrived:
             return
         number, *later = arrived
@@ -129,7 +128,7 @@ def _defer(number: int, _frame: object) -> None:
 class _SignalThread:
     """Detects SIGTERM and SIGHUP at once, and ends the process if the main thread does not handle them.
 
-    Python writes the number of every handled signal into a file descriptor, independent of the main thread's work.
+    Python writes the number of every handled signal into a file descriptor, even if the main thread is busy.
     """
 
     def __init__(self) -> None:
@@ -173,7 +172,7 @@ class _SignalThread:
         sender.close()
 
     def pause(self) -> None:
-        """Pause before a fork, because signals for the child must not be handled as ours."""
+        """Signals for the child must not be handled as ours."""
         if self._ours is not None and threading.current_thread() is threading.main_thread():
             # a signal before the child has reset its handlers would be counted as ours, and then lost
             self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)

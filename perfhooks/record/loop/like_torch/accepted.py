@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recording options in the form of the installed torch. Unsupported options are logged once."""
+    """Unsupported options are logged once and dropped."""
     supported = inspect.signature(TorchProfile.__init__).parameters
     unsupported = [name for name in options if name not in supported]
     if unsupported:
@@ -69,7 +69,7 @@ def _listed(activities: Any) -> Iterable[Any]:
 
 
 def _activities(entry: Any) -> Iterator[Any]:
-    """Mappings exist since torch 2.12."""
+    """torch has configured activities, as mappings, since 2.12."""
     if isinstance(entry, Mapping):
         for key, value in entry.items():
             config = next_recorder.config_of_mapping(value) if isinstance(value, Mapping) else value
@@ -92,7 +92,7 @@ def _named(activity: Any) -> ProfilerActivity:
 
 
 def metadata_json(value: str) -> str:
-    """Return a JSON value without escapes, because Kineto replaces every backslash by a slash."""
+    """Kineto replaces every backslash by a slash, so the value has no escapes."""
     try:
         return json.dumps(_without_escapes(json.loads(value)), ensure_ascii=False)
     except ValueError as error:

@@ -22,14 +22,13 @@ def unescape_names(events: Iterable[Any]) -> None:
 
 
 def give_stacks(events: Iterable[Any]) -> None:
-    """From its enclosing Python functions, innermost first."""
+    """The stack of an event has its innermost function first."""
     for event in events:
         event.stack = event.stack or [*_frames_around(event)]
 
 
 @contextlib.contextmanager
 def without_frames(events: Iterable[Any]) -> Iterator[None]:
-    """Replace Python functions among the children of events by their own children."""
     children = [(event, event.cpu_children) for event in events if any(map(_is_frame, event.cpu_children))]
     for event, inner in reversed(children):
         event.cpu_children = [*_but_frames(inner)]

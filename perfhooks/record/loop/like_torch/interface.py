@@ -123,7 +123,6 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
         return None if last is None else last.wait_for_exports(*args, **kwargs)
 
     def take_pending_cuspy_export(self, *args: Any, **kwargs: Any) -> Any:
-        """Private to torch, since 2.15."""
         last: Any = self._course.windows.last
         return None if last is None else last.take_pending_cuspy_export(*args, **kwargs)
 
@@ -140,11 +139,9 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
         self._course.windows.recording["custom_trace_id_callback"] = callback
 
     def add_metadata(self, key: str, value: str) -> None:
-        """Add a string to the trace of the recording window, or to the next trace."""
         self.add_metadata_json(key, json.dumps(value))
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Add a JSON value to the trace of the recording window, or to the next trace."""
         window = self._course.windows.current
         if window is not None and self.is_recording:
             window.add_metadata_json(key, metadata_json(value))

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 DEFAULT_MB: Final = 20.0
 """20 MB hold 75,000 operators."""
 WAIT_S_PER_MB: Final = 0.1
-"""At most 2 s with the default limit."""
+"""A training waits at most 2 s with the default limit."""
 FIRST_STEPS_S: Final = 0.5
 EXPLAINING_S: Final = 0.02 * 60
-"""2% of a training's first minute."""
+"""This is 2% of a training's first minute."""
 
 
 class EventCost(NamedTuple):
@@ -46,20 +46,18 @@ _OPTIONS: Final = {
     "record_shapes": EventCost(150, 0.6e-6, 6.5e-6),
     "profile_memory": EventCost(200, 0.3e-6, 4.0e-6),
 }
-"""Measured with torch 2.14 and Python 3.11 on a CPU of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings. Later
-windows use the cost of earlier ones.
-"""
+"""Measured with torch 2.14 and Python 3.11 on a CPU of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings."""
 _CALLS_PER_S: Final = 300_000
-"""Per second of CPU time under torch's tracer, in code that calls modules and operators."""
+"""Measured in code that calls modules and operators, per second of CPU time."""
 _CALLS_PER_COUNTED_CALL: Final = 1.15
-"""Recorded steps make more calls than warm-up steps, because of labels. Mean of 29 trainings."""
+"""Recorded steps have labels, warm-up steps do not. Mean of 29 trainings."""
 _MAX_TRACED_CALLS_PER_S: Final = 1_500_000
-"""Per second of CPU time, in a loop of calls under torch's tracer."""
+"""In a loop of calls under torch's tracer."""
 _MAX_CALLS_PER_S: Final = 3_000_000
-"""Per second of CPU time, in a loop of calls without a tracer."""
+"""In a loop of calls without a tracer."""
 _OPERATORS_PER_S: Final = 150_000
 _PRIOR_EVENTS: Final = 10_000
-"""Weight of the default costs, in events. Fixed costs and unfilled blocks hide the cost of fewer events."""
+"""Weight of the default costs. Fixed costs and unfilled blocks hide the cost of fewer events."""
 
 
 class _Corrections:
@@ -79,7 +77,7 @@ class _Counter(NamedTuple):
 
 @functools.cache
 def _counter() -> _Counter | None:
-    """EventBlock in torch/csrc/profiler/collection.h; None if this torch does not count blocks."""
+    """The counter of EventBlock in torch/csrc/profiler/collection.h."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     storage = "5torch8profiler4impl19ThreadLocalSubqueue14TorchOpStorage10EventBlock"
     for events in (512, 1024):
@@ -100,7 +98,6 @@ class Limits(NamedTuple):
         return cls() if mb is None else cls(1e6 * mb, WAIT_S_PER_MB * mb, name=f"max_trace_mb={mb:g}")
 
     def share(self, cost: EventCost) -> float:
-        """Return the used share of the limits."""
         return max(cost.size / self.size, cost.wait_s / self.wait_s, (cost.record_s + cost.wait_s) / self.training_s)
 
 
@@ -114,7 +111,7 @@ class StepCalls(NamedTuple):
     cpu_s: float
     wall_s: float = 0.0
     other_calls: float = 0.0
-    """Maximum calls of other threads."""
+    """The maximum for other threads."""
 
 
 class _ThreadReading(NamedTuple):
@@ -125,10 +122,7 @@ class _ThreadReading(NamedTuple):
 
 
 def _gil_wait_s() -> float:
-    """Measure how long other threads keep the GIL after this thread has released it.
-
-    With stacks, torch's recorder acquires the GIL again in each operator.
-    """
+    """With stacks, torch's recorder acquires the GIL again in each operator."""
     pause_s, wake_up_s = 0.001, 0.0001  # another thread gets the GIL meanwhile; Linux delays timers by 50 us
     waits = []
     for _ in range(3):
@@ -152,7 +146,7 @@ class WindowBudget:
         self._began = self._step_began = 0.0
         self._threads: dict[int, tuple[CountedThread, int]] = {}
         self._totals: tuple[float, float] | None = (0.0, 0.0)
-        """Operators and Python calls of an ended recording; None while it runs."""
+        """Operators and Python calls; None while the recording runs."""
         self._reading = _ThreadReading(0, 0.0, 0.0, 0.0)
         self._step_share = 0.0
 
@@ -185,7 +179,7 @@ class WindowBudget:
         return self._totals is None
 
     def end_step(self) -> None:
-        """Count an ended step. This must be short, because the recorder records each Python call here."""
+        """This must be short, because the recorder records each Python call here."""
         self._steps += 1
         self._step_began = time.perf_counter()
 
@@ -206,7 +200,7 @@ class WindowBudget:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more step fits, by the last measurement, which can be some steps old."""
+        """By the last measurement, which can be some steps old."""
         return self._step_share * (self._steps + 2) < 1
 
     def measure(self) -> float:
@@ -221,7 +215,7 @@ class WindowBudget:
         return share
 
     def steps_that_fit(self, operators: float, step_s: float) -> float:
-        """Return how many steps fit the limits. Other threads make calls during ``step_s``, the wall time of a step."""
+        """Other threads make calls during ``step_s``, the wall time of a step."""
         calls, step_calls = 0.0, self.step_calls
         if step_calls is not None:
             calls = step_calls.calls + step_calls.other_calls * max(step_s / max(step_calls.wall_s, 1e-9), 1.0)
@@ -292,7 +286,6 @@ class WindowBudget:
         return in_step_s
 
     def _cpu_s(self) -> tuple[float, float]:
-        """The recorded thread, and all other Python threads."""
         by_thread = {}
         for ident in sys._current_frames():  # only live threads: the system reads no clocks of ended ones
             thread, before = self._threads.get(ident) or (CountedThread(ident, 0), None)

@@ -1,11 +1,5 @@
 """A second, short window with stacks and shapes, which explains the first window if the user set no schedule.
 
-::
-
-    step  12 13 14   | 15                               | 16
-          first      | warms up, and its Python calls   | explained
-          window     | are counted                      |
-
 Times come from the first window, which records operators only. Stacks make a step several times as long, so the second
 window has its own budget. It is skipped if no step fits.
 """
@@ -39,7 +33,7 @@ class SecondWindow:
         self._step_s = 0.0
 
     def follow(self, steps: int, operators: float, wall_s: float) -> None:
-        """Request the second window. ``operators`` and ``wall_s`` are totals of the first one."""
+        """``operators`` and ``wall_s`` are totals of the first window."""
         if self._is_wanted:
             self._is_wanted = False
             if (danger := stack_support.danger()) is not None:

@@ -164,7 +164,7 @@ class LoaderWorkers:
 
 
 def _index_of_batch() -> int:
-    """Position among the variables of torch's worker loop; -1 if there is none."""
+    """Index among the variables of torch's worker loop; -1 without a batch number."""
     loop = getattr(sys.modules.get("torch.utils.data._utils.worker"), "_worker_loop", None)
     names = getattr(getattr(loop, "__code__", None), "co_varnames", ())
     return names.index("idx") if "idx" in names else -1
