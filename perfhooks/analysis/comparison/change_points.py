@@ -1,7 +1,6 @@
 """Find the level changes in a series of runs: a piecewise constant fit with a price per piece.
 
-Source: asv (airspeed velocity, ``step_detect.py``). It minimizes absolute deviations, so that a single outlier run does
-not shift a level.
+Source: asv (airspeed velocity, ``step_detect.py``). A single outlier run does not shift a level.
 """
 
 from __future__ import annotations

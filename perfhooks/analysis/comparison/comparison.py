@@ -36,12 +36,11 @@ class Comparison(msgspec.Struct, kw_only=True):
     doubts: list[str] = []
     """Reasons to doubt the verdict, the most serious first."""
     samples: tuple[int, int] | None = None
-    """Samples per step if they differ: the verdict is then per sample."""
     by_device: bool = False
     shares: bool = False
     """Whether numbers are shares of the step instead of nanoseconds."""
     reasons: list[Contribution] = []
-    """Reasons, largest first; they sum to the difference of the profiled steps."""
+    """They sum to the difference of the profiled steps."""
     views: dict[str, list[Contribution]] = {}
 
     @property

@@ -55,7 +55,7 @@ class KeyCost(NamedTuple):
 NOTHING: Final = KeyCost(0, 0, 0)
 
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""Calls, bytes or nanoseconds. The limit of 104 days keeps sums within 64 bits."""
+"""The limit in ns of 104 days keeps sums within 64 bits."""
 Text = Annotated[str, msgspec.Meta(max_length=1 << 14)]
 
 
@@ -82,16 +82,15 @@ class Costs(StoredCosts, kw_only=True):
     host: dict[CostKey, KeyCost] = msgspec.field(default_factory=dict)
     """Time on the thread of the steps; sums to ``wall``."""
     device: dict[CostKey, KeyCost] = msgspec.field(default_factory=dict)
-    """Time of device work and idle time; sums to ``wall``. Empty without device trace."""
+    """Time of device work and idle time; sums to ``wall``."""
     counts: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 def measure(tables: Tables) -> Costs:
     """Return the costs of the counted steps of a window.
 
-    On the host, each moment of the thread of the steps belongs to the innermost open operator, module, line of the
-    training's own code and part of the step. On devices, it belongs to the running work: compute before communication
-    before copies and memsets. Idle moments have the part of the host.
+    On the host, each moment belongs to the innermost open operator, module, line of the training's own code and part of
+    the step. On devices, it belongs to the running work: compute before communication before copies and memsets.
 
     Only steps of the most common kind count, up to three medians long, because one evaluation in a window is not a
     reason.

@@ -53,7 +53,7 @@ def modules(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
 
     Inside two matched modules, modules of one class are aligned in order by their content: operators, shapes and inner
     modules. Gaps on both sides are filled in order. The remaining modules match if their content is identical. A new
-    module keeps its path, marked with `NEW` if A has another module of that path.
+    module keeps its path, marked with `NEW` if A has another one there.
     """
     trees = _Tree(a), _Tree(b)
     matches: dict[str, str] = {"": ""}

@@ -38,7 +38,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     by_price: float
     renamed: str = ""
     typical: float = 0.0
-    """Difference of the median steps; small if a few steps cause the difference."""
+    """Difference of the median steps."""
     sure: float | None = None
     is_certain: bool = False
     """Whether ``sure`` is at least 1% of the step."""
@@ -108,7 +108,7 @@ def noise_model(aligned: Aligned) -> NoiseModel:
 
 
 def largest(aligned: Aligned) -> list[Contribution]:
-    """Return the reasons: each row of the steps belongs to exactly one, so they sum to the difference of the steps.
+    """Return the reasons. Each row belongs to exactly one, so they sum to the difference of the steps.
 
     A cost belongs to the first of these reasons that applies:
 

@@ -41,7 +41,7 @@ class BaselineFile(msgspec.Struct, kw_only=True):
     levels: list[Level] = msgspec.field(default_factory=list)
     windows: Amount = 0
     findings: dict[Text, Text] = msgspec.field(default_factory=dict)
-    """Titles by rule; findings about stragglers also have rank and part in the key."""
+    """Titles by rule; of stragglers, by rule, rank and part."""
     ranks: dict[_Rank, _Milliseconds] = msgspec.field(default_factory=dict)
     """Median step time of each rank in ms, unprofiled if available."""
 
@@ -52,7 +52,7 @@ class Side(BaselineFile, kw_only=True):
     runs: list[TimedRun] = msgspec.field(default_factory=list)
     flame_steps: int = 1
     earlier: list[list[Level]] = msgspec.field(default_factory=list)
-    """Step times of other runs of the same programs, one list per program."""
+    """Step times of earlier runs, one list per program."""
     notes: list[str] = msgspec.field(default_factory=list)
 
     @property
@@ -174,7 +174,7 @@ def _read_file(path: Path) -> bytes:
 
 
 def _add_window(side: Side, place: Place, capture: Capture) -> None:
-    """Add the data of a window. The trace is read only if its files are from an older perfhooks."""
+    """The trace is read only if its files are from an older perfhooks."""
     costs_path, summary_path = place.artifact(saved.NAME), place.artifact(SHARE)
     summary: dict[str, Any] = {}
     if summary_path.exists():
@@ -203,7 +203,7 @@ def _find_titles(capture: Capture, trace: perfhooks.trace.Trace) -> dict[str, st
 
 
 def sum_costs(parts: Sequence[Costs]) -> Costs:
-    """Sum the costs of several windows or runs. A column that is missing in one is missing in the sum."""
+    """Sum the costs of several runs. A column that is missing in one is missing in the sum."""
     costs = [cost for cost in parts if cost.steps]
     if len(costs) <= 1:
         return costs[0] if costs else Costs()

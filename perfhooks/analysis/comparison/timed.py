@@ -35,7 +35,7 @@ class TimedRun(NamedTuple):
 
 
 def match_steps(a: Sequence[TimedRun], b: Sequence[TimedRun]) -> tuple[list[Level], list[Level]] | None:
-    """Return the levels of runs that read the same data, for their common steps; None if they did not."""
+    """Return the levels of the common steps of runs that read the same data."""
     runs = [*a, *b]
     common = _find_common(runs)
     if not (a and b) or len(common) < _MIN_COMMON:
@@ -69,7 +69,7 @@ def _widen(run_level: Level, times: float) -> Level:
 
 
 _MIN_LONG_RATIO: Final = 1.5
-"""Factor of the median above which a step is long. Noise of 10% reaches it once in a million steps."""
+"""Factor of the median. Noise of 10% reaches it once in a million steps."""
 _MAIN_FRACTION: Final = 0.5
 
 

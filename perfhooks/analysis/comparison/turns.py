@@ -34,7 +34,7 @@ _ERROR_SPLIT: Final = (0.01, 0.04, 0.4, 0.15, 0.15, 0.25)
 LEAST_BLOCKS: Final = 5
 _MIN_BLOCKS: Final = 2
 COMPUTING: Final = 0.9
-"""Minimum runnable fraction of a thread's time, so that CPU time measures its steps."""
+"""Minimum runnable fraction of a thread whose CPU time measures its steps."""
 _MAX_MISSING_FACTOR: Final = 4.0
 _TRIMMED: Final = 0.2
 
@@ -46,7 +46,7 @@ class Block(NamedTuple):
     wall_ns: int
     cpu_ns: int
     busy_ns: int
-    """CPU time of the threads that run the steps, as a mean over the ranks."""
+    """CPU time of the threads of the steps, as a mean over the ranks."""
     waited_ns: int | None
     """Run-queue wait of these threads."""
 
@@ -137,8 +137,6 @@ def share(pairs: int) -> float:
 
 
 class _Side(NamedTuple):
-    """The blocks of one process as arrays, times in ms."""
-
     steps: Values
     times: Values
     step: Values

@@ -37,15 +37,15 @@ OTHERS_SD: Final = 0.2
 SAME_MARGIN: Final = 2.5
 """Two sides are the same if the interval lies within this multiple of the tolerance (``benchmarks/noises.py``)."""
 EDGE_CONFIDENCE: Final = 0.9
-"""Confidence that a change exceeds the tolerance, or that two sides are the same."""
+"""Confidence that a change exceeds the tolerance."""
 OFTEN: Final = 0.02
-"""Outlier rate from which outliers count as throughput: evaluations and checkpoints are rarer."""
+"""Outlier rate of throughput: evaluations and checkpoints are rarer."""
 MOST_RUNS: Final = 99
 _MOST_STEPS: Final = 1000
 _POWER: Final = 0.84
 """Standard deviations for a power of 80%."""
 _LARGEST_LOG: Final = 50.0
-"""Bound of an interval of logarithms, because two pairs can leave the ratio unbounded."""
+"""Bound of logarithms, because two pairs can leave the ratio unbounded."""
 _TAIL: Final = (1 - CONFIDENCE) / 4
 """Tail probability at each end, for two questions with two directions each."""
 _EDGE_TAIL: Final = (1 - EDGE_CONFIDENCE) / 2
@@ -61,7 +61,7 @@ class Ratio(NamedTuple):
     """A value above 1 means that B is slower."""
     low: float
     high: float
-    """Upper end of the 99% interval; of the 90% interval if the outcome is ``same``."""
+    """End of the 99% interval; of the 90% interval if the outcome is ``same``."""
     a: float
     b: float
 
@@ -84,14 +84,14 @@ class Verdict:
     far_b: float = 0.0
     is_far_counted: bool = False
     is_paired: bool = False
-    """Whether steps with equal numbers are compared, because both sides read the same data."""
+    """Whether both sides read the same data in equal steps."""
     clock: Clock = "wall"
     waited_a: float | None = None
     waited_b: float | None = None
-    """Highest run-queue wait of a run as a fraction of its time."""
+    """Highest run-queue wait of a run, as a fraction."""
     others_a: float | None = None
     others_b: float | None = None
-    """Highest CPU use by other programs during a run, as a fraction of all CPUs."""
+    """Highest CPU use by other programs, as a fraction of all CPUs."""
     is_withheld: bool = False
     """Whether CPU contention without measured waits prevents a decision."""
     more_steps: int | None = None
@@ -139,9 +139,7 @@ def verdict(
         ``slower`` if, for the mean or the typical step, the 99% interval lies above 1 and the 90% interval above 1 +
         tolerance. ``faster`` is the mirror image. ``same`` if the mean differs by less than the tolerance, its 90%
         interval lies within `SAME_MARGIN` times the tolerance, and the typical step does not differ. Otherwise
-        ``undecided``.
-
-        The second interval is 99% for single runs and 98% for two. Single runs are never the same.
+        ``undecided``. Single runs are never the same.
     """
     runs = [*a, *b]
     is_far_counted = max(_outlier_rate(a), _outlier_rate(b)) >= OFTEN
@@ -240,8 +238,7 @@ def of_pairs(
 ) -> Verdict:
     """Compare two trainings that ran at the same time in pairs of processes.
 
-    ``share`` returns the fraction of the 1% error budget for a number of pairs, because the test is repeated as pairs
-    are added.
+    ``share`` returns the fraction of the 1% error budget for a number of pairs, because each pair repeats the test.
     """
     pairs = len(mean)
     differences = _Difference.of_pairs(typical), _Difference.of_pairs(mean)
@@ -305,7 +302,7 @@ def _classify(low: float, high: float, edge: float) -> Outcome:
 class _Difference:
     logs: tuple[float, float]
     squares: float
-    """Sum of squares between the processes of a side, beyond the error of their steps."""
+    """Sum of squares between the processes of a side."""
     measured: int
     counts: tuple[int, ...]
     """Runs of each side, or the number of pairs twice."""
@@ -367,7 +364,7 @@ class _Difference:
 
     @property
     def process(self) -> Variance:
-        """Variance between processes: the assumption combined with the runs.
+        """Variance between processes.
 
         The assumption loses degrees of freedom as the runs exceed it. Otherwise 2% of equal pairs whose processes
         differ by 2.5% were classified as different.

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 EXPOSED: Final = 0.1
 """Minimum share of the step: the threshold of torch_tb_profiler's rule on communication."""
 SMALL_BYTES: Final = 1 << 20
-"""Maximum size of a small collective: latency determines its time (see the tables of nccl-tests)."""
+"""Maximum size of a collective whose time is latency (see the tables of nccl-tests)."""
 SHORT_MS: Final = 0.05
-"""Maximum time of a small collective of unknown size: 1 MiB at 25 GB/s."""
+"""Maximum time of a small collective: 1 MiB at 25 GB/s."""
 MANY_SMALL: Final = 20
 """Minimum small collectives per step. DDP needs one for every 25 MiB of gradients."""
 DATA_PARALLEL: Final = 0.01
-"""Minimum share of the step for copying the model and gathering the results."""
+"""Minimum share of the step for copying the model."""
 _MAX_BACKWARD: Final = 0.1
 """Above it, communication belongs to the backward pass."""
-_MIN_DEVICES: Final = 2  # devices
+_MIN_DEVICES: Final = 2
 
 
 def exposed_communication(window: Evidence) -> Iterator[Finding]:

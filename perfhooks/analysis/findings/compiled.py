@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
 
 COMPILING: Final = 0.01
-"""Minimum share of the step for compiling. Compilations take seconds."""
+"""Minimum share of the step for compiling."""
 
 _MAX_LINES: Final = 5
 

@@ -169,7 +169,7 @@ def plan_loader(window: Evidence) -> LoaderPlan | None:
         return LoaderPlan.of(circumstances.making, needs)
     if _has_workers(window):
         return None
-    if circumstances.is_busy:  # no other CPU is free
+    if circumstances.is_busy:
         needs = replace(needs, processors=(own + wait.total_ms) / wait.step)
     return LoaderPlan.for_cost(BatchCost(processor_s=wait.total_ms / batches / 1e3), needs)
 

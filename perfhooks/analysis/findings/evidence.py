@@ -39,7 +39,7 @@ BUSY: Final = "An upper bound: the program waited for CPUs, so its times are too
 UNMEASURED: Final = "An upper bound: the gain of this fix was never measured under these conditions."
 
 _SLOW_CALL_NS: Final = 50_000
-"""Minimum launch that waits for a full queue; HolisticTraceAnalysis calls 50 us an outlier."""
+"""Minimum launch into a full queue; HolisticTraceAnalysis calls 50 us an outlier."""
 _COVERED: Final = 0.9  # share of a call with device work, because the clocks may disagree
 
 
@@ -68,8 +68,6 @@ class Evidence:
         self.trace = trace
         self.tables = capture.tables(trace)
         self.cache: dict[object, Any] = {}
-
-    # --- steps ---
 
     @cached_property
     def steps(self) -> pl.DataFrame:
@@ -158,8 +156,6 @@ class Evidence:
     def inside(self, time: Ints) -> Flags:
         return step_of(self.marks, time) >= 0
 
-    # --- time ---
-
     @cached_property
     def startup(self) -> dict[str, Intervals]:
         """One-time work by name, without compilation if the last step compiles too."""
@@ -240,8 +236,6 @@ class Evidence:
         """Whether CPU contention makes host times too long."""
         return self.circumstances.is_busy
 
-    # --- unprofiled steps ---
-
     @cached_property
     def unprofiled_ms(self) -> float:
         """Time of an unprofiled step; of a profiled step if unknown."""
@@ -280,9 +274,7 @@ class Evidence:
     def _slice_starts(self) -> Ints:
         rows = self.trace.rows(*HOST)
         step_rows: Ints = rows[self.trace.thread[rows] == self.thread]
-        return self.trace.start[step_rows]  # sorted: slices of one thread
-
-    # --- contents of a step ---
+        return self.trace.start[step_rows]
 
     @cached_property
     def unnamed(self) -> Intervals:
@@ -302,8 +294,6 @@ class Evidence:
     def is_training(self) -> bool:
         has_part = self.mean("backward_ms") > 0 or self.mean("optimizer_ms") > 0
         return has_part or stages.shown(self.trace) == stages.TRAIN
-
-    # --- slices and tables ---
 
     def matching(self, pattern: str, *kinds: Kind) -> Ints:
         rows = self.trace.searched(pattern, *kinds)
@@ -393,7 +383,7 @@ class Evidence:
     def own_time_in(self, moments: Intervals, *, whole: bool = False) -> list[tuple[str, float]]:
         """Return the user functions on the step thread in some intervals, with self time in ms per step.
 
-        ``whole`` requires begin and end inside, which excludes callers that waited.
+        ``whole`` excludes callers that waited.
         """
         frames = self._frames(Origin.USER)
         frames = frames[self.trace.thread[frames] == self.thread]
@@ -445,8 +435,6 @@ class Evidence:
         name, major = (first.get("name"), first.get("computeMajor")) if isinstance(first, dict) else (None, None)
         is_known = isinstance(name, str) and type(major) is int and not re.search("AMD|Radeon|Instinct|Intel", name)
         return (str(name), int(major or 0)) if is_known else None
-
-    # --- findings ---
 
     def code_for(self, advised: str, **values: object) -> str:
         return frameworks.code_for(advised, self.circumstances.framework, **values)

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 OVERHEAD: Final = "profiler-overhead"
 UNNAMED: Final = "unnamed-time"
 NOTABLE: Final = 0.01
-"""Minimum gain of a finding, as a share of the step. Two recordings of the same program differ by as much."""
+"""Minimum gain, as a share of the step. Two recordings of the same program differ by as much."""
 WAITING: Final = 0.05
-"""Minimum wait for data, as a share of the step: the threshold of torch_tb_profiler's first rule."""
+"""Minimum wait for data, as a share of the step: the first threshold of torch_tb_profiler."""
 BOUND: Final = 0.8
-"""Minimum share of the step with device work, so that the device limits the step time."""
+"""Minimum share of device work in a step that the device limits."""
 HEAVY: Final = 0.05
-"""Minimum time of operators, as a share of the step. The step time itself varies by half of it."""
+"""Minimum time of operators, as a share of the step. The step time varies by half of it."""
 FAR_HEAVY: Final = 0.1
 """Minimum time of slow kernels, as a share of the step."""
 _BASIS: Final = " The gain is for an unprofiled step of "

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 STARVED: Final = 0.2
-"""Minimum share of the step in which the device idles without launched work."""
+"""Minimum share of the step that the device idles without launched work."""
 MANY_LAUNCHES: Final = 50
 """Minimum launches per step. Fewer do not limit the step."""
 PAUSE_NS: Final = 5_000_000
-"""Maximum idle gap that slow launching explains, in ns. Launches are less than 1 ms apart."""
+"""Maximum idle gap that slow launching explains. Launches are less than 1 ms apart."""
 PAUSES: Final = 0.1
-"""Minimum share of the step that is idle time in long pauses, or before launches of one kernel."""
+"""Minimum share of the step in long pauses, or before launches of one kernel."""
 
 SLOW: Final = (
     *(device_time.OPERATORS, device_time.CODE, device_time.CALLS, device_time.NOTHING),
@@ -77,7 +77,7 @@ _PREPARATION: Final = (
     "tunes or looks up the kernel, checks arguments in Python, or allocates memory. Do this once and keep the result, "
     "or do it while the device works."
 )
-_SLACK_NS: Final = 5_000  # tolerance between the clocks of host and device
+_SLACK_NS: Final = 5_000  # between the clocks of host and device
 
 
 class _Preparation(NamedTuple):

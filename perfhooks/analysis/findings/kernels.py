@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 UNFOLDED: Final = 0.25
 """Saving of oneDNN for convolutions by unfolding, as a share of their time. Measured: 14 to 58%."""
 FUSABLE: Final = 0.2
-"""Minimum share of the step for chains that a compiler would fuse."""
+"""Minimum share of the step for chains to fuse."""
 CHAIN: Final = 2
 """Minimum kernels in a chain."""
 
@@ -260,7 +260,7 @@ def _is_compiled(window: Evidence) -> bool:
 def _chains(window: Evidence) -> tuple[Ints, Ints]:
     """Return the fusable kernels with a fusable neighbour, and the chain index of each."""
     trace = window.trace
-    work = trace.device_rows  # by stream and start
+    work = trace.device_rows
     kinds = categories.of_work(trace)
     of_torch = np.isin(work, window.work_named(device_work.OF_TORCH, Kind.KERNEL)) & np.isin(kinds, _FUSABLE_OF_TORCH)
     fusable = (np.isin(kinds, _FUSABLE_KINDS) | of_torch) & (trace.kind[work] == Kind.KERNEL)

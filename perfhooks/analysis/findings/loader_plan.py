@@ -56,7 +56,7 @@ class BatchCost:
     def of(cls, worker_counts: Sequence[WorkerCounts], free: float | None = None) -> BatchCost | None:
         """Return the mean cost over all workers; None if they made no batch.
 
-        If ``free`` CPUs are enough for all workers, time without computing and CPU waits is a wait for other things.
+        If ``free`` CPUs are enough for all workers, unexplained time is a wait for other things.
         """
         batches = sum(counts.batches for counts in worker_counts)
         making = sum(counts.making_s for counts in worker_counts)
@@ -232,7 +232,7 @@ class LoaderPlan:
             bound = "waits"
         ahead = None
         if needs.workers and step_s - needs.rest_s < needs.waited_s / 2:
-            # the workers keep up on average, so the step waits for something else
+            # the step waits for something else
             advised, bound = needs.workers, "transfer"
             batch_s = needs.workers * needs.rest_s / needs.batches
             if cost.deviation >= _UNEVEN and cost.longest_s > batch_s * needs.ahead:

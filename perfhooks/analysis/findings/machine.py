@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MIN_RATIO: Final = 1.1
 _MIN_STEPS: Final = 3
 _MIN_DEVICE_SHARE: Final = 0.5
-"""Minimum share of device work in the extra time. A device that waits lowers its clock, too."""
+"""Minimum share of device work in the extra time, because a waiting device lowers its clock, too."""
 LATE_NS: Final = 1_000_000
 """Minimum delay of launched work on an idle device. Usual delays are microseconds, on a shared device milliseconds."""
 

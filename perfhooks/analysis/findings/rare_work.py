@@ -20,7 +20,7 @@ VALIDATING: Final = 0.1
 SAVING: Final = 0.05
 """Minimum share of the run for checkpoints."""
 LESS_OFTEN: Final = 0.5
-"""Share of the time that is saved if the work is done half as often."""
+"""Share of the time that half as many calls save."""
 _MIN_STEPS: Final = 2
 
 

@@ -30,7 +30,7 @@ def check_replay(window: Evidence) -> Replay:
     """Check whether a CUDA graph can hold the launches of the steps.
 
     A graph replays equal kernels with equal shapes. It cannot hold a wait of the host for a value of the device. Waits
-    outside of the kernels of a step, and waits for events, do not matter.
+    for events do not matter.
     """
     between = _waits_between(window)
     if len(between):

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _HOST_BACKENDS: Final = ("gloo", "mpi", "ucc")
-"""Backends on the host. Host ranges of other backends only launch device work."""
+"""Host ranges of other backends only launch device work."""
 _SYNCHRONIZING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""Operations that end on all ranks at the same time, after all have arrived."""
+"""Operations that end on all ranks at the same time."""
 _EQUAL_SIZE: Final = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather")
 BETWEEN_TWO: Final = ("send", "recv", "send_recv")
 _SLACK: Final = 10
@@ -38,11 +38,11 @@ def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Match
     """Match the rows of several ranks that are the same collective.
 
     Rows match if they have the same step, process group, operation, type, size (if all ranks have one size) and index
-    by time. If a rank has more or fewer rows of a kind in a step than most ranks, its rows of this kind are skipped. A
-    collective is also skipped if one rank left it before another arrived, by aligned clocks. Messages between two ranks
-    are not matched.
+    by time. If a rank has more or fewer rows of a kind in a step than most ranks, these rows are skipped. A collective
+    is also skipped if one rank left it before another arrived, by aligned clocks. Messages between two ranks are not
+    matched.
 
-    ``wait_ms`` is the duration minus the shortest duration in the same collective. This needs no aligned clocks.
+    ``wait_ms`` is the duration minus the shortest duration in the same collective.
     """
     return _match_rows(table, clocks) if table.height else _match_empty(tuple(table.schema.items()))
 

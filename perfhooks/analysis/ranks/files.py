@@ -73,7 +73,7 @@ class RankedWindow:
     collectives: pl.DataFrame
     unreadable: dict[int, str] = field(default_factory=dict)
     earlier: dict[int, float] = field(default_factory=dict)
-    """Age in seconds of ranks with only files of an earlier attempt. They are not in the tables."""
+    """Age in seconds of ranks with only files of an earlier attempt."""
 
     @property
     def clocks(self) -> dict[int, str]:

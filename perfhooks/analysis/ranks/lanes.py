@@ -21,7 +21,7 @@ Place = tuple[bytes, bytes]
 
 
 class Lanes:
-    """Moves work that overlaps earlier work of its stream to other lanes, with the ends of its links."""
+    """Moves overlapping work of a stream to other lanes, with the ends of its links."""
 
     def __init__(self) -> None:
         self._extents: dict[Place, list[tuple[Decimal, Decimal]]] = {}

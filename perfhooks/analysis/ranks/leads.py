@@ -8,8 +8,7 @@ one synchronization to the next, by each rank's own clock::
                                ^ here rank 1 falls behind                     ^ here all have waited for it
 
 The frontier of a stage is the time at which the last rank ends it. Its advance is the exposed time; the exposed times
-sum to the step. Means over ranks would blame the backward pass, in which the other ranks wait. Source: StageFrontier,
-arXiv 2606.06751.
+sum to the step. Source: StageFrontier, arXiv 2606.06751.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 _MAX_RATIO: Final = 0.25
-"""Maximum ratio of the delays before and after a change, for a delay on one side only."""
+"""Maximum ratio of the delays on both sides of a change."""
 _CHUNK: Final = 512
-"""Steps that are cumulated at a time. For 1,000 ranks they fit into the CPU cache."""
+"""Steps that fit into the CPU cache for 1,000 ranks."""
 _MOST_UNKNOWN: Final = 0.5
 """Maximum fraction of steps without a stage. Otherwise the stage is merged."""
 

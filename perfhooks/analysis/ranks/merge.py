@@ -35,7 +35,7 @@ _MAX_TIME_US: Final = 4.0e15
 """Larger times could need too much memory."""
 _PLAIN_TIME: Final = re.compile(rb"(\d{1,16})(?:\.(\d{1,3})0*)?")
 _MAX_DIGITS: Final = 18
-"""Maximum digits of an id that fits 64 bits after it is made unique."""
+"""Maximum digits of an id in 64 bits after it is made unique."""
 _DECODE: Final = msgspec.json.Decoder(list[Event])
 _ENCODE: Final = msgspec.json.Encoder()
 
