@@ -44,8 +44,10 @@ class Parts:
         modules: Callable[[Any], torch.nn.Module] | None = None,
     ) -> None:
         self.methods = WrappedMethods()
+        """Methods that are wrapped until the window closes."""
         self.labels = OpenLabels(self._region)
         self.is_on = False
+        """Whether a window is open."""
         self._pulse = profiler.pulse
         self._since: dict[str, int] = {}
         self._paths = methods
@@ -105,6 +107,7 @@ class Parts:
             self.labels.end(part)
 
     def part(self, name: str) -> AbstractContextManager[Any]:
+        """Return a context that labels its content."""
         if self._waits:
             self.end(labels.DATA)
         hidden = not self.is_on or (self.labels.has(labels.VALIDATION) and name != labels.CHECKPOINT)

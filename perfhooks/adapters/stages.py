@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture, Place
 
 SCHEDULE: Final = WHEN_SETTLED
+"""Default schedule of an integration."""
 
 
 class Labels(Protocol):
@@ -142,6 +143,7 @@ class Stage:
         self._first = step
 
     def step(self) -> None:
+        """End a step. The next one begins with its wait for data. Before `begin` this has no effect."""
         if not self._begun:
             return
         self._step()
@@ -169,6 +171,7 @@ class Stage:
             (self.stop if for_good else self.pause)(cause)
 
     def stop(self, cause: str | None = None) -> None:
+        """End the loop."""
         self.pause(cause)
         self.profiler.stop(cause)
 
@@ -234,6 +237,7 @@ class Stages(dict[str, Stage]):
 
     @property
     def profilers(self) -> dict[str, Profiler]:
+        """Profilers by stage."""
         return {name: stage.profiler for name, stage in self.items()}
 
     def counts(self) -> dict[str, int]:

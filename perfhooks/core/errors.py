@@ -15,12 +15,14 @@ from __future__ import annotations
 from typing import Literal
 
 OnError = Literal["warn", "raise"]
+"""Action on errors: a log line, or an exception."""
 
 
 class PerfhooksError(Exception):
     """Base of all errors raised by perfhooks."""
 
     exit_code = 2
+    """Exit code of the command line."""
 
 
 class OptionError(PerfhooksError, ValueError):

@@ -1,4 +1,4 @@
-"""The measurement of recorded calls in a child process, one call per request."""
+"""The measurement of recorded calls in a child process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from perfhooks.trials.variants import Variant
 
 _SAMPLES: Final = 5
-"""Blocks of a call without variants. Their median only decides whether the call is comparable."""
+"""Blocks of a call without variants."""
 SHORTEST_S: Final = 0.1
 """Minimum seconds per variant, even after the time limit."""
 
@@ -39,9 +39,8 @@ class VariantResult:
     variant: str
     timing: Timing | None = None
     difference: float | None = None
-    """Relative difference of the results, see `perfhooks.trials.ready.difference`."""
+    """See `perfhooks.trials.ready.difference`."""
     is_wrong: bool = False
-    """Whether the difference exceeds the tolerance of the variant."""
     problem: str = ""
 
 
@@ -49,7 +48,6 @@ class CallTiming(NamedTuple):
     """A recorded call without variants."""
 
     ms: float | None = None
-    """Duration of the call; None if the call failed."""
     problem: str = ""
     variants: tuple[str, ...] = ()
 
@@ -58,13 +56,12 @@ class CallTiming(NamedTuple):
 class TrialOptions:
     device: torch.device
     variants: tuple[str, ...] = ()
-    """Names of variants; if empty, the variants that suit each operator."""
     limit: int = 10
-    """Number of operators, the costliest first."""
+    """The costliest operators come first."""
     memory: float = math.inf
-    """Memory limit, in GiB."""
+    """In GiB."""
     seconds: float = math.inf
-    """Time limit, in seconds. A call that is still running is killed."""
+    """A call that is still running is killed."""
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
@@ -76,7 +73,6 @@ class TrialOptions:
             raise OptionError(f"seconds must be a number above 0, got {self.seconds:g}")
 
     def of(self, call: PreparedCall) -> list[Variant]:
-        """Return the selected variants of a call, else all that suit it."""
         return [variant for variant in variants.select_variants(self.variants) if self.variants or variant.suits(call)]
 
 
@@ -101,7 +97,6 @@ class Bench:
         self._original: Blocks | None = None
 
     def alone(self, index: int, seconds: float) -> CallTiming | None:
-        """Measure a call without variants. Return None if no variant suits it."""
         try:
             names = tuple(variant.name for variant in self._options.of(self._call(index)))
             return CallTiming(ms=1e3 * self._seconds(index, seconds), variants=names) if names else None
@@ -109,7 +104,7 @@ class Bench:
             return CallTiming(problem=self._problem(error))
 
     def tried(self, index: int, variant_index: int, seconds: float) -> VariantResult | None:
-        """Compare a call with a variant. Return None if the variant is equal to the call or impossible."""
+        """Return None if the variant is equal to the call or impossible."""
         variant = self._options.of(self._call(index))[variant_index]
         try:
             return self._tried(index, variant, seconds)
@@ -145,7 +140,7 @@ class Bench:
         call = self._call(index)
         if (changed := variant.changed(call)) is None:
             return None
-        # the other half is for building inputs, comparing results and calibration
+        # the other half is for inputs, comparing results and calibration
         limit = min(max(seconds / 2, SHORTEST_S), timing.LONGEST_S)
         deviation = difference(call, changed)
         blocks = Blocks(changed, self._options.clock)

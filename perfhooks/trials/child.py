@@ -1,6 +1,6 @@
 """A child process that answers requests. If a request kills it, a new child continues.
 
-A recording is untrusted data. One operator in fifty ends its process if its arguments are bad enough.
+A recording is untrusted: one operator in fifty ends its process if its arguments are bad enough.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 
 
 class DeadError(Exception):
-    """A request that ended the child; the message contains the reason."""
+    """A request that ended the child."""
 
 
 class ChildProcess:
-    """A process that answers requests one after the other. It starts with the first request.
+    """A process that starts with the first request. ``answering`` is a context manager of a function in the child.
 
-    ``answering`` is a context manager in the child; its value answers. ``forks`` selects a fork, which takes
-    milliseconds. A process that uses a device or has computed with several threads cannot be forked.
+    With ``forks`` it starts in milliseconds, but not after a device or several threads were used.
     """
 
     def __init__(self, answering: Callable[[], AbstractContextManager[Answer]], *, forks: bool) -> None:
@@ -39,7 +38,7 @@ class ChildProcess:
         self._process: Any = None
 
     def ask(self, seconds: float, *question: Any) -> Any:
-        """Return the answer to a request. Raise a DeadError if the child dies or needs more than ``seconds``."""
+        """Return the answer. Raise a DeadError if the child dies or needs more than ``seconds``."""
         if self._process is None:
             self._start()
         # system limit of a timer
@@ -97,7 +96,7 @@ def _answer(answering: Callable[[], AbstractContextManager[Answer]], pipe: Conne
 
 
 def _be_quiet() -> None:
-    """Silence standard output, standard error and the crash report of Python."""
+    """Silence standard output, standard error and Python's crash report."""
     faulthandler.disable()
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):

@@ -1,4 +1,4 @@
-"""The selection of recorded calls to run again: whole updates and outermost operators. No time is counted twice."""
+"""The selection of recorded calls to run again: whole updates and outermost operators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPTIONS: Final = {
     "weight_decay": (1e-4, {"SGD", "Adam", "Adagrad", "RMSprop"}, {"add"}),
     "amsgrad": (True, {"Adam", "AdamW"}, {"maximum", "maximum_"}),
 }
-"""Options that cost time: a common value, the optimizers with this option, and the operators that reveal it."""
+"""Options that cost time: a common value, the optimizers with this option, and operators that reveal it."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Group:
 
     signature: Signature | Update
     calls: float
-    """Calls per step."""
+    """Per step."""
     step_ms: float
     """Recorded time per step."""
     call_ms: float
@@ -47,8 +47,6 @@ class Group:
 
 @dataclass(frozen=True)
 class SkippedOperators:
-    """Operators that cannot be run again."""
-
     name: str
     reason: str
     share: float
@@ -58,17 +56,14 @@ class SkippedOperators:
 @dataclass(frozen=True)
 class OperatorSelection:
     groups: tuple[Group, ...]
-    """Groups by time per step, the costliest first."""
+    """The costliest come first."""
     left: tuple[SkippedOperators, ...]
     covered: float
-    """Ratio of the groups to the time of all operators and of autograd between them."""
+    """Ratio to the time of all operators and of autograd between them."""
 
 
 def select_calls(calls: CountedCalls, is_selected: Callable[[str], object] | None = None) -> OperatorSelection:
-    """Select the outermost calls that can run again.
-
-    With a filter on operator names, these are the outermost calls that match, even inside other operators.
-    """
+    """Select the outermost calls that can run again, or the outermost ones that match the filter."""
     signatures, names, is_operator = calls.signatures(), calls.names(), calls.is_operator
     updates = dict(_updates(calls, signatures, names))
     reason_of = functools.cache(_reason)
@@ -95,7 +90,6 @@ def select_calls(calls: CountedCalls, is_selected: Callable[[str], object] | Non
 
 
 def _reason(signature: Signature) -> str | None:
-    """Return why a call cannot run again, or None if it can."""
     try:
         schemas.overload(signature)
     except schemas.UnmatchedError as error:
@@ -112,8 +106,8 @@ def _updates(
 ) -> Iterator[tuple[int, Update]]:
     """Yield the updates that can run again, each with the index of its label.
 
-    torch's label names the optimizer. The backward passes since the previous update reveal its parameters. With
-    gradient accumulation there are several equal passes; if they differ, the parameters are unknown.
+    torch's label names the optimizer. The backward passes since the previous update reveal its parameters. If these
+    passes differ, the parameters are unknown.
     """
     trace = calls.trace
     start, thread = trace.start[calls.row].tolist(), trace.thread[calls.row].tolist()
@@ -136,30 +130,30 @@ def _updates(
 
 
 def _descendants(calls: CountedCalls, index: int) -> slice:
-    """Return the descendants of a call: all following calls up to the first one outside."""
+    """These are all following calls up to the first one outside."""
     outside = np.flatnonzero(calls.parent[index + 1 :] < index)
     return slice(index + 1, index + 1 + int(outside[0]) if len(outside) else None)
 
 
 def _parameter(leaf: Signature) -> tuple[str, tuple[int, ...]]:
-    """Return the type and sizes of the parameter of a gradient. Without recorded shapes the type is empty."""
+    """Return type (empty without recorded shapes) and sizes of the parameter of a gradient."""
     return (leaf.arguments[0].type, leaf.arguments[0].dims) if leaf.arguments else ("", ())
 
 
 def _update(label: str, passes: set[tuple[Any, ...]], inside: Sequence[Signature]) -> Update | None:
-    """Return the update below a label; None if it cannot be reconstructed."""
+    """Return None if the update cannot be reconstructed."""
     optimizer = label.removeprefix(ranges.UPDATE).partition(".")[0]
     stems = {call.name.removeprefix(operators.NAMESPACE) for call in inside}
     kind = getattr(torch.optim, optimizer, None)
     if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer):
         return None
-    if len(passes) != 1 or ranges.LEAF in stems:  # a leaf in the update: it ran a closure
+    if len(passes) != 1 or ranges.LEAF in stems:  # the update ran a closure
         return None
     (parameters,) = passes
     sizes_in_update = {
         sizes for call in inside for argument in call.arguments or () for sizes, _ in argument.tensors if sizes
     }
-    # gradients without an operator in this update belong to another optimizer; long lists are not recorded
+    # gradients without an operator in this update belong to another optimizer
     if sizes_in_update and not {sizes for _, sizes in parameters if sizes} <= sizes_in_update:
         return None
     if not all(kind in schemas.DTYPES for kind, _ in parameters):

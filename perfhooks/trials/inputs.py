@@ -1,4 +1,4 @@
-"""Recorded calls and updates that can run: inputs have the recorded sizes, layout and type, and valid values."""
+"""Recorded calls and updates that can run, with inputs of the recorded sizes, layout and type, and valid values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _POSITIVE: Final = frozenset(
 _POSITIVE_NAMES: Final = frozenset(
     {"rstd", "save_invstd", "save_var", "running_var", "var", "tensor2", "exp_avg_sq", "total_weight", "weight_sum"}
 )
-"""Arguments that are variances, standard deviations or divisors."""
+"""Variances, standard deviations and divisors."""
 
 
 def import_shape_functions() -> None:
@@ -42,11 +42,7 @@ def import_shape_functions() -> None:
 
 
 def check_memory(again: Signature | Update, allowed: float) -> None:
-    """Check whether a call or an update fits into ``allowed`` bytes, without an allocation.
-
-    Raises:
-        UnmatchedError: It needs more memory, or torch cannot compute the size of its result.
-    """
+    """Raise an UnmatchedError if a call needs more bytes than ``allowed``, without an allocation."""
     # sizes in a trace may exceed the range of a float
     for needed_bytes in (min(estimate, 1 << 62) for estimate in _estimates(again)):
         if needed_bytes > allowed:
@@ -56,10 +52,10 @@ def check_memory(again: Signature | Update, allowed: float) -> None:
 def _estimates(again: Signature | Update) -> Iterator[int]:
     """Yield lower bounds in bytes, each more exact: the inputs, then inputs and results."""
     if isinstance(again, Update):
-        # parameter, gradient and two states, of the update and of its variant
+        # parameter, gradient and two states, of the update and its variant
         yield 8 * sum(math.prod(dims) * DTYPES[kind].itemsize for kind, dims in again.parameters)
         return
-    # built and saved inputs, of the call and of the variant
+    # built and saved inputs, of the call and its variant
     input_bytes = 4 * sum(map(_bytes, again.arguments or ()))
     yield input_bytes
     try:
@@ -67,7 +63,7 @@ def _estimates(again: Signature | Update) -> Iterator[int]:
         results = [*tensors(build(again, "meta")())]
     except NotImplementedError as error:
         raise UnmatchedError("the size of its result is unknown before it runs") from error
-    # the result, and copies of both results for the comparison
+    # the result, and copies of both results
     yield input_bytes + 3 * sum(result.numel() * result.itemsize for result in results)
 
 
@@ -77,7 +73,7 @@ def _bytes(argument: Argument) -> int:
 
 
 def build(again: Signature | Update, device: str | torch.device) -> PreparedCall:
-    """Make a recorded call or update ready to run. Raise an UnmatchedError with the reason if it cannot run again."""
+    """Make a recorded call or update ready to run. Raise an UnmatchedError if it cannot run again."""
     if isinstance(again, Update):
         return _update(again, [_parameter(*parameter, device) for parameter in again.parameters], again.implementation)
     operator, arguments = schemas.overload(again)
@@ -112,7 +108,7 @@ def _value_of(formal: Any, arguments: Mapping[str, Any], operator: str, device: 
 
 
 def _dtype(value: Argument, name: str, arguments: Mapping[str, Any]) -> torch.dtype:
-    """Return the type of a tensor. Lists have no recorded types: use the type of the call's other tensors."""
+    """Lists have no recorded types: use the type of the call's other tensors."""
     if value.is_tensor:
         return DTYPES[value.type]
     other_tensors = (other for other in arguments.values() if isinstance(other, Argument) and other.is_tensor)
@@ -122,8 +118,7 @@ def _dtype(value: Argument, name: str, arguments: Mapping[str, Any]) -> torch.dt
 def _fill(tensor: torch.Tensor, operator: str, name: str, arguments: Mapping[str, Any], place: int) -> None:
     """Fill a tensor with values that are valid for an operator, for example indices within range, or probabilities.
 
-    ``operator`` has no namespace and suffix. ``name`` is an argument of its schema; in a list, ``place`` is the index
-    of the tensor.
+    ``operator`` has no namespace and suffix. ``place`` is the index of the tensor in a list.
     """
     if operator in _PROBABILITIES:
         tensor.copy_(torch.rand(tensor.shape, device=tensor.device))

@@ -1,5 +1,3 @@
-"""The results of a loader trial, as a table and as sentences."""
-
 from __future__ import annotations
 
 import statistics as medians
@@ -15,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _AS_GOOD: Final = 1.05
-"""Batch rates within this factor count as equal, see `perfhooks.trials.loader_trial.TOLERANCE`."""
+"""Batch rates within this factor count as equal."""
 _COSTLY_S: Final = 0.1
 """Minimum seconds per pass for new workers before ``persistent_workers`` is suggested."""
 _WAITING: Final = 50.0
-"""Minimum percentage of waiting time before the workers are reported as waiting."""
+"""Minimum percentage before the workers are reported as waiting."""
 
 
 class LoaderSetting(msgspec.Struct, frozen=True):
@@ -39,35 +37,31 @@ class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
     is_own: bool = False
     """Whether the training itself uses this setting."""
     problem: str = ""
-    """Reason why the setting failed, in one line."""
     batches: int = 0
     seconds: float = 0.0
     """Wall time of the counted batches."""
     processor_s: float | None = None
-    """CPU time of the workers during these batches; None if unknown."""
     queued_s: float | None = None
-    """Run-queue wait of the workers."""
     memory_bytes: int | None = None
     """Memory of one worker that it shares with no other process."""
     first_s: float | None = None
-    """Time from the start of a pass, including worker start-up, to its first batch."""
+    """From the start of a pass, including worker start-up, to its first batch."""
     again_s: float | None = None
-    """Time to the first batch of a later pass with existing workers."""
+    """To the first batch of a later pass with existing workers."""
     rates: tuple[float, ...] = ()
-    """Batches per second of each block."""
     verdict: Outcome | None = None
-    """Comparison with half the workers or with the base setting; None without either."""
+    """Comparison with half the workers or with the base setting."""
     planned: float | None = None
-    """Batches per second, extrapolated from one worker."""
+    """Rate extrapolated from one worker."""
 
     @property
     def processors(self) -> float | None:
-        """Average number of CPUs in use by the workers; None if unknown."""
+        """Average number of CPUs in use by the workers."""
         return None if self.processor_s is None or not self.seconds else self.processor_s / self.seconds
 
     @property
     def waited_percent(self) -> float | None:
-        """Percentage of worker time without computation and without run-queue wait."""
+        """Worker time without computation and without run-queue wait."""
         if self.processor_s is None or not self.seconds:
             return None
         worker_s = self.seconds * max(self.setting.workers, 1)
@@ -100,14 +94,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why no setting could be measured, in one line."""
 
     def cost(self, *, of: int = 1) -> BatchCost | None:
-        """Return the cost of one batch, measured with a given number of workers.
-
-        Args:
-            of: Number of workers of the setting.
-
-        Returns:
-            The cost; None if this setting was not measured.
-        """
+        """Return the cost of one batch, measured with ``of`` workers; None if not measured."""
         row = next((row_ for row_ in self.tried if row_.setting.workers == of and row_.batches), None)
         if row is None or row.processor_s is None:
             return None
@@ -157,12 +144,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join((*(lines if rows else ()), *self.sentences()))
 
     def sentences(self, rest_ms: float | None = None, waited_ms: float = 0.0) -> Iterator[str]:
-        """Yield the conclusions.
-
-        Args:
-            rest_ms: Step time of the training without its wait for data, in milliseconds; None if unknown.
-            waited_ms: Wait for data per step, in milliseconds.
-        """
+        """Yield the conclusions from the step time without wait for data and the wait per step, in milliseconds."""
         yield f"{self.name}: measured without training steps."
         for loader in self.tried:
             if loader.problem:

@@ -1,4 +1,4 @@
-"""Measure a training's loader without the training: with 0, 1, 2, 4, ... workers, in interleaved blocks.
+"""Measure a training's loader without the training, with different settings in interleaved blocks.
 
 All settings exist at the same time. A signal stops the workers of all settings except the current one::
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.verdict import Outcome
 
 SECONDS: Final = 60.0
-"""Default time limit. Five settings of a loader with 100 ms per batch are decided in half of it."""
+"""Five settings of a loader with 100 ms per batch are decided in half of it."""
 BLOCK_S: Final = 0.25
 """Minimum length of a block. Most batches take a tenth of it."""
 TOLERANCE: Final = 0.05
@@ -50,7 +50,6 @@ _FIRST: Final = (1, 2, 4)
 _FEW: Final = 2
 """Rounds between two checks of the results: one forwards and one backwards."""
 _MOST: Final = 64
-"""Maximum workers of a trial."""
 
 
 class _WorkerClocks(NamedTuple):
@@ -109,7 +108,7 @@ class _Runner:
                 os.kill(pid, number)
 
     def _consume(self) -> bool:
-        """Consume a batch. Return whether it is the first batch of a new pass."""
+        """Return whether the batch is the first of a new pass."""
         self._in_pass += 1
         try:
             next(self._batches)
@@ -125,7 +124,7 @@ class _Runner:
         return False
 
     def turn(self, until: float) -> None:
-        """Measure one block. ``until`` is the end of the trial on the monotonic clock."""
+        """Measure one block. ``until`` is monotonic time."""
         parallel = max(self.setting.workers, 1)
         self._signal(signal.SIGCONT)
         try:
@@ -183,7 +182,6 @@ class _Runner:
 
     @property
     def rates(self) -> list[float]:
-        """Batches per second of each block."""
         return [batches / block.wall_s for batches, block in zip(self.made, self.blocks, strict=True)]
 
     def result(self, other: _Runner | None) -> LoaderResult:
@@ -211,7 +209,7 @@ class _Runner:
 
 
 def compare_rates(rates: Sequence[float], others: Sequence[float]) -> Outcome:
-    """Compare batches per second of a candidate (``rates``) and a baseline, in interleaved blocks."""
+    """Compare rates of a candidate and a baseline from interleaved blocks."""
     count = min(len(rates), len(others))
     if count < LEAST_STEPS:
         return "undecided"
@@ -246,8 +244,6 @@ def try_loader(loader: Any, *, seconds: float = SECONDS) -> LoaderTrial:
 
 
 class _RecordedFailure(contextlib.AbstractContextManager[None]):
-    """Records an exception of the data set as the result of a setting."""
-
     def __init__(self, failed: list[LoaderResult], setting: LoaderSetting, *, is_own: bool) -> None:
         self._failed, self._setting, self._is_own = failed, setting, is_own
 
@@ -342,7 +338,7 @@ class _Trial:
 
     @property
     def _best(self) -> LoaderSetting | None:
-        """The setting with the fewest workers whose rate is close to the highest so far."""
+        """The fewest workers with a rate close to the highest so far."""
         highest_rate = max(map(self._rate, self._runners), default=0.0)
         fast = (setting for setting in self._runners if self._rate(setting) * _GAIN >= highest_rate)
         return min(fast, key=lambda setting: setting.workers, default=None)
@@ -360,7 +356,7 @@ class _Trial:
         return workers * memory <= 0.5 * (Circumstances.current().memory_bytes or float("inf"))
 
     def _start(self, setting: LoaderSetting, baseline: LoaderSetting | None) -> LoaderSetting | None:
-        """Start a setting. Return None and record the problem if it fails."""
+        """Return None and record the problem if it fails."""
         if setting in self._runners:
             return setting
         with self._failing(setting):
@@ -375,7 +371,7 @@ class _Trial:
         return _RecordedFailure(self._failed, setting, is_own=setting == self._own)
 
     def _run_rounds(self, rounds: int) -> None:
-        """Measure all settings forwards and backwards: at least one round, even after the time limit."""
+        """Measure forwards and backwards: at least one round, even after the time limit."""
         for number in range(rounds):
             for setting in [*self._runners][:: -1 if number % 2 else 1]:
                 failures = len(self._failed)
@@ -411,7 +407,7 @@ def _is_endless(data: Any) -> bool:
 
 
 def _describe(loader: Any) -> str:
-    """Return a description of a loader: ``DataLoader of 50,000 ImageFolder, batch_size=64``."""
+    """For example ``DataLoader of 50,000 ImageFolder, batch_size=64``."""
     with contextlib.suppress(Exception):
         data = type(loader.dataset).__name__
         return f"{type(loader).__name__} of {len(loader.dataset):,} {data}, batch_size={loader.batch_size}"
@@ -419,21 +415,21 @@ def _describe(loader: Any) -> str:
 
 
 def _problem_of(error: BaseException) -> str:
-    """Return the cause of an exception. In a worker it is the last line of the traceback."""
+    """For an exception in a worker it is the last line of the traceback."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     is_of_worker = "Original Traceback" in str(error)
     return lines[-1].strip() if is_of_worker else cause_of(error)
 
 
 def _unique_memory(pid: int) -> int:
-    """Return the unique set size of a process, in bytes; 0 if unknown."""
+    """Return the unique set size in bytes; 0 if unknown."""
     with contextlib.suppress(psutil.Error, AttributeError):
         return int(psutil.Process(pid).memory_full_info().uss)
     return 0
 
 
 def _scheduler_times(pid: int) -> tuple[int, int]:
-    """Return CPU time and run-queue wait of all threads of a process, in nanoseconds; 0 if unknown.
+    """Return CPU time and run-queue wait of all threads, in nanoseconds; 0 if unknown.
 
     Source: ``schedstat``, see https://docs.kernel.org/scheduler/sched-stats.html.
     """

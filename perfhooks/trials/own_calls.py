@@ -1,4 +1,4 @@
-"""The comparison of the user's own functions: interleaved timing, a verdict, and storage for later comparisons."""
+"""The comparison of the user's own functions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 FORMAT: Final = 2
 """1: one set of inputs; 2: a grid of inputs and threads."""
 _ENDLESS: Final = 1e308
-"""Replaces infinity in JSON."""
 _FASTEST: Final = re.compile(r"\| {2}" + re.escape(colors.BEST + colors.BOLD))
 _COLOR: Final = re.compile("\x1b\\[[0-9;]*m")
 
@@ -60,7 +59,7 @@ class TimedCall:
     timing: Timing | None = None
     """Comparison with the first call; None for the first call."""
     difference: float | None = None
-    """Difference of results from the first call, relative to the largest value; None without tensors."""
+    """Relative to the largest value of the first call; None without tensors."""
 
     @property
     def key(self) -> tuple[str, int, str]:
@@ -275,7 +274,7 @@ def _check(calls: object, seconds: float, tolerance: float) -> None:
 
 
 def _sets(inputs: object) -> dict[str, _Given]:
-    """Return the positional and keyword arguments of each set of inputs, by name."""
+    """Return the positional and keyword arguments by name."""
     if isinstance(inputs, str) or not isinstance(inputs, Mapping | Sequence) or not inputs:
         raise OptionError(f"inputs must be a list or mapping of one or more sets of inputs, got {inputs!r}")
     pairs = list(inputs.items()) if isinstance(inputs, Mapping) else [(_shapes(value), value) for value in inputs]
@@ -337,7 +336,7 @@ def _compare_with(before: TimedCall, now: TimedCall) -> dict[str, Any]:
 
 
 def _rounded(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the table as text columns: times with unit, other numbers with three digits."""
+    """Return text columns: times with unit, other numbers with three digits."""
     return table.select(
         "call",
         "sub_label",

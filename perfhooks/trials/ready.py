@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SEED = 20
 _CHUNK = 1 << 20
-"""Elements per chunk of a comparison in float64. Chunks keep its memory small."""
+"""Elements per chunk of a comparison, which keeps its memory small."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,6 @@ class PreparedCall:
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any] = field(default_factory=dict)
     written: tuple[torch.Tensor, ...] = ()
-    """Tensors that the call writes to."""
     name: str = ""
     """Recorded name: ``aten::mm``."""
     setting: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -33,11 +32,11 @@ class PreparedCall:
     result: Callable[[Any], Any] = lambda given: given
     """Selects the part of the result that is compared."""
     remade: Callable[[str], PreparedCall | None] | None = None
-    """Makes the same update with another implementation; only for updates by an optimizer."""
+    """Makes the same update with another implementation."""
     gradients: bool = False
-    """Whether autograd stays enabled, because the user's own code may need it."""
+    """Whether autograd stays enabled for the user's own code."""
     is_random: bool = False
-    """Whether results are random and cannot be compared."""
+    """Random results cannot be compared."""
 
     def __call__(self) -> Any:
         with self.running():
@@ -45,7 +44,6 @@ class PreparedCall:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Enter the context of a run."""
         with self.setting(), torch.set_grad_enabled(self.gradients and torch.is_grad_enabled()):
             yield
 
@@ -54,10 +52,7 @@ class PreparedCall:
         yield from tensors((self.arguments, self.keywords))
 
     def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> PreparedCall:
-        """Return the same call with changed tensors. Equal tensors stay equal.
-
-        Written tensors are always copied, so that the two calls are independent.
-        """
+        """Return the same call with changed tensors. Equal tensors stay equal, and written ones are copied."""
         replacements: dict[int, torch.Tensor] = {}
         written_ids = {id(tensor) for tensor in self.written}
 
@@ -79,7 +74,7 @@ class PreparedCall:
         )
 
     def outputs(self) -> list[torch.Tensor]:
-        """Run the call. Return its result tensors, without complex ones."""
+        """Return the result tensors, without complex ones."""
         return [tensor for tensor in tensors(self.result(self())) if not tensor.is_complex()]
 
     @contextmanager
@@ -92,7 +87,7 @@ class PreparedCall:
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in a value, at any depth of lists and mappings."""
+    """Yield the tensors in lists and mappings of any depth."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple, dict)):
@@ -101,7 +96,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def same_layout(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return a copy with the same memory layout, including gaps and overlapping elements."""
+    """Copy a tensor with its gaps and overlapping elements."""
     span = tensor.as_strided((extent(tensor.size(), tensor.stride()),), (1,))
     return span.to(dtype or tensor.dtype, copy=True).as_strided(tensor.size(), tensor.stride(), 0)
 
@@ -116,8 +111,8 @@ def extent(dims: Sequence[int], strides: Sequence[int] | None) -> int:
 def difference(a: PreparedCall, b: PreparedCall) -> float | None:
     """Return the largest difference between results, relative to the largest value of each tensor of ``a``.
 
-    Infinity means that shapes differ, or that only one result is finite at some position. None means that results are
-    random, uninitialised memory or no tensors. Written tensors are restored.
+    Infinity: shapes differ, or only one result is finite at some position. None: results are random, uninitialised or
+    no tensors.
     """
     if a.is_random or b.is_random:
         return None
@@ -128,7 +123,7 @@ def difference(a: PreparedCall, b: PreparedCall) -> float | None:
 
 
 def _results(call: PreparedCall) -> list[torch.Tensor]:
-    """Return the results and the written tensors of a call, on the CPU."""
+    """Return the results and the written tensors, on the CPU."""
     torch.manual_seed(_SEED)
     with call.unwritten():
         outputs = (*call.outputs(), *call.written)

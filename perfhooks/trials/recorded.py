@@ -22,20 +22,18 @@ if TYPE_CHECKING:
 _MS: Final = 1e-6
 _ARGUMENTS: Final = ("dims", "strides", "types", "inputs")
 _OF_TENSOR: Final[Any] = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=64)]
-"""Sizes of a tensor. torch allows at most 64 dimensions."""
+"""torch allows at most 64 dimensions."""
 _OF_LIST: Final[Any] = tuple[_OF_TENSOR, ...]
 
 
 class Argument(NamedTuple):
-    """One recorded input of a call."""
-
     type: str
-    """Type of a tensor: ``float``, ``long int``, ``c10::BFloat16``, ...; else ``TensorList``, ``Scalar`` or
-    ``ScalarList``. Empty for None."""
+    """``float``, ``long int``, ``c10::BFloat16``, ... of a tensor; else ``TensorList``, ``Scalar`` or ``ScalarList``.
+    Empty for None."""
     dims: tuple[Any, ...]
     """Sizes of the tensor, or of each tensor of a list."""
     strides: tuple[Any, ...] | None
-    """Strides in the same form; None if they were not recorded."""
+    """In the same form; None if not recorded."""
     value: str
     """Text of a value that is not a tensor, as printed by torch."""
 
@@ -63,7 +61,7 @@ class Signature:
 
     name: str
     arguments: tuple[Argument, ...] | None
-    """Inputs; None if shapes were not recorded."""
+    """None if shapes were not recorded."""
 
     @property
     def shapes(self) -> str:
@@ -87,7 +85,7 @@ class Update:
     parameters: tuple[tuple[str, tuple[int, ...]], ...]
     """Type and sizes of each parameter."""
     options: tuple[tuple[str, Any], ...]
-    """Options of the optimizer that its operators reveal."""
+    """As far as its operators reveal them."""
     implementation: str
     """``for-loop``, ``foreach`` or ``fused``."""
 
@@ -97,7 +95,6 @@ class Update:
 
     @property
     def shapes(self) -> str:
-        """Number of parameters and implementation, as text."""
         return f"{len(self.parameters)} parameters, {self.implementation}"
 
 
@@ -111,9 +108,8 @@ class CountedCalls:
     parent: Ints
     """Index of the parent call, or -1."""
     own: Ints
-    """Nanoseconds without children."""
     total: Ints
-    """Nanoseconds with children."""
+    """In nanoseconds; ``own`` is without children."""
     steps: int
     step_ms: float
     """Mean step time."""
@@ -133,7 +129,7 @@ class CountedCalls:
         return [self.trace.names[number] for number in self.trace.name[self.row].tolist()]
 
     def signatures(self) -> list[Signature]:
-        """Return the signature of each call. Equal signatures are the same object."""
+        """Equal signatures are the same object."""
         columns = [self.trace.argument(name)[self.row].tolist() for name in _ARGUMENTS]
         keys = list(zip(self.trace.name[self.row].tolist(), *columns, strict=True))
         by_key = {key: self._signature(*key) for key in set(keys)}
@@ -145,7 +141,7 @@ class CountedCalls:
 
 
 def _arguments(types: object, dims: object, strides: object, inputs: object) -> tuple[Argument, ...] | None:
-    """Return the inputs of a call; None if they were not recorded or have invalid sizes."""
+    """Return None if inputs were not recorded or have invalid sizes."""
     if not isinstance(types, list) or (sizes := _sizes(types, dims)) is None:
         return None
     nothing = [None] * len(types)
@@ -155,7 +151,7 @@ def _arguments(types: object, dims: object, strides: object, inputs: object) -> 
 
 
 def _sizes(types: list[Any], column: object) -> list[tuple[Any, ...] | None] | None:
-    """Return the sizes or strides of each input; None if a trace contains invalid ones."""
+    """Return the sizes or strides of each input; None if invalid."""
     if not isinstance(column, list) or len(column) != len(types):
         return None
     shapes = [_OF_LIST if kind in tensor_types.LISTS else _OF_TENSOR for kind in types]
@@ -168,7 +164,7 @@ def _sizes(types: list[Any], column: object) -> list[tuple[Any, ...] | None] | N
 
 
 class _Costs(NamedTuple):
-    """Costs of the calls of a window; columns have the order of ``row``."""
+    """Columns have the order of ``row``."""
 
     row: Ints
     parent: Ints
@@ -183,9 +179,8 @@ class _Costs(NamedTuple):
 def load_calls(tables: Tables, unrecorded_ms: float | None = None, timed: Tables | None = None) -> CountedCalls:
     """Return the calls of a window.
 
-    With the unprofiled step time ``unrecorded_ms``, host times are reduced by the overhead of the recorder, evenly over
-    all slices. For example, recording doubles the time of an update of hundreds of parameters. With ``timed``, times
-    come from that window: the time of each operator is divided among its calls in ``tables``.
+    With the unprofiled step time ``unrecorded_ms``, host times are reduced by the recorder's overhead, evenly over all
+    slices. With ``timed``, each operator's time in that window is divided among its calls in ``tables``.
 
     Raises:
         PerfhooksError: The trace has no operators or no shapes.
@@ -235,13 +230,13 @@ def _as_timed(costs: _Costs, trace: Trace, timed: _Costs, of: Trace) -> _Costs:
 
 
 def _ns_by_name(costs: _Costs, trace: Trace) -> dict[str, float]:
-    """Return nanoseconds per step of the counted calls, by name and without children."""
+    """Return nanoseconds per step without children."""
     step_ns = np.bincount(trace.name[costs.row[costs.counts]], costs.own[costs.counts], len(trace.names)) / costs.steps
     return {name: ns for name, ns in zip(trace.names, step_ns.tolist(), strict=True) if ns > 0}
 
 
 def _recorder_overhead(tables: Tables, row: Ints, step_added_ms: float) -> tuple[Ints, int]:
-    """Return the recorder overhead of calls with all slices inside, and of a single slice, in ns."""
+    """Return the overhead of each call with all slices inside, and of a single slice, in ns."""
     trace = tables.trace
     rows = trace.rows(*HOST)
     is_recorded = _is_in_counted_step(tables, rows) & np.isin(trace.thread[rows], tables.marks.thread)
@@ -261,7 +256,7 @@ def _is_in_counted_step(tables: Tables, row: Ints) -> Flags:
 
 
 def _totals(parent: Ints, own: Ints) -> Ints:
-    """Return the cost of each call with its children. Parents precede children."""
+    """Return the cost with children. Parents precede children."""
     totals = own.tolist()
     for index, parent_index in reversed(list(enumerate(parent.tolist()))):
         if parent_index >= 0:

@@ -25,9 +25,9 @@ SHARE: Final = 0.5
 """Default memory limit as a ratio of the free memory."""
 GIB: Final = 1 << 30
 _OWN: Final = 160 << 20
-"""Bytes for Python, for libraries that are loaded later, and for their caches."""
+"""Bytes for Python, libraries that are loaded later, and their caches."""
 _STACK: Final = 8 << 20
-"""Bytes of address space per thread of torch; hardly any of it is used."""
+"""Bytes of address space per thread of torch."""
 _NO_MEMORY: Final = re.compile(r"can't allocate memory|not enough memory|out of memory|std::bad_alloc")
 
 
@@ -44,8 +44,6 @@ class _Threads:
 
 
 class Flag(NamedTuple):
-    """A setting of torch for the whole process."""
-
     owner: Any
     name: str
 
@@ -60,12 +58,11 @@ TF32: Final = (Flag(torch.backends.cuda.matmul, "allow_tf32"), Flag(torch.backen
 ONEDNN: Final = Flag(torch.backends.mkldnn, "enabled")
 THREADS: Final = Flag(_Threads(), "number")
 _FLAGS: Final = (CUDNN, SEARCHING, *TF32, ONEDNN, THREADS, Flag(torch.backends.cudnn, "deterministic"))
-"""All settings that a trial may change."""
 
 
 @contextmanager
 def override_flags(values: Mapping[Flag, Any]) -> Iterator[None]:
-    """Set flags inside the context, and restore them afterwards."""
+    """Set flags inside the context."""
     before = {flag: flag.value for flag in values}
     try:
         _set(values)
@@ -100,7 +97,7 @@ def has_onednn() -> bool:
 
 
 def recorded_settings(training: Circumstances) -> AbstractContextManager[None]:
-    """Return a context with the recorded libraries and threads of the training."""
+    """Return a context with the libraries and threads of the training."""
     limit = training.cores or training.threads or 0
     threads = training.threads if 0 < (training.threads or 0) <= limit else None
     flags = {ONEDNN: training.onednn if has_onednn() else None, CUDNN: training.cudnn, THREADS: threads}
@@ -108,9 +105,9 @@ def recorded_settings(training: Circumstances) -> AbstractContextManager[None]:
 
 
 def limit_memory(memory: float, device: torch.device) -> None:
-    """Limit the memory of this process to ``memory`` GiB more, and disable core dumps."""
+    """Limit the memory to ``memory`` GiB more, and disable core dumps."""
     own = psutil.Process()
-    if hasattr(own, "rlimit"):  # on Linux
+    if hasattr(own, "rlimit"):
         own.rlimit(psutil.RLIMIT_CORE, (0, own.rlimit(psutil.RLIMIT_CORE)[1]))
     if memory == math.inf:
         return
@@ -128,18 +125,13 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the free memory of a device, in bytes."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return int(psutil.virtual_memory().available)
 
 
 def select_device(name: str | None, *, on_device: bool) -> torch.device:
-    """Return the device: ``name`` from the user, else ``cuda`` for calls on a device and ``cpu`` for the host.
-
-    Raises:
-        OptionError: The device is not available.
-    """
+    """Return the device of the user, else ``cuda`` or ``cpu``. Raise an OptionError if it is not available."""
     device_name = name or ("cuda" if on_device else "cpu")
     try:
         device = torch.device(device_name)
@@ -152,7 +144,7 @@ def select_device(name: str | None, *, on_device: bool) -> torch.device:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        # only the first sentence: the rest is advice about drivers and back ends
+        # the rest is advice about drivers and back ends
         sentence = f"is not available: {said(error).partition('. ')[0].rstrip('.')}."
         if name:
             raise OptionError(f"device {device_name!r} {sentence} Use --device cpu") from error

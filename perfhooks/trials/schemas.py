@@ -21,7 +21,7 @@ _UNUSUAL: Final = ("uint16", "uint32", "uint64", "float8_e4m3fnuz", "float8_e5m2
 DTYPES: Final[dict[str, torch.dtype]] = {
     spelled: getattr(torch, name) for spelled, name in tensor_types.SPELLINGS.items() if name not in _UNUSUAL
 }
-"""Types of tensors by their name in a recording."""
+"""By their name in a recording."""
 
 _WORDS: Final = re.compile(r"[a-z_]{1,24}")
 _MODES: Final = {
@@ -35,7 +35,7 @@ _REFUSED: Final = (
     (operators.AUTOGRAD, "autograd's own work between operators"),
     (operators.FOREIGN, "an operator of {namespace}, which is not torch's own"),
 )
-"""Patterns of operators that cannot run again, with the reason."""
+"""Operators that cannot run again, with the reason."""
 
 
 class UnmatchedError(Exception):
@@ -43,11 +43,7 @@ class UnmatchedError(Exception):
 
 
 def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
-    """Return an operator of ``torch.ops``, and by argument name an `Argument` (for tensors) or a value.
-
-    Raises:
-        UnmatchedError: No overload matches.
-    """
+    """Return an operator of ``torch.ops``, and an `Argument` (for tensors) or a value for each argument."""
     name, arguments = signature.name, signature.arguments
     for beginning, reason in _REFUSED:
         if refused := re.match(beginning, name):
@@ -70,7 +66,7 @@ def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
 
 @functools.cache
 def overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
-    """Return the overloads of an operator, each with the arguments of its schema."""
+    """Return each overload with the arguments of its schema."""
     packet = getattr(torch.ops.aten, name.removeprefix(operators.NAMESPACE), None)
     if packet is None or not hasattr(packet, "overloads"):
         return ()
@@ -81,9 +77,8 @@ def overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
 def is_pure(operator: Any, parameters: tuple[Any, ...]) -> bool:
     """Return whether a call of an overload from an untrusted trace is safe: it only computes tensors.
 
-    The schema lists every tensor that the operator writes to. Side effects on the process, such as random numbers, end
-    with the child. A tag marks operators that change the metadata of inputs, for example ``resize_``. Arguments of
-    other types, such as streams and generators, are never passed.
+    The schema lists every tensor that the operator writes to. A tag marks operators that change the metadata of inputs,
+    for example ``resize_``. Other arguments, such as streams and generators, are never passed.
     """
     has_tensor_result = any(str(result.type) in _TENSORS for result in _schema(operator).returns)
     string_names = {argument.name for argument in parameters if "str" in str(argument.type)}
@@ -104,7 +99,7 @@ def is_written(argument: Any) -> bool:
 
 
 def _value(parameter: Any, argument: Argument) -> Any:
-    """Return the value of an argument. Raise a KeyError for unsupported types, a ValueError for a wrong value."""
+    """Raise a KeyError for unsupported types, a ValueError for a wrong value."""
     kind = str(parameter.type)
     if kind.startswith("Optional["):
         return _convert(kind[len("Optional[") : -1], argument) if argument.type else None

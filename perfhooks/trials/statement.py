@@ -19,11 +19,7 @@ def compile_statement(stmt: str, setup: str, names: Mapping[str, Any]) -> Callab
 
         compile_statement("x @ y", "y = x.T", {"x": x})()  # the value of x @ y
 
-    The function returns the value of an expression, and None for other statements. A statement can use and change the
-    names of the setup.
-
-    Raises:
-        OptionError: The setup or the statement is not valid Python.
+    A statement can use and change the names of the setup. Invalid Python raises an OptionError.
     """
     setup, stmt = textwrap.dedent(setup).strip() or "pass", textwrap.dedent(stmt).strip()
     setup_names = set(_function(setup, "setup").co_varnames)
@@ -31,7 +27,7 @@ def compile_statement(stmt: str, setup: str, names: Mapping[str, Any]) -> Callab
         body, assigned = _VALUE.format(stmt=stmt), set(_function(_VALUE.format(stmt=stmt), "stmt").co_varnames)
     except OptionError:
         body, assigned = stmt, set(_function(stmt, "stmt").co_varnames)
-    # in timeit both are in one function, so a statement may assign to names of the setup
+    # in timeit a statement may assign to names of the setup
     shared = {"nonlocal": assigned & setup_names, "global": assigned & names.keys() - setup_names}
     declared = [f"{word} {', '.join(sorted(shared_names))}" for word, shared_names in shared.items() if shared_names]
     inner = "\n".join(["def call():", *(textwrap.indent(part, " ") for part in (*declared, body))])
@@ -42,7 +38,6 @@ def compile_statement(stmt: str, setup: str, names: Mapping[str, Any]) -> Callab
 
 
 def _function(body: str, option: str) -> CodeType:
-    """Return the code of a function with these lines as its body."""
     source = f"def made():\n{textwrap.indent(body, ' ')}"
     try:
         code = compile(source, f"<{option}>", "exec")

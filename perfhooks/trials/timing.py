@@ -1,4 +1,4 @@
-"""Two calls, timed in interleaved blocks (A B B A) with torch's clock, and the comparison of both."""
+"""Two calls, timed in interleaved blocks (A B B A) with torch's clock, and their comparison."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 BLOCK_S: Final = 1e-3
 """Minimum length of a block. The overhead of a clock is then below 0.01%."""
 TOLERANCE: Final = 0.05
-"""Relative difference that counts as equal. 5% of an operator that takes a fifth of a step is 1% of the step: noise."""
+"""Relative difference that counts as equal. 5% of an operator that takes a fifth of a step is 1% of the step."""
 PAIRS: Final = LEAST_STEPS
 """Minimum blocks per side for a decision."""
 MOST_PAIRS: Final = 160
 SECONDS: Final = 0.8
-"""Default time limit per comparison. Ten operators with five variants then take a minute."""
+"""Ten operators with five variants then take a minute."""
 LONGEST_S: Final = 20.0
-"""Time limit for the minimum number of blocks. Slower calls are not decided."""
+"""Time limit for the minimum number of blocks."""
 _MOST: Final = 1 << 30
 """Maximum calls per block: no call takes less than a picosecond."""
 UNBOUNDED: Final = 1e9
 """End of an unknown interval."""
 PIECE: Final = 256
-"""Calls between two resets of written inputs. Values that are multiplied by 0.9 a thousand times become subnormal,
-which CPUs multiply slowly."""
+"""Calls between two resets of written inputs. After a thousand products with 0.9 values are subnormal, which CPUs
+multiply slowly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,6 @@ class Timing:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Speedup of B, its interval if known, and the verdict, by column."""
         is_known = self.high < UNBOUNDED
         return {
             "times": self.times,
@@ -75,7 +74,7 @@ class Timing:
 
 
 class Blocks:
-    """Times one call in blocks. By default the clock is that of ``torch.utils.benchmark``, which waits for devices."""
+    """Times one call in blocks. The default clock is that of ``torch.utils.benchmark``, which waits for devices."""
 
     def __init__(self, call: PreparedCall, clock: Clock | None = None) -> None:
         self._call = call
@@ -86,7 +85,6 @@ class Blocks:
         self._calibrate()
 
     def refresh(self) -> None:
-        """Restore the written inputs of the call."""
         for tensor, saved in zip(self._call.written, self._saved, strict=True):
             tensor.copy_(saved)
 
@@ -114,7 +112,7 @@ def time_interleaved(
 ) -> Timing:
     """Time two calls in interleaved blocks until the comparison is decided.
 
-    ``seconds`` limits an undecided comparison, ``longest`` the minimum number of blocks. ``tolerance`` is a ratio.
+    ``seconds`` limits an undecided comparison, ``longest`` the minimum number of blocks.
     """
     times_a: list[float] = []
     times_b: list[float] = []
@@ -138,7 +136,7 @@ def _round(a: Blocks, b: Blocks, times_a: list[float], times_b: list[float]) -> 
 
 
 def _compare(a: Sequence[float], b: Sequence[float], tolerance: float) -> Timing:
-    """Compare interleaved times. With too few blocks the result is undecided."""
+    """With too few blocks the result is undecided."""
     if len(a) < PAIRS:
         ratio = medians.median(after / before for before, after in zip(a, b, strict=True))
         return Timing(outcome="undecided", ratio=ratio, low=1 / UNBOUNDED, high=UNBOUNDED, a=tuple(a), b=tuple(b))

@@ -1,6 +1,6 @@
 """The trial of the costliest recorded operators: each runs as recorded and in every suitable variant.
 
-This module requests the measurements. A child process runs them, see `perfhooks.trials.bench`.
+A child process runs the measurements, see `perfhooks.trials.bench`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from perfhooks.trials.cut import Group, OperatorSelection
 
 COMPARABLE: Final = (0.5, 2.0)
-"""Range of the time of a call alone, relative to its recorded time, in which results apply to the training. Outside it
-the caches or the load of the host differed."""
+"""Time of a call alone, relative to its recorded time, for which results apply to the training. Outside of it caches or
+load differed."""
 
 
 class Saving(NamedTuple):
@@ -36,7 +36,6 @@ class Saving(NamedTuple):
 
     @property
     def is_sure(self) -> bool:
-        """Whether the range is a single number."""
         return self.least == self.most
 
     @classmethod
@@ -49,7 +48,7 @@ class Saving(NamedTuple):
 class OperatorResult:
     group: Group
     alone_ms: float | None = None
-    """Duration of a call outside the training; None if it failed."""
+    """Outside the training; None if it failed."""
     problem: str = ""
     tried: list[VariantResult] = field(default_factory=list)
 
@@ -60,15 +59,15 @@ class OperatorResult:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether results of this operator apply to the training."""
+        """Whether results apply to the training."""
         ratio = self.beside_recorded
         return ratio is not None and COMPARABLE[0] <= ratio <= COMPARABLE[1]
 
     def saving(self, result: VariantResult) -> Saving | None:
         """Return the estimated reduction of the step time; None if it is unknown.
 
-        The result is a range if the comparison is undecided, or if the call took another time outside the training.
-        Then only the common part of both times certainly belongs to the operator.
+        It is a range if the comparison is undecided, or if the call took another time outside the training. Then only
+        the common part of both times certainly belongs to the operator.
         """
         if result.timing is None or result.is_wrong or not self.beside_recorded:
             return None
@@ -81,8 +80,6 @@ class OperatorResult:
 
 @dataclass(kw_only=True)
 class Trial:
-    """The measurements of one window."""
-
     cut: OperatorSelection
     step_ms: float
     device: str
@@ -92,10 +89,7 @@ class Trial:
     """Whether the time limit ended the trial before the last operator."""
 
     def saved(self) -> dict[str, list[Saving]]:
-        """Return the savings of each variant, one per operator that it makes faster, the largest sum first.
-
-        Variants with wrong results are excluded.
-        """
+        """Return the savings of each correct variant, one per operator, the largest sum first."""
         saved: dict[str, list[Saving]] = {}
         for row in self.rows:
             for result in row.tried:
@@ -115,8 +109,7 @@ def run(
 ) -> Trial:
     """Measure the operators of a recording. Ctrl-C ends the trial early, with the measurements until then.
 
-    ``tell`` receives the number of the operator, of all operators, and a description. ``ends`` is monotonic time; None
-    means ``options.seconds`` from now.
+    ``ends`` is monotonic time; None means ``options.seconds`` from now.
     """
     start = time.monotonic()
     trial = Trial(cut=cut, step_ms=step_ms, device=str(options.device))
@@ -141,7 +134,7 @@ def run(
 
 
 class _Requests:
-    """Requests calls and their variants from a child process; ``limit`` operators share the time."""
+    """Requests from a child process; ``limit`` operators share the time."""
 
     def __init__(self, child: ChildProcess, ends: float, limit: int, tell: Callable[[int, int, str], None]) -> None:
         self._child = child
@@ -155,7 +148,7 @@ class _Requests:
         return self._ends - time.monotonic()
 
     def measure(self, index: int, trial: Trial) -> None:
-        """Measure a call alone, then each of its variants. Add no row if there are no variants."""
+        """Measure a call alone, then each of its variants, if any."""
         name = trial.cut.groups[index].signature.name
         seconds = self.left / (self._limit - len(trial.rows))
         self._tell(len(trial.rows) + 1, self._limit, name)
@@ -176,5 +169,5 @@ class _Requests:
             row.tried += [result] if result else []
 
     def _ask(self, seconds: float, *question: Any) -> Any:
-        """Send a request. Its limit is its share, or half of the remaining time if that is longer."""
+        """The limit of a request is its share, or half of the remaining time if that is longer."""
         return self._child.ask(min(max(self.left / 2, seconds), max(self.left, SHORTEST_S)), *question, seconds)

@@ -1,4 +1,4 @@
-"""The variants of a recorded call, and the variants that a finding recommends. docs/try.md describes them for users."""
+"""The variants of a recorded call, and the variants that a finding recommends; see docs/try.md."""
 
 from __future__ import annotations
 
@@ -26,15 +26,13 @@ if TYPE_CHECKING:
     Test = Callable[[PreparedCall], bool]
 
 _EXACT: Final = 1e-3
-"""Maximum difference at equal precision. It allows another order of summation, and TF32 products with 10 bits of
-mantissa."""
+"""Maximum difference at equal precision, which includes another order of summation and TF32."""
 _ROUNDED: Final = 0.05
-"""Maximum difference with 7 or 10 bits of mantissa. Errors of 1% to 2% of the largest value are usual for bf16."""
+"""Maximum difference with 7 or 10 bits of mantissa. Errors of 1% to 2% are usual for bf16."""
 _OTHER_WAY: Final = 5 * _EXACT
-"""Maximum difference of results of another kernel."""
+"""Maximum difference of another kernel."""
 _MULTIPLE: Final = 8
-"""Elements in a multiple of 16 bytes of float16, which tensor cores need (NVIDIA, Matrix Multiplication Background).
-CPU registers contain 8 or 16 float32 values."""
+"""Elements in a multiple of 16 bytes of float16, which tensor cores need (NVIDIA, Matrix Multiplication Background)."""
 
 _LAYOUTS: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 _NO_COMPILER: Final = "No working C++ compiler"
@@ -43,14 +41,11 @@ _NO_COMPILER: Final = "No working C++ compiler"
 
 @dataclass(frozen=True)
 class Variant:
-    """Another way to run a call."""
-
     name: str
-    """Value of ``--variant``."""
     suits: Test
     """Whether the variant is tried by default."""
     changed: Change
-    """Returns the changed call; None if the change is impossible or has no effect."""
+    """Returns None if the change is impossible or has no effect."""
     tolerance: float = _EXACT
     """Maximum difference of results."""
 
@@ -100,7 +95,7 @@ def _has_float64(call: PreparedCall) -> bool:
 
 
 def _is_odd(call: PreparedCall) -> bool:
-    """Return whether the call is a matrix product with a size that is not a multiple of 8."""
+    """Return whether a matrix product has a size that is not a multiple of 8."""
     factors = [call.arguments[place] for place in operators.FACTORS.get(call.name, ())]
     return any(size % _MULTIPLE for factor in factors for size in factor.shape[-2:])
 
@@ -134,7 +129,7 @@ def _while(setting: Callable[[], AbstractContextManager[None]], can: Test) -> Ch
 
 
 def _flags(values: Mapping[safe.Flag, Any], can: Test) -> Change:
-    """Return a change that sets flags. It returns None if they already have these values."""
+    """The change returns None if the flags already have these values."""
 
     def changes(call: PreparedCall) -> bool:
         with call.setting():
@@ -152,7 +147,7 @@ def _attention(kernel: str, backend: Any, *, has_cpu: bool) -> Variant:
 
 
 def _with_other_threads(call: PreparedCall) -> PreparedCall | None:
-    """Return the call with one thread, or with all CPUs if it had one; None if there is only one CPU."""
+    """Use one thread, or all CPUs if it had one; None if there is only one CPU."""
     with call.setting():
         number = 1 if safe.THREADS.value > 1 else Circumstances.current().cores or 1
     return _flags({safe.THREADS: number}, _is_on_cpu)(call)
@@ -163,7 +158,7 @@ def _remade(implementation: str) -> Change:
 
 
 def _compiled(call: PreparedCall) -> PreparedCall | None:
-    """Return the compiled call; None for updates. The compilation happens in the first run."""
+    """The compilation happens in the first run."""
     if call.remade is not None:
         return None
 
@@ -238,7 +233,7 @@ BY_NAME: Final = {variant.name: variant for variant in VARIANTS}
 
 
 def select_variants(names: Sequence[str]) -> tuple[Variant, ...]:
-    """Return variants by name; all without names. Raise an OptionError for an unknown name."""
+    """Return all variants without names. Raise an OptionError for an unknown name."""
     for name in names:
         if name not in BY_NAME:
             raise OptionError(f"variant must be one of {', '.join(BY_NAME)}, got {name!r}")
@@ -258,11 +253,11 @@ ADVICE: Final = {
     "layout-conversions": Advice(operators.CONVOLUTIONS, ("channels_last",)),
     "optimizer-loop": Advice(rf"{ranges.UPDATE}.*", ("fused", "foreach")),
 }
-"""Trials by the name of the rule."""
+"""By the name of the rule."""
 
 
 def advice_for(rule: str) -> Advice:
-    """Return the trial of a finding. Raise an OptionError if it has none."""
+    """Raise an OptionError if the finding has no trial."""
     if rule not in ADVICE:
         raise OptionError(f"finding must be one of {', '.join(ADVICE)}, got {rule!r}")
     return ADVICE[rule]

@@ -1,4 +1,4 @@
-"""The results of a trial: a table, sentences, JSON data and entries for findings."""
+"""The results of a trial as a table, sentences and JSON data."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ SCHEMA: Final = {
 }
 """Columns of the table.
 
-``calls`` and ``recorded_ms``: per step. ``beside_recorded``: time outside the training, as a multiple of the recorded
-time. ``times``: speedup, with the 99% interval from ``low`` to ``high``. ``difference``: of results, null for random
-ones. ``saved_ms`` and ``saved_percent``: estimated reduction of the step time if nothing else changes, null for a
+``beside_recorded``: time outside the training, as a multiple of the recorded time. ``times``: speedup, with the 99%
+interval from ``low`` to ``high``. ``saved_ms`` and ``saved_percent``: estimated reduction of the step time, null for a
 range.
 """
 _NAMED: Final = 3
@@ -53,7 +52,7 @@ def table(trial: Trial) -> pl.DataFrame:
 
 
 def terminal_table(trial: Trial) -> pl.DataFrame:
-    """Return the table for a terminal: fewer columns, and each operator named once."""
+    """Fewer columns, and each operator named once."""
     is_repeated = pl.Series(
         [index > 0 for row in trial.rows for index in range(max(len(row.tried), 1))], dtype=pl.Boolean
     )
@@ -102,7 +101,6 @@ def _rows(row: OperatorResult, trial: Trial) -> Iterator[dict[str, Any]]:
 
 
 def verdict(row: OperatorResult, result: VariantResult) -> str:
-    """Return the verdict on a variant, in at most three words."""
     if result.timing is None:
         return f"not run: {result.problem}"
     word = result.timing.outcome
@@ -112,7 +110,7 @@ def verdict(row: OperatorResult, result: VariantResult) -> str:
 
 
 def sentences(trial: Trial) -> list[str]:
-    """Return the result in at most eight lines."""
+    """Return at most eight lines."""
     lines = ["Interrupted: these are the measurements until then."] if trial.is_interrupted else []
     if trial.is_out_of_time:
         which = "all operators" if trial.rows else "the first operator"
@@ -158,7 +156,7 @@ def _line(name: str, savings: list[Saving], trial: Trial) -> str:
 
 
 def skip_reasons(trial: Trial) -> Iterator[str]:
-    """Yield the reasons why operators were skipped, those with the largest time first."""
+    """Yield reasons, the largest time first."""
     by_reason: dict[str, list[SkippedOperators]] = defaultdict(list)
     for operator in trial.cut.left:
         by_reason[operator.reason].append(operator)
@@ -188,7 +186,7 @@ def data(trial: Trial) -> dict[str, Any]:
 
 
 def advice_results(trial: Trial) -> list[TriedAdvice]:
-    """Return the best measured variant of each advice; nothing for advice without measurements."""
+    """Return the best measured variant of each advice."""
     entries: list[TriedAdvice] = []
     for rule, advice in ADVICE.items():
         rows = [row for row in trial.rows if re.fullmatch(advice.operators, row.group.signature.name)]
@@ -227,7 +225,7 @@ def _of_variant(rule: str, variant: str, rows: list[OperatorResult], trial: Tria
 
 
 def save_advice(trial: Trial, folder: Path) -> bool:
-    """Add the entries for findings to a run folder. Return whether there are any."""
+    """Return whether there are entries for findings."""
     entries = advice_results(trial)
     if entries:
         earlier: list[TriedAdvice] = []
