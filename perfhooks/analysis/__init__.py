@@ -1,1 +1,1 @@
-"""What recordings show: comparisons, findings, ranks, flame graphs."""
+"""Analyses of recordings: comparisons, findings, ranks and flame graphs."""

@@ -96,7 +96,7 @@ def _is_last(name: str, stages: Mapping[str, tuple[str, int]]) -> bool:
 
 
 def _describe_never(rank: int, requested: object) -> str | None:
-    """Return why a rank has no files in the run; None if it may not have been asked to record."""
+    """Return why a rank has no files in the run; None if the run may not request any."""
     if requested is None:
         return "left no files: not asked to record, or lost"
     is_asked = requested == "all" or (isinstance(requested, tuple) and rank in requested)
