@@ -54,14 +54,14 @@ class StartupRecorder:
         self._until = 0.0
         self._window: Window | None = None
         self.own_profilers: Collection[Closable] = ()
-        """Any other profiler means that the script profiles itself."""
+        """Profilers of an integration. Any other profiler means that the script profiles itself."""
         self.is_new = True
         self.is_recording = False
         self._is_closed = False
         self._unrecorded = 0
         self._mode: Mode | None = None
         self.has_steps = True
-        """Otherwise only operators were recorded."""
+        """Whether events of steps were detected, and not operators only."""
         self._forget()
 
     def _forget(self) -> None:
@@ -118,7 +118,7 @@ class StartupRecorder:
 
     @property
     def _is_weak(self) -> bool:
-        """Whether a better recording is possible."""
+        """Whether a second recording would show more."""
         return not self.has_steps or not (self._has_fetched or self._has_passed_back or self._end > _CALL or self._mode)
 
     def _is_defining_steps(self, event: int = _UPDATE) -> bool:

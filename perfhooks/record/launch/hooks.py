@@ -1,4 +1,7 @@
-"""It runs inside ``import torch``, so it imports neither torch nor modules that import torch."""
+"""Subscriptions to events of the program, after imports of torch's modules.
+
+This module runs inside ``import torch``, so it imports neither torch nor modules that import torch.
+"""
 
 from __future__ import annotations
 

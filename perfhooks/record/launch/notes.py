@@ -31,7 +31,7 @@ class Note(NamedTuple):
     why: str = ""
     """Used if no process recorded anything."""
     guess: str = ""
-    """Used if the command did not fail."""
+    """Assumed reason, used if the command did not fail."""
 
 
 _own: dict[str, Note] = {}

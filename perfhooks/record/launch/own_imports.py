@@ -25,7 +25,7 @@ DEPENDENCIES = {
     *("msgspec", "polars", "_polars_runtime_32", "plotly", "narwhals", "rich", "typer"),
     *("fsspec", "filelock", "psutil"),
 }
-"""The program may shadow them at any time."""
+"""Our requirements, which the program may shadow at any time."""
 _WITH_TORCH = {"numpy", "typing_extensions"}
 """Requirements of torch, so the program has them from the start."""
 _CANDIDATES = DEPENDENCIES | _WITH_TORCH | (sys.stdlib_module_names - {*sys.builtin_module_names})

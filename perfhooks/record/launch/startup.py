@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 0.1
 LONGEST_S: Final = 3600.0
-"""Sampling ends then in processes that never make a step."""
+"""Maximum sampling time, for processes that never make a step."""
 _SCRIPT_SAMPLES: Final = 3
 """Samples after which the script may be calling operators of torch."""
 HEADER: Final = "phase,what,seconds\n"

@@ -60,7 +60,7 @@ class StepSignal:
         self.forget()
 
     def _on_fork(self) -> None:
-        """A forked loader worker needs torch without our wrappers."""
+        """Restore torch in a forked loader worker."""
         self.forget()
         if is_forked_by_loader():
             while self._restorers:
@@ -84,7 +84,7 @@ class StepSignal:
         self.profiler: Any = NO_PROFILER
         self._profilers: Profilers | Turns | None = None
         self._first_profilers: Iterable[Any] = ()
-        """Their first step ends the start-up."""
+        """Profilers whose first step ends the start-up."""
         self._integrations: list[tuple[str, Any]] = []
         self._trainings = 0
 

@@ -53,7 +53,7 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ns: int
     busy_ns: int
     waited_ns: int | None
-    """Of the training thread."""
+    """Run-queue wait of the training thread."""
     is_alone: bool
     """Whether no device and no child process works."""
     processor: int | None
@@ -61,7 +61,7 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 class Turn(msgspec.Struct, frozen=True):
     steps: int
-    """0 ends the holds."""
+    """Timed steps until the next hold; 0 ends the holds."""
     lead: int = 0
     """Untimed steps before the timed ones."""
     processor: int | None = None

@@ -127,7 +127,7 @@ class Handover:
         return bool(self.places) or self._is_page_old
 
     def move(self, run: Run | None) -> None:
-        """None disables files."""
+        """Move an empty run to another folder; None disables files."""
         self._run = run
         self.tasks.move(self._worker_log(run))
 
@@ -144,7 +144,7 @@ class Handover:
         return None if self.run is None else self.run.place(self._stage, window.first, last)
 
     def report_open(self, window: RecordedWindow | None) -> None:
-        """None reports the end of the window."""
+        """Report the start of a window, or its end with None."""
         if self.run is not None:
             place = None if window is None else self.find_place(window)
             self.run.enter_window(None if place is None else place.folder.name)

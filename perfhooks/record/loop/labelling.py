@@ -88,7 +88,7 @@ class _Patch(NamedTuple):
         _state.changes += self.owner is Module
 
     def undo(self) -> None:
-        """Another library may have replaced the attribute since."""
+        """Do nothing if another library has replaced the attribute since."""
         if vars(self.owner).get(self.name) is self.replacement:
             setattr(self.owner, self.name, self.original)
             _state.changes += self.owner is Module
@@ -155,7 +155,10 @@ def loader() -> Loader | None:
 
 
 def has_function_mode() -> bool:
-    """torch's recorder with stacks reads the gradients of weights through such a mode."""
+    """Whether the program used its own function mode.
+
+    torch's recorder with stacks reads the gradients of weights through such a mode.
+    """
     return _state.has_function_mode
 
 
@@ -197,7 +200,7 @@ def _graph_regions() -> list[tuple[str, str, list[int]]]:
 
 
 def _call_unrecorded(function: Callable[[], Any]) -> Any:
-    """In another thread the active recorder does not record the calls."""
+    """Call a function in another thread, whose calls the active recorder does not record."""
     results: list[Any] = []
     errors: list[BaseException] = []
     done = _thread.allocate_lock()
@@ -276,7 +279,7 @@ def _noting_reads(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _uncompiled(function: Callable[..., Any], *, recursive: bool = True) -> Callable[..., Any]:
-    """torch.compile would compile our function after a graph break."""
+    """Exclude a function from torch.compile, which would compile it after a graph break."""
     if "torch._dynamo" not in sys.modules:  # the check itself would import it, which takes a second
         return function
     disabled: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)
@@ -315,7 +318,7 @@ def _is_compiled(module: Module) -> bool:
 
 
 def _restore_call() -> None:
-    """torch.compile would try to compile our call at a graph break."""
+    """Restore the original call. torch.compile would try to compile ours at a graph break."""
     if not _state.is_restored and vars(Module).get("__call__") is _labelled_call and _state.changes < _MAX_CHANGES:
         _state.is_restored = True
         _state.patches[0].undo()

@@ -89,7 +89,7 @@ class Membership:
         return records
 
     def _is_speaker(self, job: Job) -> bool:
-        """A user's callable is not called for other ranks."""
+        """Whether this rank logs. A user's callable is not called for other ranks."""
         ranks, run = self._options["ranks"], self._handover.run
         if callable(ranks):
             has_other = run is not None and not run.is_new and not job.is_restart

@@ -40,7 +40,7 @@ class UnavailableError(PerfhooksError):
 
 
 def config_of_text(words: str) -> Any:
-    """For example ``cuspy+environment_counters``. None if torch has no such recorder."""
+    """Return the configuration for text like ``cuspy+environment_counters``; None if torch has no such recorder."""
     name, *switches = words.lower().split("+")
     if name != NAME:
         raise OptionError(
@@ -51,7 +51,10 @@ def config_of_text(words: str) -> Any:
 
 
 def config_of_mapping(mapping: Mapping[str, Any]) -> Any:
-    """For example ``{"profiler_configs": [{"type": "CuspyConfig"}]}``. None if torch has no such class."""
+    """Return the configuration for a mapping like ``{"profiler_configs": [{"type": "CuspyConfig"}]}``.
+
+    Return None if torch has no configured activities.
+    """
     activity_config = getattr(torch.profiler, "ProfilerActivityConfig", None)
     if activity_config is None:
         _log_unavailable(f"torch {torch.__version__} has none")

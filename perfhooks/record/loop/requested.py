@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from perfhooks.run.live.requests import State
 
 WARMUP: Final = 1
-"""The first recorded step includes the start of the recorder."""
+"""Without a warm-up the first recorded step would include the start of the recorder."""
 _MAX_TRIES: Final = 100
 """A search through 100 windows takes 0.3 ms."""
 _FARTHEST: Final = 10**9
-"""Eleven days at a millisecond per step."""
+"""Maximum distance in steps: eleven days at a millisecond per step."""
 
 
 @dataclass(frozen=True)

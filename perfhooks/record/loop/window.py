@@ -70,7 +70,7 @@ _METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
 _open: weakref.WeakSet[Window] = weakref.WeakSet()
 """Started windows. During a warm-up torch reports no active profiler, but a second one crashes it."""
 _ending: weakref.WeakKeyDictionary[Window, threading.Thread] = weakref.WeakKeyDictionary()
-"""The stop of a large recording takes seconds."""
+"""Windows that a thread is stopping, which takes seconds for a large recording."""
 _spare: weakref.WeakSet[Window] = weakref.WeakSet()
 _of_parent: Final[set[Window]] = set()
 """In a forked child: windows that the parent still records."""
@@ -113,7 +113,7 @@ def _is_recording() -> bool:
 
 
 def listen_for_other_profilers(listener: Callable[[], object]) -> Callable[[], None]:
-    """Return a function that removes the listener.
+    """Call the listener before another profiler starts, and return a function that removes it.
 
     Another profiler records nothing while our window is open.
     """
@@ -206,7 +206,7 @@ def _quiet_kineto() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silenced_stderr() -> Iterator[None]:
-    """Only safe in a process with one thread."""
+    """Discard output of C++. Only safe in a process with one thread."""
     try:
         stderr_copy = os.dup(2)
     except OSError:  # standard error is closed
@@ -380,7 +380,10 @@ class Window(RecordedWindow, TorchProfile):
             _ending.pop(self, None)
 
     def leave_to_parent(self) -> None:
-        """A stop needs Kineto's thread, which a forked child does not have."""
+        """Stop collecting events in a forked child.
+
+        A stop of the recorder needs Kineto's thread, which a child does not have.
+        """
         _open.discard(self)
         turn = getattr(torch.autograd, "_toggle_collection_dynamic", None)  # new in torch 2.5
         if turn is None or not _is_recording():
@@ -393,7 +396,7 @@ class Window(RecordedWindow, TorchProfile):
 
     @property
     def is_elsewhere(self) -> bool:
-        """torch must stop in the thread that it records."""
+        """Whether another live thread is recorded. torch must stop in that thread."""
         return self._thread is not None and self._thread is not threading.current_thread() and self._thread.is_alive()
 
     @property

@@ -102,14 +102,14 @@ def reap() -> None:
 
 
 def release_children() -> None:
-    """Children continue alone. Popen would warn about them."""
+    """Let all children continue alone, without a warning of Popen."""
     for child in _alive:
         child.returncode = child.returncode or 0
     _alive.clear()
 
 
 def spawn(arguments: list[str], channel: socket.socket, *, out: IO[bytes] | int, error: IO[bytes] | int) -> Popen:
-    """Signals for the training do not reach a process in another session."""
+    """Start Python in its own session, so that signals for the training do not reach it."""
     child = subprocess.Popen(  # noqa: S603 -- our own interpreter
         [sys.executable, *arguments],
         stdin=subprocess.DEVNULL,
@@ -224,7 +224,10 @@ def _parse_answer(line: bytes) -> TaskResult | None:
 
 
 def _search_path() -> list[str]:
-    """A file ``polars.py`` in the working directory would replace polars, but a user's handler must be found."""
+    """Put the working directory last.
+
+    A file ``polars.py`` there would replace polars, but a user's handler must be found.
+    """
     here = working_directory()
     path = [entry for entry in sys.path if entry and os.path.normpath(os.path.join(here, entry)) != here]  # noqa: PTH118 -- compared as text
     return [*path, here] if here else path

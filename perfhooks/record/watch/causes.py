@@ -50,9 +50,9 @@ _MIN_COVERED: Final = 0.25
 _IDLE_BELOW: Final = 0.25
 """CPU use below which a thread counts as waiting."""
 _THROTTLED_BELOW: Final = 0.8
-"""Boost clocks of one device differ by 10%."""
+"""Share of the fastest device clock. Boost clocks of one device differ by 10%."""
 _MAX_FAULT_NS: Final = 500_000
-"""Clearing a page of 2 MB."""
+"""Time of a page fault that clears 2 MB."""
 
 _SAVING: Final = re.compile(r"^_*(?:save|checkpoint|dump|write)(?:_|$)|save_checkpoint|(?:^|_)saving")
 _LOCK_CALLS: Final = re.compile(r"^\s*(?:async )?with\b|\b(?:acquire|wait|wait_for|join|get|put|result)\(")
@@ -68,19 +68,19 @@ class StepFacts(NamedTuple):
     garbage_ns: int
     garbage_at: Frame | None
     samples: Sequence[Sample]
-    """From the time at which the step became longer than usual."""
+    """Samples since the step became longer than usual."""
     counters: Counters
-    """Of the training thread during the samples."""
+    """Counts of the training thread during the samples."""
     is_distributed: bool
     clock_share: float | None
-    """Share of the fastest clock of the run."""
+    """Device clock as a share of the fastest clock of the run."""
     aside_ns: int = 0
-    """Reported by a framework or a loader."""
+    """Time in evaluations that a framework or a loader reported."""
     waited_ns: int | None = None
     """Run-queue wait of the whole step."""
     has_device: bool = False
     before_ns: float = 0.0
-    """Before the first sample; 0 if the counters disagree with the samples."""
+    """Excess time before the first sample; 0 if the counters disagree with the samples."""
     after: Stack = ()
     """Stack of the training after the step."""
 
@@ -112,7 +112,7 @@ class Explainer:
         self._installation = installation
         self.usual = UsualSteps()
         self._functions: dict[CodeType, Counter[str]] = {}
-        """Nanoseconds by cause."""
+        """Nanoseconds by cause, for each function."""
 
     def explain(self, facts: StepFacts) -> Explanation:
         inside, directly_ns = self._inside_new_function(facts), max(facts.garbage_ns, facts.wait_ns)

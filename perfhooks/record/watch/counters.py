@@ -31,13 +31,13 @@ _MAX_PROCESSES: Final = 500
 
 
 class Counters(NamedTuple):
-    """None if not available."""
+    """Growing counts; None if not available."""
 
     cpu_ns: int | None = None
     switches: int | None = None
     faults: int | None = None
     retries: int | None = None
-    """After the device allocator released memory."""
+    """Retries of the device allocator after it released memory."""
     waited_ns: int | None = None
     """Run-queue wait."""
     system_ns: int | None = None
@@ -62,7 +62,7 @@ class Queueing:
         self._before: int | None = None
 
     def share(self, thread: CountedThread) -> float | None:
-        """None at the first reading. A new thread starts a new count."""
+        """Return None at the first reading. A new thread starts a new count."""
         now, waited = time.monotonic_ns(), thread.waited_ns()
         if thread.native != self._native:
             self._native, self._began, self._before = thread.native, now, waited
@@ -82,7 +82,7 @@ class Queueing:
 
 
 def resident() -> int:
-    """In bytes; 0 if not available."""
+    """Return the resident memory in bytes; 0 if not available."""
     try:
         return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -141,7 +141,7 @@ class Collections:
                 del self._pauses[: _MAX_PAUSES // 2]
 
     def within(self, begin: int, end: int) -> tuple[int, Frame | None]:
-        """In ns, with the code where the longest collection began."""
+        """Return the time in ns, and the code where the longest collection began."""
         overlaps = [(min(stop, end) - max(start, begin), where) for start, stop, where in self._pauses[:]]
         overlaps = [(length, where) for length, where in overlaps if length > 0]
         return sum(length for length, _ in overlaps), max(overlaps, key=lambda pair: pair[0], default=(0, None))[1]
@@ -190,7 +190,7 @@ class CpuWaits:
 
 
 def others_ns() -> float:
-    """In ns since boot, as the mean over all CPUs; ``nan`` if not available."""
+    """Return the CPU time of other programs in ns, as the mean over all CPUs; ``nan`` if not available."""
     tick, cpus = 1e9 / os.sysconf("SC_CLK_TCK"), os.cpu_count()
     with contextlib.suppress(OSError, ValueError, IndexError):
         with (_PROC / "stat").open(encoding="ascii", errors="replace") as file:
@@ -204,7 +204,7 @@ def others_ns() -> float:
 
 
 def _descendant_ticks(pid: int) -> Iterator[int]:
-    """In ticks, including ended children."""
+    """Yield ticks, including those of ended children."""
     pids, count = [pid], 0
     while pids and count < _MAX_PROCESSES:
         folder = _PROC / str(pids.pop())

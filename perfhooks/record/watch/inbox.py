@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from perfhooks.run.live.requests import Loop
 
 _RECENT_NS: Final = 2e9
-"""A file may be incomplete, and a coarse file clock can hide a second change."""
+"""For so long after a change, every poll reads the folder. A file may be incomplete, and a coarse file clock can hide a
+second change.
+"""
 _FULL_READ_EVERY: Final = 10
-"""Some file systems do not update the time of a folder."""
+"""Every tenth poll reads the folder, because some file systems do not update its time."""
 
 
 class RequestInbox:

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LATELY: Final = 50
-"""More steps would follow changes too late, fewer would be noisy."""
+"""Steps in the running median. More would follow changes too late, fewer would be noisy."""
 MORE_NS: Final = 50_000_000
-"""Below it, OS scheduling alone can triple a step."""
+"""Minimum excess over the limit. Below it, OS scheduling alone can triple a step."""
 _SPREADS: Final = 6.0
 """Multiple of the distance from the median to the 90th percentile. One in a billion steps exceeds it by noise."""
 _MIN_MEDIANS: Final = 1.3
-"""Applies if steps hardly vary."""
+"""Minimum multiple of the median, for steps that hardly vary."""
 _SAMPLED_FROM: Final = 0.25
 """Share of the distance from the median to the limit. Later sampling would miss half of the step."""
 _MIN_STEPS: Final = 20

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 _GRADIENT_SWITCHES: Final = frozenset(("no_grad", "inference_mode", "set_grad_enabled"))
 _MAX_LINES: Final = 3000
-"""Parsing takes 30 ms."""
+"""Parsing 3,000 lines takes 30 ms."""
 
 
 class Region(NamedTuple):
     first: int
     last: int
     is_loop: bool
-    """Otherwise it disables gradients."""
+    """Whether it is a loop. Otherwise it disables gradients."""
 
     def has(self, line: int) -> bool:
         return self.first <= line <= self.last
@@ -29,7 +29,7 @@ class Region(NamedTuple):
 
 @lru_cache(256)
 def of(code: CodeType) -> tuple[Region, ...]:
-    """Outermost first."""
+    """Return the loops and the regions without gradients, outermost first."""
     lines, offset = linecache.getlines(code.co_filename), 0
     try:
         if code.co_name != "<module>":

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.sampling import Stack
 
 _LATE_NS: Final = 300_000
-"""Waking up takes a third of this delay on a virtual machine."""
+"""Minimum delay of a sample that waited for the GIL. Waking up takes a third of it on a virtual machine."""
 _FORCED_SHARE: Final = 0.9
 """After this share of Python's switch interval the GIL was released by force, at the sampled line."""
 _MIN_CPU: Final = 0.25
@@ -62,7 +62,7 @@ class Sample(NamedTuple):
     at: int = 0
     is_held: bool = False
     is_exact: bool = True
-    """Otherwise the line is close."""
+    """Whether the line is exact, and not only close."""
     is_evaluating: bool = False
     state: State = State.COMPUTING
 

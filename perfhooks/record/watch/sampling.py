@@ -1,4 +1,4 @@
-"""The thread may keep running while its stack is read."""
+"""Python stacks of threads. A thread may keep running while its stack is read."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def leave_profilers() -> None:
-    """With stacks, torch's recorder traces all threads."""
+    """Stop the tracing of this thread. With stacks, torch's recorder traces all threads."""
     if sys.getprofile() is not None:
         sys.setprofile(None)
 
@@ -62,7 +62,7 @@ def innermost_of(thread: int) -> FrameType | None:
 
 
 def stack_of(thread: int) -> Stack:
-    """Empty if the thread has ended."""
+    """Return the stack; empty if the thread has ended."""
     frames = islice(map(Frame.of, outwards(innermost_of(thread))), 200)
     # skip our own callback of a garbage collection
     return tuple(dropwhile(lambda frame: frame.file.startswith(_OURS), frames))[::-1]

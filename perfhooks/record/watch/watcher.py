@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NAME: Final = "perfhooks-watcher"
 
 _SHARE: Final = 0.00075
-"""In cores. The poll once a second takes about as much."""
+"""CPU use of checks, in cores. The poll once a second takes about as much."""
 
 
 class SamplingBudget:

@@ -57,7 +57,7 @@ class ProcessMemory:
 class Code(NamedTuple):
     number: int
     fields: bytes
-    """Another object at the same address has different pointers."""
+    """Raw pointers. Another object at the same address has different ones."""
     file: str
     function: str
     starts: list[int]
@@ -65,7 +65,7 @@ class Code(NamedTuple):
     """`starts` has the start of each instruction range, in bytes."""
 
     def line(self, instruction: int) -> int:
-        """0 if the instruction has no line."""
+        """Return 0 if the instruction has no line."""
         index = bisect.bisect_right(self.starts, instruction) - 1
         return self.lines[index] if index >= 0 else 0
 
@@ -190,7 +190,7 @@ class Interpreter:
         return self._memory.read(address + bytes.__basicsize__ - 1, size)
 
     def integer(self, frame: WorkerFrame, variable: int) -> int | None:
-        """The value must be below 2**30."""
+        """Return None for values that are no integer below 2**30."""
         slot = frame.address + self._layout.variables + WORD * variable
         with suppress(OSError):
             address = untagged(self._memory.word(slot))
@@ -227,7 +227,7 @@ def _mapping(address: int) -> tuple[int, str, str]:
 
 
 def _shift_of(pid: int, start: int, offset: str, file: str) -> int:
-    """The same mapping has another address in another process."""
+    """Return the distance of the same mapping in another process."""
     for other, _, its_offset, its_file in _maps(pid):
         if (its_offset, its_file) == (offset, file):
             return other - start

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _PERIOD: Final = 10_000_000
 _CPU: Final = 0.01
-"""Relative to the time of one worker."""
+"""CPU time of sampling, relative to the time of one worker."""
 _MAX_STACKS: Final = 300
 OTHER: Final = "(other)"
 _LOOP: Final = "_worker_loop"
@@ -242,7 +242,7 @@ def _parts(state: str, elapsed: int, computed: int, queued: int) -> list[tuple[s
 
 
 def _own_memory(pid: int) -> int | None:
-    """In bytes."""
+    """Return the private memory in bytes."""
     with contextlib.suppress(OSError, ValueError, IndexError), Path(f"/proc/{pid}/smaps_rollup").open("rb") as file:
         return sum(1024 * int(line.split()[1]) for line in file if line.startswith(b"Private_"))
     return None

@@ -207,7 +207,7 @@ sys.path[:] = [entry for entry in sys.path if entry != here]
 GIVEN = [absolute(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 PATH = list(sys.path)
 OWN = [entry for entry in PATH if entry not in GIVEN]
-"""Without the script's folder and folders that the program adds."""
+"""Import path of our code, without the script's folder and folders that the program adds."""
 watcher = ImportWatcher()
 if os.environ.get("PERFHOOKS_RUN"):
     sys.meta_path.insert(0, watcher)

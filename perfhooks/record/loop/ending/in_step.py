@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
 SHORTEST_S: Final = 0.02
-"""Each measurement takes the GIL from the training."""
+"""Minimum pause. Each measurement takes the GIL from the training."""
 LONGEST_S: Final = 0.1
-"""At most 20,000 operators are recorded meanwhile."""
+"""Maximum pause. At most 20,000 operators are recorded meanwhile."""
 _PACKAGES: Final = "-packages"
 _LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 
@@ -105,7 +105,7 @@ def pause_s(passed_s: float, used: float) -> float:
 
 
 def used_at_next_measurement(before: float, used: float, passed_s: float, late_s: float) -> float:
-    """Measurements of the used share of the budget. ``late_s`` is the delay of this one."""
+    """Return a share of the budget, as ``before`` and ``used`` are. ``late_s`` is the delay of this measurement."""
     return used + (used - before) / passed_s * (SHORTEST_S + late_s)
 
 

@@ -116,7 +116,7 @@ process.in_child(process.Child.PROFILERS, _abandon_all)
 
 @contextlib.contextmanager
 def busy() -> Iterator[None]:
-    """Signals are deferred meanwhile."""
+    """Defer signals while the recorder starts, stops or saves."""
     is_main, begin = threading.current_thread() is threading.main_thread(), clock()
     try:
         with signals.deferral if is_main else contextlib.nullcontext():

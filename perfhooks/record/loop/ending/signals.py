@@ -26,7 +26,9 @@ from perfhooks.core import process
 Handler = Callable[[int, Any], object]
 
 GRACE_S: Final = 0.5
-"""Most operators take less. The time between SIGTERM and SIGKILL is longer (30 s in torchrun, Kubernetes and SLURM)."""
+"""Time for the main thread to handle a signal. Most operators take less. The time between SIGTERM and SIGKILL is longer
+(30 s in torchrun, Kubernetes and SLURM).
+"""
 
 _GRACE_IN_COLLECTIVE_S: Final = 0.1
 """The main thread may wait in a collective without end."""

@@ -46,15 +46,15 @@ _OPTIONS: Final = {
     "record_shapes": EventCost(150, 0.6e-6, 6.5e-6),
     "profile_memory": EventCost(200, 0.3e-6, 4.0e-6),
 }
-"""Measured with torch 2.14 and Python 3.11 on a CPU of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings."""
+"""Costs measured with torch 2.14 and Python 3.11 on a CPU of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings."""
 _CALLS_PER_S: Final = 300_000
 """Measured in code that calls modules and operators, per second of CPU time."""
 _CALLS_PER_COUNTED_CALL: Final = 1.15
 """Recorded steps have labels, warm-up steps do not. Mean of 29 trainings."""
 _MAX_TRACED_CALLS_PER_S: Final = 1_500_000
-"""In a loop of calls under torch's tracer."""
+"""Per second of CPU time, in a loop of calls under torch's tracer."""
 _MAX_CALLS_PER_S: Final = 3_000_000
-"""In a loop of calls without a tracer."""
+"""Per second of CPU time, in a loop of calls without a tracer."""
 _OPERATORS_PER_S: Final = 150_000
 _PRIOR_EVENTS: Final = 10_000
 """Weight of the default costs. Fixed costs and unfilled blocks hide the cost of fewer events."""
@@ -111,7 +111,7 @@ class StepCalls(NamedTuple):
     cpu_s: float
     wall_s: float = 0.0
     other_calls: float = 0.0
-    """The maximum for other threads."""
+    """Upper bound for other threads."""
 
 
 class _ThreadReading(NamedTuple):
@@ -122,7 +122,7 @@ class _ThreadReading(NamedTuple):
 
 
 def _gil_wait_s() -> float:
-    """With stacks, torch's recorder acquires the GIL again in each operator."""
+    """Measure how long other threads keep the GIL. With stacks, torch's recorder acquires it in each operator."""
     pause_s, wake_up_s = 0.001, 0.0001  # another thread gets the GIL meanwhile; Linux delays timers by 50 us
     waits = []
     for _ in range(3):
