@@ -10,7 +10,7 @@ class Kind(enum.IntEnum):
     OTHER = 0
     OP = 1
     ANNOTATION = 2
-    """Label in code: ``record_function``, step marks, DataLoader ranges."""
+    """``record_function``, step marks, DataLoader ranges."""
     PYTHON = 3
     RUNTIME = 4
     """Host call of the device's runtime or driver."""
@@ -20,15 +20,12 @@ class Kind(enum.IntEnum):
     DEVICE_ANNOTATION = 8
     """Extent of a label on a stream; not device work."""
     SYNC = 9
-    """Wait reported by the device's tracer."""
     OVERHEAD = 10
-    """Time of the recorder itself."""
     SPAN = 11
-    """Extent of the recording."""
 
 
 class Lane(enum.IntEnum):
-    """Groups of kinds that may nest in each other. A stream and a thread of equal number have different lanes."""
+    """Kinds that may nest in each other. A stream and a thread of equal number have different lanes."""
 
     HOST = 0
     DEVICE = 1
@@ -49,7 +46,7 @@ _LANES: Final = (
 
 LEGACY_HOST: Final = "CPU functions"
 LEGACY_PROCESSES: Final = (LEGACY_HOST, "CUDA functions")
-"""Processes in ``export_chrome_trace`` of ``torch.autograd.profiler``, whose events have no category."""
+"""Processes in torch's legacy ``export_chrome_trace``, whose events have no category."""
 
 # Kineto's ActivityType names, the capitalised names of torch 1.8 to 1.9, and name patterns of backends.
 _EXACT: Final = {
@@ -72,11 +69,11 @@ _PARTS: Final = (("memcpy", Kind.COPY), ("memset", Kind.SET), ("sync", Kind.SYNC
 NAMED: Final = {
     "mtia_ccp_events": {"dma_request": Kind.COPY, "event_wait": Kind.SYNC, "event_record": Kind.SYNC},
 }
-"""Kinds by category and name. Meta's MTIA writes all device events into one category (tests/data/mtia_*)."""
+"""By category and name. Meta's MTIA writes all device events into one category."""
 
 
 def classify(category: str, *, on_stream: bool = False) -> Kind:
-    """Return the kind of the slices of a category. ``on_stream`` decides for unknown categories."""
+    """Return the kind of a category. ``on_stream`` decides for unknown categories."""
     name = category.lower()
     if name in _EXACT:
         return _EXACT[name]

@@ -22,7 +22,7 @@ Column: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
 
 
 _MAX_RANKS: Final = 2**31
-"""Upper limit of rank numbers, set by the columns that store ranks; larger numbers are damaged."""
+"""Limit of the columns that store ranks; larger numbers are damaged."""
 
 
 _OTHER_DEVICES: Final = ("xpu", "mtia", "hpu", "privateuse1")
@@ -30,8 +30,6 @@ _OTHER_DEVICES: Final = ("xpu", "mtia", "hpu", "privateuse1")
 
 
 class Thread(NamedTuple):
-    """Track of slices: a host thread or a device stream."""
-
     lane: Lane
     pid: int | str
     tid: int | str
@@ -40,8 +38,6 @@ class Thread(NamedTuple):
 
 @dataclass(frozen=True)
 class Doubt:
-    """A problem that makes the trace unreliable."""
-
     name: str
     """Identifier for programs: ``cut-off``, ``dropped-events``, ..."""
     count: int
@@ -49,7 +45,7 @@ class Doubt:
 
 
 class Instants(NamedTuple):
-    """The ``[memory]`` events by time: one row per recorded allocation or release."""
+    """The ``[memory]`` events by time."""
 
     thread: Ints
     time: Ints
@@ -57,7 +53,7 @@ class Instants(NamedTuple):
     size: Ints
     """Negative for a release."""
     allocated: Ints
-    """Total of allocated bytes after the event, from the device's allocator, or -1."""
+    """Allocator's total after the event, or -1."""
     reserved: Ints
     device_type: Ints
     """c10's DeviceType; 0 is the host."""
@@ -66,7 +62,7 @@ class Instants(NamedTuple):
 
 
 class Flows(NamedTuple):
-    """Links from forward operators to the autograd nodes they created; both ends are starts of slices."""
+    """Links from forward operators to the autograd nodes they created, by starts of slices."""
 
     thread: Ints
     time: Ints
@@ -110,21 +106,19 @@ class Trace:
     start: Ints
     end: Ints
     order: Column
-    """Position of the slice among all events of the file."""
+    """Position among all events of the file."""
     sparse_columns: dict[str, tuple[Ints, Column]]
-    """Arguments of slices by name, see `sparse`."""
     instants: Instants
     flows: Flows
     counters: Samples
     doubts: list[Doubt]
     overflowed: Ints = field(default_factory=lambda: np.empty(0, np.int64), init=False)
-    """Device work with a wrong recorded length, ascending; it was cut at the start of the next work on its stream."""
+    """Device work with a wrong recorded length, ascending, which was cut."""
     is_npu: bool = False
     """Whether torch_npu recorded it on an Ascend NPU."""
     communication: str | None = field(default=None, init=False)
-    """Name parts of communication kernels, in addition to those in `perfhooks.trace.names.communication`."""
+    """The user's name parts of communication kernels."""
     cache: dict[object, Any] = field(default_factory=dict, init=False)
-    """Cached results; see `perfhooks.trace.once`."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -139,10 +133,7 @@ class Trace:
 
     @cached_property
     def external(self) -> Ints:
-        """Number shared by an operator and its launches, or -1.
-
-        It is missing if the number in the file has a different meaning.
-        """
+        """Number shared by an operator and its launches, or -1."""
         return self.argument("external")
 
     @property
@@ -151,10 +142,7 @@ class Trace:
         return tuple(self.sparse_columns)
 
     def argument(self, name: str) -> Column:
-        """Return an argument of every slice.
-
-        Missing values are -1 for integers and for indices into `texts`, and NaN for floats.
-        """
+        """Return an argument of every slice. Missing integers and indices into `texts` are -1, missing floats NaN."""
         rows, values = self.sparse(name)
         absent = np.nan if values.dtype.kind == "f" else -1
         full = np.full(len(self), absent, dtype=values.dtype)
@@ -162,16 +150,14 @@ class Trace:
         return full
 
     def sparse(self, name: str) -> tuple[Ints, Column]:
-        """Return the ascending rows that have an argument, and its values there."""
+        """Return the ascending rows that have an argument, and its values."""
         empty = np.empty(0, np.int64)
         return self.sparse_columns.get(name, (empty, empty))
 
     def text(self, index: int) -> Any:
-        """Return a decoded entry of `texts`; None for -1."""
         return decode_value(self.texts[index]) if index >= 0 else None
 
     def name_of(self, row: int) -> str | None:
-        """Return the name of a slice; None for -1."""
         return self.names[self.name[row]] if row >= 0 else None
 
     def rows(self, *kinds: Kind) -> Ints:
@@ -182,7 +168,7 @@ class Trace:
         return np.flatnonzero(is_selected)
 
     def matching(self, pattern: re.Pattern[str], rows: Ints) -> Flags:
-        """Return which of the slices have a name that contains a regular expression; each name is tested once."""
+        """Return which slices have a name that contains a regular expression; each name is tested once."""
         name_numbers = self.name[rows]
         numbers = np.flatnonzero(np.bincount(name_numbers, minlength=1)) if len(name_numbers) else name_numbers
         is_match = np.zeros(len(self.names) + 1, np.bool_)
@@ -190,7 +176,7 @@ class Trace:
         return is_match[name_numbers]
 
     def chosen(self, is_wanted: Callable[[str], object], *kinds: Kind) -> Ints:
-        """Return the slices of these kinds whose name passes a test; each name is tested once."""
+        """Return the slices whose name passes a test; each name is tested once."""
         numbers = [number for number in self.names_of(*kinds) if is_wanted(self.names[number])]
         if not numbers:  # the usual case
             return np.empty(0, np.int64)
@@ -200,13 +186,11 @@ class Trace:
         return rows[np.flatnonzero(match[self.name[rows]])]
 
     def searched(self, pattern: str, *kinds: Kind) -> Ints:
-        """Return the slices of these kinds whose name contains a regular expression."""
         if not self.names_of(*kinds):  # saves the compilation, which takes a millisecond
             return np.empty(0, np.int64)
         return self.chosen(re.compile(pattern).search, *kinds)
 
     def names_of(self, *kinds: Kind) -> list[int]:
-        """Return the numbers of the names of slices of these kinds, ascending."""
         is_used = np.zeros(len(self.names), np.bool_)
         for kind in kinds:
             is_used |= self._has_name[kind]
@@ -220,7 +204,7 @@ class Trace:
         return has_name
 
     def named(self, *kinds: Kind, prefix: str = "", names: Sequence[str] = ()) -> Ints:
-        """Return the slices of these kinds whose name is one of ``names`` or begins with ``prefix``."""
+        """Return the slices whose name is one of ``names`` or begins with ``prefix``."""
         return self.chosen(lambda name: name in names or bool(prefix and name.startswith(prefix)), *kinds)
 
     @cached_property
@@ -242,16 +226,13 @@ class Trace:
 
     @cached_property
     def launches(self) -> Ints:
-        """Host slice that launched each of `device_rows`, or -1.
-
-        It is the operator that the recorder links to the work, otherwise the call.
-        """
+        """Host slice that launched each of `device_rows`, or -1: the linked operator, otherwise the call."""
         linked = self.argument("launch")[self.device_rows]
         return np.where(linked >= 0, linked, self.calls)
 
     @cached_property
     def launch_spans(self) -> tuple[Ints, Ints]:
-        """Start and end of the launch of each of `device_rows`, in ns: as recorded, otherwise from its slice."""
+        """Recorded start and end of the launch of each of `device_rows`, in ns, otherwise of its slice."""
         edges = []
         for name, column in (("launch_begin", self.start), ("launch_end", self.end)):
             rows, values = self.sparse(name)
@@ -262,22 +243,19 @@ class Trace:
 
     @property
     def has_cuda(self) -> bool:
-        """Whether its device is one of ``torch.cuda`` (NVIDIA, AMD), which supports CUDA graphs."""
+        """NVIDIA and AMD, which support CUDA graphs."""
         return not self.is_npu and not any(category.startswith(_OTHER_DEVICES) for category in self.categories)
 
     @cached_property
     def is_device_traced(self) -> bool:
-        """Whether the trace contains device work."""
         return len(self.device_rows) > 0
 
 
 class Numbered(NamedTuple):
-    """Slices indexed by a number."""
+    """Slices by their number, ascending."""
 
     number: Ints
-    """Numbers, ascending."""
     row: Ints
-    """Slice of each number."""
 
     def of(self, numbers: Ints) -> Ints:
         """Return the first slice with each number, or -1."""
@@ -288,25 +266,17 @@ class Numbered(NamedTuple):
 
 
 def by_number(numbers: Ints, rows: Ints) -> Numbered:
-    """Sort slices by their number, without slices that have none.
-
-    Args:
-        numbers: Number of every slice of the trace; values up to 0 mean no number.
-        rows: Slices to sort.
-    """
+    """Sort slices by their number, without slices that have none (0 or less)."""
     rows = rows[numbers[rows] > 0]
     rows = rows[np.argsort(numbers[rows], kind="stable")]
     return Numbered(numbers[rows], rows)
 
 
 _MAX_TIME_BASE_NS: Final = 2**62
-"""Maximum time base in ns, in the year 2116. A larger base is damaged, and sums with it could exceed 64 bits."""
+"""In ns, in the year 2116. Sums with a larger base could exceed 64 bits."""
 
 
 def epoch(metadata: Mapping[str, Any]) -> int:
-    """Return the time base of a trace, in ns since 1970.
-
-    Since torch 2.4, times in a trace are small numbers relative to this base.
-    """
+    """Return the time base of a trace, in ns since 1970; times are relative to it since torch 2.4."""
     base = metadata.get("baseTimeNanoseconds")
     return base if type(base) is int and abs(base) < _MAX_TIME_BASE_NS else 0

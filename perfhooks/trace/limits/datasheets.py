@@ -19,13 +19,13 @@ class Peaks:
     tflops: dict[str, float]
     """10^12 operations per second, by type."""
     gb_per_s: float
-    """Bandwidth of the device memory, reads and writes together, in 10^9 bytes per second."""
+    """Device memory, reads and writes together."""
     source: str
-    """Source of the values, or ``measured`` with the date."""
+    """Source, or ``measured`` with the date."""
     bus_gb_per_s: float | None = None
-    """Bandwidth to the host in each direction, in 10^9 bytes per second: PCI Express with 16 lanes."""
+    """To the host in each direction: PCI Express with 16 lanes."""
     units: int | None = None
-    """Multiprocessors or compute units of a whole device. A partition (for example MIG) reports fewer."""
+    """Multiprocessors of a whole device. A partition (for example MIG) reports fewer."""
 
 
 _PCIE_3: Final = 16
@@ -142,5 +142,5 @@ DATASHEETS: Final[Mapping[str, Peaks]] = {
         units=110,
     ),
 }
-"""Dense peaks by the exact name that ``torch.cuda.get_device_name()`` returns, as of November 2026. Datasheets of
-NVIDIA headline the value for sparse matrices, which is twice the dense value."""
+"""Dense peaks by the exact name of ``torch.cuda.get_device_name()``, as of November 2026. NVIDIA's datasheets headline
+twice this value, for sparse matrices."""

@@ -1,5 +1,3 @@
-"""Floating point operations, from the shapes and arguments that a trace recorded."""
-
 from __future__ import annotations
 
 import math
@@ -23,7 +21,7 @@ _INTEGER: Final = re.compile(r"-?\d+")
 
 
 def by_torch_per_call(trace: Trace, rows: Ints) -> Ints:
-    """Return the floating point operations that torch's profiler counts for each call, or -1.
+    """Return the operations that torch's profiler counts for each call, or -1.
 
     Unlike in torch, a call counts once if a dispatcher calls the operator again (`redispatch.resolved`).
     """
@@ -32,10 +30,9 @@ def by_torch_per_call(trace: Trace, rows: Ints) -> Ints:
 
 
 def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
-    """Return the floating point operations that torch's profiler omits, for each call, or -1.
+    """Return the operations that torch's profiler omits for each call, or -1.
 
-    A call within a counted call does not count. ``parent`` is the index in ``rows`` of the call around each call, or
-    -1.
+    A call within a counted call does not count. ``parent`` is an index in ``rows``, or -1.
     """
     missed, _ = redispatch.resolved(trace, rows, per_call(trace, rows, _KNOWN))
     missed[per_call(trace, rows, MISSED_BY_TORCH) < 0] = -1
@@ -45,7 +42,7 @@ def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
 
 
 def numbers(argument: str) -> list[int]:
-    """Return the integers in an argument such as ``[1, 1]``."""
+    """Return the integers in a text such as ``[1, 1]``."""
     return [int(digits) for digits in _INTEGER.findall(argument)]
 
 
@@ -76,9 +73,9 @@ def _conv2d(call: Call) -> int | None:
 
 
 def positions(space: Shape, kernel: Shape, options: tuple[Shape, Shape, Shape]) -> Shape:
-    """Return the output size of a convolution or pooling, for each dimension.
+    """Return the output size of a convolution or pooling, from the space without batch and channels.
 
-    ``space`` has no batch and no channels. ``options`` are stride, padding and dilation.
+    ``options`` are stride, padding and dilation.
     """
     return [
         (size + 2 * pad - gap * (width - 1) - 1) // step + 1
@@ -96,16 +93,12 @@ BY_TORCH: Final[Mapping[str, Formula]] = {
     operators.CONV2D: _conv2d,
     **dict.fromkeys(operators.COUNTED_ELEMENTWISE, _elementwise),
 }
-"""Formulas of ``with_flops=True``: ``computeFlops`` in ``torch/csrc/profiler/util.cpp`` of torch 2.4 to 2.15.
-
-- Matrix product: 2·m·n·k. The additions of ``addmm`` and ``baddbmm`` do not count.
-- Convolution: 2·N·C_in·C_out·H_out·W_out·k_h·k_w / groups.
-- Element-wise operator: one for each element of its first input.
-"""
+"""Formulas of ``computeFlops`` in ``torch/csrc/profiler/util.cpp`` of torch 2.4 to 2.15: matrix product 2·m·n·k;
+convolution 2·N·C_in·C_out·H_out·W_out·k_h·k_w / groups; element-wise operators one per element of the first input."""
 
 
 def _direct_convolution(image: Shape, weight: Shape, options: list[str]) -> int:
-    """Return 2·N·|weight|·|output positions|, for options in the order stride, padding, dilation."""
+    """Return 2·N·|weight|·|output positions|, for stride, padding, dilation."""
     space = image[2:]
     stride, padding, dilation = (_numbers_per_dimension(argument, len(space)) for argument in options)
     return 2 * image[0] * math.prod(weight) * math.prod(positions(space, weight[2:], (stride, padding, dilation)))
@@ -119,7 +112,7 @@ def _convolution(call: Call) -> int:
 
 
 def _library_convolution(first: int) -> Formula:
-    """Return the formula for an index of the argument padding. Stride and dilation follow."""
+    """``first`` is the index of the padding. Stride and dilation follow."""
 
     def formula(call: Call) -> int:
         padding, stride, dilation = call.arguments[first : first + 3]
@@ -129,14 +122,13 @@ def _library_convolution(first: int) -> Formula:
 
 
 def _convolution_backward(call: Call) -> int:
-    """Return the operations of the requested gradients of input and weight. Each needs as many as the forward pass."""
+    """Each requested gradient needs as many operations as the forward pass."""
     gradient, image, weight = call.shapes[0], call.shapes[1], call.shapes[2]
     space = image if call.arguments[7] == "True" else gradient
     return 2 * image[0] * math.prod(weight) * math.prod(space[2:]) * sum(mask(call.arguments[10])[:2])
 
 
 def mask(argument: str) -> list[bool]:
-    """Return which gradients are requested, from an argument such as ``[True, True, False]``."""
     return [flag.strip() in ("True", "1") for flag in argument.strip("[]").split(",")]
 
 

@@ -1,4 +1,4 @@
-"""Peaks of the device of a trace: measured, else from the datasheet of its name."""
+"""Peaks of the device of a trace: measured, else from the datasheet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_BYTES: Final = 1 << 20
 def of_trace(trace: Trace) -> Peaks | None:
     """Return the peaks of the device of a trace, or of its CPU if no device was traced.
 
-    Measured peaks override the datasheet. A partition has only peaks that were measured on such a partition.
+    Measured peaks override the datasheet. A partition has only peaks that were measured on it.
     """
     name, units = device(trace)
     datasheet = DATASHEETS.get(name)
@@ -41,7 +41,7 @@ def of_trace(trace: Trace) -> Peaks | None:
 
 
 def ceiling(trace: Trace) -> Peaks | None:
-    """Return the upper bound of any rate on the device of a trace: its datasheet, or else the measured peaks."""
+    """Return the upper bound of any rate: the datasheet, or else the measured peaks."""
     peaks = of_trace(trace)
     return peaks and DATASHEETS.get(device(trace)[0], peaks)
 
@@ -52,10 +52,7 @@ def is_of_datasheet(trace: Trace) -> bool:
 
 
 def device(trace: Trace) -> tuple[str, int | None]:
-    """Return the name of the device of a trace (or an empty text) and its number of multiprocessors.
-
-    The first device stands for all: one process rarely uses different devices.
-    """
+    """Return the name of the first device and its number of multiprocessors."""
     if not trace.is_device_traced:
         processor = trace.metadata.get(labels.PROCESSOR)
         return (processor if isinstance(processor, str) else ""), None
@@ -66,10 +63,7 @@ def device(trace: Trace) -> tuple[str, int | None]:
 
 
 def is_partial(trace: Trace) -> bool:
-    """Return whether the device of a trace is a partition (for example MIG) without measured peaks.
-
-    A partition has MIG in its name, or fewer multiprocessors than the whole device.
-    """
+    """Return whether the device is a partition (for example MIG) without measured peaks."""
     name, units = device(trace)
     datasheet = DATASHEETS.get(name)
     is_part = " MIG " in name or bool(datasheet is not None and datasheet.units and units and units < datasheet.units)
@@ -77,21 +71,21 @@ def is_partial(trace: Trace) -> bool:
 
 
 def measured_as(name: str, units: int | None) -> str:
-    """Return the name of a device in the file of measured peaks. Partitions have names of their own."""
+    """Return the device name in the file of measured peaks, which is different for partitions."""
     datasheet = DATASHEETS.get(name)
     is_whole = datasheet is None or datasheet.units is None or units in (None, datasheet.units)
     return name if is_whole else f"{name}, {units} multiprocessors"
 
 
 def file() -> Path:
-    """Return the file of measured peaks: ``PERFHOOKS_PEAKS``, or a file in the user's configuration folder."""
+    """``PERFHOOKS_PEAKS``, or a file in the user's configuration folder."""
     path = os.environ.get(PEAKS)
     settings = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
     return Path(path) if path else Path(settings) / "perfhooks" / "peaks.json"
 
 
 def read(path: Path) -> dict[str, Peaks]:
-    """Return the measured peaks in a file, by device. They are empty if the file is missing or damaged."""
+    """Return the measured peaks by device; none if the file is missing or damaged."""
     try:
         with path.open("rb") as file:
             by_device = msgspec.json.decode(file.read(_MAX_BYTES), type=dict[str, Peaks])

@@ -34,40 +34,39 @@ SUMS: Final = (
 )
 """Keys of the sums that `columns` reads."""
 SHORT_NS: Final = 10_000
-"""Kernel duration below which latency may dominate, in ns. An empty kernel takes 2 to 3 us on the device."""
+"""Below it latency may dominate. An empty kernel takes 2 to 3 us."""
 FILLED: Final = 0.5
-"""Ratio of limit and duration from which latency does not dominate, however short the kernel is."""
+"""Ratio of limit and duration from which latency does not dominate."""
 
 _WRAPPERS: Final = frozenset((operators.CONV2D, *operators.GENERAL_CONVOLUTIONS, *operators.FUSED_ATTENTION))
-"""Operators that call the computing operator. Autocast converts their tensors, so the types may differ."""
+"""Autocast converts tensors inside these operators, so the types may differ."""
 _MULTIPLIES: Final = ("gemms", "convolution", "attention")
 _TYPES: Final = {name: index for index, name in enumerate(TYPES)}
 _FLOAT32, _TF32, _FLOAT8 = _TYPES["float32"], _TYPES["tf32"], _TYPES["float8"]
 
 
 class CallCosts(NamedTuple):
-    """Operator calls with known operations or bytes, ordered by thread and time."""
+    """Operator calls with known operations or bytes, by thread and time. Unknown values are -1."""
 
     row: Ints
     flops: Ints
-    """Floating point operations, or -1."""
     bytes: Ints
-    """Minimum bytes to move, or -1."""
+    """Minimum bytes to move."""
     type: Column
-    """Index of the computing type in `datasheets.TYPES`, or -1 if it is unknown or the call only moves data."""
+    """Index of the computing type in `datasheets.TYPES`; -1 if the call only moves data."""
     outer: Ints
-    """Index of the innermost of these calls around it, or -1."""
+    """Innermost of these calls around it."""
     time: Ints
-    """Duration of the launched device work in ns, nested calls included. Without a traced device: of the call."""
+    """Device work in ns, nested calls included. Without a traced device: of the call."""
     kernels: Ints
-    """Number of launched pieces of device work, nested calls included. Without a traced device: 1."""
+    """Pieces of device work, nested calls included. Without a traced device: 1."""
     of_work: Ints
-    """Index of the innermost of these calls that launched each of `Trace.device_rows`, or -1."""
+    """Innermost of these calls that launched each of `Trace.device_rows`."""
 
 
 @cached_per_trace
 def calls(trace: Trace) -> CallCosts:
-    """Return the costs of all operator calls of a trace. They are empty without recorded shapes."""
+    """They are empty without recorded shapes."""
     rows = trace.rows(Kind.OP) if "dims" in trace.arguments else np.empty(0, np.int64)
     flops_, _ = redispatch.resolved(trace, rows, per_call(trace, rows, flops.COUNTED))
     bytes_, _ = redispatch.resolved(trace, rows, traffic.per_call(trace, rows))
@@ -109,7 +108,7 @@ def _is_wrapper(trace: Trace) -> Flags:
 
 
 def _calls_across_links(trace: Trace, of_work: Ints, outer: Ints) -> Ints:
-    """Return the calls that copy between devices, or between a device and the host. The link limits them."""
+    """Return the calls whose limit is a link between devices, or to the host."""
     work = trace.device_rows
     is_within = trace.chosen(lambda name: device_work.WITHIN_DEVICE in name, Kind.COPY)
     across = np.flatnonzero((trace.kind[work] == Kind.COPY) & ~np.isin(work, is_within) & (of_work >= 0))
@@ -118,7 +117,7 @@ def _calls_across_links(trace: Trace, of_work: Ints, outer: Ints) -> Ints:
 
 
 def _computing_types(trace: Trace, rows: Ints, computed: Ints, of_work: Ints) -> Ints:
-    """Return the type of the first tensor of each call. Kernel names decide between float32 and TF32."""
+    """Return the type of the first tensor. Kernel names decide between float32 and TF32."""
     text = trace.argument("types")[rows]
     numbers, position = distinct(text + 1)  # -1 stands for no text
     kind = np.array([_first_type(trace.text(number)) for number in (numbers - 1).tolist()], np.int64)[position]
@@ -186,8 +185,7 @@ def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
 def is_above_peak(sums: dict[str, Ints]) -> Flags:
     """Return which rows took less time than their operations need at the peak of the device.
 
-    Then device work is missing from the trace, or the device computed fewer operations than the formula counts, for
-    example in causal attention.
+    Then device work is missing, or the formula counts too many operations, for example of causal attention.
     """
     above: Flags = sums["ceiling_ps"] > 1000 * sums["ceiling_ns"]
     return above
@@ -200,7 +198,7 @@ def _ratio(above: Ints, below: Ints) -> pl.Series:
 
 @cached_per_trace
 def of_calls(trace: Trace) -> dict[str, Ints]:
-    """Return the terms of `SUMS` for each of `calls`. Nested calls must not be added to their outer calls."""
+    """Return the terms of `SUMS` for each of `calls`. Do not add nested calls to their outer calls."""
     costs = calls(trace)
     is_lost = not trace.is_device_traced and len(missing_work.lost_launches(trace)) > 0
     # if device work was lost, only the time of launches remains
@@ -263,7 +261,7 @@ def _terms(trace: Trace, costs: CallCosts, call: Ints, time: Ints, kernels: Ints
 
 
 def _minimum_ps(trace: Trace, limits: Peaks | None, costs: CallCosts, call: Ints) -> tuple[Ints, Ints]:
-    """Return the minimum time to compute and to move data, in ps. Both are 0 if one of them is unknown."""
+    """Return the minimum time to compute and to move data, in ps. Both are 0 if one is unknown."""
     if limits is None:
         return np.zeros(len(call), np.int64), np.zeros(len(call), np.int64)
     type_peak = np.array([*(limits.tflops.get(name, 0.0) for name in TYPES), 0.0])[costs.type[call]]

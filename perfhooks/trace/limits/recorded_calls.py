@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 Shape: TypeAlias = "list[int]"
 Formula: TypeAlias = "Callable[[Call], int | None]"
-"""A function that returns a number for a call, or None if the arguments do not determine it."""
+"""Returns None if the arguments do not determine the number."""
 
 _LIMIT: Final = 2**56
-"""Maximum operations or bytes of a call. Larger values come from damaged shapes."""
+"""Larger operations or bytes of a call come from damaged shapes."""
 _DIMENSIONS: Final = 64
-"""Maximum dimensions of a tensor: ``TensorIterator`` of torch rejects more."""
+"""``TensorIterator`` of torch rejects more dimensions."""
 _ARGUMENTS: Final = ("dims", "inputs", "types")
 _MALFORMED: Final = (IndexError, ValueError, ZeroDivisionError, OverflowError)
 
 
 class Call(NamedTuple):
-    """The arguments of a call of an operator, recorded with ``record_shapes=True``."""
+    """The arguments of a call, recorded with ``record_shapes=True``."""
 
     shapes: Sequence[Shape]
-    """Shapes of tensors. Other arguments have an empty shape."""
+    """Other arguments than tensors have an empty shape."""
     arguments: Sequence[str]
-    """Numbers and lists of numbers as text. Tensors have an empty text."""
+    """Tensors have an empty text."""
     types: Sequence[str]
     """Types in the spelling of the trace."""
 
@@ -67,7 +67,7 @@ def _texts(trace: Trace, number: int) -> list[str]:
 
 
 class _Shapes(list[Any]):
-    """Shapes of arguments, validated on access: only arguments that a formula reads must be tensors."""
+    """Validated on access: only arguments that a formula reads must be tensors."""
 
     def __getitem__(self, index: Any) -> Any:
         item = super().__getitem__(index)

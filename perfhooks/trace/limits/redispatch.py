@@ -1,4 +1,4 @@
-"""Operators that a dispatch mode or a tensor subclass calls again. Each pair is one call and computes once."""
+"""Operators that a dispatch mode or a tensor subclass calls again. Each pair computes once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @cached_per_trace
 def _dispatcher(trace: Trace) -> Ints:
-    """Return the index of the innermost dispatcher around each entry of `host.tree`, or -1."""
+    """Return the innermost dispatcher around each entry of `host.tree`, or -1."""
     tree = host.tree(trace)
     is_dispatcher = np.zeros(len(tree.row), np.bool_)
     is_dispatcher[tree.entry[trace.named(Kind.OP, names=DISPATCHERS)]] = True
@@ -65,7 +65,7 @@ def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
 def _inner_calls(trace: Trace, rows: Ints, values: Ints) -> tuple[dict[int, list[int]], list[int]]:
     """Return the calls with values within dispatchers, grouped by outer call, and the holder of each call.
 
-    The holder is the innermost surrounding call with a value and without a dispatcher between them, or -1.
+    The holder is the innermost call with a value and without a dispatcher between them, or -1.
     """
     if not (_dispatcher(trace) >= 0).any():
         return {}, []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _HALF, _FLOAT, _INDEX = 2, 4, 8
 _BY_NUMBER: Final = {"5": _HALF, "6": _FLOAT, "7": 8, "15": _HALF}
-"""Size of a type that is an argument, in bytes, by its number in ``c10::ScalarType``."""
+"""Bytes of a type, by its number in ``c10::ScalarType``."""
 
 _STEMS: Final = {
     "one": (
@@ -52,17 +52,17 @@ _STEMS: Final = {
 _READ: Final = {stem: count for count, group in enumerate(("one", "two", "three"), 1) for stem in _STEMS[group].split()}
 """Maximum tensors that a pointwise operator reads. Its gradient reads two. Further tensors are outputs."""
 _TRUTHS, _WHOLE, _WRITTEN = (frozenset(_STEMS[group].split()) for group in ("truths", "whole", "written"))
-"""Operators with boolean results; with integer results for integer inputs; and without reads if they are in place."""
+"""Operators with boolean results; with integer results for integer inputs; and without reads if in place."""
 
 
 def per_call(trace: Trace, rows: Ints) -> Ints:
-    """Return the minimum bytes of each slice. They are -1 without recorded shapes or a rule."""
+    """Return the minimum bytes of each slice; -1 without shapes or a rule."""
     rules = {trace.names[name]: _rule(trace.names[name]) for name in trace.names_of(Kind.OP)}
     return evaluated(trace, rows, {name: rule for name, rule in rules.items() if rule is not None})
 
 
 def is_memory_only(name: str) -> bool:
-    """Return whether only memory can limit an operator. It has a rule for bytes and no counted operations."""
+    """Return whether only memory can limit an operator, because it has no counted operations."""
     return name not in flops.COUNTED and _rule(name) is not None
 
 
@@ -87,7 +87,7 @@ def _size(call: Call, index: int) -> int:
 
 
 def _element_size(call: Call, index: int) -> int:
-    """Return the bytes of one element of a tensor; raises ValueError if the type is unknown."""
+    """Return the bytes of one element; raises ValueError if the type is unknown."""
     size = tensor_types.size(call.types[index])
     if size is None:
         raise ValueError(call.types[index])
@@ -124,7 +124,7 @@ def _pointwise(stem: str, *, is_gradient: bool, in_place: bool) -> Formula:
 
 
 def _promoted(types: list[str], scalars: list[str], stem: str) -> int | None:
-    """Return the bytes of one element of the result by torch's type promotion, or None if they are unknown."""
+    """Return the bytes of one element of the result by torch's type promotion."""
     floats = [tensor_types.SIZES[name] for name in types if name.startswith(("float", "bfloat"))]
     if any(name.startswith(("complex", "float8")) for name in types):
         return None
@@ -171,13 +171,13 @@ def _convolution_backward(call: Call) -> int:
 
 
 def _attention(call: Call) -> int:
-    """Return the bytes of query, key, value, mask, output, and a float32 log-sum-exp per query."""
+    """Query, key, value, mask, output, and a float32 log-sum-exp per query."""
     query, value = call.shapes[0], call.shapes[2]
     return _sum(call, *_tensors(call)) + math.prod(query[:-1]) * (value[-1] * _element_size(call, 0) + _FLOAT)
 
 
 def _attention_backward(call: Call) -> int:
-    """Return the bytes of the six inputs (gradient, query, key, value, output, log-sum-exp) and of three gradients."""
+    """Six inputs (gradient, query, key, value, output, log-sum-exp) and three gradients."""
     return _sum(call, *_tensors(call)) + _sum(call, 1, 2, 3)
 
 
@@ -187,7 +187,7 @@ def _tensors(call: Call) -> list[int]:
 
 
 def _normalised(rows: Callable[[Call], int], *inputs: int) -> Formula:
-    """Return a formula that adds the inputs, the output, and two statistics for each row or channel."""
+    """Add the inputs, the output, and two statistics for each row or channel."""
 
     def formula(call: Call) -> int:
         tensors = [index for index in inputs if tensor_types.size(call.types[index])]
@@ -209,7 +209,7 @@ def _channels(call: Call) -> int:
 
 
 def _gradients(read: Sequence[int], written: Sequence[int], flags: int | None = None) -> Formula:
-    """Return a formula that adds the inputs and the requested gradients, whose sizes are those of ``written``.
+    """Add the inputs and the requested gradients, whose sizes are those of ``written``.
 
     ``flags`` is the index of the argument with the requested gradients. Without it, all are.
     """
@@ -294,7 +294,7 @@ _RULES: Final[dict[str, Formula]] = {
     **{f"{name}_forward": _attention for name in (operators.FLASH, operators.EFFICIENT)},
     **{f"{name}_backward": _attention_backward for name in (operators.FLASH, operators.EFFICIENT)},
 }
-"""Formulas by the full name of the operator."""
+"""By the full name of the operator."""
 _BY_OWN_NAME: Final[dict[str, Formula]] = {
     "copy_": _copied,
     "native_layer_norm": _normalised(_layer_rows, 0, 2, 3),
@@ -319,4 +319,4 @@ _BY_OWN_NAME: Final[dict[str, Formula]] = {
     "max_pool2d_with_indices": _pooled,
     "max_pool2d_with_indices_backward": lambda call: _sum(call, 0, 1, len(call.types) - 1) + _size(call, 1),
 }
-"""Formulas by the name without torch's namespace."""
+"""By the name without torch's namespace."""

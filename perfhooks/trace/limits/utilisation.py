@@ -1,4 +1,4 @@
-"""MFU and HFU of each step, and how much of its device work is covered by them."""
+"""MFU and HFU of each step."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Flags, Ints, Trace
 
 ENOUGH: Final = 80.0
-"""Minimum coverage before MFU and HFU are reported, in percent of the time of computing kernels."""
+"""Minimum coverage of computing kernels before MFU and HFU are reported, in percent of time."""
 _COMPUTES: Final = ("gemms", "convolution", "attention", "moe", "ssm")
 """Kinds of kernels whose operations count if a formula exists."""
 
 
 class Computed(NamedTuple):
-    """Operations of a trace, one entry for each outermost call."""
+    """Operations of the outermost calls."""
 
     row: Ints
     flops: Ints
     least_ps: Ints
-    """Time of one device at the peak of the type, in ps; 0 if the peak is unknown."""
+    """Time at the peak of the type, in ps; 0 if the peak is unknown."""
     again: Flags
-    """Whether the call recomputes a part of the forward pass for the gradients."""
+    """Whether the call recomputes a part of the forward pass."""
 
 
 @cached_per_trace
 def computed(trace: Trace) -> Computed:
-    """Return the operations of a trace, each once. They are empty without recorded shapes."""
+    """They are empty without recorded shapes."""
     calls, limits = rates.calls(trace), peaks.of_trace(trace)
     # calls during graph capture do not run: the graph runs at its replay
     ran = calls.time > 0
@@ -50,9 +50,9 @@ def computed(trace: Trace) -> Computed:
 
 
 def _is_recomputed(trace: Trace, rows: Ints) -> Flags:
-    """Return which calls recompute the forward pass within the backward pass (activation checkpoints).
+    """Return which calls recompute the forward pass (activation checkpoints).
 
-    These calls are in the node of a checkpoint, or in an operator with a sequence number that only models call.
+    They are in the node of a checkpoint, or in an operator with a sequence number that only models call.
     """
     tree, nodes = host.tree(trace), autograd.find(trace)
     entry = tree.entry[rows]

@@ -1,4 +1,4 @@
-"""Code lines around host slices: of the user, of packages and of torch. `origins` decides the owner of a line."""
+"""Code lines around host slices. `origins` decides the owner of a line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 _STARTS: Final = re.compile(r"torch/(?:autograd/profiler|profiler/profiler)\.py\(\d+\): _?start_trace$")
-"""Frames that start the recorder."""
 _DEEPEST: Final = 1000
 
 
@@ -36,7 +35,7 @@ def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = Fa
 
 
 def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
-    """Return the distinct texts of `lines`, and the index of the text of each slice, or -1."""
+    """Return the distinct texts of `lines`, and the index of each slice, or -1."""
     return _distinct_lines(trace, *(_innermost_frame(trace, rows, origins, owners) for origins in PREFERENCE[:2]))
 
 
@@ -86,7 +85,7 @@ def _frame_name(trace: Trace, frame: int) -> str | None:
 def open_at_start(trace: Trace) -> frozenset[int]:
     """Return the frames that were open when the recording began.
 
-    Their line number is the line that ran at that time. All other frames have the number of their first line.
+    Their line number is the line that ran then. Other frames have the number of their first line.
     """
     tree = host.tree(trace)
     frames = np.flatnonzero(trace.kind[tree.row] == Kind.PYTHON)
@@ -117,7 +116,7 @@ def _innermost_frame(trace: Trace, rows: Ints, origins: tuple[Origin, ...], owne
 
 @cached_per_trace
 def names_of(trace: Trace, origins: tuple[Origin, ...], owners: Owners = ()) -> Flags:
-    """Return which of `Trace.names` are lines of one of these origins; at least one value."""
+    """Return which of `Trace.names` are lines of these origins; at least one value."""
     return np.array([origin in origins for origin in _origins(trace, owners)] or [False], np.bool_)
 
 

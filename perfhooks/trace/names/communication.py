@@ -1,4 +1,4 @@
-"""Names of communication kernels, in one table with the source of each name, and of communication operators."""
+"""Names of communication kernels with their source, and of communication operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Library(NamedTuple):
     name: str
     pattern: str
-    """Regular expression to search for in names of kernels, without regard to case."""
+    """Regular expression for names of kernels, without regard to case."""
     source: str
     operation: str | None = None
     """Operation of all these kernels, if their names do not contain it."""
@@ -99,18 +99,17 @@ LIBRARIES: Final = (
         "https://github.com/NVIDIA/TransformerEngine: transformer_engine/common/comm_gemm_overlap/userbuffers",
     ),
 )
-"""Known libraries; the first match decides."""
+"""The first match decides."""
 
 RECORD: Final = "record_param_comms"
-"""The operator that contains the arguments of a collective of torch's own backends."""
+"""The operator with the arguments of a collective of torch's own backends."""
 _BACKENDS: Final = "nccl|rccl|hccl|xccl|cncl|mccl|eccl|oneccl|msccl|gloo|mpi|ucc"
 LABEL: Final = re.compile(rf"({_BACKENDS}):(\w+)$")
-"""The range of torch's backends around a collective. The inputs of the range are the tensors."""
+"""The range of torch's backends around a collective. Its inputs are the tensors."""
 ON_HOST: Final = ("gloo:", "mpi:", "ucc:")
 """Beginnings of ranges that run the collective on the host."""
 _CALLING: Final = rf"{RECORD}$|(?:{_BACKENDS}):|c10d::"
 OPERATORS: Final = rf"^(?:{_CALLING}|_?c10d_functional|symm_mem::)"
-"""All operators and ranges that communicate."""
 ON_THREAD: Final = re.compile(rf"^(?:{_CALLING}|_c10d_functional::wait)")
 """Operators whose thread starts a collective or waits for it. Functional collectives return immediately."""
 
@@ -123,7 +122,7 @@ def library(kernel: str) -> Library | None:
 
 
 def texts(communication: str | None) -> list[str]:
-    """Return the user's own parts of kernel names, see `perfhooks.trace.read`; raises OptionError if one is empty.
+    """Return the user's own parts of kernel names; raises OptionError if one is empty.
 
     They are no regular expressions, because a run folder may come from an untrusted source.
     """

@@ -1,4 +1,4 @@
-"""Regular expressions for names of device work: kernels of torch and its libraries, and copies."""
+"""Regular expressions for names of kernels of torch and its libraries, and of copies."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from typing import Final
 _PLAIN_CORES: Final = r"sgemm|scudnn|simt_s|_f32f32_f32f32_f32|(?:dgrad|wgrad)\w*<float|implicit_convolve"
 _TENSOR_CORES: Final = r"tf32|tensorop|wmma|tensor\d|[sh](?:884|1688|16816|161616)|[hsi]mma|bf16|_f16|half|fp16|16f"
 FLOAT32_GEMM: Final = rf"^(?!.*(?:{_TENSOR_CORES})).*(?:{_PLAIN_CORES})"
-"""Matrix product or convolution of float32 without tensor cores."""
+"""Without tensor cores."""
 OF_TORCH: Final = r"\bat::native\b"
 TF32: Final = r"tf32|tensorop_s1688|xf32|_S_MX_"
 """float32 as TF32, on tensor cores or on AMD's matrix cores."""
 HALF: Final = r"b?f16|fp16|half|[sh](?:16816|161616)|h(?:884|1688)"
 """GEMM of 16-bit numbers on tensor cores."""
 UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{HALF}).*align[124]\b|(?:s1688|tf32).*align[12]\b)"
-"""GEMM on tensor cores that loads less than 16 bytes at once. All kernels of double precision do, so they are
-excluded."""
+"""GEMM on tensor cores that loads less than 16 bytes at once, as all kernels of double precision do (excluded)."""
 GEMV: Final = r"(?i)gemv|mat_?vec"
 LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d+x\d+"
-"""Conversion of images between channels first and channels last, in cuDNN and MIOpen."""
+"""Conversion between channels first and last, in cuDNN and MIOpen."""
 _OWN_NAME: Final = re.compile(r"(?:void )?([^<(]+?)(?:_\d+)*(?=[<(]|$)")
 NUMBERED: Final = re.compile(r"^(?=trans_|hc(?:om|cl)_)\w*?(?=(?:_\d+){1,2}$)")
 """Constant part of a name in which an NPU counts calls: ``trans_TransData_12``."""
 COPY: Final = re.compile(r"\b([HDAP]to[HDAP])\b(?:.*\((\w+) -> (\w+)\))?")
-"""Copies such as ``Memcpy HtoD (Pageable -> Device)``."""
+"""``Memcpy HtoD (Pageable -> Device)``."""
 WITHIN_DEVICE: Final = "DtoD"
-"""Kind of copies that cross no link."""
+"""Copies that cross no link."""
 BETWEEN_HOSTS: Final = "HtoH"
-"""Kind of copies that torch's next recorder writes as CUPTI's number, 9."""
+"""Copies that torch's next recorder writes as CUPTI's number, 9."""
 TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice")
 PAGEABLE: Final = r"\bHtoD\b.*\(Pageable -> "
 UNPINNED: Final = r"\bHtoD\b.*\((?:Pageable|Host) -> "
-"""Copies to the device from memory that may not be pinned. On ROCm only the call distinguishes pageable memory."""
+"""From memory that may not be pinned. On ROCm only the call distinguishes pageable memory."""
 
 
 def family(name: str) -> str:

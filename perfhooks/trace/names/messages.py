@@ -1,4 +1,4 @@
-"""Recorded properties of collectives: operation, process group, type and size of the message."""
+"""Recorded properties of collectives: operation, process group, type and size."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ _MAX_LENGTH: Final = 8192
 
 
 class Message(NamedTuple):
-    """Columns of a table of collectives that do not depend on time."""
-
     operation: str | None
     name: str
     backend: str | None
@@ -41,7 +39,7 @@ class Message(NamedTuple):
 
 
 class ProcessGroup(NamedTuple):
-    """A process group from ``distributedInfo``."""
+    """From ``distributedInfo``."""
 
     description: str | None
     size: int | None
@@ -50,7 +48,7 @@ class ProcessGroup(NamedTuple):
 def messages(trace: Trace, rows: Ints, record: Ints, label: Ints, around: Sequence[str | None]) -> list[Message]:
     """Return the message of each collective: kernels, or ranges on the host.
 
-    ``record`` has the arguments, ``label`` is the range that `LABEL` matches, ``around`` is the launching operator.
+    ``record`` has the arguments, ``label`` matches `LABEL`, ``around`` is the launching operator.
     """
     by_name = groups(trace)
     single_group = next(iter(by_name)) if len(by_name) == 1 else None
@@ -104,7 +102,7 @@ def groups(trace: Trace) -> dict[str, ProcessGroup]:
 
 
 def operation(text: object) -> str | None:
-    """Return the common name of a collective for texts such as ``_allgather_base`` and ``AllReduce_Sum``, or None."""
+    """Return the common name of a collective: ``_allgather_base``, ``AllReduce_Sum``."""
     letters = re.sub(r"[^a-z]", "", text.lower()) if isinstance(text, str) else ""
     return next((_PLAIN[plain] for plain in _PLAIN if plain in letters), None)
 
@@ -127,7 +125,7 @@ def _bytes(elements: int, dtype: str | None) -> int | None:
 
 
 def _input_bytes(dims: object, types: object, operation: str | None, size: int | None) -> int | None:
-    """Return the bytes of a message from its input tensors. A gathered tensor has the inputs of all ranks."""
+    """Return the bytes of a message. A gathered tensor has the inputs of all ranks."""
     if not isinstance(dims, list) or not isinstance(types, list):
         return None
     total = 0
@@ -146,12 +144,12 @@ def _input_type(types: object) -> str | None:
 
 
 def word(value: object) -> str | None:
-    """Return a text as valid UTF-8 with at most 8192 characters; None if the value is no text or empty."""
+    """Return a non-empty text as valid UTF-8 with at most 8192 characters, or None."""
     return value[:_MAX_LENGTH].encode("utf-8", "replace").decode() if isinstance(value, str) and value else None
 
 
 def _texts(trace: Trace, name: str, rows: Ints) -> list[Any]:
-    """Return the decoded argument of each row, or None. Each distinct text is decoded once."""
+    """Return the decoded argument of each row. Each distinct text is decoded once."""
     index = np.append(trace.argument(name), -1)[rows].astype(np.int64)
     decoded = {number: trace.text(number) for number in set(index.tolist())}
     return [decoded[number] for number in index.tolist()]

@@ -10,22 +10,21 @@ from typing import Final
 
 NAMESPACE: Final = "aten::"
 FOREACH: Final = "_foreach_"
-"""Beginning of operators on many tensors, after the namespace."""
+"""After the namespace."""
 
 FACTORS: Final = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
-"""GEMMs whose operations torch counts, and the indices of the arguments that are the matrices."""
+"""GEMMs whose operations torch counts, and the indices of the matrices."""
 SCALED_GEMM: Final = "aten::_scaled_mm"
-"""GEMM of float8."""
 ACTIVATED_GEMM: Final = "aten::_addmm_activation"
 BATCHED_GEMMS: Final = r"^aten::(?:bmm|baddbmm)(?:\.out)?$"
 """Attention without a fused kernel consists of them."""
 _UNFOLDING: Final = r"(?:\w*slow_conv\w+|thnn_conv2d)"
 UNFOLDING: Final = rf"^aten::{_UNFOLDING}$"
-"""Convolutions that unfold the image and call one GEMM. Torch uses them without a library for convolutions."""
+"""Convolutions that unfold the image and call one GEMM, without a library for convolutions."""
 CONVOLUTIONS: Final = rf"^aten::(?:conv(?:_transpose)?[123]d|\w*convolution\w*|{_UNFOLDING})$"
 LIBRARY_CONVOLUTIONS: Final = r"^aten::(?:mkldnn|cudnn|miopen)_convolution"
 SEARCHED_CONVOLUTIONS: Final = r"^aten::(?:cudnn|miopen)_convolution|^aten::convolution_backward$"
-"""Convolutions for which a library may try several kernels. oneDNN tries none."""
+"""A library may try several kernels. oneDNN tries none."""
 GEMMS: Final = rf"{CONVOLUTIONS}|^aten::(?:mm|addmm_?|bmm|baddbmm|mv|addmv|linear|linear_backward|matmul|einsum)$"
 """Dense GEMMs and convolutions, which depend on the precision."""
 BETWEEN_ATTENTION: Final = r"^aten::(?:mm|addmm|_scaled_mm|convolution|convolution_backward|_flash_attention\w*)$"
@@ -33,7 +32,6 @@ BETWEEN_ATTENTION: Final = r"^aten::(?:mm|addmm|_scaled_mm|convolution|convoluti
 TANH: Final = r"^aten::tanh(?:_|_backward)?$"
 ACTIVATIONS: Final = r"^aten::(?:leaky_relu|relu|elu|gelu|silu|sigmoid|softplus|prelu)(?:_|_backward)?$"
 FIRST: Final = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::embedding", "aten::matmul")
-"""Usual first operators of a model."""
 CONV2D: Final = "aten::conv2d"
 CALLED_BY_MODELS: Final = (
     *("aten::linear", "aten::matmul", "aten::conv1d", CONV2D, "aten::conv3d", "aten::conv_transpose2d"),
@@ -41,7 +39,7 @@ CALLED_BY_MODELS: Final = (
 )
 """Operators that only a forward pass calls, and no formula of a gradient."""
 DISPATCHERS: Final = ("PythonDispatchMode", "PythonSubclass")
-"""Ranges that torch records around the calls of a dispatch mode, and of a tensor subclass."""
+"""Ranges of torch around the calls of a dispatch mode, and of a tensor subclass."""
 COUNTED_ELEMENTWISE: Final = ("aten::mul", "aten::add")
 """Operators whose operations torch counts, in addition to `FACTORS` and `CONV2D`."""
 GENERAL_CONVOLUTIONS: Final = ("aten::convolution", "aten::_convolution")
@@ -50,14 +48,14 @@ PADDING_OF_CONVOLUTIONS: Final = {
     "aten::miopen_convolution": 3,
     "aten::mkldnn_convolution": 3,
 }
-"""Convolutions of libraries, and the index of the argument padding. Stride and dilation follow."""
+"""Index of the argument padding. Stride and dilation follow."""
 ALLOW_TF32: Final = {"aten::_convolution": 12, "aten::cudnn_convolution": 8, "aten::cudnn_convolution_transpose": 9}
-"""Convolutions whose last argument allows TF32, and its index."""
+"""Index of the last argument, which allows TF32."""
 CONVOLUTION_BACKWARD: Final = "aten::convolution_backward"
 
 ATTENTION: Final = "aten::scaled_dot_product_attention"
 ANY_ATTENTION: Final = "attention"
-"""Part of the name of every operator that computes a complete attention or its gradient."""
+"""Part of the name of every complete attention or its gradient."""
 SOFTMAX: Final = r"^aten::_softmax$"
 SOFTMAX_BACKWARD: Final = r"^aten::_softmax_backward_data$"
 FUSED_ATTENTION: Final = tuple(
@@ -70,9 +68,9 @@ FUSED_ATTENTION: Final = tuple(
 """Operators that `ATTENTION` calls. Their gradients have the suffix ``_backward``."""
 FLASH: Final = "aten::_flash_attention"
 EFFICIENT: Final = "aten::_efficient_attention"
-"""Operator that `FUSED_ATTENTION` calls. ``_forward`` or ``_backward`` follows."""
+"""``_forward`` or ``_backward`` follows."""
 IMAGES: Final = r"^.*(?:conv|pool|batch_norm|upsample|interpolate|group_norm|instance_norm).*$"
-"""Operators whose speed depends on the memory format (channels first or last)."""
+"""Their speed depends on the memory format (channels first or last)."""
 
 _WITH_BACKWARD: Final = "mse_loss|smooth_l1_loss|huber_loss|binary_cross_entropy"
 LOSSES: Final = rf"^aten::(?:nll_loss(?:2d)?_forward|{_WITH_BACKWARD})$"
@@ -82,24 +80,21 @@ MANY_TENSORS: Final = r"^aten::_(?:foreach|fused)_|multi_tensor"
 """Operators that update many tensors at once."""
 IN_PLACE: Final = r"^aten::\w+_$"
 MOMENTUM: Final = r"^aten::mul_$"
-"""Operator of SGD that runs only with momentum."""
 ZERO: Final = r"^aten::(?:_foreach_)?zero_$"
 MAKING_STATE: Final = r"^aten::zeros_like$"
-"""Operator in an update that creates the state of a parameter at its first update."""
+"""Creates the state of a parameter at its first update."""
 ADDING: Final = r"^aten::add_$"
-"""Operator that accumulates gradients."""
 READERS: Final = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero")
-"""Operators whose result the host needs. For a tensor on a device they wait."""
+"""Operators whose result the host needs, so they wait for the device."""
 ALLOCATORS: Final = re.compile(r"aten::(?:new_)?empty(?:_strided|_like|_permuted|_quantized)?|aten::resize_(?:as_)?")
-"""Operators that only allocate memory. Reports name their callers instead."""
+"""Reports name the callers of these operators instead."""
 DATA_PARALLEL: Final = r"^(?:Broadcast|Scatter|Gather)(?:Backward)?$"
-"""Operators with which ``nn.DataParallel`` copies a batch and a model."""
 
 CALLED: Final = r"^(?!.*autograd::).*\w::\w"
-"""Operators that a program calls: ``aten::mm``, and not a node of autograd."""
+"""Operators that a program calls, and not a node of autograd."""
 AUTOGRAD: Final = r"^(?:(?:torch::)?autograd::|(?!.*::))"
 """Work of autograd between operators."""
 FOREIGN: Final = r"^(?!aten::)(?P<namespace>.*?)::"
-"""Operators that do not belong to torch."""
+"""Not of torch."""
 OPERATOR: Final = r"\w+::|.*Backward\d*$|Optimizer\."
-"""Beginning of a stack frame that is an operator, or that reports show as an operator."""
+"""Stack frame that is an operator, or that reports show as one."""

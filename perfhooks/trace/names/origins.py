@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 class Origin(str, enum.Enum):
     USER = "user"
     INSTALLED = "installed"
-    """An installed package of any environment, or a well-known library that runs from a source checkout."""
+    """An installed package, or a well-known library in a source checkout."""
     STANDARD = "standard"
     TORCH = "torch"
     PERFHOOKS = "perfhooks"
     NO_SOURCE = "no source"
-    """No Python line: a C function, the name of a module, an operator."""
+    """A C function, the name of a module, an operator."""
 
 
 Owners: TypeAlias = tuple[tuple[str, str], ...]
-"""Pairs of the first part of a file name (``lightning``, ``train.py``) or an absolute file name, and its `Origin`."""
+"""First part of a file name (``lightning``, ``train.py``) or an absolute file name, and its `Origin`."""
 
 PREFERENCE: Final = ((Origin.USER,), (Origin.INSTALLED,), (Origin.TORCH, Origin.STANDARD))
-"""Origins of the frames that `describe_frames` accepts, in this order."""
+"""Origins that `describe_frames` accepts, in this order."""
 
 KNOWN: Final = frozenset(
     (
@@ -47,11 +47,11 @@ KNOWN: Final = frozenset(
         *("IPython", "ipykernel", "tornado", "zmq", "nest_asyncio.py", "debugpy", "_pytest", "pytest", "pluggy"),
     )
 )
-"""Well-known packages. They decide for traces without looked-up origins."""
+"""Well-known packages, for traces without looked-up origins."""
 
 _TORCH: Final = frozenset(("torch", "functorch", "torchgen", "triton"))
 LOCATION: Final = re.compile(r"(?P<file><[^>]*>[.\d]*|.+\.py\w?)\(\d+\): ")
-"""File and line number at the beginning of the name of a Python frame."""
+"""File and line number of a Python frame."""
 _INSTALLED: Final = re.compile(r"/(?:site-packages|dist-packages)/(?P<rest>.+)")
 _STANDARD: Final = re.compile(r"/(?:lib/)?python3(?:\.\d+)?/(?!(?:site|dist)-packages/)|\.zip/")
 # files of torch.compile may be below a folder of sys.path, which the recorder removes, or in a cache of any name
@@ -65,10 +65,7 @@ _OUR_FILES: Final = re.compile(r"/(?:perfhooks|integrations/perfhooks_\w+)/(?!ex
 
 
 def first_part(name: str) -> str | None:
-    """Return the first part of the file of a frame, which decides its origin: ``lightning``, ``train.py``.
-
-    It is None for absolute files and no file.
-    """
+    """Return the first part of the file of a frame: ``lightning``, ``train.py``. Absolute files have none."""
     file = file_of(name)
     return None if file is None else _first_part(file)
 
@@ -78,7 +75,7 @@ def _first_part(file: str) -> str | None:
 
 
 def file_of(name: str) -> str | None:
-    """Return the file of a frame in the spelling of the recorder, with slashes; None if the frame is no Python line."""
+    """Return the file of a Python line, with slashes."""
     location = LOCATION.match(name)
     return location["file"].replace("\\", "/") if location else None
 

@@ -1,4 +1,4 @@
-"""Parts of a step by the names of labels and Python frames. This is the only table of such names."""
+"""Parts of a step by the names of labels and Python frames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES: Final = {
     labels.CHECKPOINT: ("checkpoint", "checkpointing", "save checkpoint"),
     labels.COMMUNICATION: ("communication",),
 }
-"""Common names of the parts of a step, in lower case and without punctuation: ``## forward ##`` is ``forward``."""
+"""In lower case and without punctuation: ``## forward ##`` is ``forward``."""
 
 _PARTS: Final = {name: part for part, names in _NAMES.items() for name in names}
 
@@ -39,14 +39,12 @@ _HOOKS: Final = {
 }
 
 SAVE: Final = r"(?:^|/)torch/serialization\.py\(\d+\): save$"
-"""The frame of ``torch.save``."""
 _FRAMES: Final = (
     (re.compile(r"torch/autograd/__init__\.py\(\d+\): (?:backward|grad)$"), labels.BACKWARD),
     (re.compile(SAVE), labels.CHECKPOINT),
     (re.compile(r"torch/distributed/checkpoint/state_dict_saver\.py\(\d+\): (?:async_)?save$"), labels.CHECKPOINT),
     (re.compile(f"^{re.escape(ranges.MODULE)}"), labels.FORWARD),
 )
-"""Python frames that are a part of the step."""
 
 _RANGES: Final = (
     *((name, labels.OPTIMIZER) for name in (ranges.UPDATE, ranges.ZERO_GRAD)),
@@ -58,29 +56,29 @@ _AUTOMATIC: Final = {name: part for part, name in labels.AUTOMATIC.items()}
 
 
 def readable(name: str) -> str:
-    """Return the name of a label for reports: ``forward`` for ``forward (auto)``, ``step`` for ``ProfilerStep#7``."""
+    """Return the name for reports: ``forward`` for ``forward (auto)``, ``step`` for ``ProfilerStep#7``."""
     if name.startswith(ranges.LOADER):
         return "waiting for data"
     return "step" if name.startswith(labels.STEP_MARK[:-1]) else _AUTOMATIC.get(name, name)
 
 
 def of_label(name: str) -> str | None:
-    """Return the part that a label of the user or of Lightning stands for; None for other labels."""
+    """Return the part of a label of the user or of Lightning."""
     if name.startswith(ranges.LIGHTNING):
         return _HOOKS.get(re.split(r"[.\]]", name)[-1])
     return _PARTS.get(" ".join(re.findall(r"[a-z0-9]+", name.lower())))
 
 
 def of_automatic(name: str) -> str | None:
-    """Return the part that a label of perfhooks stands for; None for other labels."""
+    """Return the part of a label of perfhooks."""
     return _AUTOMATIC.get(name)
 
 
 def of_range(name: str) -> str | None:
-    """Return the part that a range of torch stands for; None for other labels."""
+    """Return the part of a range of torch."""
     return next((part for start, part in _RANGES if name.startswith(start)), None)
 
 
 def of_frame(name: str) -> str | None:
-    """Return the part that a Python frame stands for; None for most frames."""
+    """Return the part of a Python frame."""
     return next((part for pattern, part in _FRAMES if pattern.search(name)), None)

@@ -10,9 +10,9 @@ STAND_IN: Final = re.compile(
     r"(?:^|/)perfhooks(?:_[a-z]+/|/adapters/|/record/launch/(?:calls|loaders|frameworks)\.py|/record/loop/loader\.py)"
     r"|(?:^|/)perfhooks/record/loop/labelling\.py\(\d+\): (?:_labelled_call|labelled|noted)$"
 )
-"""Frames that wrap functions of torch or of a framework, and call the user's program."""
+"""Wrappers of torch or of a framework that call the user's program."""
 PROGRAM: Final = re.compile(
     r"^nn\.Module: |^(?!.*(?:^|/)(?:contextlib|functools|threading)\.py\(|.*torch/(?:compiler|_dynamo|profiler)/"
     r"|.*torch/autograd/profiler\.py\().+\(\d+\): "
 )
-"""Frames that belong to the program if a wrapper calls them. All other frames below a wrapper are its helpers."""
+"""Frames of the program if a wrapper calls them. Other frames below a wrapper are its helpers."""

@@ -1,4 +1,4 @@
-"""Names of ranges that torch writes around its own work: autograd nodes, modules, phases of compilation and so on.
+"""Names of ranges that torch writes around its own work.
 
 Plain texts are prefixes for `Trace.named`. Texts in ``^(...)`` are regular expressions.
 """
@@ -14,7 +14,7 @@ UPDATE: Final = "Optimizer.step#"
 """The class of the optimizer follows: ``Optimizer.step#AdamW.step``."""
 ZERO_GRAD: Final = "Optimizer.zero_grad#"
 LOADER: Final = "enumerate(DataLoader)#"
-"""A fetch of PyTorch's DataLoader. The class of its iterator follows."""
+"""The class of the iterator follows."""
 LOADER_WITH_WORKERS: Final = f"{LOADER}_MultiProcessing"
 LOADER_ALONE: Final = f"{LOADER}_SingleProcess"
 WRAPPERS: Final = ("DistributedDataParallel.forward", "FullyShardedDataParallel.forward")
@@ -23,15 +23,15 @@ WRAPPERS: Final = ("DistributedDataParallel.forward", "FullyShardedDataParallel.
 NODE: Final = "autograd::engine::evaluate_function: "
 """A node of autograd, on any thread."""
 LEAF: Final = "torch::autograd::AccumulateGrad"
-"""The operator that stores the gradient of a parameter, or adds to it."""
+"""Stores the gradient of a parameter, or adds to it."""
 BACKWARD_CLASS: Final = r"([A-Z]\w*?)Backward\d*$"
-"""Class of a node: ``AddmmBackward0`` is the node of ``addmm``."""
+"""``AddmmBackward0`` is the node of ``addmm``."""
 
 CHECKPOINT: Final = "CheckpointFunctionBackward"
 """The node of activation checkpointing with ``use_reentrant=True``."""
 
 MODULE: Final = "nn.Module: "
-"""The call of a module, in traces with stacks. The class and a number follow."""
+"""The class and a number follow."""
 
 AROUND_MODELS: Final = frozenset(
     (
@@ -43,42 +43,41 @@ AROUND_MODELS: Final = frozenset(
 )
 """Modules that torch, torch.compile and frameworks wrap around a model."""
 SHARDED: Final = "FSDP"
-"""Prefix of class names after ``fully_shard``."""
 
 
 def class_of_module(name: str) -> str:
-    """Return the class of a module, without the number of the recorder: ``Linear`` for ``Linear_3``."""
+    """Return the class of a module: ``Linear`` for ``Linear_3``."""
     return name.rpartition("_")[0] or name
 
 
 GARBAGE: Final = "Python GC"
-"""A garbage collection, which torch writes as a frame if ``record_python_gc_info`` is set."""
+"""A frame if ``record_python_gc_info`` is set."""
 
 COMPILED_REGION: Final = "Torch-Compiled Region"
-"""The outermost range of a call of compiled code. In the forward pass it contains all other ranges of `COMPILED`."""
+"""The outermost range of compiled code. In the forward pass it contains all other ranges of `COMPILED`."""
 COMPILED: Final = rf"^(?:{COMPILED_REGION}|CompiledFunction)|CompiledFxGraph"
 """A trace may have only some: the function needs gradients, and the graph needs inductor."""
 
 CAPTURING: Final = r"^CUDAGraphNode\.record\b.* \(dynamo_timed\)$"
-"""The capture of a CUDA graph by torch.compile; no phase of compilation despite its suffix."""
+"""No phase of compilation, despite its suffix."""
 COMPILING: Final = r"^(?!CUDAGraphNode\.record\b).* \(dynamo_timed\)$"
 
 LIGHTNING: Final = "[pl][profile]"
-"""Labels of Lightning's ``PyTorchProfiler``. The last word of a label is the hook."""
+"""Lightning's ``PyTorchProfiler``. The last word of a label is the hook."""
 LIGHTNING_HOOKS: Final = r"^\[(?:Callback|LightningDataModule|LightningModule|Strategy|_\w+)\]"
-"""Labels of hooks and loops that Lightning 2.6 writes without `LIGHTNING`."""
+"""Labels that Lightning 2.6 writes without `LIGHTNING`."""
 _BEGINNINGS: Final = (STEP_MARK, "Optimizer.", "enumerate(DataLoader)", COMPILED_REGION, "##", "[pl]")
 AROUND_OPERATORS: Final = f"^(?:{'|'.join(map(re.escape, _BEGINNINGS))})"
-"""Ranges around operators. Old traces write them as operators."""
+"""Old traces write these ranges as operators."""
 
 _LABELS: Final = (STEP_MARK, "Optimizer.", LOADER, "## ", LIGHTNING)
 NOT_OPERATORS: Final = rf"(?:{'|'.join(map(re.escape, _LABELS))})"
-"""Labels that some recorders write as operators: torch before 1.10, Ascend, and torch's legacy export."""
+"""Labels that torch before 1.10, Ascend, and torch's legacy export write as operators."""
 
 MEMORY: Final = "[memory]"
-"""An allocation or release of memory, and the row of torch's table for events outside of all operators."""
+"""An allocation or release, and torch's row for memory outside of all operators."""
 FORWARD_BACKWARD: Final = "fwdbwd"
-"""Category of the flows from an operator to the node that computes its gradient."""
+"""Flows from an operator to the node that computes its gradient."""
 HIDDEN: Final = frozenset(
     {
         *(MEMORY, "[OutOfMemory]"),

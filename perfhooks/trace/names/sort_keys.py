@@ -1,4 +1,4 @@
-"""Sort keys of tables: their own columns, and the keys of torch's ``key_averages().table(sort_by=...)``."""
+"""Sort keys of tables: their columns, and the keys of torch's ``key_averages().table(sort_by=...)``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _DEVICES: Final = ("cuda", "xpu", "privateuse1", "hip", "mtia")
-"""Words that torch treats as ``device`` in a key."""
+"""Torch treats these words as ``device`` in a key."""
 
 _OPERATORS: Final = {
     "cpu_time_total": "cpu_ms",
@@ -38,7 +38,7 @@ _TORCH_KEYS: Final[dict[str, dict[str, str]]] = {
     "functions": _CALLS,
     "kernels": {"device_time_total": "total_ms", "self_device_time_total": "total_ms", "device_time": "mean_ms"},
 }
-"""Column of each of torch's keys, by table. A mean is a column divided by a number of calls."""
+"""By table. A mean is a column divided by a number of calls."""
 
 
 _RATES: Final = ("tflops_per_s", "gb_per_s", "flops_per_byte", "limit_percent", "limit")
@@ -57,14 +57,11 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         *_RATES,
     ),
 }
-"""Columns of the file of each table. They are repeated here because a handler must not import polars."""
+"""Repeated here because a handler must not import polars."""
 
 
 def check(name: str, key: str, columns: Iterable[str] = ()) -> str:
-    """Return the column of a sort key (or of torch's key), or two columns with `` / `` between them.
-
-    Raises OptionError if the table has no such column.
-    """
+    """Return the column of a sort key, or two columns with `` / `` between them; raises OptionError."""
     own_columns = tuple(columns) or COLUMNS[name]
     by_key = {**_TORCH_KEYS.get(name, {}), **dict(zip(own_columns, own_columns, strict=True))}
     torch_key = str(key)
@@ -78,7 +75,7 @@ def check(name: str, key: str, columns: Iterable[str] = ()) -> str:
 
 
 def ordered(name: str, table: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Return a sorted table: numbers in descending order, texts in alphabetical order, unknown values last."""
+    """Numbers are in descending order, texts in alphabetical order, unknown values last."""
     column, _, count = check(name, key, table.columns).partition(" / ")
     values = table[column] / table[count] if count else table[column]
     order = {"descending": values.dtype.is_numeric(), "nulls_last": True, "maintain_order": True}

@@ -1,4 +1,4 @@
-"""Detection of the loop of a trace: training or inference, by events that only one of them has."""
+"""Detection of training or inference, by events that only one of them has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GRADIENTS: Final = re.compile(rf"^{re.escape(ranges.NODE)}|(?:^|[: ]){ranges.BA
 # kernels of the gradient of the input do not count: a transposed convolution runs them in the forward pass
 _GRADIENT_KERNELS: Final = re.compile(r"wgrad|_wrw_|backward|bn_bw|norm\w*bwd|_bwd_(?!data|gtc)", re.IGNORECASE)
 _SERVING: Final = re.compile(r"kv_?cache|and_cache|paged_?(?:kv|attention)", re.IGNORECASE)
-"""Operators and kernels that use a cache of keys and values, which only generation of tokens has."""
+"""Only generation of tokens has a cache of keys and values."""
 _TRAINING_PARTS: Final = (labels.BACKWARD, labels.OPTIMIZER)
 _LAYERS: Final = ("gemms", "convolution", "attention")
 

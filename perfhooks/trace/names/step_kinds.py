@@ -1,5 +1,3 @@
-"""Kinds of steps: with a validation, with a checkpoint, and all others."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -19,7 +17,7 @@ _COLUMNS: Final = tuple(f"{kind}_ms" for kind in KINDS)
 
 
 def kinds(table: pl.DataFrame) -> list[str]:
-    """Return the kind of each step of a step table: ``validation``, ``checkpoint``, or an empty text for other steps.
+    """Return the kind of each step: ``validation``, ``checkpoint``, or an empty text.
 
     A part that all steps contain defines no kind, however long it is.
     """
@@ -36,10 +34,7 @@ def most_common(names: list[str]) -> str:
 
 
 def usual(table: pl.DataFrame) -> Flags:
-    """Return which steps are of the most common kind, without outliers.
-
-    The first step of a program is an outlier if it is far above the median of the other steps.
-    """
+    """Return which steps are of the most common kind, without outliers such as the first step of a program."""
     names = kinds(table)
     common = most_common(names)
     is_usual: Flags = np.array([kind == common for kind in names], np.bool_)

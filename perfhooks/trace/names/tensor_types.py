@@ -1,4 +1,4 @@
-"""Spellings of tensor types in traces: C++ names, which differ between compilers, and names of NCCL and HCCL."""
+"""Spellings of tensor types: C++ names, which differ between compilers, and names of NCCL and HCCL."""
 
 from __future__ import annotations
 
@@ -26,35 +26,32 @@ _TYPES: Final = {
 """Bytes of one element and spellings without ``c10::``, by torch's name."""
 
 SIZES: Final = {name: size for name, (size, _) in _TYPES.items()}
-"""Bytes of one element, by torch's name."""
 SPELLINGS: Final = {
     f"{namespace}{spelling}": name
     for name, (_, spellings) in _TYPES.items()
     for spelling in spellings
     for namespace in ("", "c10::")
 }
-"""Torch's name of each spelling."""
 _NAMES: Final = {spelling.lower(): name for spelling, name in SPELLINGS.items()}
 
 TENSORS: Final = "TensorList"
 GENERIC: Final = "GenericList"
-"""A list of tensors if it has shapes, else a list of numbers."""
+"""A list of tensors if it has shapes, else of numbers."""
 LISTS: Final = (TENSORS, GENERIC)
 NUMBER: Final = "Scalar"
 NUMBERS: Final = "ScalarList"
 
 
 def short(spelling: str) -> str:
-    """Return a type without its namespace: ``BFloat16`` for ``c10::BFloat16``."""
+    """``BFloat16`` for ``c10::BFloat16``."""
     return spelling.removeprefix("c10::")
 
 
 def name_of(spelling: object) -> str | None:
-    """Return torch's name of a type, without regard to case; None if it is no tensor type."""
+    """Return torch's name of a tensor type, without regard to case."""
     return _NAMES.get(spelling.lower()) if isinstance(spelling, str) else None
 
 
 def size(spelling: str | None) -> int | None:
-    """Return the bytes of one element of a type; None if it is no tensor type."""
     name = name_of(spelling)
     return None if name is None else SIZES[name]

@@ -28,7 +28,7 @@ _DEVICE_TYPES: Final = (1, 6, 12, 20)  # CUDA, HIP, XPU, PrivateUse1
 
 
 def shown_name(name: str) -> str:
-    """Return the name of an event in the table. All steps have one name."""
+    """All steps have one name."""
     return f"{STEP_MARK[:-1]}*" if name.startswith(STEP_MARK) else name
 
 
@@ -62,7 +62,7 @@ def _by_external_id(trace: Trace) -> Numbered:
 
 
 def merged_into(parent: Ints, name: Column) -> Ints:
-    """Return the slice that each slice counts for. An only child with the name of its parent is no call of its own."""
+    """An only child with the name of its parent is no call of its own."""
     children = np.bincount(parent[parent >= 0], minlength=len(parent))
     is_merged = (parent >= 0) & (name[parent] == name) & (children[parent] == 1)
     return outermost(np.where(is_merged, parent, -1))
@@ -79,14 +79,14 @@ def memory_within(events: Instants, start: Ints, end: Ints) -> tuple[Ints, Ints]
 
 
 def memory_sizes(events: Instants) -> tuple[Ints, Ints]:
-    """Return the bytes of each event on the host and on devices."""
+    """On the host and on devices."""
     host = np.where(np.isin(events.device_type, _HOST_TYPES), events.size, 0)
     device = np.where(np.isin(events.device_type, _DEVICE_TYPES), events.size, 0)
     return host, device
 
 
 def memory_outside(events: Instants, start: Ints, end: Ints) -> Flags:
-    """Return which memory events are outside of all slices, both ends included. They form the row ``[memory]``."""
+    """Return which memory events are outside of all slices, both ends included: the row ``[memory]``."""
     union = intervals.union(start, end + 1)
     started = np.searchsorted(union[:, 0], events.time, "right")
     is_outside: Flags = started == np.searchsorted(union[:, 1], events.time, "right")
@@ -95,7 +95,7 @@ def memory_outside(events: Instants, start: Ints, end: Ints) -> Flags:
 
 @cached_per_trace
 def shown_names(trace: Trace) -> tuple[list[str], Ints]:
-    """Return the distinct names of the table, and the index among them of each name of the trace."""
+    """Return the distinct names of the table, and the index of each name of the trace."""
     numbers: dict[str, int] = {}
     indices = [numbers.setdefault(shown_name(name), len(numbers)) for name in trace.names]
     return list(numbers), np.array(indices, np.int64)

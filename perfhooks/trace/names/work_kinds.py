@@ -25,12 +25,10 @@ KINDS: Final = (
 TRITON: Final = r"^triton_"
 """Kernels of torch.compile."""
 _FUSED: Final = rf"{TRITON}[a-z]{{2,4}}_fused_"
-"""Beginning of the name of a fused kernel. The letters stand for pointwise, reduction, persistent reduction and so
-on."""
+"""The letters stand for pointwise, reduction, persistent reduction and so on."""
 _NUMBER: Final = r"\d*(?:_[\dcde]+)?$"
 
-# Operators that only move numbers or change shapes, or that the kernel does not compute (a matrix product is a separate
-# call).
+# Operators that only move numbers or change shapes, or that are a separate call (a matrix product).
 _MOVES: Final = (
     r"(?:copy|clone|cat|stack|zeros(?:_like)?|constant_pad_nd|slice|view|unsafe_view|reshape|permute|transpose|t|"
     r"unsqueeze|squeeze|expand|select|split(?:_with_sizes)?|unbind|as_strided|contiguous|repeat|alias|mm|bmm|moe_forward|"
@@ -77,13 +75,10 @@ _QUANTISES: Final = (
 
 
 class Clue(NamedTuple):
-    """A pattern of names and its kind of work."""
-
     kind: str
     pattern: str
     of: Literal["name", "own"] = "name"
-    """Text to search: the full name with its template arguments, or the name of the function alone. Words such as
-    ``copy`` occur in the arguments of many templates."""
+    """The full name, or the name of the function alone, because words such as ``copy`` occur in template arguments."""
 
 
 KERNELS: Final = (
@@ -127,7 +122,7 @@ KERNELS: Final = (
     Clue("quantisation", rf"{_QUANTISES}|cast_and_transpose|scaled_fp8|fp8_?rowwise|qparam"),
     Clue("elementwise", rf"(?<![a-z])(?:{_POINTWISE})(?![a-z])", "own"),
 )
-"""Patterns of kernels; the first match decides."""
+"""The first match decides."""
 
 OPERATORS: Final = (
     Clue("communication", communication.OPERATORS),
@@ -146,9 +141,9 @@ OPERATORS: Final = (
     Clue("gemms", r"(?<!fb)gemm|gemv|matmul|_mm$|::_*(?:\w+_)?(?:bi)?linear|einsum|cublas|marlin"),
     Clue("quantisation", rf"::\w*(?:{_QUANTISES}|choose_qparams)"),
 )
-"""Patterns of operators; the first match decides, otherwise the stem of the name (`STEMS`)."""
+"""The first match decides, otherwise `STEMS`."""
 
-# The elementwise operators have torch's tag torch.Tag.pointwise, or are losses, dropout, random numbers or fills.
+# elementwise: torch.Tag.pointwise, losses, dropout, random numbers and fills
 STEMS: Final = {
     "elementwise": (
         "abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh ceil celu clamp clamp_max clamp_min clip "
@@ -186,30 +181,28 @@ STEMS: Final = {
         "chunk_cat split_with_sizes_copy"
     ),
 }
-"""Stems of operator names by kind of work, see `stem`."""
+"""See `stem`."""
 
 _BY_STEM: Final = {stem: kind for kind, stems in STEMS.items() for stem in stems.split()}
 _ENDS: Final = re.compile(r"(?:_(?:backward|backward_data|double_backward|out|jvp|scalar|tensor|list))*_?$")
 _FOREACH: Final = "foreach_"
 _ANONYMOUS: Final = "(anonymous namespace)::"
 _MAX_LENGTH: Final = 600
-"""Characters of a name to search. Templates have their decisive words at the beginning."""
+"""Templates have their decisive words at the beginning."""
 _END_OF_OWN: Final = re.compile(r"[<(]")
-"""Start of the template arguments or of the parameters of a function."""
 _DTYPE: Final = re.compile(r"-dtype_.*$")
 """Suffix of kernels of MTIA devices, which are named after operators."""
 
 
 @functools.lru_cache(maxsize=2048)  # windows of one run have the same names
 def of_kernel(name: str) -> str:
-    """Return the kind of work of a kernel, one of `KINDS`."""
     plain = name[:_MAX_LENGTH].lower().replace(_ANONYMOUS, "")
     return _first_match(plain, _searches(KERNELS)) or _of_operator(f"::{_DTYPE.sub('', plain)}")
 
 
 @functools.lru_cache(maxsize=2048)
 def of_operator(name: str) -> str:
-    """Return the kind of work of an operator, one of `KINDS`; nodes of autograd have names like ``::addmm``."""
+    """Nodes of autograd have names like ``::addmm``."""
     return _of_operator(name[:_MAX_LENGTH].lower())
 
 
@@ -228,6 +221,6 @@ def _searches(rules: tuple[Clue, ...]) -> list[tuple[Clue, Callable[[str], objec
 
 
 def stem(name: str) -> str:
-    """Return the stem of an operator name: ``add`` for ``aten::_foreach_add_``, ``add.out`` and ``add_backward``."""
+    """``add`` for ``aten::_foreach_add_``, ``add.out`` and ``add_backward``."""
     own_name = name.rpartition("::")[2].rpartition(": ")[2].partition(".")[0].lstrip("_").removeprefix(_FOREACH)
     return _ENDS.sub("", own_name)

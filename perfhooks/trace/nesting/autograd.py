@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
 
 class Nodes(NamedTuple):
-    """Autograd nodes among the entries of `host.tree`."""
-
     entry: Ints
     inside: Ints
-    """Innermost node around each entry (or the entry itself), or -1."""
+    """Innermost node around each entry (or itself), or -1."""
     source: Ints
     """Operator that created each node, as an entry, or -1."""
 
@@ -31,8 +29,8 @@ class Nodes(NamedTuple):
 def find(trace: Trace) -> Nodes:
     """Return the autograd nodes and the operators that created them.
 
-    The operator is at the other end of the forward-backward link. Without a link it is the last operator before the
-    node with its sequence number, as in Kineto. Nodes that accumulate gradients have neither.
+    The operator is at the other end of the forward-backward link, otherwise the last one with the node's sequence
+    number, as in Kineto. Nodes that accumulate gradients have neither.
     """
     tree = host.tree(trace)
     is_node = (trace.kind[tree.row] == Kind.OP) & named(trace, NODE)[trace.name[tree.row]]
@@ -45,7 +43,7 @@ def find(trace: Trace) -> Nodes:
 
 
 def named(trace: Trace, prefix: str) -> Flags:
-    """Return which entries of `Trace.names` have a prefix; the result has at least one value."""
+    """Return which entries of `Trace.names` have a prefix; at least one value."""
     return np.array([name.startswith(prefix) for name in trace.names] or [False], np.bool_)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @cached_per_trace
 def by_thread(trace: Trace) -> dict[int, Intervals]:
-    """Return the intervals in which each thread captured a graph; they may be open at the start or end of the trace."""
+    """Return the intervals in which each thread captured a graph, which may be open at both ends of the trace."""
     calls = trace.chosen(runtime_calls.CAPTURE.search, Kind.RUNTIME)
     begins = np.zeros(len(trace.names), np.bool_)
     for name in intervals.distinct(trace.name[calls]).tolist():
@@ -40,7 +40,7 @@ def _thread_captures(trace: Trace, calls: Ints, begins: Flags) -> Intervals:
 
 
 def captured(trace: Trace, calls: Ints) -> Flags:
-    """Return which calls were captured into a graph, so they have no device work of their own."""
+    """Return which calls were captured, so they have no device work of their own."""
     is_captured = np.zeros(len(calls), np.bool_)
     for thread, moments in by_thread(trace).items():
         on_thread = trace.thread[calls] == thread

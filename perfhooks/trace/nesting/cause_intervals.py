@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class CauseIntervals(NamedTuple):
-    """Disjoint intervals with the activity of the host, sorted by time."""
+    """Disjoint intervals of host activity, sorted by time."""
 
     of: Column
-    """Index of the queried interval that contains each."""
+    """Index of the queried interval."""
     start: Ints
     end: Ints
     cause: Column

@@ -1,4 +1,4 @@
-"""Device work: its class, its launch, its owner, and the clock of the device."""
+"""Device work: its class, launch, owner, and clock."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ COMPUTE, COMMUNICATION, COPY, SET = range(len(CLASSES))
 
 _LIMIT: Final = 2**31  # device numbers are below it; a process id may be any number
 _MAX_DRIFT: Final = 0.01
-"""Maximum lead of device work over its launch before the clocks differ, as a fraction of a step."""
+"""Maximum lead of device work over its launch, as a fraction of a step."""
 _MIN_APART_NS: Final = 60 * 10**9
 """Minimum pause between host and device work that proves different clocks, in ns."""
 _MAX_NAME_LENGTH: Final = 200
-"""Maximum length of the name of a graph region."""
 _MIN_TREE_FRACTION: Final = 0.1
-"""Fraction of all slices above which `holders` reads the cached tree."""
+"""Fraction of slices above which `holders` reads the cached tree."""
 
 
 @cached_per_trace
 def communicates(trace: Trace) -> Flags:
-    """Return for each of `Trace.device_rows` whether it is a communication kernel, by its arguments or its name."""
+    """Return which of `Trace.device_rows` are communication kernels, by arguments or name."""
     rows = trace.device_rows
     named = communication.named(trace)[trace.name[rows]]
     collective: Flags = trace.argument("collective")[rows] >= 0
@@ -44,14 +43,13 @@ def communicates(trace: Trace) -> Flags:
 
 @cached_per_trace
 def busy(trace: Trace) -> Intervals:
-    """Return the intervals in which any stream of any device worked."""
     work = trace.device_rows
     return intervals.of_slices(trace, work)
 
 
 @cached_per_trace
 def holders_on_stream(trace: Trace) -> Ints:
-    """Return for each of `Trace.device_rows` the index of the innermost work that contains it on its stream, or -1."""
+    """Return the index of the innermost work around each of `Trace.device_rows` on its stream, or -1."""
     work = trace.device_rows
     return nest(trace.thread[work], trace.start[work], trace.end[work]).parent
 
@@ -85,7 +83,7 @@ def classes(trace: Trace) -> Column:
 
 
 def devices(trace: Trace, rows: Ints) -> Ints:
-    """Return the device number of each slice, from its arguments or its process id, or -1."""
+    """Return the device of each slice, from its arguments or process id, or -1."""
     pids = [pid if isinstance(pid, int) and 0 <= pid < _LIMIT else -1 for _, pid, _, _ in trace.threads]
     argument = trace.argument("device")[rows]
     return np.where(argument >= 0, argument, np.array([*pids, -1], np.int64)[trace.thread[rows]])
@@ -117,15 +115,13 @@ class Regions(NamedTuple):
     place: Ints
     """Index of the name of each of `Trace.device_rows`, or -1."""
     backward: Flags
-    """Whether each has a name and belongs to the backward pass."""
 
 
 @cached_per_trace
 def regions(trace: Trace) -> Regions:
     """Return the named regions of CUDA graphs, for example from ``torch.cuda.graph_annotations.mark_kernels``.
 
-    All kernels of a graph share one replay call, so only these names distinguish them. torch's next recorder writes the
-    names with the work. perfhooks adds them to the metadata of Kineto traces.
+    All kernels of a graph share one replay call, so only these names distinguish them.
     """
     rows = trace.device_rows
     node = trace.argument("graph_node")[rows]
@@ -154,10 +150,7 @@ def _stored_regions(trace: Trace) -> list[tuple[str, str, list[int]]]:
 
 
 def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
-    """Return the innermost other candidate that contains each host slice on its thread, or -1.
-
-    ``candidates`` are distinct host slices, ascending.
-    """
+    """Return the innermost other candidate around each host slice, or -1. ``candidates`` are ascending."""
     if (
         len(rows) + len(candidates) > _MIN_TREE_FRACTION * len(trace)
         and (in_tree := _in_tree(trace, rows, candidates)) is not None
@@ -207,7 +200,7 @@ def launch_calls(trace: Trace) -> Ints:
 
 
 def has_launches(trace: Trace) -> bool:
-    """Return whether the backend has calls that are launches; Meta's MTIA submits jobs of several kernels instead."""
+    """Return whether the backend has launches; Meta's MTIA submits jobs of several kernels instead."""
     if len(trace.chosen(runtime_calls.LAUNCH.search, Kind.RUNTIME)):
         return True
     return not ((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0)).any()
@@ -215,7 +208,7 @@ def has_launches(trace: Trace) -> bool:
 
 @cached_per_trace
 def recorder_overhead(trace: Trace) -> Ints:
-    """Return the recorder's overhead records, without waits for a full queue and loading of kernels by the driver."""
+    """Return the overhead records without waits for a full queue and loading of kernels."""
 
     def is_recorder(name: str) -> bool:
         return name != runtime_calls.FULL_QUEUE and runtime_calls.LOADING.search(name) is None
@@ -225,29 +218,27 @@ def recorder_overhead(trace: Trace) -> Ints:
 
 @cached_per_trace
 def full_queue(trace: Trace) -> Intervals:
-    """Return the intervals in which launches waited for room in the device queue, from the driver's records."""
+    """Return the intervals in which launches waited for room in the queue, as the driver reports them."""
     return intervals.of_slices(trace, trace.named(Kind.OVERHEAD, names=(runtime_calls.FULL_QUEUE,)))
 
 
 @cached_per_trace
 def wait_calls(trace: Trace) -> Ints:
-    """Return the calls in which the host waits for the device."""
     return trace.chosen(runtime_calls.WAIT.search, Kind.RUNTIME)
 
 
 @cached_per_trace
 def outermost_waits(trace: Trace) -> Ints:
-    """Return the outermost wait calls: some runtimes record a call and also the inner call."""
+    """Some runtimes record a call and also the inner call."""
     rows = wait_calls(trace)
     return rows[holders(trace, rows, rows) < 0] if len(rows) else rows
 
 
 @cached_per_trace
 def before_window(trace: Trace) -> Flags:
-    """Return whether each of `Trace.device_rows` was launched before the recording began.
+    """Return which of `Trace.device_rows` were launched before the recording began.
 
-    Such work has no launch, and its correlation is below the smallest recorded one, because the runtime numbers its
-    calls.
+    The runtime numbers its calls, so their correlations are below the smallest recorded one.
     """
     calls = trace.correlation[trace.rows(Kind.RUNTIME)]
     calls = calls[calls > 0]
@@ -260,7 +251,7 @@ def before_window(trace: Trace) -> Flags:
 def launch_times(trace: Trace) -> Ints:
     """Return the launch time of each of `Trace.device_rows`, in ns; its own start if the launch is unknown.
 
-    Work launched before the recording gets a time just before the first slice, so it belongs to no step.
+    Work launched before the recording gets a time before the first slice, so it belongs to no step.
     """
     launches = trace.launches
     own = trace.start[trace.device_rows]
@@ -275,14 +266,14 @@ class DeviceClock(NamedTuple):
     agree: bool
     """Whether host and device times can be compared."""
     early: Ints
-    """Indices in `device_rows` of work that begins long before its launch, although the clocks agree."""
+    """Indices of work that begins long before its launch, although the clocks agree."""
 
 
 @cached_per_trace
 def clocks(trace: Trace) -> DeviceClock:
     """Compare the device clock with the host clock, by launches and by the extent of both recordings.
 
-    A lead of up to `_MAX_DRIFT` of a step counts as drift: it moves a step boundary by at most that amount.
+    A small lead (`_MAX_DRIFT`) is drift and moves step boundaries at most that much.
     """
     work, host_rows = trace.device_rows, trace.rows(*HOST)
     nothing = np.empty(0, np.int64)

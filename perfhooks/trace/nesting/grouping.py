@@ -1,4 +1,4 @@
-"""Grouping of rows with arrays; a polars query costs more than the work itself on small inputs."""
+"""Grouping of rows with arrays, because a polars query costs more on small inputs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
 _MAX_SPARSITY: Final = 16
-"""Maximum ratio of possible values to rows for a lookup table; above it, sorting is faster."""
+"""Above this ratio of possible values to rows, sorting is faster than a lookup table."""
 
 
 class Groups(NamedTuple):
-    """Groups of rows, in the order of their first rows."""
-
     of: Ints
     first: Ints
 
     def summed(self, values: Ints, rows: slice = slice(None)) -> Ints:
-        """Return the exact sum of the values of each group, for a slice of the rows."""
+        """Return the exact sum of each group, for a slice of the rows."""
         return summed(self.of[rows], values, len(self.first))
 
 
 def summed(index: Column, values: Ints, count: int) -> Ints:
-    """Return the exact sum of the values at each index; values at -1 are ignored."""
+    """Return the exact sum at each index; values at -1 are ignored."""
     total = np.zeros(count + 1, np.int64)  # the last entry serves index -1
     np.add.at(total, index, values)
     return total[:-1]
@@ -47,7 +45,7 @@ def groups(*keys: Column) -> Groups:
 
 
 def distinct(values: Column) -> tuple[Ints, Ints]:
-    """Return the sorted distinct values (numbers from 0) and the index of each value among them."""
+    """Return the sorted distinct values (numbers from 0) and the index of each value."""
     most = int(values.max(initial=0)) + 1
     if most > _MAX_SPARSITY * len(values):
         unique, index = np.unique(values, return_inverse=True)

@@ -1,4 +1,4 @@
-"""The call tree of the host; stacks, modules and memory are computed from it."""
+"""The call tree of the host."""
 
 from __future__ import annotations
 
@@ -21,29 +21,26 @@ if TYPE_CHECKING:
 
 
 class Tree(NamedTuple):
-    """The host slices and their nesting, one entry per slice, sorted by thread and time."""
+    """The host slices and their nesting, sorted by thread and time."""
 
     row: Ints
     thread: Column
     nesting: Nesting
     entry: Ints
-    """Entry of each slice of the trace, or -1. An extra -1 at the end serves index -1."""
+    """Entry of each slice, or -1. An extra -1 at the end serves index -1."""
 
 
 class Paths(NamedTuple):
-    """Distinct call paths as a forest: each node has a parent node and a frame."""
+    """Distinct call paths as a forest."""
 
     node: Ints
-    """Node of each entry; -1 if its path has no frames."""
     parents: Ints
     """Parent of each node, or -1; always smaller than the node."""
     frames: Ints
-    """Innermost frame of each node."""
 
 
 _MIN_LEVEL_WIDTH: Final = 200
-"""Minimum mean entries per level for whole levels, which cost 40 us and 0.1 us per entry; single entries cost 0.24 us
-each."""
+"""A level costs 40 us and 0.1 us per entry, single entries 0.24 us each."""
 
 
 @cached_per_trace
@@ -57,7 +54,7 @@ def tree(trace: Trace) -> Tree:
 
 @cached_per_trace
 def after(trace: Trace) -> Ints:
-    """Return the next entry of the same thread that begins after each entry ends, or the end of the thread."""
+    """Return the next entry of the thread after each entry ends, or the end of the thread."""
     calls = tree(trace)
     start, next_entry = trace.start[calls.row], np.arange(1, len(calls.row) + 1)
     edges = [*np.flatnonzero(np.diff(calls.thread, prepend=-1)).tolist(), len(calls.row)]
@@ -121,7 +118,7 @@ def _levels(parent: Ints, entries: Ints) -> Iterator[Ints]:
 
 
 def summed_up(parents: Ints, values: Column) -> Column:
-    """Return for each node of a forest the sum of its value and the values of all its ancestors."""
+    """Return the sum of each node and all its ancestors."""
     total, ancestor = np.append(values, 0), np.append(parents, -1)  # the last entry serves parent -1
     while (ancestor >= 0).any():  # each round doubles the number of ancestors
         total = total + total.take(ancestor)
@@ -130,7 +127,7 @@ def summed_up(parents: Ints, values: Column) -> Column:
 
 
 def summed_down(parents: Ints, values: Ints) -> Ints:
-    """Return for each node of a forest the sum of its value and the values of all its descendants."""
+    """Return the sum of each node and all its descendants."""
     total = values.tolist()
     for node, parent in zip(range(len(total) - 1, -1, -1), reversed(parents.tolist()), strict=True):
         if parent >= 0:
@@ -143,9 +140,9 @@ def depths(parents: Ints) -> Ints:
 
 
 def writable_depth(parents: Ints, depth: Ints, length: Ints, max_letters: int) -> int:
-    """Return the maximum depth at which the joined names of all nodes have at most ``max_letters``.
+    """Return the maximum depth at which all joined names have at most ``max_letters``, without root nodes.
 
-    Deep traces would otherwise repeat a name millions of times. Names of root nodes do not count.
+    Deep traces would otherwise repeat a name millions of times.
     """
     if (int(depth.sum()) + len(depth)) * (int(length.max(initial=0)) + 1) <= max_letters:  # upper bound
         return int(depth.max(initial=0))
@@ -155,12 +152,12 @@ def writable_depth(parents: Ints, depth: Ints, length: Ints, max_letters: int) -
 
 
 def ancestors(parents: Ints, depth: Ints, max_depth: int) -> Ints:
-    """Return for each node its innermost ancestor within a maximum depth, or the node itself."""
+    """Return the innermost ancestor of each node within a maximum depth, or the node itself."""
     return inherited(parents, np.where(depth <= max_depth, np.arange(len(parents)), -1))
 
 
 def joined(parents: Ints, names: list[str], separator: str) -> list[str]:
-    """Return the joined names of the ancestors of each node and its own name, outermost first."""
+    """Return the joined names of the ancestors of each node and its own, outermost first."""
     texts: list[str] = []
     for parent, name in zip(parents.tolist(), names, strict=True):
         texts.append(f"{texts[parent]}{separator}{name}" if parent >= 0 else name)
@@ -168,7 +165,7 @@ def joined(parents: Ints, names: list[str], separator: str) -> list[str]:
 
 
 def innermost(trace: Trace, thread: Column, time: Ints) -> Ints:
-    """Return the innermost entry open on a thread at a time in ns, both ends included, or -1."""
+    """Return the innermost entry of a thread at a time in ns, both ends included, or -1."""
     calls = tree(trace)
     last_started = last_begun(calls.thread, trace.start[calls.row], thread, time)
     return still_open(calls.nesting, last_started, time)

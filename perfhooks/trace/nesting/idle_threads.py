@@ -1,4 +1,4 @@
-"""Threads that only wait. They would fill half of a flame graph without any work of the training."""
+"""Threads that only wait, which would fill half of a flame graph."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def waiting(trace: Trace) -> Flags:
 
 
 def _step_threads(trace: Trace) -> Ints:
-    """Return the threads of the steps, as in `perfhooks.trace.tables.steps`, but without importing polars."""
+    """As in `perfhooks.trace.tables.steps`, but without importing polars."""
     marks = trace.named(Kind.ANNOTATION, Kind.OP, prefix=labels.STEP_MARK)
     if len(marks):
         return intervals.distinct(trace.thread[marks])

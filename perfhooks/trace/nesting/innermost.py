@@ -17,7 +17,7 @@ class Flat(NamedTuple):
     """A timeline of one thread, cut where its innermost slice changes."""
 
     start: Ints
-    """Start of each piece, and end of the previous one; the first and the last piece are unbounded."""
+    """Start of each piece. The first and the last piece are unbounded."""
     entry: Column
     """Entry of `host.tree`, or -1."""
 

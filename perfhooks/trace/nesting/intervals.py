@@ -61,7 +61,6 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 
 def clip(a: Intervals, start: int, end: int) -> Intervals:
-    """Return the part of ``a`` from ``start`` to before ``end``."""
     first, last = np.searchsorted(a[:, 1], start, "right"), np.searchsorted(a[:, 0], end, "left")
     clipped = np.clip(a[first : max(first, last)], start, end)
     return clipped[clipped[:, 1] > clipped[:, 0]]
@@ -72,12 +71,12 @@ def total(a: Intervals) -> int:
 
 
 def within(a: Intervals, start: Ints, end: Ints) -> Ints:
-    """Return the length of a set inside each window, in ns; windows may overlap. Equal to clipping, but faster."""
+    """Return the length of a set inside each window, in ns; windows may overlap."""
     return _length_before(a, end) - _length_before(a, np.minimum(start, end))
 
 
 def highest(values: Ints, first: Ints, last: Ints) -> Ints:
-    """Return the maximum of the values in each range of positions, end excluded; 0 for an empty range.
+    """Return the maximum of the values in each range, end excluded; 0 for an empty range.
 
     Two overlapping blocks whose size is a power of two cover each range.
     """
@@ -93,7 +92,7 @@ def highest(values: Ints, first: Ints, last: Ints) -> Ints:
 
 
 def distinct(*values: Column) -> Ints:
-    """Return the sorted distinct values, ten times faster than ``numpy.unique`` since 2.3, which hashes."""
+    """``numpy.unique`` hashes since 2.3 and is ten times slower."""
     ordered = np.sort(np.concatenate(values), kind="stable")
     first = np.ones(len(ordered), np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]
@@ -110,19 +109,17 @@ def _length_before(a: Intervals, time: Ints) -> Ints:
 
 
 def _combine(a: Intervals, b: Intervals, rule: Callable[[Flags, Flags], Flags]) -> Intervals:
-    """Return the intervals in which a rule of membership in two sets is true."""
     cuts = distinct(a.ravel(), b.ravel())
     is_member = rule(covers(a, cuts[:-1]), covers(b, cuts[:-1]))
     return union(cuts[:-1][is_member], cuts[1:][is_member])
 
 
 def places(first: Ints, last: Ints) -> Ints:
-    """Return the integers of all ranges, concatenated; the end of a range is excluded."""
+    """Return the integers of all ranges, concatenated, ends excluded."""
     count = last - first
     numbers: Ints = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count - first, count)
     return numbers
 
 
 def covers(a: Intervals, time: Ints) -> Flags:
-    """Return whether each time is inside a disjoint set."""
     return np.searchsorted(a[:, 0], time, "right") > np.searchsorted(a[:, 1], time, "right")

@@ -1,4 +1,4 @@
-"""Device work that the trace lacks or records with wrong times; decides which device times are unknown."""
+"""Device work that the trace lacks or records with wrong times."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 STRAY: Final = 0.01
-"""Maximum fraction of a step's launches without a kernel before its device times are unknown."""
+"""Maximum fraction of a step's launches without a kernel."""
 FEW: Final = 0.8
-"""Minimum normal ratio of a step's kernels to its neighbours' kernels, as in torch_tb_profiler."""
+"""Minimum ratio of a step's kernels to its neighbours' kernels, as in torch_tb_profiler."""
 _MIN_STEPS: Final = 2
 _MIN_RECORDED: Final = 0.1
 """Minimum fraction of operator numbers in a complete recording."""
@@ -27,16 +27,16 @@ _NOT_COMPUTING: Final = ("communication", "copies", "other")
 
 
 OVERFLOW: Final = "overflow"
-"""Argument with the correction of a kernel's end, in ns."""
+"""Correction of a kernel's end, in ns."""
 
 
 class Unknown(NamedTuple):
-    """Marks of steps whose device times are unknown, one entry per mark."""
+    """Marks of steps whose device times are unknown."""
 
     work: Flags
-    """Work of the step is missing or has wrong times, so all its device columns are unknown."""
+    """Work of the step is missing or has wrong times."""
     wall: Flags
-    """The busy intervals of devices during the step are unknown."""
+    """The busy intervals during the step are unknown."""
     communication: Flags
     """The communication time is unknown too."""
 
@@ -44,19 +44,18 @@ class Unknown(NamedTuple):
 class FewKernels(NamedTuple):
     kernels: Ints
     usual: Ints
-    """Lower kernel count of the two neighbours."""
     is_lost: Flags
-    """The step launched as many kernels as its neighbours, so kernels are missing."""
+    """It launched as many kernels as its neighbours, so kernels are missing."""
     is_less: Flags
-    """The step launched fewer kernels than its neighbours."""
+    """It launched fewer kernels than its neighbours."""
 
 
 class ShortReplays(NamedTuple):
-    """Graph replays with fewer kernels than other replays of the same graph."""
+    """Graph replays with fewer kernels than other replays of the graph."""
 
     calls: Ints
     missing: int
-    """Maximum number of missing kernels in a replay."""
+    """Maximum per replay."""
 
 
 @cached_per_trace
@@ -97,8 +96,7 @@ def unknown(trace: Trace) -> Unknown:
 def is_sampled(trace: Trace) -> bool:
     """Return whether the recorder kept only a sample of the operators and launches.
 
-    torch numbers operators, and the runtime numbers its calls. Complete recordings contain at least 97% of these
-    numbers.
+    torch and the runtime number them. Complete recordings contain at least 97% of these numbers.
     """
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     numbers = trace.external[rows]
@@ -120,7 +118,7 @@ def lost_launches(trace: Trace) -> Ints:
 
 @cached_per_trace
 def few_kernels(trace: Trace) -> FewKernels | None:
-    """Compare the kernels of each step with its neighbours; None without a neighbour or a traced device.
+    """Compare the kernels of each step with its neighbours; None without a neighbour or a device.
 
     Graph kernels are excluded, because a step may replay a different graph than its neighbours.
     """
@@ -240,7 +238,7 @@ def cut_overflowed(trace: Trace) -> None:
 
 
 def _last_begun(trace: Trace, rows: Ints, holders: Ints) -> Ints:
-    """Return the last work on the stream that begins before each of some work ends."""
+    """Return the last work on the stream that begins before each work ends."""
     last: Ints = holders.copy()
     for thread in intervals.distinct(trace.thread[rows[holders]]).tolist():
         begin, end = np.searchsorted(trace.thread[rows], [thread, thread + 1])

@@ -1,4 +1,4 @@
-"""Frames of perfhooks and their callees in a trace; this time does not belong to the user's program."""
+"""Frames of perfhooks and their callees in a trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @cached_per_trace
 def is_perfhooks(trace: Trace) -> Flags:
-    """Return which entries of `host.tree` are frames of perfhooks or work that these frames do for perfhooks."""
+    """Return which entries of `host.tree` are frames of perfhooks or work for them."""
     tree = host.tree(trace)
     parent = tree.nesting.parent
     is_frame: Flags = trace.kind[tree.row] == Kind.PYTHON

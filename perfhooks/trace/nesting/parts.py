@@ -1,4 +1,4 @@
-"""The part of the step at each moment of a thread, from labels or from the structure of the trace."""
+"""The part of the step at each moment of a thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _PartSlices(NamedTuple):
-    """Slices of all threads with the part of the step that they show, by thread and time."""
+    """Slices with the part of the step that they show, by thread and time."""
 
     thread: Column
     start: Ints
@@ -35,13 +35,11 @@ class _PartSlices(NamedTuple):
 
 
 class _PartSources(NamedTuple):
-    """All slices that show a part of the step, by their source."""
-
     written: _PartSlices
     fetches: _PartSlices
     automatic: _PartSlices
     ranges: _PartSlices
-    """Ranges of torch itself: optimizers, DDP, FSDP."""
+    """Ranges of torch: optimizers, DDP, FSDP."""
     compiled: _PartSlices
     frames: _PartSlices
     copies: _PartSlices
@@ -145,7 +143,7 @@ def _collective(name: str) -> str | None:
 
 
 def _host_copies(trace: Trace) -> Ints:
-    """Return the outermost operators that copy from the host to a device; the calls if no operator is around them."""
+    """Return the outermost operators that copy to a device; the calls if no operator is around them."""
     copies = trace.chosen(device_work.TO_DEVICE.search, Kind.COPY)
     if not len(copies):
         return copies

@@ -1,4 +1,4 @@
-"""Forward and backward pass of an unlabelled step, inferred from autograd's records in the trace."""
+"""Forward and backward pass of an unlabelled step, inferred from autograd's records."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def are_on(trace: Trace, thread: int, extent: tuple[int, int]) -> bool:
 
 
 def forward(trace: Trace, thread: int, breaks: Ints | None) -> Intervals:
-    """Return the intervals of a thread's operators that create autograd nodes, with the gaps between them closed.
+    """Return the intervals of operators that create autograd nodes, with closed gaps.
 
-    A gap with a break (something else begins or ends) stays open; None keeps all gaps.
+    Gaps with a break (something else begins or ends) stay open; None keeps all gaps.
     """
     rows = _on_thread(trace, thread, _node_creators(trace))
     creating = intervals.of_slices(trace, rows)
@@ -34,9 +34,9 @@ def forward(trace: Trace, thread: int, breaks: Ints | None) -> Intervals:
 
 
 def backward(trace: Trace, thread: int, extent: tuple[int, int], breaks: Ints) -> Intervals:
-    """Return the intervals from the first to the last autograd node, on any thread, with the gaps between them closed.
+    """Return the intervals from the first to the last autograd node on any thread, with closed gaps.
 
-    A gap with a break (something else begins or ends) stays open.
+    Gaps with a break (something else begins or ends) stay open.
     """
     running = intervals.clip(_node_intervals(trace), *extent)
     if not len(running):
@@ -72,21 +72,20 @@ def _on_thread(trace: Trace, thread: int, rows: Ints) -> Ints:
 
 
 def outermost(trace: Trace, rows: Ints) -> Ints:
-    """Return the slices inside no other slice of the set, from ascending slices."""
+    """Return the slices inside no other slice of the ascending set."""
     roots: Ints = rows[nest(trace.thread[rows], trace.start[rows], trace.end[rows]).depth == 0]
     return roots
 
 
 @cached_per_trace
 def outermost_operators(trace: Trace) -> Ints:
-    """Return for each entry of the tree its outermost operator (or itself); the entry if it has none."""
+    """Return the outermost operator of each entry of the tree; the entry if it has none."""
     tree = host.tree(trace)
     own = np.where(trace.kind[tree.row] == Kind.OP, np.arange(len(tree.row)), -1)
     return slices.outermost(np.append(inherited(tree.nesting.parent, own), -1)[tree.nesting.parent])
 
 
 def _close_gaps(gapped: Intervals, breaks: Ints) -> Intervals:
-    """Close the gaps between intervals in which nothing else begins or ends."""
     if not len(gapped):
         return gapped
     gap_start, gap_end = gapped[:-1, 1], gapped[1:, 0]

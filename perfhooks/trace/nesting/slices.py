@@ -1,4 +1,4 @@
-"""Nesting of slices: parents, depths and own times, computed with arrays."""
+"""Nesting of slices: parents, depths and own times."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ if TYPE_CHECKING:
 
 
 class Nesting(NamedTuple):
-    """Nesting of slices, one entry per slice, in the given order."""
+    """Nesting of slices in the given order."""
 
     parent: Ints
     """Innermost slice that contains this slice, or -1."""
     depth: Ints
-    """Number of slices that contain it."""
     end: Ints
-    """End in ns. A slice that a later slice crosses ends where the later slice begins."""
+    """End in ns. A crossed slice ends where the later slice begins."""
     own: Ints
-    """Time outside its children, in ns. Over a thread, own times sum to the union of its slices."""
+    """Time outside its children, in ns. Own times sum to the union of the slices."""
 
 
 _MAX_CROSSED_PASSES: Final = 8
-"""Maximum total length of crossed slices, in passes over the thread, before slices are nested individually."""
+"""Maximum total length of crossed slices, in passes over the thread."""
 
 
 _MAX_SINGLE_PARENTS: Final = 50
-"""Number of parents to follow individually before a faster method takes over."""
+"""Parents to follow individually before a faster method takes over."""
 
 
 def nest(thread: Column, start: Ints, end: Ints) -> Nesting:
@@ -94,13 +93,13 @@ def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
 
 
 def _count_ended(end: Ints, time: Ints) -> Ints:
-    """Return how many slices have ended at each of some ascending times, by merging because both are almost sorted."""
+    """Return how many slices have ended at each of some ascending times. Both are almost sorted."""
     merged = np.argsort(np.concatenate([np.sort(end, kind="stable"), time]), kind="stable")
     return np.flatnonzero(merged >= len(end)) - np.arange(len(time))
 
 
 def _narrow(depth: Ints) -> Ints:
-    """Return the depths as 16-bit integers if they fit: numpy then uses a counting sort, ten times as fast."""
+    """Return 16-bit integers if they fit: numpy then uses a counting sort, ten times as fast."""
     return depth.astype(np.int16) if int(depth.max(initial=0)) <= np.iinfo(np.int16).max else depth
 
 
@@ -127,7 +126,6 @@ def _own_times(parent: Ints, length: Ints) -> Ints:
 
 
 def outermost(parent: Ints) -> Ints:
-    """Return the root of each entry; the entry itself if it has no parent."""
     root: Ints = np.where(parent >= 0, parent, np.arange(len(parent)))
     while not np.array_equal(parent_of_root := root[root], root):
         root = parent_of_root
@@ -148,7 +146,7 @@ def inherited(parent: Ints, own: Ints) -> Ints:
 
 
 def nearest(parent: Ints, entry: Ints, is_selected: Flags) -> Ints:
-    """Return the nearest selected ancestor of each entry, or the entry itself if it is selected; otherwise -1."""
+    """Return the nearest selected ancestor of each entry, or itself if selected, or -1."""
     holder: Ints = entry.copy()
     pending = np.flatnonzero(holder >= 0)
     pending = pending[~is_selected[holder[pending]]]
@@ -177,10 +175,7 @@ def last_begun(thread: Column, start: Ints, query_thread: Column, time: Ints) ->
 
 
 def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:
-    """Return the nearest ancestor of each entry, or itself, that does not end before a time; otherwise -1.
-
-    No time is before the start of its entry.
-    """
+    """Return the nearest ancestor of each entry, or itself, that does not end before a time, or -1."""
     holder: Ints = entry.copy()
     ended = np.flatnonzero((holder >= 0) & (nesting.end[holder] < time)) if len(nesting.end) else holder[:0]
     for _ in range(_MAX_SINGLE_PARENTS):

@@ -1,4 +1,4 @@
-"""One-time work of a program: loading, compiling, choosing kernels. It is not typical of later steps."""
+"""One-time work of a program, which is not typical of later steps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags, Intervals
 
 LOADING_NS: Final = 5_000_000
-"""Minimum time of a call that prepares the first run of a kernel, in ns. The first launches of recorded starts took 6.5
-to 3,056 ms, a normal launch takes microseconds."""
+"""Minimum time of a call that prepares a kernel, in ns. Recorded starts took 6.5 to 3,056 ms, a launch takes
+microseconds."""
 FIRST: Final = 0.1
-"""First fraction of the launches of a recording. cuDNN frees and allocates workspaces in it while it loads its
-modules."""
+"""First fraction of the launches. cuDNN frees and allocates workspaces in it while it loads its modules."""
 
 COMPILING: Final = "compiling"
 CAPTURING: Final = "capturing graphs"
@@ -52,7 +51,7 @@ def by_kind(trace: Trace) -> dict[str, Intervals]:
 
 
 def is_first(trace: Trace, rows: Ints) -> Flags:
-    """Return whether each slice began before the first tenth (`FIRST`) of the launches was complete."""
+    """Return which slices began before the first tenth (`FIRST`) of the launches was complete."""
     launches = np.sort(trace.start[device.launch_calls(trace)])
     if not len(launches):
         return np.zeros(len(rows), np.bool_)
@@ -97,7 +96,7 @@ def _preparing_calls(trace: Trace) -> Ints:
 
 @cached_per_trace
 def _launched_kernels(trace: Trace) -> tuple[Ints, Ints, Flags]:
-    """Return the calls that launched kernels, ascending, a kernel name for each, and whether it is the first run."""
+    """Return the calls that launched kernels, a kernel name for each, and whether it is the first run."""
     kernels = np.flatnonzero((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0))
     launches, names = trace.launches[kernels], trace.name[trace.device_rows[kernels]]
     order = np.argsort(trace.start[launches], kind="stable")
@@ -111,8 +110,8 @@ def _launched_kernels(trace: Trace) -> tuple[Ints, Ints, Flags]:
 def _preparation_starts(trace: Trace, calls: Ints, modules: Flags) -> Ints:
     """Return the start of the preparation of each call.
 
-    A call that loads a module is prepared since the last other activity of the operator around it: MIOpen compiles
-    kernels that way, for 110 to 140 ms each (MI300X).
+    If it loads a module, that is the last other activity of the operator: MIOpen compiles kernels in 110 to 140 ms
+    (MI300X).
     """
     start: Ints = trace.start[calls]  # fancy indexing copies
     ops = trace.rows(Kind.OP)

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
 
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
-"""Step numbers that fit a 64-bit column."""
 
 
 class MarkedSteps(NamedTuple):
-    """Steps of a trace, by time: one row per mark."""
+    """Steps of a trace, by time."""
 
     number: list[int | None]
     thread: Ints
@@ -28,7 +27,7 @@ class MarkedSteps(NamedTuple):
 
 @cached_per_trace
 def find(trace: Trace) -> MarkedSteps:
-    """Return the marked steps of a trace, or one step for the whole trace without marks."""
+    """Return the marked steps, or one step for the whole trace without marks."""
     marks = trace.named(Kind.ANNOTATION, prefix=labels.STEP_MARK)
     numbers = {row: _parse_number(trace.names[trace.name[row]]) for row in marks.tolist()}
     marks = marks[[numbers[row] is not None for row in marks.tolist()]] if len(marks) else marks
@@ -48,7 +47,7 @@ def _parse_number(mark: str) -> int | None:
 def _single_step(trace: Trace) -> MarkedSteps:
     """Return one step over the whole trace, on the thread with most operators, otherwise labels or calls.
 
-    Work inside autograd nodes does not count: a separate thread runs it and often has more operators than the loop.
+    Work inside autograd nodes does not count: its thread often has more operators than the loop.
     """
     calls = trace.rows(*HOST)
     rows = trace.rows(*HOST, *DEVICE_WORK) if device.clocks(trace).agree else calls

@@ -9,9 +9,9 @@ from perfhooks.core import labels
 
 _CALLS: Final = (labels.FORWARD, labels.VALIDATION)
 LOSS: Final = "loss"
-"""Mark of a loss; it is not a part of the step."""
+"""Mark of a loss, which is not a part of the step."""
 WRITTEN: Final = -1
-"""Group of the user's labels, which are never changed."""
+"""Group of the user's labels, which never change."""
 
 
 def classify(parts: list[str], groups: list[int]) -> list[str]:
@@ -45,7 +45,7 @@ def _previous_call(parts: list[str], position: int) -> str | None:
 
 
 def _demote_inference_calls(parts: list[str], groups: list[int]) -> list[str]:
-    """Return the parts, with inference calls that are no validation changed to forward."""
+    """Change inference calls that are no validation to forward."""
     corrected = list(parts)
     has_fetch = fetched_since = False
     previous: str | None = None
@@ -73,7 +73,7 @@ def _has_loss(parts: list[str], index: int) -> bool:
 
 
 def _next_event(parts: list[str], position: int, *more: str) -> str | None:
-    """Return the first fetch, backward pass, update, or one of the given parts after a mark."""
+    """Return the first fetch, backward pass, update, or given part after a mark."""
     ends = (labels.DATA, labels.BACKWARD, labels.OPTIMIZER, *more)
     later = (parts[index] for index in range(position + 1, len(parts)))
     return next((part for part in later if part in ends), None)

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class BlockingCopies(NamedTuple):
-    """Copies whose calls blocked the host, one entry per copy, sorted by call."""
+    """Copies whose calls blocked the host, sorted by call."""
 
     call: Ints
     copy: Ints
     start: Ints
-    """Start of the wait, in ns: start of the call plus the cost of a call without a wait."""
+    """Start of the call plus the cost of a call without a wait, in ns."""
     end: Ints
-    """End of the wait, in ns: end of the call."""
+    """End of the call, in ns."""
 
 
 @cached_per_trace
@@ -75,10 +75,7 @@ def _may_block(trace: Trace, rows: Ints) -> Flags:
 
 
 def _call_cost(trace: Trace) -> int:
-    """Return the median cost of a copy call that returns before its copy begins, in ns.
-
-    Without such calls, calls for other work are used; 0 without any.
-    """
+    """Return the median cost of a copy call that returns before its copy begins (or of other calls), in ns."""
     has_call = trace.calls >= 0
     work, calls = trace.device_rows[has_call], trace.calls[has_call]
     is_early = trace.start[work] >= trace.end[calls]

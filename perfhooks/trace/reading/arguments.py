@@ -1,4 +1,4 @@
-"""Arguments of events by kind, as typed structs with only the arguments that a table needs."""
+"""Arguments of events by kind. A struct has only the arguments that a table needs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 NOTHING: Final = msgspec.Raw(b"")
-"""Value of an absent text. An absent integer is -1, an absent float is NaN."""
+"""Absent text. Absent integers are -1, absent floats NaN."""
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """Arguments in the order of the files. Arguments without a field take almost no time."""
+    """Arguments in the order of the files."""
 
 
 class Owned(Arguments, gc=False):
@@ -43,7 +43,7 @@ class ShapedOperator(Operator, gc=False):
 
 
 class StridedOperator(ShapedOperator, gc=False):
-    """Operators with strides, which only replays of operators need. Each field takes time."""
+    """Strides are only needed for replays of operators. Each field takes time."""
 
     strides: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Strides")
 
@@ -88,7 +88,7 @@ class Work(Owned, gc=False):
 
 
 class Copy(Work, gc=False):
-    """Torch's next recorder names all copies ``Memcpy``; these arguments contain their kind."""
+    """Torch's next recorder names all copies ``Memcpy``; the arguments contain their kind."""
 
     copy_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="copy kind")
     source_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="src kind")
@@ -96,7 +96,7 @@ class Copy(Work, gc=False):
 
 
 class Set(Work, gc=False):
-    """Memsets, with their kind as for copies."""
+    """See `Copy`."""
 
     memory_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="memory kind")
 
@@ -118,7 +118,7 @@ class Allocation(Arguments, gc=False):
 
 
 FIRST_OF_COLLECTIVES: Final = "collective"
-"""First argument of collectives. Events without it have no other argument of collectives."""
+"""Events without this argument have no other argument of collectives."""
 
 
 def _collective(base: type[Arguments]) -> type[Arguments]:
@@ -135,7 +135,7 @@ def _collective(base: type[Arguments]) -> type[Arguments]:
 
 
 class MarkedStruct(NamedTuple):
-    """A struct and its mark. Only arguments that contain the mark can have fields that the next variant lacks."""
+    """Only arguments that contain the mark can have fields that the next variant lacks."""
 
     mark: bytes
     fields: type[Arguments]
@@ -161,8 +161,7 @@ VARIANTS: Final[dict[Kind, tuple[MarkedStruct, ...]]] = {
         for kind, fields in zip(DEVICE_WORK, _WORK, strict=True)
     },
 }
-"""Structs of each kind, the largest first. Small structs exist because decoding time depends on the number of
-fields."""
+"""The largest struct first. Decoding time depends on the number of fields."""
 STRIDED: Final[dict[Kind, tuple[MarkedStruct, ...]]] = VARIANTS | {
     Kind.OP: (
         MarkedStruct(_COLLECTIVE, _collective(StridedOperator)),
@@ -170,7 +169,6 @@ STRIDED: Final[dict[Kind, tuple[MarkedStruct, ...]]] = VARIANTS | {
         MarkedStruct(b"", Operator),
     )
 }
-"""`VARIANTS` with the strides of operator inputs."""
 
 MEMORY: Final = (MarkedStruct(b"", Allocation),)
 ON_STREAM: Final = (MarkedStruct(b"", Work),)
@@ -189,10 +187,7 @@ def fields(struct: type[Arguments]) -> tuple[Field, ...]:
 
 
 def parsed(texts: Sequence[msgspec.Raw], variants: Sequence[MarkedStruct]) -> Sequence[Arguments]:
-    """Decode JSON objects of events. Arguments of a wrong type count as absent.
-
-    ``variants`` are structs, the largest first. The last has an empty mark.
-    """
+    """Decode JSON objects of events by the first variant with their mark. Arguments of a wrong type count as absent."""
     array = b"".join((b"[", b",".join(texts), b"]"))
     struct = next(fields for mark, fields in variants if mark in array)
     try:
@@ -214,7 +209,6 @@ def _parsed_alone(text: msgspec.Raw, struct: type[Arguments]) -> Arguments:
 
 
 _fields: Final = functools.cache(msgspec.structs.fields)
-"""Cached, because a lookup takes 0.3 ms."""
 
 
 def _lenient(text: bytes, fields: type[Arguments]) -> Arguments:

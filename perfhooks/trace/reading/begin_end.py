@@ -26,7 +26,7 @@ class BeginEnd:
     def paired(self) -> tuple[list[Event], Ints, Flags]:
         """Return the slices in the form of `Columns.add`. Slices without an end have no length.
 
-        An end with a name ends the innermost open slice of that name on its thread, otherwise the innermost open slice.
+        An end closes the innermost open slice of its thread, with its name if it has one.
         """
         stacks: dict[tuple[int | str, int | str], list[tuple[int, Event]]] = {}
         slices: list[tuple[int, Event]] = []

@@ -1,4 +1,4 @@
-"""Conversion of events to columns, chunk by chunk. Each distinct string is stored once."""
+"""Conversion of events to columns. Each distinct string is stored once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 _LONGEST_NAME: Final = 8192
-"""Maximum characters of a name. The longest recorded name, of a template kernel, has 5,123."""
+"""The longest recorded name, of a template kernel, has 5,123."""
 _LIMIT: Final = 4.0e15  # microseconds; twice this still fits 63 bits of nanoseconds
 _DECIMAL_LIMIT: Final = Decimal(_LIMIT)
 
@@ -59,8 +59,6 @@ _ORIGIN: Final = tuple(map(attrgetter, ("ph", "cat", "pid", "tid")))
 
 
 class _Numbering(dict[Any, int]):
-    """Numbers keys in the order of their first appearance."""
-
     def __missing__(self, key: object) -> int:
         number = self[key] = len(self)
         return number
@@ -88,7 +86,7 @@ _ROLES: Final = {
 
 
 class _Origin(NamedTuple):
-    """Properties of the events of one phase, category, process and thread. Only slices have numbers."""
+    """Properties of events. Only slices have numbers."""
 
     role: int
     kind: int = -1
@@ -100,9 +98,7 @@ class Columns:
     def __init__(self, variants: Mapping[Kind, Sequence[MarkedStruct]]) -> None:
         self.events = 0
         self.damaged = 0
-        """Number of events without a phase."""
         self.categories: dict[str, Category] = {}
-        """Categories so far, and the properties of their events."""
         self.has_bare_slices = False
         self._variants = variants
         self._names = _Numbering()
@@ -124,7 +120,7 @@ class Columns:
         self._links = ascend.FlowEnds()
 
     def add(self, events: Sequence[Event], start: Ints, good: Flags) -> None:
-        """Add the next events of the file. ``start`` is their ``ts`` in ns, ``good`` whether it is a valid time."""
+        """Add events with their ``ts`` in ns; ``good`` is whether it is a valid time."""
         # one map per attribute and zip take half of the time of one getter that returns tuples
         origins = zip(*(map(getter, events) for getter in _ORIGIN), strict=True)
         keys = np.fromiter(map(self._keys.__getitem__, origins), np.int64, len(events))
@@ -218,7 +214,7 @@ class Columns:
             chunks.append((rows, column) if count == len(rows) else (rows[is_present], column[is_present]))
 
     def _read(self, args: Sequence[Any], variants: Sequence[MarkedStruct]) -> dict[str, Column]:
-        """Return the arguments of events of one kind as columns, from texts only or structs only."""
+        """Return the arguments of events of one kind, from texts only or structs only."""
         structs: Sequence[Arguments] = args if isinstance(args[0], Arguments) else parsed(args, variants)
         columns: dict[str, Column] = {}
         for name, absent, value in fields(type(structs[0])):
@@ -252,7 +248,6 @@ class Columns:
                 self._links.add(event, moment)
 
     def trace(self, path: str, metadata: dict[str, Any], doubts: Sequence[Doubt]) -> Trace:
-        """Return all events so far as a trace with sorted slices."""
         columns = _joined(self._chunks)
         arguments = {name: _joined_argument(parts) for name, parts in self._arguments.items()}
         timed = self._validity.timed(columns["start"], columns["end"], columns["kind"], epoch(metadata))
@@ -363,19 +358,15 @@ def _without_middle(name: str) -> str:
 
 
 def _lengths(micros: Floats) -> tuple[Ints, Flags]:
-    """Return durations in integer ns, and which of them are valid.
-
-    The product with 1000 rounds like the decimals of the file.
-    """
+    """Return valid durations in ns. The product with 1000 rounds like the decimals of the file."""
     good = np.abs(micros) < _LIMIT
     return np.rint(np.where(good, micros, 0.0) * 1000).astype(np.int64), good
 
 
 def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
-    """Return microseconds as integer nanoseconds, and which of them are valid times.
+    """Return microseconds as nanoseconds, and which of them are valid times.
 
-    A double represents time stamps to half a nanosecond, but not their product with 1000. So whole microseconds and
-    fractions are converted separately.
+    A double represents time stamps to half a nanosecond, but not their product with 1000.
     """
     micros = np.asarray(values, np.float64)
     good = np.abs(micros) < _LIMIT  # false for NaN
@@ -385,7 +376,7 @@ def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
 
 
 def exact_nanoseconds(values: Iterable[float | Decimal]) -> tuple[Ints, Flags]:
-    """Return microseconds as exact integer nanoseconds, and which of them are valid times. This is slow."""
+    """Return microseconds as exact nanoseconds, and which of them are valid times. This is slow."""
     nanos = list(map(_exact, values))
     good = np.array([value is not None for value in nanos], np.bool_)
     return np.array([value or 0 for value in nanos], np.int64), good

@@ -1,4 +1,4 @@
-"""Counters: events with a number and a time, for example the power or clock of a device."""
+"""Counters: events with a number and a time, for example the power of a device."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 _MOST: Final = 1000
 """Maximum series of a file. Torch's recorder writes about ten for each device."""
 _DEVICE: Final = re.compile(r"\b(?:GPU|device|HIP|XPU)\s*#?(\d{1,9})\b", re.IGNORECASE)
-"""Device in a process name: torch's next recorder writes ``GPU 0 Counters`` instead of a number."""
+"""torch's next recorder writes ``GPU 0 Counters`` instead of a number."""
 _PLAIN: Final = ("", "value")
-"""Argument names that add nothing to the name of the event."""
 
 
 class CounterRows:
@@ -31,7 +30,7 @@ class CounterRows:
         self._samples: list[tuple[int, int, float]] = []
 
     def add(self, event: Event, time: int) -> None:
-        """Add the samples of an event whose ``ph`` is ``C``, at a time in ns. Its arguments are numbers by name."""
+        """Add the samples of an event at a time in ns. Its arguments are numbers by name."""
         for name, argument in (decode_object(bytes(event.args)) or {}).items():
             value = number(argument)
             if math.isfinite(value):
@@ -45,10 +44,7 @@ class CounterRows:
                 self._samples.append((series, time, value))
 
     def all(self, device_of: Callable[[int | str], int] | None = None) -> Samples:
-        """Return all samples, sorted by series and time.
-
-        Without ``device_of``, the number or the name of the process contains its device.
-        """
+        """Return all samples, sorted by series and time. By default the process names the device."""
         series, time, value = zip(*self._samples, strict=True) if self._samples else ((), (), ())
         series_number, times = np.array(series, np.int64), np.array(time, np.int64)
         order = np.lexsort((times, series_number))

@@ -20,13 +20,12 @@ if TYPE_CHECKING:
 SILENCE_S: Final = 30.0
 """Maximum time without progress, in seconds."""
 _SLOWEST: Final = 1000
-"""Minimum bytes per second of a download that makes progress."""
 _OF_UNKNOWN_SIZE: Final = 256_000_000
-"""Maximum bytes of a download without a size from the server."""
+"""Maximum bytes if the server states no size."""
 
 
 class _Limits(Callback):  # type: ignore[misc]  # fsspec ships no types
-    """Limits of the download of one file: its name for messages, and the bytes that it may use on the disk."""
+    """Limits of the download of one file."""
 
     def __init__(self, name: str, free_bytes: int) -> None:
         super().__init__()
@@ -47,7 +46,7 @@ class _Limits(Callback):  # type: ignore[misc]  # fsspec ships no types
         self.relative_update(size - self._received)
 
     def relative_update(self, more: int = 1) -> None:
-        """Add received bytes; raises PerfhooksError if the file is too large, or too slow in the last 30 s."""
+        """Add received bytes; raises PerfhooksError if the file is too large or too slow."""
         self._received += more
         if self._received > self._most:
             raise PerfhooksError(f"{self._name} has more than {self._most:,} bytes; the download was stopped")
@@ -88,7 +87,7 @@ def download(system: Any, targets: Mapping[str, Path]) -> None:
 
 
 def opened(url: str) -> IO[bytes]:
-    """Download a file and open it. The file is deleted when it is closed."""
+    """Download a file, which is deleted when it is closed."""
     system, path = located(url)
     with tempfile.TemporaryDirectory(prefix="perfhooks-") as folder:
         local = Path(folder) / "content"
@@ -97,10 +96,7 @@ def opened(url: str) -> IO[bytes]:
 
 
 def located(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL and the path in it, with a timeout per read for HTTP.
-
-    The default of aiohttp is a limit of five minutes for a whole download.
-    """
+    """Return the file system and path of a URL, with a timeout per read instead of aiohttp's five minutes per file."""
     options = {}
     if url.startswith(("http://", "https://")):
         from aiohttp import ClientTimeout  # fsspec needs it for HTTP
@@ -111,7 +107,7 @@ def located(url: str) -> tuple[Any, str]:
 
 
 def _unnamed(folder: Path) -> int | None:
-    """Open a new file without a name; None if the system has none."""
+    """Open a file without a name; None if the system has none."""
     try:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     except (AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""Events of a Kineto trace as typed structs, and lenient decoding of malformed events."""
+"""Events of a trace as typed structs, and lenient decoding of malformed events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 _ATTEMPTS: Final = 8
-"""Maximum values to read from a malformed text. Each takes time for the length of the text."""
+"""Maximum values to read from a malformed text."""
 MALFORMED: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
 # escapes that JSON does not have (Windows paths without escapes), and the literal that Kineto writes for unknown values
@@ -20,7 +20,7 @@ _BAD_LITERAL: Final = re.compile(r"(?<=:)\s*N/A")
 
 
 class Event(msgspec.Struct, gc=False):
-    """Any event, with ``ts`` and ``dur`` in microseconds. Its arguments are raw JSON."""
+    """``ts`` and ``dur`` are in microseconds. Arguments are raw JSON."""
 
     ph: str = ""
     cat: str = ""
@@ -34,13 +34,13 @@ class Event(msgspec.Struct, gc=False):
 
 
 class PlainEvent(Event, gc=False):
-    """An event whose time is exact to the nanosecond as a double: an integer, or relative to a base."""
+    """Times are exact to the nanosecond as a double."""
 
     ts: float = math.nan
 
 
 class ExactEvent(Event, gc=False):
-    """An event with a decimal time in microseconds since 1970. A double would lose three decimals."""
+    """Times are decimals, because a double would lose three of them since 1970."""
 
     ts: Decimal = Decimal("NaN")
 
@@ -50,13 +50,12 @@ EXACT: Final = msgspec.json.Decoder(list[ExactEvent])
 
 
 def decode_object(text: bytes) -> dict[str, Any] | None:
-    """Return a JSON object, after repairs of common defects; None if the text is no object."""
     result = _loads(text)
     return result[0] if result is not None and isinstance(result[0], dict) else None
 
 
 def decode_value(text: bytes) -> Any:
-    """Return any JSON value, after repairs of common defects. If the text is no JSON, return the text."""
+    """Return any JSON value after repairs; a text that is no JSON is returned."""
     try:
         value = msgspec.json.decode(text)
         return _portable(value) if _LARGE.search(text) else value
@@ -66,7 +65,7 @@ def decode_value(text: bytes) -> Any:
 
 
 def salvage(text: bytes) -> tuple[list[Event], int, bytes]:
-    """Return the valid events of a text, the number of lost events, and the text from the end of the list on."""
+    """Return the valid events, the number of lost events, and the text from the end of the list on."""
     events: list[Event] = []
     lost = 0
     for _ in range(_ATTEMPTS):
@@ -95,7 +94,7 @@ def _loads(text: bytes) -> tuple[Any, str] | None:
 
 
 def _portable(value: Any) -> Any:
-    """Return a value without numbers beyond 64 bits and lone surrogates, which JSON allows but other formats do not."""
+    """Remove numbers beyond 64 bits and lone surrogates, which JSON allows but other formats do not."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, int) and not isinstance(value, bool):
@@ -112,7 +111,7 @@ _LARGE: Final = re.compile(rb"[0-9]{19}|\\u[dD][89a-fA-F]")
 
 
 def _lenient(raw: dict[str, Any]) -> Event:
-    """Return an event with all fields of the right type. Other fields are absent."""
+    """Return an event with all fields of the right type."""
     return Event(
         ph=_text(raw.get("ph")),
         cat=_text(raw.get("cat")),
@@ -143,7 +142,6 @@ def _key(value: object) -> int | str:
 
 
 def _time(value: object) -> float | Decimal:
-    """Return the microseconds in a number or a text; NaN for other values."""
     if not isinstance(value, str):
         return number(value)
     try:
@@ -154,7 +152,7 @@ def _time(value: object) -> float | Decimal:
 
 
 def number(value: object) -> float:
-    """Return a number of at most 64 bits as a float; NaN for other values."""
+    """Return a number of at most 64 bits as a float, or NaN."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**63:
         return float(value)
     return math.nan

@@ -1,4 +1,4 @@
-"""Detection of the program that wrote a file without PyTorch events, by texts that only its format contains."""
+"""Detection of the program that wrote a file without PyTorch events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from typing import Final
 
 SAMPLE: Final = 1 << 16
-"""Bytes at the beginning of a file that decide its format."""
 
 _MARKS: Final = (
     (

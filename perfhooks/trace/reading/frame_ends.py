@@ -13,14 +13,12 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
 
 FRAME, CALLER = "frame", "caller"
-"""Arguments with the numbers of a frame and of its caller."""
 CLOSED: Final = "closed"
-"""Distance by which the end of a frame moves, in ns."""
+"""Distance by which the end moves, in ns."""
 
 
 _MOST_NUMBERS: Final = 16
-"""Maximum ratio of frame numbers and frames of a file: torch counts the frames of all threads. Larger numbers are
-damaged."""
+"""Maximum ratio of frame numbers and frames, because torch counts the frames of all threads."""
 
 
 def close(trace: Trace) -> None:
@@ -67,7 +65,6 @@ def _index_by_number(frame: Ints) -> Ints:
 
 
 def _close_thread(trace: Trace, rows: Ints, frames: list[int], callers: list[int]) -> None:
-    """Close the frames of one thread, which are sorted by start."""
     start, end = trace.start[rows].tolist(), trace.end[rows].tolist()
     stack: list[int] = []
     for index, caller in enumerate(callers):

@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 COPY: Final = "Memcpy"
 SET: Final = "Memset"
 CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
-"""Categories of its launches. It supports CUDA only, where Kineto writes external ids."""
+"""It supports CUDA only, where Kineto writes external ids."""
 KINDS: Final = ("copy_kind", "source_kind", "target_kind", "memory_kind")
-"""Arguments of copies and memsets that become their names."""
+"""Arguments that become names of copies and memsets."""
 _DIRECTIONS: Final = {9: BETWEEN_HOSTS}
-"""Directions that the recorder writes as numbers of CUPTI."""
 _MEMORIES: Final = dict(
     enumerate(("unknown", "pageable", "pinned", "device", "array", "managed", "device_static", "managed_static"))
 )
@@ -43,7 +42,7 @@ def name_by_arguments(
     names: Mapping[str, int],
     texts: Sequence[bytes],
 ) -> None:
-    """Give copies and memsets the names of Kineto, ``Memcpy HtoD (Pageable -> Device)``, and remove `KINDS`."""
+    """Give copies and memsets the names of Kineto, and remove `KINDS`."""
     columns_by_kind = {kind: arguments.pop(kind, _NONE) for kind in KINDS}
     for plain, kinds in ((COPY, KINDS[:3]), (SET, KINDS[3:])):
         if plain not in names:
@@ -79,8 +78,7 @@ def to_streams(
 ) -> None:
     """Move work of CUDA graphs from the lane of the export to the stream on which it ran.
 
-    ``graph_lanes="all"`` exports all replays on a few lanes. Work of several streams overlaps there, which is
-    impossible on one stream.
+    ``graph_lanes="all"`` exports all replays on a few lanes, where work of several streams overlaps.
     """
     if "original_stream" not in arguments:
         return

@@ -26,7 +26,6 @@ _NODE: Final = re.compile(rf"{ranges.BACKWARD_CLASS}|{ranges.LEAF}$")
 
 
 def rename_nodes(columns: Mapping[str, Column], category: int, names: Mapping[str, int]) -> None:
-    """Give nodes the names that later recorders write."""
     is_category = columns["category"] == category
     matches = [(name, number, _NODE.match(name)) for name, number in names.items()]
     renamed = np.arange(len(matches), dtype=np.int32)
@@ -39,7 +38,7 @@ def rename_nodes(columns: Mapping[str, Column], category: int, names: Mapping[st
 def number_nodes(
     columns: Mapping[str, Column], names: Sequence[str], arguments: dict[str, tuple[Ints, Column]]
 ) -> None:
-    """Give each node and the operator that created it a common sequence number, in sorted columns."""
+    """Give each node and its operator a common sequence number, in sorted columns."""
     stems = [_stem(name) for name in names]
     is_node = np.array([name.startswith(ranges.NODE) for name in names], np.bool_)
     node_stems = {stem for stem, node in zip(stems, is_node.tolist(), strict=True) if node} - {""}
@@ -65,7 +64,7 @@ def number_nodes(
 
 
 def _stem(name: str) -> str:
-    """Return the common part of the names of an operator and its node; an empty text for other names."""
+    """Return the common part of the names of an operator and its node, or an empty text."""
     node = re.match(ranges.BACKWARD_CLASS, name.removeprefix(ranges.NODE))
     word = node[1] if node else name.removeprefix(NAMESPACE) if name.startswith(NAMESPACE) else ""
     return word.replace("_", "").lower()

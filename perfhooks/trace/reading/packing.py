@@ -1,4 +1,4 @@
-"""Copies of trace files, plain or gzip, in chunks and with fast compression."""
+"""Copies of trace files, plain or gzip, in chunks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 GZIP_MAGIC: Final = b"\x1f\x8b"
 _CHUNK: Final = 1 << 20
 _LEVEL: Final = 4
-"""Compression level of gzip. Compared with level 9, traces are up to 10% larger and take an eighth of the time."""
+"""Compared with level 9, traces are up to 10% larger and take an eighth of the time."""
 
 
 def is_packed(file: IO[bytes]) -> bool:
-    """Return whether an open file continues with gzip data. The position in the file does not change."""
+    """Return whether an open file continues with gzip data, at the same position."""
     position = file.tell()
     start = file.read(len(GZIP_MAGIC))
     file.seek(position)
@@ -30,7 +30,7 @@ def is_packed(file: IO[bytes]) -> bool:
 
 
 def plain_size(path: Path) -> int:
-    """Return the size of a saved trace as plain JSON, in bytes. For gzip it is correct up to 4 GB."""
+    """Return the size as plain JSON, in bytes. For gzip it is correct up to 4 GB."""
     with path.open("rb") as file:
         if not is_packed(file):
             return path.stat().st_size
@@ -44,7 +44,7 @@ def copy_trace(source: Path, target: IO[bytes], *, compress: bool) -> None:
 
 
 def copy_stream(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None:
-    """Copy an open file, plain or gzip, into another file in chunks. Gzip data is not compressed again."""
+    """Copy an open file in chunks. Gzip data is not compressed again."""
     has_gzip = is_packed(source)
     if has_gzip == compress:
         shutil.copyfileobj(source, target, _CHUNK)
@@ -56,7 +56,7 @@ def copy_stream(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None
 
 
 def copy_with_names(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None:
-    """Copy an open file like `copy_stream`, and decode escaped names if it is plain."""
+    """Copy an open file, and decode escaped names if it is plain."""
     try:
         with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as text:
             has_escapes = text.find(ESCAPE.encode()) >= 0

@@ -1,5 +1,3 @@
-"""Reader of Kineto traces of any version and size, complete or damaged."""
-
 from __future__ import annotations
 
 import os
@@ -31,27 +29,25 @@ _CHUNK: Final = BLOCK
 _LOOKAHEAD: Final = 4096
 """Bytes after a chunk that decide whether its last event ends the list."""
 _PATIENCE: Final = 16
-"""Chunks without an event boundary before the reader uses a more general pattern."""
+"""Chunks without an event boundary before a more general pattern is used."""
 _LONGEST: Final = 16 << 20
-"""Maximum bytes of one event; longer texts are skipped. A collective that lists 100,000 ranks has less than 1 MB."""
+"""Maximum bytes of one event. A collective that lists 100,000 ranks has less than 1 MB."""
 _LEARNING: Final = 4
-"""Chunks before typed decoding starts. By then, nearly all categories of a file have occurred."""
+"""By then, nearly all categories of a file have occurred."""
 _ODD: Final = 4
-"""Maximum odd events of a chunk before typed decoding of the chunk stops."""
+"""Maximum odd events of a chunk before its typed decoding stops."""
 _FEW: Final = 64
-"""Events from an odd event on that are decoded without types. Events without a category occur in groups."""
+"""Events from an odd event on to decode without types. Events without a category occur in groups."""
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
 _ANOTHER: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A\[\s*\{|\}\s*\]\s*\[\s*\{')
-"""Beginning of another list of events after the first."""
 _FIRST_EVENT: Final = re.compile(rb"\s*\{")
 # strings escape their quotes, so no string of a valid file contains this text
 _COMPACT_BOUNDARY: Final = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|name|cat|ts|pid|tid|dur|args|id|s)"\s*:)')
 _FIRST_KEY: Final = re.compile(rb'\s*\{\s*("(?:ph|name|cat|ts|pid|tid|dur|args|id|s)")\s*:')
 _EVENT_AHEAD: Final = re.compile(rb'\}\s*,\s*\{[^{}\[\]]*"ph"\s*:')
 _PERFETTO: Final = b"\n"
-"""First byte of a trace in Perfetto's protobuf: a packet (field 1 with a length). A text with this first byte contains
-no zero byte."""
+"""First byte of Perfetto's protobuf: a packet. A text with this first byte contains no zero byte."""
 _TEXT_TIME: Final = re.compile(rb'"ts"\s*:\s*"')
 _FRACTION: Final = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
 # above this number of microseconds, a double is less precise than one nanosecond
@@ -107,7 +103,7 @@ def _until_error(source: Iterator[bytes], reader: _Reader) -> Iterator[bytes]:
 
 
 class _Reader:
-    """Splits the text of a trace into chunks of complete events and adds them to columns."""
+    """Splits the text of a trace into chunks of complete events."""
 
     def __init__(self, path: str, *, strides: bool) -> None:
         self.path = path
@@ -118,7 +114,6 @@ class _Reader:
         self._lists = 0
         self._metadata: dict[str, Any] = {}
         self._sample = b""
-        """The beginning of the file."""
         self._exact = False
         self._lost = 0
         self._boundary = _COMPACT_BOUNDARY
@@ -154,10 +149,7 @@ class _Reader:
         self._read_rest(buffer)
 
     def _give_up(self, buffer: bytearray) -> None:
-        """Add the first events of a text without a boundary.
-
-        It is either the last event with long keys after the list, or an event that is too long.
-        """
+        """Add the first events of a text without a boundary: long keys after the list, or an event that is too long."""
         events, _, list_end = salvage(bytes(buffer))
         self._columns.add(events, *exact_nanoseconds([event.ts for event in events]))
         if list_end:
@@ -220,7 +212,7 @@ class _Reader:
             self._boundary = re.compile(rb"\}\s*,(?=\s*\{\s*" + key[1] + rb"\s*:)")
 
     def _last_boundary(self, buffer: bytearray, searched: int) -> int:
-        """Return the position after the last complete event of the buffer and its comma, or 0."""
+        """Return the position after the last complete event and its comma, or 0."""
         window = 1 << 13
         while True:
             start = max(searched, len(buffer) - window)
@@ -232,7 +224,7 @@ class _Reader:
             window *= 16
 
     def _add_list(self, text: bytes, following: bytes = b"") -> None:
-        """Add a list of events. ``following`` is the text after it, which matters if the list ended in this chunk."""
+        """Add a list of events. ``following`` is the text after it."""
         self._lists += 1
         is_typed = self._lists > _LEARNING and not self._columns.has_bare_slices
         remainder = self._add_typed(text) if is_typed else text
@@ -240,7 +232,7 @@ class _Reader:
             self._add_any(remainder, following)
 
     def _add_typed(self, text: bytes) -> bytes:
-        """Add a list of events by typed decoding, except a few odd events. Return the unread remainder of the list."""
+        """Add a list of events by typed decoding, except a few odd events. Return the unread remainder."""
         self._typed.learn(self._columns.categories)
         try:
             self._columns.add(*self._timed(self._typed.decode, text))
@@ -292,7 +284,7 @@ class _Reader:
         self._columns.add(events, *exact_nanoseconds([event.ts for event in events]))
 
     def _timed(self, decode: Callable[..., Sequence[Event]], text: bytes) -> tuple[Sequence[Event], Ints, Flags]:
-        """Return the events of a list, and their times in the form of `Columns.add`."""
+        """Return events and their times in the form of `Columns.add`."""
         if not self._exact:
             try:
                 plain = decode(text, exact=False)
@@ -336,7 +328,7 @@ class _Reader:
         buffer.clear()
 
     def _read_rest(self, buffer: bytearray) -> None:
-        """Add the text after the last boundary: the last event, the end of the list, and the keys after it."""
+        """Add the last event, the end of the list, and the keys after it."""
         if self._tail is not None:
             self._grow_tail(buffer)
             self._read_tail()
@@ -400,7 +392,7 @@ def _decode_any(text: bytes, *, exact: bool) -> Sequence[Event]:
 
 
 class _Pieces:
-    """A list of events, split at their boundaries, and the position of the first unread event."""
+    """A list of events, split at their boundaries."""
 
     def __init__(self, text: bytes, boundary: re.Pattern[bytes]) -> None:
         self._text = text
@@ -417,12 +409,11 @@ class _Pieces:
 
     @property
     def remainder(self) -> bytes:
-        """All unread events as a JSON list."""
         return self.first(len(self._cuts))[0]
 
 
 def _decode_end(text: bytes) -> dict[str, msgspec.Raw] | None:
-    """Return the keys at the end of a file by name; None if the file has no valid end."""
+    """Return the keys at the end of a file, if it has a valid end."""
     for closing in (b"", b"}"):  # the second for files that are a list
         try:
             keys = msgspec.json.decode(b'{"traceEvents":[' + text + closing, type=dict[str, msgspec.Raw])

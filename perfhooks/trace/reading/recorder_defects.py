@@ -23,8 +23,8 @@ _ADDRESS: Final = re.compile(r"(?: of pybind11_builtins\.\w+ object)? at 0x[0-9a
 def spelled(name: str) -> str:
     """Return a name in the spelling of its program.
 
-    Names that are not ASCII are escaped during the recording. Kineto writes Windows paths without escapes, so the
-    separator before ``nn`` is read as a line break.
+    Names that are not ASCII are escaped. Kineto does not escape Windows paths, so the separator before ``nn`` is a line
+    break.
     """
     if _CONTROL.search(name) and _FRAME.search(name):
         name = _CONTROL.sub(lambda letter: _LETTERS[letter[0]], name)
@@ -32,20 +32,14 @@ def spelled(name: str) -> str:
 
 
 def strip_addresses(names: Iterable[str]) -> tuple[list[str], Ints]:
-    """Return the distinct names without memory addresses, and the index among them of each original name.
-
-    ``<built-in method sort of numpy.ndarray object at 0x7f3c>`` would be one name per object.
-    """
+    """Return the distinct names without memory addresses, and the index of each original name."""
     distinct: dict[str, int] = {}
     indices = [distinct.setdefault(_ADDRESS.sub("", spelled(name)), len(distinct)) for name in names]
     return list(distinct), np.array(indices, np.int64)
 
 
 def forget_aliased_external_ids(kind: Column, arguments: dict[str, tuple[Ints, Column]]) -> None:
-    """Drop the external ids of device work and its launches if they are copies of the correlations.
-
-    Recorders before about torch 2.0 write them. As external ids they match unrelated operators.
-    """
+    """Drop external ids that are copies of correlations, as recorders before about torch 2.0 write them."""
     empty = np.empty(0, np.int64)
     rows, values = arguments.get("external", (empty, empty))
     correlation = np.full(len(kind), -1, np.int64)

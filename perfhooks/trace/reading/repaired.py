@@ -1,4 +1,4 @@
-"""Restoration of the recorded times, threads and names of a trace that perfhooks repaired for viewers."""
+"""Restoration of the recorded times, threads and names after a repair for viewers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _Lane = tuple[int | str, int | str, int | str]
 
 _UNKNOWN: Final = "unknown"
-"""Kineto's name of frames whose real name is not ASCII."""
 _FARTHEST: Final = 2**59
 """Maximum distance of a moved label, in ns. The sum with any time fits 64 bits."""
 
@@ -30,10 +29,7 @@ def restore(
     names: MutableMapping[str, int],
     metadata: Mapping[str, Any],
 ) -> None:
-    """Restore the times, threads and names of slices that `perfhooks.trace.writing.repair` or Kineto changed.
-
-    ``columns`` are in the order of the file. The distances of moved labels are removed from the arguments.
-    """
+    """Undo the changes of `perfhooks.trace.writing.repair` and Kineto. ``columns`` are in the order of the file."""
     for argument, column, sign in (("moved_start", "start", -1), ("moved_end", "end", 1)):
         if argument in arguments:
             rows, distance = arguments.pop(argument)
@@ -64,7 +60,7 @@ def _restore_threads(
 
 
 def _name_frames(columns: dict[str, Column], names: MutableMapping[str, int], distinct: object, frames: object) -> None:
-    """Name the Python frames that Kineto calls unknown, by the distinct names and the name index of each frame."""
+    """Name the Python frames that Kineto calls unknown."""
     rows = np.flatnonzero((columns["kind"] == Kind.PYTHON) & (columns["name"] == names[_UNKNOWN]))
     if not (isinstance(distinct, list) and isinstance(frames, list) and len(frames) == len(rows) > 0):
         return

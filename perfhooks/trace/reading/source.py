@@ -1,4 +1,4 @@
-"""Source of the bytes of a trace, block by block: local or remote, plain or gzip."""
+"""Bytes of a trace, block by block: local or remote, plain or gzip."""
 
 from __future__ import annotations
 
@@ -16,21 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BLOCK: Final = 1 << 18
-"""Bytes per block after decompression. The data of one block fits into the CPU cache."""
+"""Decompressed bytes. A block fits into the CPU cache."""
 
 RATIO: Final = 100
 """Default limit of the decompressed size, as a multiple of the archive. Recorded traces have 10 to 23."""
 FLOOR: Final = 256 << 20
-"""Decompressed bytes that are always allowed."""
 
 OBJECTS: Final = 0.5
-"""Maximum objects (events, arguments) per byte of an archive. Recorded traces have 0.03 to 0.13. Each object takes
-memory."""
+"""Maximum objects (events, arguments) per byte of an archive. Recorded traces have 0.03 to 0.13."""
 OBJECTS_FLOOR: Final = 1 << 20
-"""Objects that are always allowed."""
 
 _PACKED_BLOCK: Final = 1 << 16
-"""Bytes to read of an archive at once. The data after a member is copied for each member that begins in the block."""
+"""The data after a member is copied for each member that begins in the block."""
 
 
 OF_PERFETTO: Final = (
@@ -39,12 +36,11 @@ OF_PERFETTO: Final = (
 
 
 class TornArchiveError(Exception):
-    """The archive is truncated, damaged, or exceeds its limit. The blocks before the error are valid."""
+    """The archive is damaged or exceeds its limit. The blocks before the error are valid."""
 
 
 @contextmanager
 def opened(path: str) -> Iterator[IO[bytes]]:
-    """Open a local file or a URL of fsspec."""
     try:
         file = _open(path)
     except Exception as error:  # file systems of fsspec raise any exception

@@ -1,7 +1,6 @@
-"""Typed decoding of chunks of events with their arguments, after the first chunks revealed the categories of a file.
+"""Typed decoding of events, after the first chunks revealed the categories of a file.
 
-The category of an event (``cat``) selects one struct of a tagged union of msgspec. `perfhooks.trace.reading.events`
-decodes all other events.
+The category (``cat``) selects a struct of a tagged union of msgspec.
 """
 
 from __future__ import annotations
@@ -23,16 +22,14 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.events import Event
 
 _MOST: Final = 64
-"""Maximum categories of a file, because each takes time to define a struct. Kineto has about 30."""
+"""Maximum categories of a file, because each takes time. Kineto has about 30."""
 _INDEX: Final = re.compile(r"\$\[(\d+)\]")
-"""Index of the odd event in an error message of msgspec."""
+"""Index of the odd event in msgspec's message."""
 
 _Fields = list[tuple[str, Any, Any]]
 
 
 class Category(NamedTuple):
-    """Properties of the events of a category so far."""
-
     phases: frozenset[str]
     kind: Kind | None
     """Kind of slices; None for flows and instants."""
@@ -45,7 +42,7 @@ class OddEventError(Exception):
     def __init__(self, index: int | None) -> None:
         super().__init__(index)
         self.index = index
-        """Index of the event; None if the text is no JSON, or no category exists yet."""
+        """None if the text is no JSON, or no category exists yet."""
 
 
 class TypedEvents:
@@ -55,7 +52,7 @@ class TypedEvents:
         self._decoders: dict[bool, msgspec.json.Decoder[Any]] = {}
 
     def learn(self, categories: Mapping[str, Category]) -> None:
-        """Update the categories. Events with other properties than theirs are odd."""
+        """Events with other properties than those of their category are odd."""
         if categories != self._categories and len(categories) <= _MOST:
             self._categories = dict(categories)
             self._decoders.clear()

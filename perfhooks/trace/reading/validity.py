@@ -1,4 +1,4 @@
-"""Detection of records without a valid time or length. Only this module decides it."""
+"""Detection of records without a valid time or length."""
 
 from __future__ import annotations
 
@@ -14,24 +14,22 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Flags, Ints
 
 _APART_NS: Final = 60 * 10**9
-"""Minimum distance of a record at time 0 from all others before its time counts as missing, in ns."""
+"""Minimum distance of a record at time 0 from all others, in ns."""
 
 _ROUNDING_NS: Final = 1000
-"""Error of a time written as a double in microseconds since 1970, in ns."""
+"""Error of a double in microseconds since 1970, in ns."""
 
 WITHOUT_TIME: Final = "records-without-time"
 WITHOUT_LENGTH: Final = "records-without-length"
 
 
 class Validity:
-    """Counts the records of a file that have no time or no length."""
-
     def __init__(self) -> None:
         self.count = 0
         self._kinds: dict[str, Counter[int]] = {WITHOUT_TIME: Counter(), WITHOUT_LENGTH: Counter()}
 
     def good(self, kind: Column, has_time: Flags, span: Ints, has_length: Flags) -> Flags:
-        """Return which slices have a time and a length of at least 0. Count all other slices."""
+        """Return which slices have a time and a length of at least 0. Count the others."""
         has_length = has_length & (span >= 0)
         good: Flags = has_time & has_length
         if not good.all():

@@ -1,5 +1,3 @@
-"""The time of operators and kernels by kind of work."""
-
 from __future__ import annotations
 
 import re
@@ -159,7 +157,6 @@ def _categories_of_names(trace: Trace) -> Column:
 
 
 def _forward_name(name: str) -> str:
-    """Return the name of an operator; for an autograd node, that of its forward operator."""
     node = _NODE.match(name)
     return "::" + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", node[1]) if node else name
 

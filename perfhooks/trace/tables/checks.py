@@ -1,5 +1,3 @@
-"""Checks of the trace: problems that make its numbers wrong or incomplete."""
-
 from __future__ import annotations
 
 import re
@@ -42,8 +40,6 @@ _SCHEMA: Final = {"severity": pl.String, "name": pl.String, "count": pl.Int64, "
 
 
 class Check(NamedTuple):
-    """One problem of a trace: a row of the table."""
-
     severity: str
     name: str
     times: int
@@ -127,7 +123,6 @@ _DROPPED: Final = {
 
 
 def _log_lines(log: object) -> list[str]:
-    """Return the lines of a Kineto log, which is a list or, in some builds, one text."""
     return [text for line in (log if isinstance(log, list) else [log]) if (text := word(line))]
 
 
@@ -164,7 +159,7 @@ def _check_counters(trace: Trace) -> Iterator[Check]:
 
 
 def _counter_ranges(trace: Trace) -> Ints:
-    """Return the ranges of the range profiler. Their length is only the total divided by their number."""
+    """The length of these ranges is only the total divided by their number."""
     named = np.array([*(name == _RANGES for name in trace.categories), False])
     return np.flatnonzero(named[trace.category])
 
@@ -337,8 +332,8 @@ def _time_and_ratio(trace: Trace, rows: Ints, window: intervals.Intervals) -> tu
 
 
 _SAMPLED: Final = re.compile(r"^(?:SM Active|DRAM BW|HBM (?:BW|Read|Write)|NVLink [RT]X|PCIe)(?: \(%\))?$|\w__\w")
-"""Counters that CUPTI samples inside the device, by torch's names (``_PM_METRIC_LABELS`` of torch 2.14) or CUPTI's own.
-Counters of other vendors (``HBM 0/Read``) do not change the clocks."""
+"""Counters that CUPTI samples inside the device, by torch's names (``_PM_METRIC_LABELS`` of torch 2.14) or CUPTI's
+own."""
 
 
 def _check_locked(trace: Trace) -> Iterator[Check]:

@@ -1,5 +1,3 @@
-"""The table of collectives: size, speed and exposed time of each."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -37,7 +35,7 @@ _SCHEMA: Final = {
 
 
 class _Sources(NamedTuple):
-    """Slices that describe each collective, one entry per row of the table; -1 if missing."""
+    """Slices that describe each collective; -1 if missing."""
 
     row: Ints
     """Slice with the duration: a kernel or a host range."""
@@ -90,10 +88,7 @@ def table(trace: Trace) -> pl.DataFrame:
 
 
 def of_window(trace: Trace) -> pl.Series:
-    """Return for each row of `table` whether it was launched after the recording began (`device.before_window`).
-
-    Ranks begin to record at different times, so only these collectives can be compared between ranks.
-    """
+    """Return which rows of `table` were launched after the recording began. Ranks begin at different times."""
     rows = _find_sources(trace).row
     is_in_window = np.ones(len(rows), np.bool_)
     on_device = np.flatnonzero(trace.kind[rows] == Kind.KERNEL)
@@ -102,13 +97,12 @@ def of_window(trace: Trace) -> pl.Series:
 
 
 def rows(trace: Trace) -> Ints:
-    """Return for each row of `table` the slice with its duration."""
     return _find_sources(trace).row
 
 
 @cached_per_trace
 def operators(trace: Trace) -> list[str | None]:
-    """Return for each row of `table` the operator or label that launched it; None for host ranges."""
+    """Return the launching operator or label of each row of `table`; None for host ranges."""
     rows, work = _find_sources(trace).row, trace.device_rows
     on_device = np.flatnonzero(trace.kind[rows] == Kind.KERNEL)
     owner = device.owners(trace)[np.searchsorted(work, rows[on_device])]
@@ -144,7 +138,7 @@ def _find_sources(trace: Trace) -> _Sources:
 
 
 def _host_ranges(trace: Trace) -> tuple[Ints, Ints, Ints]:
-    """Return the host ranges of collectives, and for each the range with arguments and the range with tensors."""
+    """Return the host ranges of collectives, and for each the ranges with arguments and with tensors."""
     is_range = [name == RECORD or bool(LABEL.match(name)) for name in trace.names]
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     marks = rows[np.array([*is_range, False])[trace.name[rows]]]
@@ -159,7 +153,6 @@ def _host_ranges(trace: Trace) -> tuple[Ints, Ints, Ints]:
 
 
 def _launching_range(trace: Trace, marks: Ints, owner: Ints, launch: Ints) -> Ints:
-    """Return the index of the range that launched each kernel, or -1."""
     ranges = np.full(len(owner), -1, np.int64)
     if not len(marks):
         return ranges
@@ -173,7 +166,7 @@ def _launching_range(trace: Trace, marks: Ints, owner: Ints, launch: Ints) -> In
 
 
 def _independent_ranges(trace: Trace, marks: Ints, label: Ints, launching: Ints) -> Ints:
-    """Return the indices of outermost ranges that are collectives themselves, or represent untraced ones."""
+    """Return the outermost ranges that are collectives themselves, or represent untraced ones."""
     if not len(marks):
         return marks
     root = outermost(nest(trace.thread[marks], trace.start[marks], trace.end[marks]).parent)

@@ -1,5 +1,3 @@
-"""The table of copies: direction, size, speed, and whether the host waited."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -79,7 +77,6 @@ def _is_blocking(trace: Trace, launch: Ints, call: Ints, owner: Ints) -> pl.Seri
 
 
 def _has_later_wait(trace: Trace, calls: Ints, launch: Ints, owner: Ints) -> Flags:
-    """Return whether a waiting call on its thread follows each launch before the operator around both ends."""
     if not len(calls):
         return np.zeros(len(launch), np.bool_)
     # slices are sorted by thread and start, so the first wait after the launch is the next row among the waits

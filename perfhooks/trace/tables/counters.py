@@ -1,5 +1,3 @@
-"""The table of counters, for example power and clocks, by step or by kernel."""
-
 from __future__ import annotations
 
 import re
@@ -21,12 +19,11 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 _UNIT: Final = re.compile(r"\s*\(([^()]{1,12})\)$")
-"""Unit in a counter name: ``Power (W)``."""
 _MIN_COVERAGE: Final = 0.999
-"""Minimum fraction of a step covered by samples. Below 1, because a sample may arrive slightly late."""
+"""Below 1, because a sample may arrive slightly late."""
 
 ACTIVITY: Final = {"SM Active (%)": "SM active", "DRAM BW (%)": "DRAM", "HBM BW (%)": "DRAM"}
-"""Counters of torch's next recorder for the active part of a device, in percent, with their short names."""
+"""Counters of torch's next recorder for the active part of a device, in percent, with short names."""
 
 _SCHEMA: Final = {
     **dict.fromkeys(("counter", "unit"), pl.String),
@@ -38,7 +35,7 @@ _SCHEMA: Final = {
 
 
 class _Series(NamedTuple):
-    """One counter of one device: each value is valid from its sample to the next."""
+    """Each value is valid from its sample to the next."""
 
     name: str
     device: int
@@ -47,12 +44,12 @@ class _Series(NamedTuple):
 
     @property
     def ends(self) -> Ints:
-        """End of validity of each sample; for the last one, after the median distance of samples."""
+        """End of validity of each sample; the last is valid for the median distance of samples."""
         usual = int(np.median(np.diff(self.time))) if len(self.time) > 1 else 0
         return np.append(self.time[1:], self.time[-1] + usual)
 
     def until(self, moment: Ints) -> tuple[Floats, Floats]:
-        """Return the integral up to each time, in the counter's unit times ns, and the covered time, in ns."""
+        """Return the integral up to each time, in unit times ns, and the covered time, in ns."""
         # relative to the first sample, because a double cannot represent ns since 1970 exactly
         ends = self.ends - self.time[0]
         edges = np.concatenate(([0], ends))
@@ -98,7 +95,7 @@ def table(trace: Trace) -> pl.DataFrame:
 
 
 def by_kernel(trace: Trace) -> pl.DataFrame:
-    """Return the values of each counter during each kernel, copy and memset on its device, greatest integral first.
+    """Return the values of each counter during each kernel, copy and memset on its device.
 
     Work that runs side by side counts each moment for each kernel.
     """
@@ -130,10 +127,7 @@ def by_kernel(trace: Trace) -> pl.DataFrame:
 
 
 def activity(counter_table: pl.DataFrame, steps: pl.Series) -> dict[str, float]:
-    """Return the counters (`ACTIVITY`, in percent) sampled throughout all of these steps on each sampled device.
-
-    ``steps`` is null for a recording without steps.
-    """
+    """Return the counters (`ACTIVITY`, in percent) sampled throughout all of these steps on each sampled device."""
     is_in_steps = pl.col("step").fill_null(-1).is_in(steps.fill_null(-1).implode())
     selected = counter_table.filter(pl.col("counter").is_in([*ACTIVITY]), is_in_steps)
     percentages = {}
@@ -147,10 +141,7 @@ def activity(counter_table: pl.DataFrame, steps: pl.Series) -> dict[str, float]:
 
 
 def over_time(trace: Trace, counting: Flags, points: int) -> OverTime:
-    """Return the mean of each counter over ``points`` or fewer equal sections of each counting step.
-
-    If there are more steps, the first ones have one section each.
-    """
+    """Return the mean of each counter over at most ``points`` equal sections of the counting steps."""
     marks, shown = step_marks.find(trace), np.flatnonzero(counting)[:points]
     sections = max(points // max(len(shown), 1), 1)
     start, wall = marks.start[shown, None], (marks.end - marks.start)[shown, None]

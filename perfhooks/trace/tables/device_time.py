@@ -45,19 +45,16 @@ NOT_ASKED: Final = tuple(range(LAUNCHING))
 UNEXPLAINED: Final = (NOTHING, PENDING, UNKNOWN)
 
 PLACES: Final = ("before the first work", "between", "after the last work")
-"""Position of idle time relative to the step's own work."""
 
 QUEUE: Final = ("empty", "up to 10", "more", "full")
 """Launches whose work has not begun."""
 FEW: Final = 10
 LATENCY_NS: Final = 10_000
-"""Maximum start latency on a free device, in ns. Of 36,000 starts on V100, A100 and H100, 99% took less than 5 us; of
-those on an MI300, 97.5% less than 10 us."""
+"""Maximum start latency on a free device, in ns. 99% of 36,000 starts on V100, A100 and H100 took less than 5 us."""
 FULL_QUEUE: Final = 1000
 """CUDA's queue holds 1,024 launches; then the next call waits."""
 _BLOCKED_NS: Final = 50_000
-"""Minimum time of a launch that waited for the queue, in ns. Usual are 5 to 10 us; HolisticTraceAnalysis also uses 50
-us."""
+"""Minimum time of a launch that waited for the queue, in ns. Others take 5 to 10 us."""
 
 _PART_CAUSES: Final = (
     *((labels.DATA, DATA), (labels.VALIDATION, VALIDATION), (labels.CHECKPOINT, CHECKPOINT)),
@@ -71,18 +68,16 @@ ALL: Final = -1
 
 
 class Idle(NamedTuple):
-    """Idle intervals of the steps with their causes, disjoint and sorted by time."""
+    """Idle intervals of the steps, disjoint and sorted by time."""
 
     start: Ints
     end: Ints
     step: Column
-    """Index among the step marks."""
     place: Column
     """Index into `PLACES`; -1 in a step without its own work."""
     cause: Column
-    """Index into `CAUSES`."""
     row: Column
-    """Host slice that shows the cause, or the launch; -1 if unknown."""
+    """Host slice that shows the cause, or the launch, or -1."""
     work: Column
     """Next work, as an index into `Trace.device_rows`, or -1."""
 
@@ -109,15 +104,13 @@ class Span(NamedTuple):
 
 
 class _Gaps(NamedTuple):
-    """Idle intervals, cut at the boundaries of steps."""
-
     begin: Ints
     end: Ints
     step: Column
     since: Ints
     """Start of the idle time of the device."""
     following: Column
-    """Work that ends it, as an index into `Trace.device_rows`, or -1."""
+    """Next work, as an index into `Trace.device_rows`, or -1."""
 
 
 def numbers(trace: Trace) -> list[int]:
@@ -223,8 +216,8 @@ def idle(trace: Trace, number: int = ALL) -> Idle:
 def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """Return the time in the wall of each step by queue length (`QUEUE`), in ns.
 
-    A replay of a graph is one launch and begins with its first node. Launches before the recording are missing, so the
-    queue can be longer at the start.
+    A replay of a graph is one launch. Launches before the recording are missing, so the queue can be longer at the
+    start.
     """
     marks = step_marks.find(trace)
     launched, started = _launch_and_start(trace)
@@ -360,7 +353,7 @@ def _launch_and_start(trace: Trace) -> tuple[Ints, Ints]:
 
 @cached_per_trace
 def _blocked_launches(trace: Trace) -> Ints:
-    """Return the launches that waited for room in the queue: reported by the driver, or slow at a full queue."""
+    """Return the launches that waited for room in the queue."""
     launched, started = (np.sort(times) for times in _launch_and_start(trace))
     calls = device.launch_calls(trace)
     calls = calls[(trace.end - trace.start)[calls] > _BLOCKED_NS]
@@ -370,7 +363,6 @@ def _blocked_launches(trace: Trace) -> Ints:
 
 
 def _later_nodes(trace: Trace, selected: Ints) -> Ints:
-    """Return the work of graphs, without the first work of each replay."""
     graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
     nodes = selected[np.isin(trace.launches[selected], graphs)]
     order = np.lexsort((trace.start[trace.device_rows[nodes]], trace.launches[nodes]))
@@ -390,7 +382,7 @@ def _places_in_step(trace: Trace, gaps: _Gaps, marks: step_marks.MarkedSteps, se
 
 
 def _by_host_activity(trace: Trace, gaps: CauseIntervals, thread: Ints, main: Ints) -> list[CauseIntervals]:
-    """Cut intervals by the activity of ``thread``, or of the thread of the steps (``main``) if it did nothing."""
+    """Cut intervals by the activity of ``thread``, otherwise of the thread of the steps (``main``)."""
     first = _by_thread_activity(trace, gaps, thread)
     of_step = main == thread
     second_thread = np.where(of_step, _second_thread(trace), main)

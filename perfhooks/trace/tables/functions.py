@@ -1,5 +1,3 @@
-"""The table of Python functions, like cProfile's: calls and time of each."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -25,7 +23,7 @@ _SCHEMA: Final = {
     "line": pl.Int64,
 }
 _PLACE: Final = r"^(.+)\((\d{1,9})\): (.+)$"
-"""Name of a frame, as torch writes it: ``train.py(12): main``."""
+"""Name of a frame: ``train.py(12): main``."""
 
 
 def table(trace: Trace) -> pl.DataFrame:

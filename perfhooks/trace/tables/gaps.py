@@ -1,5 +1,3 @@
-"""The table of gaps: the longest idle times of the devices and their causes."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -59,6 +57,6 @@ def table(trace: Trace, selected: Flags, *, owners: Owners = ()) -> pl.DataFrame
 
 
 def by_gap(idle_intervals: Idle) -> Groups:
-    """Return disjoint idle intervals, sorted by time, grouped into gaps without device work."""
+    """Return sorted idle intervals, grouped into gaps without device work."""
     begins = np.append(True, idle_intervals.start[1:] > idle_intervals.end[:-1])[: len(idle_intervals.start)]
     return Groups(np.cumsum(begins) - 1, np.flatnonzero(begins))

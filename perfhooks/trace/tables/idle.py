@@ -1,5 +1,3 @@
-"""The table of idle time: causes of idle devices."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -64,7 +62,6 @@ class ExplainedIdle(NamedTuple):
     name: Column
     """Index into `Trace.names`, or -1."""
     line: Ints
-    """Index into `lines`, or -1."""
     lines: list[str]
 
     def columns_of(self, trace: Trace, index: Ints) -> dict[str, pl.Series]:
@@ -119,10 +116,7 @@ def _of_device(trace: Trace, number: int, selected: Flags, by_step: bool, owners
 
 
 def holder(trace: Trace, idle: device_time.Idle, owners: Owners = ()) -> tuple[str, int] | None:
-    """Return the innermost function that contains 90% of the host activity in idle time, and that time in ns.
-
-    It is a function of the user or of an installed package.
-    """
+    """Return the innermost function with 90% of the host activity in idle time, and that time in ns."""
     tree, marks = host.tree(trace), step_marks.find(trace)
     is_activity = np.isin(idle.cause, DONE) & (idle.row >= 0)
     frames = trace.rows(Kind.PYTHON)

@@ -1,5 +1,3 @@
-"""The table of kernels: device work with its time and the operators that launched it."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
 
 BEFORE: Final = "(launched before the window)"
-"""Operator of work launched before the recording."""
 _MAX_OPERATORS: Final = 3
 
 _MEASURES: Final = {
@@ -62,9 +59,9 @@ def table(trace: Trace) -> pl.DataFrame:
 
 
 def by_launch(trace: Trace) -> pl.DataFrame:
-    """Return the device work of each operator: one row for each launching operator, device, name and class.
+    """Return the device work of each launching operator, device, name and class.
 
-    The other columns are those of `table`. Every piece of work is in exactly one row of either table.
+    Every piece of work is in exactly one row.
     """
     if not trace.is_device_traced:
         return pl.DataFrame(schema=_BY_LAUNCH)

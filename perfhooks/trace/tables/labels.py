@@ -1,5 +1,3 @@
-"""The table of labels: calls and time of each."""
-
 from __future__ import annotations
 
 import re

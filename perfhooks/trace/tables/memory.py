@@ -1,5 +1,3 @@
-"""Memory over time, and the allocations alive at the peak."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -50,7 +48,6 @@ class _Usage(NamedTuple):
     event: Ints
     """Indices into `Trace.instants`."""
     allocated: Ints
-    """Allocated bytes after each event."""
 
 
 def over_time(trace: Trace) -> pl.DataFrame:
@@ -77,10 +74,7 @@ def _total_column(values: Ints) -> pl.Series:
 
 
 def thinned(table: pl.DataFrame, rows: int = 2000) -> pl.DataFrame:
-    """Reduce `over_time` to about ``rows`` rows per device: the first, lowest and highest of each section.
-
-    A chart of the result looks the same and contains the peak.
-    """
+    """Reduce `over_time` to about ``rows`` rows per device: the first, lowest and highest of each section."""
     row_numbers, begin = [np.empty(0, np.int64)], 0
     for length in table["device"].rle().struct.field("len").to_list():
         level = table["allocated_bytes"][begin : begin + length].to_numpy()
@@ -103,10 +97,7 @@ def _extreme_rows(level: Ints, rows: int) -> Ints:
 
 
 def peak(trace: Trace) -> pl.DataFrame:
-    """Return the first peak of allocated memory of each device, and the maximum of its reserved memory.
-
-    Columns are as in `over_time`. ``step`` is the step of the peak.
-    """
+    """Return the first peak of allocated memory of each device, and the maximum of its reserved memory."""
     rows = []
     marks = step_marks.find(trace)
     for usage in _usages(trace):
@@ -152,7 +143,6 @@ def alive_at_peak(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
 
 @cached_per_trace
 def _usages(trace: Trace) -> Sequence[_Usage]:
-    """Return each device with memory events, at most `_MAX_DEVICES`, those with most events first."""
     return list(_iterate_usages(trace))
 
 
@@ -205,7 +195,7 @@ def _allocation_sources(trace: Trace, events: Ints, owners: Owners) -> tuple[lis
 
 
 def _source_lines(trace: Trace, entry: Ints, owners: Owners) -> list[str | None]:
-    """Return the user's line around each entry, as in `attribution.lines`, otherwise any line outside of perfhooks."""
+    """Return the user's line around each entry, otherwise any line outside of perfhooks."""
     tree = host.tree(trace)
     is_frame, name = trace.kind[tree.row] == Kind.PYTHON, trace.name[tree.row]
     around = []
@@ -216,7 +206,7 @@ def _source_lines(trace: Trace, entry: Ints, owners: Owners) -> list[str | None]
 
 
 def _nearest_names(parent: Ints, entry: Ints, name: Ints, choices: tuple[np.ndarray, ...]) -> list[int]:
-    """Return the name of the nearest open entry of the first choice that has one around each entry, or -1."""
+    """Return the name of the nearest open entry of the first choice that has one, or -1."""
     innermost = np.full(len(entry), -1, np.int64)
     for is_candidate in choices:
         innermost = np.where(innermost >= 0, innermost, np.append(name, -1)[nearest(parent, entry, is_candidate)])

@@ -1,4 +1,4 @@
-"""The tree of ``nn.Module`` calls: the cost of each module, forward and backward, on the host and on devices."""
+"""The cost of each ``nn.Module``, forward and backward, on the host and on devices."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 
 _MAX_LETTERS: Final = 16 << 20
 _MAX_LETTERS_PER_SLICE: Final = 300
-"""Maximum letters of all paths of modules, per slice. Calls nested 100,000 deep would need 10^10."""
+"""Letters of all paths of modules, per slice. Calls nested 100,000 deep would need 10^10."""
 
 MODEL: Final = 0.75
-"""Minimum fraction of the time inside a module that counts as the model."""
 _MAX_MODELS: Final = 3
 _ON_HOST: Final = ("forward_ms", "backward_ms")
 _ON_DEVICE: Final = ("forward_device_ms", "backward_device_ms")
@@ -46,23 +45,21 @@ _SCHEMA: Final = {
 
 
 class ModuleTree(NamedTuple):
-    """Modules and regions of CUDA graphs as a tree, with their entries and work."""
+    """Modules and regions of CUDA graphs as a tree. Indices are -1 for none."""
 
     parents: Ints
     names: list[str]
     paths: list[str]
     call: Flags
-    """Whether each entry is a call of a module."""
     forward: Ints
-    """Innermost module whose forward pass contains each entry, or -1."""
+    """Innermost module whose forward pass contains each entry."""
     backward: Ints
-    """Module whose backward pass contains each entry, or -1."""
+    """Module whose backward pass contains each entry."""
     node: Ints
-    """Innermost autograd node of a module around each entry (or the entry itself), or -1."""
+    """Innermost autograd node of a module around each entry, or itself."""
     work: Ints
-    """Region or module of each of `Trace.device_rows`, or -1."""
+    """Region or module of each of `Trace.device_rows`."""
     backward_work: Flags
-    """Whether each work belongs to the backward pass."""
     regions: int
 
 
@@ -149,7 +146,7 @@ def _computation_ms(trace: Trace) -> float:
 
 
 def _unwrapped_class(rows: pl.DataFrame, path: str, cost: float) -> str | None:
-    """Return the class of a module, or of the module inside its wrappers; None if that is not recorded."""
+    """Return the class of a module, or of the module inside its wrappers, if recorded."""
     while (name := ranges.class_of_module(path.rpartition("/")[2])) in ranges.AROUND_MODELS:
         inner = rows.filter(pl.col("path").str.starts_with(f"{path}/") & (pl.col("depth") == path.count("/") + 1))
         if not inner.height or inner["cost"][0] < MODEL * cost:
@@ -222,10 +219,7 @@ def _is_writable(trace: Trace, paths: host.Paths, shown: list[str]) -> Flags:
 
 
 def of_slices(trace: Trace) -> tuple[list[str], Ints]:
-    """Return the paths of all modules, and for each slice the index of its module, or -1.
-
-    Device work belongs to its region of a CUDA graph, otherwise to the module that launched it.
-    """
+    """Return the paths of all modules, and the index of the module (or region of a CUDA graph) of each slice, or -1."""
     modules, tree = find(trace), host.tree(trace)
     module = np.append(np.where(modules.backward >= 0, modules.backward, modules.forward), -1)
     index = np.full(len(trace), -1, np.int64)
@@ -235,7 +229,7 @@ def of_slices(trace: Trace) -> tuple[list[str], Ints]:
 
 
 def _node_modules(trace: Trace, nodes: autograd.Nodes, forward: Ints) -> Ints:
-    """Return the module of each autograd node, one value per entry; otherwise -1."""
+    """Return the module of each entry that is an autograd node; otherwise -1."""
     owner: Ints = np.append(forward, -1)[nodes.source]
     tree, entry = host.tree(trace), nodes.entry
     if not len(entry):

@@ -1,5 +1,3 @@
-"""The table of operators: calls and cost of each; equal to torch's own table."""
-
 from __future__ import annotations
 
 import json
@@ -36,25 +34,22 @@ GROUPS: Final = ("shapes", "stack", "line", "module", "step")
 """Values of ``by``."""
 _TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
 _RATE: Final = "rate "
-"""Prefix of the sums for rates."""
 _WITH_INNER: Final = {"count", "cpu_ms", "device_ms", "cpu_bytes", "device_bytes"}
 _SIZES: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")
 
 
 class Calls(NamedTuple):
-    """Calls on the host by torch's rules, one entry per slice, sorted by thread and time."""
+    """Calls by torch's rules, sorted by thread and time."""
 
     row: Ints
     parent: Ints
-    """Call that contains it, or that it is merged into; -1 without one."""
+    """Call that contains it, or that it is merged into, or -1."""
     into: Ints
     """Call that includes this one; itself if it counts on its own."""
     depth: Ints
 
 
 class _Rows(NamedTuple):
-    """Slices of the rows of the table."""
-
     row: Ints
     name: Ints
     kind: Column
@@ -65,7 +60,7 @@ class _Rows(NamedTuple):
 
 
 class _Key(NamedTuple):
-    """Values that separate rows, numbered because numbers are grouped faster than texts."""
+    """Numbers for values that separate rows, because numbers are grouped faster than texts."""
 
     values: pl.Series
     number: Ints
@@ -132,7 +127,6 @@ def table(
 
 
 def _redispatched(trace: Trace, group: Ints) -> Ints:
-    """Return the rows of calls that a dispatcher repeats inside a call of the same table row."""
     row = _host_rows(trace).row
     index = np.full(len(trace), -1, np.int64)
     index[row] = np.arange(len(row))
@@ -213,7 +207,7 @@ def _flops(trace: Trace, *, everything: bool) -> Ints:
 
 
 def _known_sum(grouped: Groups, values: Ints) -> Ints:
-    """Return the sum of the valid values of each group; -1 without a valid value."""
+    """Return the sum of the valid values of each group, or -1."""
     valued = np.flatnonzero(values >= 0)
     total = summed(grouped.of[valued], values[valued], len(grouped.first))
     return np.where(np.bincount(grouped.of[valued], minlength=len(total)) > 0, total, -1)
@@ -346,7 +340,7 @@ def _memory_row(trace: Trace) -> dict[str, int]:
 
 @cached_per_trace
 def _sorted_names(trace: Trace) -> tuple[pl.Series, Ints]:
-    """Return the shown names with the name of the memory row at the end, and the alphabetical rank of each."""
+    """Return the shown names with the memory row at the end, and the alphabetical rank of each."""
     names = [*torch_rules.shown_names(trace)[0], ranges.MEMORY]
     index = {name: index for index, name in enumerate(sorted(set(names)))}
     return pl.Series(names, dtype=pl.String), np.array([index[name] for name in names])

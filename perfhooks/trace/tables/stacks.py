@@ -1,4 +1,4 @@
-"""Folded stacks, the input of flame graphs, from Python frames and operators of the trace."""
+"""Folded stacks, the input of flame graphs."""
 
 from __future__ import annotations
 
@@ -25,22 +25,16 @@ UNINTERESTING: Final = (
     r"(?:^|/)(?:runpy\.py\(|importlib/|threading\.py\(\d+\): (?:_bootstrap|_bootstrap_inner|run)$"
     r"|torch/(?:profiler/|autograd/profiler\.py\())|<frozen (?:runpy>|importlib)"
 )
-"""Frames without information: the start of Python and torch's profiler. Frames of perfhooks are left out with their
-callees."""
+"""Frames without information. Frames of perfhooks are left out with their callees."""
 
 SKIPPED: Final = "(skipped)"
-"""Stack of time in uninteresting frames only."""
 UNKNOWN: Final = "(unknown)"
-"""Stack of work with an unknown launch."""
 OUTSIDE: Final = "(outside)"
-"""Stack of memory allocated outside of recorded code."""
 DEEPER: Final = "(deeper)"
-"""Frame of all stacks too deep to be written."""
 
 _MAX_LETTERS: Final = 32 << 20
 _MAX_LETTERS_PER_SLICE: Final = 300
-"""Maximum letters of all stacks, per slice. The longest recorded trace has 825; slices nested 100,000 deep would need
-10^10 letters."""
+"""Letters of all stacks, per slice. The longest recorded trace has 825; slices nested 100,000 deep would need 10^10."""
 
 _MIN_NAME_END: Final = 20
 
@@ -93,7 +87,7 @@ def summed(
     *,
     skip: str | None = UNINTERESTING,
 ) -> Summed:
-    """Return the result of `folded` as a tree; stacks too deep for `folded` end with a frame ``(deeper)``."""
+    """Return the result of `folded` as a tree; deep stacks end with a frame ``(deeper)``."""
     named = _named_paths(trace, skip)
     node, leaf, value = {"host": _host_values, "device": _device_values, "bytes": _allocated_bytes}[by](trace, named)
     return _limit_depth(_attach_values(named, node, leaf, value), _MAX_LETTERS + _MAX_LETTERS_PER_SLICE * len(trace))
@@ -166,7 +160,7 @@ def _shortened_names(trace: Trace, rows: Ints, uses: Ints) -> list[str]:
 
 
 class Summed(NamedTuple):
-    """Self cost of each stack, as a tree in which parents come before children."""
+    """Self cost of each stack, as a tree with parents before children."""
 
     names: list[str]
     parents: Ints
@@ -175,8 +169,6 @@ class Summed(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """Stacks of a trace with the names of their frames."""
-
     paths: host.Paths
     names: list[str]
     frame: Ints

@@ -27,7 +27,7 @@ def where(is_valid: Flags, values: Column | list[str]) -> pl.Series:
 
 
 def step_numbers(trace: Trace, time: Ints) -> pl.Series:
-    """Return the number of the step at each time; null outside of steps, and for steps without numbers."""
+    """Return the step number at each time; null outside of steps, and for steps without numbers."""
     marks = step_marks.find(trace)
     index = step_marks.step_of(marks, time)
     numbers = pl.Series([*marks.number, None], dtype=pl.Int64)

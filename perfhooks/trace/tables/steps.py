@@ -1,5 +1,3 @@
-"""The table of steps: the time of each step on the host and on its devices."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
@@ -117,7 +115,7 @@ def _milliseconds(nanos: dict[str, Ints | None]) -> dict[str, Column | None]:
 
 
 def own_moments(trace: Trace, own_work: Sequence[tuple[float, float]]) -> Intervals:
-    """Return intervals in the trace's clock, from intervals in seconds since 1970."""
+    """Convert seconds since 1970 to the trace's clock."""
     if not own_work:
         return intervals.nothing()
     begins, ends = (
@@ -127,7 +125,6 @@ def own_moments(trace: Trace, own_work: Sequence[tuple[float, float]]) -> Interv
 
 
 def _host_columns(trace: Trace, steps: step_marks.MarkedSteps, wall: Ints, own: Intervals) -> dict[str, Ints | None]:
-    """Return the time of the parts of each step, in ns."""
     by_part = {part: np.zeros(len(steps.thread), np.int64) for part in labels.PARTS}
     found_parts: set[str] = set()
     by_thread = np.argsort(steps.thread, kind="stable")
@@ -208,7 +205,7 @@ def _total_level(owner: Ints, allocated: Ints) -> Ints:
 
 
 def _peaks_mb(time: Ints, level: Ints, steps: step_marks.MarkedSteps) -> list[float | None]:
-    """Return the highest level during each step in MiB, including earlier allocations; None before the first event."""
+    """Return the highest level during each step in MiB; None before the first event."""
     first = np.maximum(np.searchsorted(time, steps.start, "right") - 1, 0)
     last = np.searchsorted(time, steps.end, "left")
     highest = intervals.highest(level, first, last)

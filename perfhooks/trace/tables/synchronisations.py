@@ -1,5 +1,3 @@
-"""The table of synchronisations: waits of the host for a device, with their duration and cause."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
@@ -84,12 +82,11 @@ def _waiting_calls(trace: Trace) -> Ints:
 
 
 def _same_correlation(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
-    """Return for each row the candidate with its correlation, or -1."""
     return by_number(trace.correlation, candidates).of(trace.correlation[rows])
 
 
 def _outermost_operators(trace: Trace, calls: Ints) -> Ints:
-    """Return the outermost operator around each call, or -1; an operator counts as around itself."""
+    """Return the outermost operator around each call (or itself), or -1."""
     ops = trace.rows(Kind.OP)
     operator = np.full(len(calls), -1, np.int64)
     has_call = np.flatnonzero(calls >= 0)

@@ -1,7 +1,6 @@
 """Repairs of slices that cross other slices on their lane, because viewers drop them.
 
-A label of torch begins within the function that starts it, and ends within the function that stops it. With stacks,
-both functions are slices that the label crosses.
+A label of torch begins and ends within functions. With stacks, these functions are slices that the label crosses.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ _LABELS: Final = (Kind.ANNOTATION, Kind.DEVICE_ANNOTATION)
 
 
 class Repairs(NamedTuple):
-    """Changes of each slice of a trace after which no slices of a lane cross."""
+    """Changes after which no slices of a lane cross."""
 
     later: Ints
     """Distance by which the start moves, in ns."""
     earlier: Ints
     """Distance by which the end moves, in ns."""
     lane: Ints
-    """Number of the lane on the thread or stream. The first is 0."""
+    """Lane on the thread or stream, from 0."""
 
     @property
     def rows(self) -> Ints:
@@ -98,7 +97,7 @@ def _has_crossings(start: Ints, end: Ints) -> bool:
 
 
 def _move_labels(around: Nesting, start: Ints, begin: Ints, finish: Ints) -> tuple[Ints, Ints]:
-    """Return starts and ends of labels (``begin``, ``finish``) with which they cross no other slice of the lane."""
+    """Return starts and ends of labels (``begin``, ``finish``) with which they cross no slice of the lane."""
     parent, end = np.append(around.parent, -1), around.end
     for_starts = _open_at(around, start, begin)
     crossed = for_starts >= 0
@@ -132,10 +131,7 @@ class _Lane:
         self._works_until = -1
 
     def add(self, start: int, end: int, *, is_work: bool) -> bool:
-        """Put a slice on this lane if it crosses no slice there. Return whether it did.
-
-        Call this for slices sorted by start, the longest first.
-        """
+        """Put a slice on this lane if it crosses no slice there. Slices come sorted by start, the longest first."""
         while self._open and self._open[-1] <= start:
             self._open.pop()
         if (self._open and self._open[-1] < end) or (is_work and self._works_until > start):
@@ -148,7 +144,7 @@ class _Lane:
 def _assign_lanes(start: Ints, end: Ints, is_work: Flags, is_out: Flags, last_lane: int = 0) -> list[int]:
     """Return the first free lane of each slice, which are sorted by start, the longest first.
 
-    It crosses no slice there, and device work overlaps no other work. Slices with ``is_out`` must not be on lane 0.
+    Device work overlaps no other work on its lane. Slices with ``is_out`` must not be on lane 0.
     """
     lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
     numbers = []

@@ -1,5 +1,3 @@
-"""Raw events of a trace file, without interpretation."""
-
 from __future__ import annotations
 
 import re
@@ -20,14 +18,14 @@ _T = TypeVar("_T")
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
 _BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
 _LONGEST: Final = 16 << 20
-"""Maximum bytes of one event, and of the keys before and after the events."""
+"""Maximum bytes of one event."""
 _OVERLAP: Final = 64
-"""Bytes of one block to search again with the next block, because a match may cross the boundary."""
+"""A match may cross the boundary of blocks."""
 _REST: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class RawEvents(Generic[_T]):
-    """Events of one file in lists of a few megabytes, and the other keys of the file."""
+    """Events of one file in lists of a few megabytes, and the other keys."""
 
     def __init__(self, path: Path, decoder: msgspec.json.Decoder[list[_T]]) -> None:
         self.path = path
@@ -38,17 +36,17 @@ class RawEvents(Generic[_T]):
         """Keys before the events."""
         self._decode = decoder.decode
         self._is_list = False
-        """Whether the file is a list of events, without an object around it."""
+        """The file has no object around the events."""
 
     def lists(self) -> Iterator[list[_T]]:
-        """Yield the events of the file. Call this once. Raises TraceError if the file is no trace, or is truncated."""
+        """Yield the events once; raises TraceError if the file is no trace, or is truncated."""
         try:
             yield from self._lists()
         except (OSError, TornArchiveError, *MALFORMED) as error:
             raise TraceError(f"{self.path} cannot be read: {error}") from error
 
     def closing(self, more: dict[str, Any]) -> bytes:
-        """Return the text after the list of events, with more keys. Call this after `lists`."""
+        """Return the text after the events, with more keys. Call this after `lists`."""
         if self._is_list:
             return b"\n"
         keys = msgspec.json.encode({"traceEvents": None, **self.rest, **more})
@@ -89,7 +87,7 @@ class RawEvents(Generic[_T]):
         raise TraceError(f"{self.path} has no list of traceEvents")
 
     def _whole_events(self, buffer: bytearray) -> tuple[list[_T], int]:
-        """Return the complete events of a buffer, and the position after them."""
+        """Return the complete events, and the position after them."""
         # a boundary within an event gives no valid JSON, so the last boundaries are tried in turn
         begin = max(0, len(buffer) - BLOCK // 8)
         for match in reversed(list(_BETWEEN.finditer(buffer, begin))[-64:]):

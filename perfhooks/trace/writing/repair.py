@@ -42,20 +42,19 @@ _HEADS: Final = msgspec.json.Decoder(list[_Head])
 
 
 class _Change(NamedTuple):
-    """Changes of an event, with times in nanoseconds."""
+    """Times are in ns."""
 
     start: int
     later: int
     earlier: int
     lane: int | None
-    """Number of the new thread."""
     name: str | None
     closed: int
-    """Distance by which the end of a frame without an end moves."""
+    """Distance by which the end moves."""
 
 
 def write(trace: Trace, source: Path, target: IO[bytes], *, compress: bool) -> None:
-    """Copy the file of a trace into an open file, with decoded names and without crossing slices.
+    """Copy the file of a trace with decoded names and without crossing slices.
 
     Moved labels get their distances as arguments, and the file lists the lanes. So `read` returns the same trace. A
     file with an invalid event is copied unchanged.
@@ -78,7 +77,7 @@ class _Repair:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._lanes: dict[tuple[int, int], int] = {}
-        """Number of each lane except the first, by thread and lane."""
+        """By thread and lane, without the first lane."""
         numbers = [thread.tid for thread in trace.threads if isinstance(thread.tid, int)]
         self._next = max(numbers, default=0) + 1
         is_named = np.array([not name.isascii() for name in trace.names], np.bool_)
@@ -109,7 +108,7 @@ class _Repair:
         return number
 
     def _ends_of_flows(self, rows: Sequence[int]) -> dict[tuple[int | str, int | str, int], int]:
-        """Return the lanes of flows that end at slices on another lane, by process, thread and time."""
+        """Return the lanes of flows that end on another lane, by process, thread and time."""
         lanes = {}
         for row in rows:
             thread = self._trace.threads[self._trace.thread[row]]
@@ -165,7 +164,7 @@ class _Repair:
 
 
 def _apply_change(raw: msgspec.Raw, change: _Change) -> bytes | msgspec.Raw:
-    """Return the event after its change. If the change belongs to another event, return the event itself."""
+    """Return the event itself if the change belongs to another event."""
     event = _EVENT.decode(raw)
     start, length = _nanoseconds(event.get("ts")), _nanoseconds(event.get("dur"))
     if start != change.start or length is None:

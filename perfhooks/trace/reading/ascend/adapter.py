@@ -1,5 +1,3 @@
-"""Conversion of a trace of torch_npu, in two steps."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -28,7 +26,6 @@ class AscendTranslator:
         self._flows = flows
 
     def classify(self, columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]) -> list[Doubt]:
-        """Set the kinds, threads and arguments of slices. Return doubts about the file."""
         split_inputs(arguments, self._numbers)
         return [*classify(self._processes, self._numbers, columns, arguments)]
 

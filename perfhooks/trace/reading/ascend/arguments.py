@@ -1,5 +1,3 @@
-"""Arguments of the events of torch_npu."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
@@ -32,7 +30,6 @@ TASKS: Final = {Kind.OTHER: (MarkedStruct(b'_id"', Task), MarkedStruct(b"", Argu
 _INPUTS: Final = ("dims", "types")
 _NO_INPUT: Final = "None"
 _DIGITS: Final = 19
-"""Digits from which on a size may exceed 64 bits."""
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 
 

@@ -1,4 +1,4 @@
-"""Flows of a trace of torch_npu, which link slices of different threads."""
+"""Flows, which link slices of different threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 OPERATOR: Final = "async_npu"
 """Flow from the start of the operator that requested work to the work."""
 CALL: Final = "HostToDevice"
-"""Flow from the call that launched work, on the thread of the queue, to the work."""
+"""Flow from the call that launched work to the work."""
 CATEGORIES: Final = frozenset((OPERATOR, CALL))
 
 

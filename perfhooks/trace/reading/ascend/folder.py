@@ -18,7 +18,6 @@ _OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
 _TRACES: Final = ("trace_view.json", "trace_view.json.gz")
 _FACTS: Final = "profiler_info_*.json"
 _MAX_BYTES: Final = 1 << 20
-"""Maximum size of a file with facts. Recorded files have one or two kilobytes."""
 _MAX_RANKS: Final = 1_000_000
 
 
@@ -29,14 +28,14 @@ def process_of(path: str) -> str | None:
 
 
 def traces_below(folder: Path) -> list[str]:
-    """Return the traces in the folder of a process, or in a folder of such folders, sorted by name."""
+    """Return the traces in the folder of a process, or in a folder of such folders, sorted."""
     processes = [folder, *(path for path in sorted(folder.iterdir()) if path.name.endswith(_END))]
     files = ([path / _OUTPUT / name for name in _TRACES] for path in processes)
     return [str(path) for paths in files for path in [*filter(Path.is_file, paths)][:1]]
 
 
 def rank_of(path: str) -> int | None:
-    """Return the rank of a trace: ``rank_id`` of ``profiler_info_{rank}.json`` one folder above. URLs have none."""
+    """Return ``rank_id`` of ``profiler_info_{rank}.json`` one folder above. URLs have none."""
     ranks = set()
     try:
         for facts in Path(path).absolute().parent.parent.glob(_FACTS) if "://" not in path else ():
@@ -54,6 +53,6 @@ def _rank(text: bytes) -> int | None:
 
 
 def with_rank(metadata: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return the metadata of a trace with its rank, in the form of other recorders."""
+    """Return the metadata with the rank, in the form of other recorders."""
     rank = None if "distributedInfo" in metadata else rank_of(path)
     return dict(metadata) if rank is None else {**metadata, "distributedInfo": {"rank": rank}}

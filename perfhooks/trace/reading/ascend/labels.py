@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 
 _LABEL: Final = re.compile(ranges.NOT_OPERATORS)
 _OPERATOR: Final = re.compile(rf"\w::|{ranges.BACKWARD_CLASS}|(?:{'|'.join(ranges.WRAPPERS)})$")
-"""Names of operators of a program, of autograd nodes, and of wrappers of models. torch_npu's own operators have no such
-form: ``aclnnMm`` could be a label."""
+"""Operators of a program, autograd nodes, and wrappers of models. A name such as ``aclnnMm`` could be a label."""
 
 
 def relabel(columns: Mapping[str, Column], names: Sequence[str]) -> None:
     """Set the kind of labels that have the category of operators, in sorted columns.
 
-    Labels of torch, of perfhooks and of parts of a step are detected by name. Other labels of the user are outside of
-    all operators and contain some.
+    Labels of torch and perfhooks are detected by name. Other labels are outside of all operators and contain some.
     """
     kind, name = columns["kind"], columns["name"]
     rows = np.flatnonzero(kind == Kind.OP)

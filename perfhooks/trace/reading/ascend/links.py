@@ -1,4 +1,4 @@
-"""Links from work of an NPU to the operator and to the call that launched it."""
+"""Links from work of an NPU to the operator and the call that launched it."""
 
 from __future__ import annotations
 
@@ -20,31 +20,27 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.ascend.work import Numbers
 
 _SLACK_NS: Final = 250
-"""Distance of two adjacent doubles in microseconds since 1970, in ns. Flows with such times differ from their slices by
-it."""
+"""Distance of adjacent doubles in microseconds since 1970, in ns. Times of flows and slices differ by it."""
 _SIDES: Final = ("Host", "Device")
 _DIRECTIONS: Final = {
     f"acl_memcpy_{source}_to_{target}".lower(): f"{source[0]}to{target[0]} ({source} -> {target})"
     for source in _SIDES
     for target in _SIDES
 }
-"""Copies in the queue, and their direction in the form of other recorders: ``HtoD (Host -> Device)``."""
+"""Copies in the queue, and their direction in the form of other recorders."""
 _DEQUEUE: Final = "Dequeue@"
 _LIMIT: Final = 2**62
-"""Maximum number of a connection. Larger numbers are damaged."""
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 class _Moments(NamedTuple):
-    """Thread and time on the host for each piece of work; the thread is -1 if they are unknown."""
+    """Thread (-1 if unknown) and time on the host for each piece of work."""
 
     thread: Ints
     time: Ints
 
 
 class _Launch(NamedTuple):
-    """Launch of each piece of work: slices, or -1, and the time of the flow."""
-
     call: Ints
     dequeue: Ints
     enqueue: Ints
@@ -105,7 +101,7 @@ class _Linker:
         self._enqueues, self._dequeues = queued[~is_dequeue], queued[is_dequeue]
 
     def launch_moments(self, flows: FlowEnds) -> _Moments:
-        """Return the time of the launch of each piece of work, on the thread of the call."""
+        """Return the launch time of each piece of work, on the thread of the call."""
         moments = _Moments(*(np.full(len(self._work), -1, np.int64) for _ in _Moments._fields))
         starts, ends = flows.links(CALL)
         index, start = (
@@ -117,7 +113,7 @@ class _Linker:
         return moments
 
     def number_calls(self, moments: _Moments) -> Ints:
-        """Add ``correlation``: the number of its call to each piece of work. Return the calls, or -1."""
+        """Add ``correlation``: the number of its call to each work. Return the calls, or -1."""
         number = self._argument("connection") + 1
         number[number > _LIMIT] = 0
         self._arguments.pop("connection", None)
@@ -132,22 +128,22 @@ class _Linker:
         return call
 
     def dequeues(self, moments: _Moments, call: Ints) -> Ints:
-        """Return the slice that took each piece of work from the queue and launched it, or -1."""
+        """Return the slice that took each work from the queue and launched it, or -1."""
         is_linked = moments.thread >= 0
         thread = np.where(is_linked, moments.thread, np.where(call >= 0, self._thread[call], -1))
         time = np.where(is_linked, moments.time, self._start[call])
         return self._slice_around(self._dequeues, self._on_lane(Lane.OTHER, thread, time))
 
     def enqueues(self, dequeue: Ints) -> Ints:
-        """Return the slice that put each piece of work into the queue, or -1."""
+        """Return the slice that put each work into the queue, or -1."""
         enqueue = by_number(self._queue, self._enqueues).of(self._queue[dequeue])
         return np.where(dequeue >= 0, enqueue, -1)
 
     def operators(self, flows: FlowEnds, enqueue: Ints) -> Ints:
-        """Return the operator that requested each piece of work, or -1.
+        """Return the operator that requested each work, or -1.
 
-        It is the operator of the flow. Without a flow, or if that operator began after the work, it is the operator
-        around the enqueue slice.
+        It is the operator of the flow, unless that began after the work. Otherwise it is the operator around the
+        enqueue slice.
         """
         starts, ends = flows.links(OPERATOR)
         work = self._slice_at(self._work, self._moments_of(ends, self._device))
@@ -171,7 +167,7 @@ class _Linker:
             self._arguments[name] = rows, values[has_operator]
 
     def name_copies(self, operator: Ints, dequeue: Ints) -> None:
-        """Add the direction to the names of copies, if the entry in the queue or the operator contains it."""
+        """Add the direction to the names of copies, from the entry in the queue or the operator."""
         for copy in self._copies.tolist():
             names = [self._names[self._name[row]] for row in (dequeue[copy], operator[copy]) if row >= 0]
             directions = [

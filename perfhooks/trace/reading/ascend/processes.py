@@ -12,24 +12,21 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.processes import ProcessNames
 
 _LABEL: Final = re.compile(r"NPU (\d{1,9})$")
-"""Process label with the number of the device, in newer traces."""
+"""Number of the device, in newer traces."""
 _GROUP: Final = re.compile(r"Group (.*) Communication$")
-"""Lane with the collectives of one process group. Other lanes contain the parts of collectives."""
+"""Lane with the collectives of one process group. Other lanes contain their parts."""
 _HOST_BITS: Final = 10
-"""Bits of a process number below the number of the training's process: sort index and device."""
+"""Bits for the sort index and the device, below the number of the training's process."""
 _DEVICE_BITS: Final = 5
 _DEVICES: Final = 100
-"""Number of devices in traces of January 2024, which write the device as two decimal digits."""
+"""Traces of January 2024 write the device as two decimal digits."""
 
 
 class Role(enum.Enum):
-    """Meaning of the slices of a process."""
-
     OTHER = enum.auto()
-    """Counters, and lanes that torch_npu derives from other lanes."""
+    """Counters, and lanes derived from other lanes."""
     HOST = enum.auto()
     CANN = enum.auto()
-    """Calls of the device's runtime."""
     DEVICE = enum.auto()
     COLLECTIVES = enum.auto()
     GARBAGE = enum.auto()
@@ -47,7 +44,6 @@ _OF_ASCEND: Final = frozenset(("CANN", "Ascend Hardware", "HCCL", "Overlap Analy
 """Process names that no other recorder writes."""
 
 ThreadKey = tuple[Lane, int | str, int | str]
-"""Lane, process and thread of a `Thread`."""
 
 
 def is_ascend(names: ProcessNames) -> bool:
@@ -65,12 +61,12 @@ class Processes:
         return _ROLES.get(str(self._of(pid).get("name")), Role.OTHER)
 
     def group(self, pid: int | str, tid: int | str) -> str | None:
-        """Return the process group of a lane of collectives; None for other lanes."""
+        """Return the process group of a lane of collectives, or None."""
         lane = _GROUP.match(self._names.threads.get((pid, tid), ""))
         return lane[1] if lane and self.role(pid) is Role.COLLECTIVES else None
 
     def thread_key(self, pid: int | str, tid: int | str) -> ThreadKey | None:
-        """Return the thread of the trace; None if the thread of the file contains neither work nor calls."""
+        """Return the thread of the trace, if it contains work or calls."""
         role = self.role(pid)
         if self.group(pid, tid) is not None:  # numbers of streams and of groups both begin at 0
             return Lane.DEVICE, self.device(pid), self._names.threads[pid, tid]
@@ -85,7 +81,6 @@ class Processes:
         return pid if pid in self._hosts or len(self._hosts) != 1 else next(iter(self._hosts))
 
     def device(self, pid: int | str) -> int:
-        """Return the number of the device of a process, or -1."""
         labels, index = self._of(pid).get("labels"), self._of(pid).get("sort_index")
         label = _LABEL.match(labels) if isinstance(labels, str) else None
         if label or not isinstance(pid, int):

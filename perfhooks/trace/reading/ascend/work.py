@@ -1,4 +1,4 @@
-"""Classification of the slices of torch_npu: kernels, copies, collectives, calls, waits of streams, or no work."""
+"""Classification of the slices of torch_npu."""
 
 from __future__ import annotations
 
@@ -25,37 +25,31 @@ _STREAM_WAIT: Final = re.compile(r"EVENT_WAIT")
 _NO_WORK: Final = re.compile(
     r"EVENT_|NOTIFY|WRITE[ _]VALUE|PLACE_HOLDER|PROFILING_|SDMA|ROCCE|RDMA|PCIE|CDQM|CONTEXT|^MODEL_|TIMEOUT"
 )
-"""Names and task types of marks, of waits, and of parts of collectives."""
+"""Marks, waits, and parts of collectives."""
 _KERNEL: Final = re.compile(r"AI_?(?:CORE|CPU|VEC)|^AI[CV](?:_SQE)?$|MIX|DSA|^KERNEL_|C_CORE|HOST_CPU|VPC|JPEG|TOF|VQ6")
 _UNTYPED: Final = re.compile(r"(?:OTHER|UNKNOWN|N/?A)?$")
-"""Task types of January 2024 that do not distinguish kernels from other tasks. Names decide instead."""
+"""Task types of January 2024 that do not distinguish kernels. Names decide instead."""
 _COLLECTIVE: Final = re.compile(r"hc(?:om|cl)_?([A-Za-z]+)(?:__(\d+)_\d)?")
-"""Names such as ``hcom_allReduce__586_0_1``: operation, and last digits of the number of the process group."""
+"""``hcom_allReduce__586_0_1``: operation, and last digits of the process group."""
 _WAIT_KIND: Final = "Stream Wait Event"
-"""Name in CUDA traces for the wait of a stream for an event."""
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 class Numbers(NamedTuple):
-    """Numbers of names, texts and threads. Each mapping adds missing keys."""
+    """Numbers of names, texts and threads. Each mapping adds missing keys. Texts begin at 1, `Trace.texts` at 0."""
 
     names: Mapping[str, int]
     texts: Mapping[bytes, int]
-    """Numbers from 1. Indices into `Trace.texts` begin at 0."""
     threads: Mapping[tuple[Lane, int | str, int | str], int]
 
     def text(self, value: object) -> int:
-        """Return the index of a value in `Trace.texts`."""
         return self.texts[msgspec.json.encode(value)] - 1
 
 
 def classify(
     processes: Processes, numbers: Numbers, columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]
 ) -> Iterator[Doubt]:
-    """Set the kinds and threads of all slices, and yield a doubt about tasks of unknown types.
-
-    ``columns`` are in the order of the file.
-    """
+    """Set the kinds and threads of all slices, and yield a doubt about tasks of unknown types."""
     threads = list(numbers.threads)
     role = np.array([processes.role(pid).value for _, pid, _ in threads], np.int64)[columns["thread"]]
     kind, name = columns["kind"], columns["name"]
@@ -78,7 +72,7 @@ def classify(
 def _classify_tasks(
     numbers: Numbers, columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]], rows: Ints
 ) -> int:
-    """Classify the tasks of the device. Return the number of tasks of an unknown type."""
+    """Classify the tasks of the device. Return the number of unknown tasks."""
     types = _values_of(arguments.pop("task_type", _NONE), rows, len(columns["kind"]))
     name = columns["name"][rows].astype(np.int64)
     pairs, position = np.unique(np.stack([types, name]), axis=1, return_inverse=True)
