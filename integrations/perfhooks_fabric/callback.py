@@ -138,11 +138,9 @@ class ProfilerCallback(Adapter):
             self._train.step()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Stop, for ``fabric.call("on_train_end")``."""
         self.stop()
 
     def on_exception(self, *_: Any, exception: BaseException | None = None, **__: Any) -> None:
-        """Stop with a reason, for ``fabric.call("on_exception", exception=error)``."""
         self.stop(None if exception is None else adapters.cause_of(exception))
 
     def begin(self, stage: Stage, step: int | None = None) -> None:
@@ -188,8 +186,6 @@ def _parts(profiler: Profiler, stage: str) -> Parts:
 
 
 class Batches(Generic[T]):
-    """The result of `ProfilerCallback.steps`."""
-
     def __init__(self, callback: ProfilerCallback, loader: Iterable[T], stage: str) -> None:
         self._callback = callback
         self._loader = loader

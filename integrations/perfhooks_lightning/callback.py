@@ -133,7 +133,6 @@ class ProfilerCallback(Adapter, Callback):
         self._train.pause()
 
     def _has_updated(self, trainer: Trainer) -> bool:
-        """Return whether an optimizer made a step since the last call."""
         before, self._global_step = self._global_step, trainer.global_step
         return before != self._global_step
 

@@ -1,4 +1,4 @@
-"""The imported or installed Lightning: ``lightning``, ``pytorch_lightning`` or both, each with its own base classes."""
+"""``lightning`` and ``pytorch_lightning`` each have their own base classes."""
 
 from __future__ import annotations
 

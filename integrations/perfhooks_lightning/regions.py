@@ -1,5 +1,3 @@
-"""Labels for the parts of a step, from the actions that Lightning reports to the trainer's profiler."""
-
 from __future__ import annotations
 
 import functools
@@ -29,11 +27,10 @@ _PARTS: Final = {
 
 _EPOCH: Final = "run_training_epoch"
 _UNNAMED: Final = ("run_training_batch",)
-"""Actions that are equal to the step."""
 
 
 def parts_of(profiler: Profiler, _stage: str, *, own: str, module_names: bool) -> Parts:
-    """Return the labels of a step. ``own`` is the prefix of the perfhooks callback's actions, which get no label."""
+    """``own`` is the prefix of the perfhooks callback's actions, which get no label."""
     modules = attrgetter("lightning_module") if module_names else None
     return Parts(profiler, {}, more=functools.partial(_Actions, own), modules=modules)
 
@@ -109,14 +106,14 @@ class _Actions:
         return self._parts.is_on and threading.get_ident() == self._thread
 
     def _part(self, action: str) -> str | None:
-        """Return the part of an action. Inside a validation there are no other parts."""
+        """Inside a validation there are no other parts."""
         owner, _, hook = action.rpartition(".")
         part = _PARTS.get(hook) if owner.startswith("[") or not owner else None
         return None if self._labels.has(labels.VALIDATION) else part
 
 
 def _before(act: Callable[[str], None], hook: Callable[..., None]) -> Callable[..., None]:
-    """Return a hook that begins or ends the backward pass before the hook of a subclass."""
+    """Begin or end the backward pass before the hook of a subclass."""
 
     @functools.wraps(hook)
     def labelled(*args: Any, **kwargs: Any) -> None:

@@ -46,7 +46,7 @@ class Beginning:
 
     @classmethod
     def of(cls, by_epoch: bool | None, profile_times: int | None, *, by_default: bool = False) -> Beginning | None:
-        """Return the two arguments with mmengine's defaults; None if neither is set, unless ``by_default`` is true."""
+        """Return mmengine's defaults; None if neither is set, unless ``by_default`` is true."""
         if by_epoch is None and profile_times is None and not by_default:
             return None
         return cls(
@@ -54,7 +54,7 @@ class Beginning:
         )
 
     def last_iter(self, first: int) -> int | None:
-        """Return the last iteration after a first one; None if the end of an epoch is the limit."""
+        """Return None if the end of an epoch is the limit."""
         return None if self.by_epoch else first + self.profile_times - 1
 
     def check(self, runner: Any) -> None:
@@ -68,7 +68,7 @@ class Beginning:
 
 
 def activities(with_cpu: bool | None, with_cuda: bool | None) -> list[ProfilerActivity] | None:
-    """Return the activities to record; None (all activities) if mmengine's arguments are not set or both False."""
+    """Return None (all activities) if mmengine's arguments are not set or both False."""
     if with_cpu is None and with_cuda is None:
         return None
     for name, value in (("activity_with_cpu", with_cpu), ("activity_with_cuda", with_cuda)):
@@ -87,11 +87,7 @@ def activities(with_cpu: bool | None, with_cuda: bool | None) -> list[ProfilerAc
 def handlers(
     on_trace_ready: HandlerLike | Sequence[HandlerLike] | None, json_trace_path: str | None, runner: OfRunner
 ) -> list[HandlerLike]:
-    """Return the handlers of each window, including mmengine's own ``log_trace`` and ``tb_trace``.
-
-    Raises:
-        OptionError: A handler of mmengine does not accept its options.
-    """
+    """Return the handlers, including mmengine's own ``log_trace`` and ``tb_trace``."""
     is_list = isinstance(on_trace_ready, Sequence) and not isinstance(on_trace_ready, str)
     value: Any = "default" if on_trace_ready is None else on_trace_ready
     result = [_convert(handler, runner) for handler in (value if is_list else [value])]
@@ -116,7 +112,6 @@ def _convert(handler: HandlerLike, runner: OfRunner) -> HandlerLike:
 
 
 def is_own(on_trace_ready: object) -> bool:
-    """Return whether a handler is one of mmengine's own hook."""
     return isinstance(on_trace_ready, Mapping) and on_trace_ready.get("type") in _OWN
 
 
@@ -137,9 +132,8 @@ def tb_trace(
 ) -> Callable[[Any], None]:
     """Return a handler that writes the trace for TensorBoard's profiler plugin.
 
-    A relative ``dir_name`` is inside the runner's ``log_dir``. ``worker_name`` is a prefix of the files, after the rank
-    if there are several; None selects host name and process id. ``more`` is for
-    ``torch.profiler.tensorboard_trace_handler``.
+    A relative ``dir_name`` is inside the runner's ``log_dir``. ``worker_name`` follows the rank; None selects host name
+    and process id.
     """
 
     def save(window: Any) -> None:
@@ -152,7 +146,7 @@ def tb_trace(
 
 
 def json_trace(runner: OfRunner, path: str | os.PathLike[str]) -> Callable[[Any], None]:
-    """Return a handler that writes the trace to a file. Ranks other than 0 prefix the name with their number."""
+    """Ranks other than 0 prefix the name with their number."""
 
     def save(window: Any) -> None:
         rank, target = runner().rank, Path(path)
@@ -168,7 +162,7 @@ _OWN: Final[dict[str, tuple[Callable[..., Callable[[Any], None]], Callable[..., 
     "log_trace": (log_trace, EventList.table),
     "tb_trace": (tb_trace, torch.profiler.tensorboard_trace_handler),
 }
-"""mmengine's own handlers by name, each with the function that receives its options."""
+"""By name, each with the function that receives its options."""
 
 
 def _check_bool(name: str, value: object) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.adapters import HandlerLike, Place, ScheduleLike
 
 _STEPS: Final = "perfhooks"
-"""Key of the step counts in a checkpoint, for loops whose steps differ from the iteration."""
+"""Step counts in a checkpoint, for loops whose steps differ from the iteration."""
 
 
 @with_options(without=("stage",), keep_results=False)
@@ -104,7 +104,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
             default=None if self._beginning else SCHEDULE,
         )
         self.profiler = self.profilers.get("train") or next(iter(self.profilers.values()))
-        """Profiler of the training, else of another profiled loop."""
+        """Profiler of the training, else of another loop."""
         self._closed = False
         self._last_iter: int | None = None
         self._loaded: dict[str, int] = {}
@@ -156,7 +156,6 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
             self._close()
 
     def after_train_epoch(self, runner: Any) -> None:
-        """Stop after the first epoch if ``by_epoch`` is set."""
         if self._beginning is not None and self._beginning.by_epoch and not self._closed:
             self._close()
 
@@ -208,7 +207,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
 
     @contextmanager
     def _around(self, name: str, outermost: bool) -> Iterator[None]:
-        """Run a loop. Its end stops its profile, and the end of the outermost loop stops all profiles."""
+        """The end of a loop stops its profile, and that of the outermost loop all profiles."""
         if outermost:
             self._running = True
             self._log.join(self._runner)

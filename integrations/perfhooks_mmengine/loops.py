@@ -12,14 +12,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 STAGES: Final = {"train": "train", "val": "validate", "test": "test"}
-"""By mmengine's names of loops."""
 
 
 class Loops:
-    """Wraps ``run`` of the runner's loops until the outermost one ends.
-
-    ``around`` returns a context for a run, from the stage and whether the loop is the outermost.
-    """
+    """Wraps ``run`` of the runner's loops until the outermost one ends."""
 
     def __init__(self, around: Callable[[str, bool], AbstractContextManager[None]]) -> None:
         self._around = around
@@ -55,7 +51,7 @@ class _NotBuiltError(Exception):
 
 
 def built(runner: Any, name: str) -> Any:
-    """Return a loop of the runner if it exists, because reading the attribute would build it with its data sets."""
+    """Return an existing loop, because reading the attribute would build it with its data sets."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise _NotBuiltError

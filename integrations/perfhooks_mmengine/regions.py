@@ -1,5 +1,3 @@
-"""Labels for the parts of an iteration. The model's own code is unchanged."""
-
 from __future__ import annotations
 
 import functools
@@ -45,7 +43,7 @@ def _wrap(stage: str, parts: Parts, runner: Any) -> None:
 
 
 def _around_hooks(parts: Parts, before_data: tuple[str, ...], call_hook: Callable[..., None]) -> Callable[..., None]:
-    """Return ``call_hook`` with the wait for data outside the hooks."""
+    """Leave the wait for data outside the hooks."""
 
     @functools.wraps(call_hook)
     def labelled(fn_name: str, **arguments: Any) -> None:
@@ -62,7 +60,7 @@ def _around_hooks(parts: Parts, before_data: tuple[str, ...], call_hook: Callabl
 
 
 def _around_forward(parts: Parts, optim_context: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``optim_context`` with a label: its content is the forward pass."""
+    """The content of the context is the forward pass."""
 
     @contextmanager
     @functools.wraps(optim_context)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STAGES: Final = ("train", "validate", "predict")
 _LOOPS: Final = {"evaluate": "validate", "predict": "predict"}
-"""Methods of the Trainer that run a loop other than the training."""
+"""Methods that run a loop other than the training."""
 _TRAINING: Final = {
     "get_batch_samples": labels.DATA,
     "compute_loss": labels.FORWARD,
@@ -109,7 +109,7 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
         self._train.data_arrived()
 
     def on_substep_end(self, *_: Any, **__: Any) -> None:
-        """End a batch that only accumulates gradients."""
+        """The batch only accumulates gradients."""
         if not self._by_update:
             self._train.step()
 
@@ -150,7 +150,7 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
 
     @contextmanager
     def _looping(self, trainer: Trainer, name: str) -> Iterator[None]:
-        """Run a loop other than the training. An evaluation of several data sets is one loop."""
+        """An evaluation of several data sets is one loop."""
         outer, out = self._evaluation, adapters.folder_in(trainer.args.output_dir or "")
         stage = self._stages[name] if outer is self._stages.unprofiled else outer
         with self._train.parts.validation(), ExitStack() as stack:

@@ -1,5 +1,3 @@
-"""The base class of callbacks and hooks: construction and user methods."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal

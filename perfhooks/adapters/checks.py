@@ -1,5 +1,3 @@
-"""Checks of user options and of step counts from a checkpoint."""
-
 from __future__ import annotations
 
 import inspect

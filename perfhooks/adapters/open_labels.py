@@ -1,5 +1,3 @@
-"""Labels that start in one hook of a framework and end in another."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,3 @@
-"""The loops of a framework. Each has a schedule, a step count and windows."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,5 +1,3 @@
-"""Wrappers around public methods of a framework's objects."""
-
 from __future__ import annotations
 
 import functools

@@ -16,7 +16,6 @@ TORCH: Final = "/torch/__init__.py"
 RECORDER: Final = ("/torch/profiler/", "/torch/autograd/profiler")
 LOADER: Final = "/torch/utils/data/"
 ITERATORS: Final = f"{LOADER}dataloader.py"
-"""File in which a loader starts its workers."""
 FETCHES: Final = re.compile(rf"{LOADER}|/perfhooks/record/loop/loader\.py$|/perfhooks/record/launch/loaders\.py$")
 MODELS: Final = "/torch/nn/modules/"
 CALLS_MODULE: Final = "_wrapped_call_impl"
@@ -24,13 +23,11 @@ CALLS_MODULE: Final = "_wrapped_call_impl"
 SAVES: Final = re.compile(r"/torch/(?:serialization\.py|distributed/checkpoint/)|/safetensors/")
 COLLECTIVE: Final = re.compile(r"/torch/distributed/(?!checkpoint/|optim/)")
 WAITS: Final = re.compile(r"/(?:threading|queue)\.py$|/(?:multiprocessing|concurrent/futures)/")
-"""Files of Python in which a thread waits for another one."""
 BACKWARD: Final = re.compile(r"/torch/autograd/graph\.py$|/torch/_tensor\.py$")
 
 FETCHES_BATCH: Final = re.compile(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
 """Frame of a worker that makes a batch, as ``file.py(12): function``."""
 WORKER_LOOP: Final = re.compile(r"torch/utils/data/_utils/worker\.py\(\d+\): _worker_loop$")
-"""Outermost frame of a worker."""
 HANDS_OVER: Final = re.compile(r": (?:put|_feed|reduce_\w+)$")
 """Frames of a worker that transfers a batch."""
 COLLATES: Final = re.compile(r"/collate\.py\(\d+\): |: \w*collate\w*$")
@@ -39,7 +36,6 @@ _HERE: Final = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def is_torch(file: str) -> bool:
-    """Return whether a file is torch's or generated code."""
     return "/torch/" in file or "/torchinductor" in file
 
 

@@ -22,7 +22,7 @@ logger = logging.getLogger("perfhooks")
 
 
 class _Console(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for type checkers before 3.11
-    """Writes to the current standard error, unless the program configured its own handler."""
+    """Writes to the current standard error, unless the program configured a handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
         is_alone = not logger.propagate or not logging.getLogger().handlers
@@ -44,10 +44,9 @@ _STDERR: Final = 2
 
 
 def is_own_stderr() -> bool:
-    """Return whether ``sys.stderr`` is not a replacement."""
     try:
         return sys.__stderr__ is not None and sys.stderr is sys.__stderr__ and sys.__stderr__.fileno() == _STDERR
-    except (OSError, ValueError):  # it was closed
+    except (OSError, ValueError):
         return False
 
 

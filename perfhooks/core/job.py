@@ -10,9 +10,9 @@ class Job:
     world_size: int = 1
     node: str = ""
     identity: str | None = None
-    """From the launcher, equal on all ranks; None without a launcher."""
+    """Equal on all ranks; None without a launcher."""
     is_restart: bool = False
-    """Whether the launcher restarted the processes of this node."""
+    """Whether the launcher restarted this node."""
 
     @property
     def first(self) -> Job:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 Columns = dict[str, list[Any]]
-"""Values by column, all of one length; None for unknown values."""
+"""By column, all of one length; None for unknown values."""
 
 _LONGEST: Final = 240
 
@@ -29,7 +29,7 @@ def text(value: str, longest: int = _LONGEST) -> str:
 
 
 def number(value: Any) -> Any:
-    """Return seven significant digits; None for infinities, NaN and other types."""
+    """Return seven significant digits; None for other types, infinities and NaN."""
     if not isinstance(value, float | int) or not math.isfinite(value):
         return None
     short = float(f"{value:.7g}")

@@ -47,7 +47,6 @@ AUTOMATIC: Final = {part: f"{part} (auto)" for part in PARTS}
 
 
 def pattern(*parts: str) -> str:
-    """Return a regular expression for labels of the user and of perfhooks."""
     return "^(?:" + "|".join(re.escape(name) for part in parts for name in (part, AUTOMATIC[part])) + ")$"
 
 
@@ -59,13 +58,12 @@ CLOCKS_LOCKED: Final = (
     "hardware counters were sampled, which holds the clocks of the device: its times are not those of a training that "
     "nobody samples, and not to be compared with them"
 )
-"""Windows with hardware counters are never compared."""
 
 MODULE_NAMES: Final = "perfhooksModuleNames"
-"""Trace metadata: module names of each class, in the recorder's order."""
+"""Trace metadata: module names by class."""
 
 LANES: Final = "perfhooksLanes"
-"""Trace metadata: (process, lane, thread) of slices that overlap without nesting."""
+"""Trace metadata: (process, lane, thread) of overlapping slices."""
 
 FRAME_NAMES: Final = "perfhooksFrameNames"
 """Trace metadata: Python frames that Kineto calls ``unknown``, in file order."""
@@ -77,7 +75,7 @@ PROCESSOR: Final = "perfhooksProcessor"
 """Trace metadata: name of the CPU."""
 
 STEP_MARK: Final = "ProfilerStep#"
-"""Prefix of torch.profiler before a step number; steps count from 0."""
+"""Before a step number of torch.profiler; steps count from 0."""
 
 FOREIGN: Final = "trace"
 """Stage of a trace from another tool."""

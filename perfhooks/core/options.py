@@ -16,9 +16,9 @@ from perfhooks.core.job import Job
 from perfhooks.core.successors import successor
 
 RECORDING: Final = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
-"""Recording options that a request for a window may enable."""
+"""Available to requests for windows."""
 MOST_STEPS: Final = 1000
-"""Maximum steps of a requested window. Its trace must fit into memory."""
+"""Maximum steps of a requested window, whose trace must fit into memory."""
 MOST_WAITING: Final = 16
 """Every change of the schedule checks all waiting requests."""
 
@@ -264,9 +264,9 @@ Face = TypeVar("Face", bound=type)
 
 
 def with_options(*, without: Collection[str] = (), **defaults: Any) -> Callable[[Face], Face]:
-    """Add all options to the signature and the docstring of an interface.
+    """Add all options to signature and docstring of a class, with its own ``defaults``.
 
-    They replace the line ``**options: ...`` of its docstring. ``defaults`` differ from those of :class:`Options`.
+    They replace the line ``**options: ...`` of the docstring.
     """
     accepted = [option for option in all_options() if option.name not in without]
     shown = [option._replace(default=defaults.get(option.name, option.default)) for option in accepted]
@@ -292,7 +292,7 @@ _OPTIONS_LINE: Final = re.compile(r"^ +\*\*options: .*\n", re.MULTILINE)
 
 
 def check_options(options: Options) -> Options:
-    """Return all options with defaults. Raise a TypeError for unknown, an OptionError for invalid ones."""
+    """Return all options. Raise a TypeError for unknown, an OptionError for invalid ones."""
     check_names(options)
     values: dict[str, Any] = {**DEFAULTS, **options}
     for name, _, default, _, rule in all_options():
@@ -333,7 +333,7 @@ def check_request(steps: Any, recording: Mapping[str, object]) -> None:
 
 
 def recording(options: Options) -> dict[str, Any]:
-    """Return the options of torch.profiler that differ from their defaults."""
+    """Return options that differ from torch's defaults."""
     names = get_type_hints(RecordingOptions)
     return {name: value for name, value in options.items() if name in names and value != DEFAULTS.get(name)}
 

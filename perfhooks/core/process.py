@@ -31,22 +31,18 @@ THREADS: Final = "perfhooks"
 
 
 class End(IntEnum):
-    """Phases at the end of the interpreter."""
-
     COUNTS = auto()
-    """`perfhooks run` writes the fetches and updates per step, for the last report."""
+    """`perfhooks run` writes fetches and updates per step."""
     REASON = auto()
-    """`perfhooks run` stores the reason why no window was recorded."""
+    """`perfhooks run` stores why no window was recorded."""
     STARTUP = auto()
     WATCHER = auto()
-    """The watcher writes its last rows, which the final report contains."""
+    """The watcher writes its last rows."""
     PROFILERS = auto()
-    """Open windows are saved. A recorder that is open when Python ends causes a segmentation fault."""
+    """Open windows are saved. An open recorder at the end of Python causes a segmentation fault."""
 
 
 class Child(IntEnum):
-    """Phases in a forked child. It records nothing and changes nothing of its parent."""
-
     SIGNALS = auto()
     """First, so that an early signal ends the child as usual."""
     PROFILERS = auto()
@@ -58,12 +54,10 @@ class Child(IntEnum):
     TURNS = auto()
     """The connection of `perfhooks compare --run` belongs to the parent."""
     RECORDER = auto()
-    """The child does not wait for the recorder's thread at its end."""
+    """The child does not wait for the recorder's thread."""
 
 
 class Outcome:
-    """Facts for the exit summary of `perfhooks run`."""
-
     def __init__(self) -> None:
         self.unfinished: set[str] = set()
         self.is_interrupted = False
@@ -75,14 +69,14 @@ _in_child: dict[Child, Callable[[], object]] = {}
 
 
 def at_end(when: End, call: Callable[[], object]) -> None:
-    """Register a call, instead of the previous one for this phase, before handlers of others such as torch."""
+    """Set the call of a phase. It runs before handlers of others, such as torch."""
     _at_end[when] = call
     atexit.unregister(_end)
     atexit.register(_end)
 
 
 def in_child(when: Child, call: Callable[[], object]) -> None:
-    """Register a call for forked children, instead of the previous one for this phase."""
+    """Set the call of a phase."""
     _in_child[when] = call
 
 
@@ -96,7 +90,7 @@ def _end() -> None:
 
 
 def _run_all(calls: list[Callable[[], object]]) -> None:
-    """Run all calls, even if one raises, for example after Ctrl-C."""
+    """Run all calls, even if one raises."""
     if calls:
         try:
             calls[0]()
@@ -143,7 +137,6 @@ def recorder_begins() -> None:
 
 def _end_at_once(on_exit: Callable[..., object], leave: object, close_files: object) -> None:
     """End this process after Python's own cleanup."""
-    # reverse order
     on_exit(leave, None)
     on_exit(close_files, None)
 

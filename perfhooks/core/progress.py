@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _PATIENCE_S: Final = 1.0
-"""Delay before a wait is shown."""
 
 
 @contextmanager
@@ -30,7 +29,7 @@ def show_spinner(text: str) -> Iterator[None]:
 
 @contextmanager
 def status_line() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a text on one line. The line is removed at the end."""
+    """Yield a function that shows one line, which is removed at the end."""
     is_shown = False
 
     def tell(text: str) -> None:
@@ -49,7 +48,7 @@ def status_line() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def show_wait() -> Iterator[Callable[[float], None]]:
-    """Yield a function of the elapsed seconds. The wait for files is shown after a second."""
+    """Yield a function of the elapsed seconds. The wait is shown after a second."""
     is_shown = False
     with status_line() as tell:
 
@@ -68,7 +67,7 @@ def show_wait() -> Iterator[Callable[[float], None]]:
 
 @contextmanager
 def show_count(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function of the number of finished items and the total."""
+    """Yield a function of the finished items and the total."""
     with status_line() as tell:
         yield lambda done, total: tell(f"{what} {done + 1} of {total}")
 

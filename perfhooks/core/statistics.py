@@ -27,14 +27,13 @@ if TYPE_CHECKING:
     Flags: TypeAlias = NDArray[np.bool_]
     Ints: TypeAlias = NDArray[np.int64]
     Matrix: TypeAlias = np.ndarray[tuple[int, int], np.dtype[Any]]
-    """By rank (row) and step (column); NaN if the rank has no such step."""
 
 CONFIDENCE: Final = 0.99
 """Coverage of intervals. CI gates with more false alarms get disabled."""
 LEAST_STEPS: Final = 20
 """Minimum length of a series: one bootstrap block."""
 OF_NORMAL: Final = NormalDist().inv_cdf(0.75)
-"""Median absolute deviation of the normal distribution, in standard deviations."""
+"""In standard deviations."""
 
 SLOW: Final = 0.1
 """Minimum excess of a slow rank, as a ratio to the step."""
@@ -46,7 +45,6 @@ FAR: Final = 6.0
 CHANCE: Final = 0.01
 """Maximum probability that a window names any rank if all ranks have equal work."""
 MOST_PERCENT: Final = 75.0
-"""Minimum percentage of slow steps for a slow rank."""
 
 OUTLIER: Final = 3.0
 """Multiple of the median from which a step is an outlier."""
@@ -55,10 +53,10 @@ _ROUNDING: Final = 1e-12
 _PLACES: Final = np.linspace(-1.0, 1.0, 31)
 """Quantiles for the median's distribution, scaled to the number of steps."""
 _ANGLES: Final = np.linspace(0.0, np.pi / 2, 20_001)
-"""Grid for the sum of Student's density. Quantiles are exact to five digits."""
+"""For the sum of Student's density: quantiles are exact to five digits."""
 _COSINES: Final = np.cos(_ANGLES)
 _NEARLY_NORMAL: Final = 200
-"""Degrees of freedom from which the normal expansion is exact to eight digits."""
+"""From here the normal expansion is exact to eight digits."""
 
 
 @functools.lru_cache(maxsize=8192)
@@ -78,7 +76,6 @@ def student(tail: float, freedom: float) -> float:
 
 
 _Logarithm = Annotated[float, msgspec.Meta(ge=-50, le=50)]
-"""Logarithm of a time or of a ratio of two times."""
 _Deviation = Annotated[float, msgspec.Meta(ge=0, le=50)]
 
 
@@ -88,7 +85,7 @@ class Estimate:
 
     log: _Logarithm
     below: _Deviation = 0.0
-    """Standard error towards shorter times. The errors of a median can be asymmetric."""
+    """Standard error towards shorter times; a median's can be asymmetric."""
     above: _Deviation = 0.0
     """Standard error towards longer times."""
     freedom: Annotated[float, msgspec.Meta(ge=1, le=2**53)] = 1.0
@@ -101,8 +98,6 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """The step times of one run."""
-
     typical: Estimate
     mean: Estimate
     """Without outliers: the basis of throughput."""
@@ -114,9 +109,9 @@ class Level:
     own: Estimate | None = None
     """Without run-queue wait; None if not measured."""
     waited: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
-    """Ratio of the stepping thread's run-queue wait; None if not measured."""
+    """Ratio of the stepping thread's run-queue wait."""
     others: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    """Ratio of the host's CPUs in use by other programs; None if not measured."""
+    """Ratio of the host's CPUs in use by other programs."""
 
     @property
     def far_share(self) -> float:
@@ -133,7 +128,6 @@ class Level:
         return replace(self, typical=change(self.typical), mean=change(self.mean), whole=change(self.whole), own=own)
 
     def divided(self, count: float) -> Level:
-        """Return the level of one of ``count`` equal parts of a step."""
         return self.changed(lambda estimate: replace(estimate, log=estimate.log - math.log(count)))
 
 
@@ -219,12 +213,11 @@ def _freedom(values: Values, length: int) -> float:
 
 
 def block_length(values: Values) -> int:
-    """Return the number of correlated steps: twice the lag of `_memory`, but at least 20 and at most a fifth."""
+    """Return the number of correlated steps: twice the lag at which the autocorrelation falls below 1/e."""
     return max(1, min(max(20, 2 * _memory(values)), len(values) // 5))
 
 
 def _memory(values: Values) -> int:
-    """Return the lag at which the autocorrelation falls below 1/e."""
     centred = values - values.mean()
     spectrum = np.fft.rfft(centred, 2 * len(values))
     correlation = np.fft.irfft(spectrum * np.conj(spectrum))[: len(values)]
@@ -233,10 +226,7 @@ def _memory(values: Values) -> int:
 
 
 def certainty(values: Values, chance: float) -> float:
-    """Return the mean of correlated values, divided by its significance limit: 1 and above is significant.
-
-    ``chance`` is the maximum probability of 1 or more for values with mean 0.
-    """
+    """Return the mean of correlated values, divided by its significance limit for ``chance``."""
     mean = float(values.mean())
     length, memory = block_length(values), _memory(values) if values.std() else 1
     error = float(_deviation(values[:, None], length, memory)[0])
@@ -271,7 +261,6 @@ def _visible_variance(count: int, length: int, memory: int) -> float:
 
 
 def _crossing(positions: Values, values: Values) -> float:
-    """Return the position at which rising values cross 0."""
     rising = np.maximum.accumulate(values)
     return float(np.interp(0.0, rising, positions))
 
@@ -283,7 +272,6 @@ class RankDelays:
     slow_percent: Values
     """Percentage of steps with an excess of `SLOW`; for `MANY` ranks of `MANY_SLOW` and `FAR`."""
     certain: Flags
-    """Whether the excess is significant."""
 
     @property
     def is_slow(self) -> Flags:
@@ -313,7 +301,7 @@ def are_slow(excess: Values, slow_percent: Values, certain: Flags) -> Flags:
 
 def beyond_others(values: Matrix) -> Matrix:
     """Return the excess over the median of the other values of the column; NaN without others."""
-    order = np.argsort(values, axis=0)  # NaN come last
+    order = np.argsort(values, axis=0)
     rank_order = np.empty_like(order)
     np.put_along_axis(rank_order, order, np.arange(len(values))[:, None], axis=0)
     ordered = np.take_along_axis(values, order, axis=0)
@@ -359,7 +347,6 @@ def _is_certain(excess: Matrix, *, alone: bool) -> Flags:
 
 
 def is_near(wall: Values | Ints) -> Flags:
-    """Return the mask of steps that are not outliers."""
     mask: Flags = wall <= OUTLIER * np.median(wall) if len(wall) else np.zeros(0, np.bool_)
     return mask
 

@@ -1,5 +1,3 @@
-"""Replacements for options of other profilers."""
-
 from __future__ import annotations
 
 from typing import Final
@@ -51,7 +49,7 @@ SUCCESSORS: Final = {
 
 
 def successor(name: str) -> str | None:
-    """Return the replacement as a sentence; None if it is unknown."""
+    """Return a sentence; None if the option is unknown."""
     for profiler, options in SUCCESSORS.items():
         if name in options:
             return f"this is an option of {profiler}; use {options[name]}"

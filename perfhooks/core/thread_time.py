@@ -11,7 +11,7 @@ RUNS: Final = -2
 
 
 class CountedThread:
-    """Counters of a thread of this process. ``native`` is its number in the kernel."""
+    """Counters of a thread of this process; ``native`` is the kernel's number."""
 
     def __init__(self, ident: int, native: int) -> None:
         self.native = native
@@ -56,14 +56,14 @@ class CountedThread:
         return None
 
     def switches(self) -> int | None:
-        """Return the number of context switches; None outside Linux."""
+        """None outside Linux."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             lines = self._read("status").splitlines()
             return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
         return None
 
     def faults_and_system_ns(self) -> tuple[int | None, int | None]:
-        """Return page faults and system time; None outside Linux."""
+        """None outside Linux."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             fields = self._read("stat").rpartition(")")[2].split()
             # minor and major faults, and ticks, see proc(5)

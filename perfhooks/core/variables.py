@@ -1,5 +1,3 @@
-"""Environment variables that configure perfhooks."""
-
 from __future__ import annotations
 
 from typing import Final

@@ -10,12 +10,10 @@ from typing import Final
 
 _TIMES: Final = (("us", 1e-3), ("ms", 1.0), ("s", 1e3), ("min", 6e4), ("h", 3.6e6))
 _FROM: Final = {"us": 0.0, "ms": 0.1, "s": 1e3, "min": 1.2e5, "h": 7.2e6}
-"""Lower limit of each unit, in milliseconds."""
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
 _LEAST_NUMBER: Final = 0.0001
 _ABSURD: Final = 1e6
-"""Limit of the largest unit, which bounds the width of the text."""
 
 
 def ms(milliseconds: float) -> str:
@@ -67,7 +65,7 @@ def _rounded(value: float) -> float:
 
 
 def _plain(value: float) -> str:
-    if value >= 100:  # three digits before the decimal point
+    if value >= 100:
         return f"{value:,.0f}" if value < _ABSURD else f"{value:.3g}"
     text = (
         f"{value:.{1 if value >= 10 else 2}f}" if value >= 1 else f"{value:.3g}"
@@ -90,7 +88,6 @@ def line(text: object) -> str:
     return printable(text).translate(_BREAKS)
 
 
-# Characters with a meaning in Markdown.
 _MARKDOWN: Final = re.compile(r"[\\`*\[\]|]|(?<=:)//|(?<=www)\.", re.IGNORECASE)
 _NO_MENTION: Final = "@\N{ZERO WIDTH SPACE}"
 

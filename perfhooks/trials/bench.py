@@ -1,5 +1,3 @@
-"""The measurement of recorded calls in a child process."""
-
 from __future__ import annotations
 
 import gc
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from perfhooks.trials.variants import Variant
 
 _SAMPLES: Final = 5
-"""Blocks of a call without variants."""
 SHORTEST_S: Final = 0.1
 """Minimum seconds per variant, even after the time limit."""
 
@@ -45,8 +42,6 @@ class VariantResult:
 
 
 class CallTiming(NamedTuple):
-    """A recorded call without variants."""
-
     ms: float | None = None
     problem: str = ""
     variants: tuple[str, ...] = ()
@@ -57,11 +52,11 @@ class TrialOptions:
     device: torch.device
     variants: tuple[str, ...] = ()
     limit: int = 10
-    """The costliest operators come first."""
+    """Number of operators; the costliest come first."""
     memory: float = math.inf
-    """In GiB."""
+    """GiB of memory."""
     seconds: float = math.inf
-    """A call that is still running is killed."""
+    """Time limit. A call that is still running is killed."""
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
@@ -115,7 +110,7 @@ class Bench:
 
     def _call(self, index: int) -> PreparedCall:
         if self._current is None or self._current[0] != index:
-            self._current = self._original = None  # frees memory for the next call
+            self._current = self._original = None
             self._current = index, self._build(self._signatures[index])
         return self._current[1]
 

@@ -41,7 +41,6 @@ class ChildProcess:
         """Return the answer. Raise a DeadError if the child dies or needs more than ``seconds``."""
         if self._process is None:
             self._start()
-        # system limit of a timer
         limit = min(seconds, 1e6)
         try:
             self._pipe.send((limit, question))
@@ -82,7 +81,7 @@ class ChildProcess:
 def _answer(answering: Callable[[], AbstractContextManager[Answer]], pipe: Connection, ours: Connection) -> None:
     ours.close()  # an open copy would hide the death of the parent
     _be_quiet()
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the child even inside an operator
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     with closing(pipe), answering() as answer:
         while True:
             try:
@@ -96,7 +95,6 @@ def _answer(answering: Callable[[], AbstractContextManager[Answer]], pipe: Conne
 
 
 def _be_quiet() -> None:
-    """Silence standard output, standard error and Python's crash report."""
     faulthandler.disable()
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):

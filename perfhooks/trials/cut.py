@@ -38,7 +38,6 @@ class Group:
 
     signature: Signature | Update
     calls: float
-    """Per step."""
     step_ms: float
     """Recorded time per step."""
     call_ms: float
@@ -130,7 +129,7 @@ def _updates(
 
 
 def _descendants(calls: CountedCalls, index: int) -> slice:
-    """These are all following calls up to the first one outside."""
+    """Descendants are all following calls up to the first one outside."""
     outside = np.flatnonzero(calls.parent[index + 1 :] < index)
     return slice(index + 1, index + 1 + int(outside[0]) if len(outside) else None)
 
@@ -141,13 +140,12 @@ def _parameter(leaf: Signature) -> tuple[str, tuple[int, ...]]:
 
 
 def _update(label: str, passes: set[tuple[Any, ...]], inside: Sequence[Signature]) -> Update | None:
-    """Return None if the update cannot be reconstructed."""
     optimizer = label.removeprefix(ranges.UPDATE).partition(".")[0]
     stems = {call.name.removeprefix(operators.NAMESPACE) for call in inside}
     kind = getattr(torch.optim, optimizer, None)
     if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer):
         return None
-    if len(passes) != 1 or ranges.LEAF in stems:  # the update ran a closure
+    if len(passes) != 1 or ranges.LEAF in stems:
         return None
     (parameters,) = passes
     sizes_in_update = {

@@ -1,5 +1,3 @@
-"""Recorded calls and updates that can run, with inputs of the recorded sizes, layout and type, and valid values."""
-
 from __future__ import annotations
 
 import copy
@@ -28,7 +26,6 @@ _POSITIVE: Final = frozenset(
 _POSITIVE_NAMES: Final = frozenset(
     {"rstd", "save_invstd", "save_var", "running_var", "var", "tensor2", "exp_avg_sq", "total_weight", "weight_sum"}
 )
-"""Variances, standard deviations and divisors."""
 
 
 def import_shape_functions() -> None:
@@ -59,7 +56,6 @@ def _estimates(again: Signature | Update) -> Iterator[int]:
     input_bytes = 4 * sum(map(_bytes, again.arguments or ()))
     yield input_bytes
     try:
-        # on the meta device torch only computes shapes
         results = [*tensors(build(again, "meta")())]
     except NotImplementedError as error:
         raise UnmatchedError("the size of its result is unknown before it runs") from error
@@ -116,10 +112,7 @@ def _dtype(value: Argument, name: str, arguments: Mapping[str, Any]) -> torch.dt
 
 
 def _fill(tensor: torch.Tensor, operator: str, name: str, arguments: Mapping[str, Any], place: int) -> None:
-    """Fill a tensor with values that are valid for an operator, for example indices within range, or probabilities.
-
-    ``operator`` has no namespace and suffix. ``place`` is the index of the tensor in a list.
-    """
+    """Fill a tensor with values that are valid for an operator, for example indices within range, or probabilities."""
     if operator in _PROBABILITIES:
         tensor.copy_(torch.rand(tensor.shape, device=tensor.device))
     elif operator in _POSITIVE or name in _POSITIVE_NAMES:
@@ -147,7 +140,7 @@ def _limit(name: str, arguments: Mapping[str, Any], place: int) -> int:
         limit = sizes[1] if len(sizes) > 1 else sizes[0]
     elif isinstance(dim := arguments.get("dim"), int) and -len(sizes) <= dim < len(sizes):
         limit = sizes[dim]
-    elif "kernel_size" in arguments:  # positions in an image
+    elif "kernel_size" in arguments:
         limit = math.prod(sizes[2:])
     else:
         limit = sizes[place] if place < len(sizes) else sizes[0]
@@ -177,7 +170,7 @@ def _update(
         raise UnmatchedError(
             f"torch.optim.{update.optimizer} has no {implementation} implementation: {error}"
         ) from error
-    if state:  # for example momentum
+    if state:
         optimizer.load_state_dict(optimizer.state_dict() | {"state": copy.deepcopy(state)})
 
     def remade(new_implementation: str) -> PreparedCall | None:

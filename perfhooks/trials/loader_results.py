@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _AS_GOOD: Final = 1.05
-"""Batch rates within this factor count as equal."""
 _COSTLY_S: Final = 0.1
 """Minimum seconds per pass for new workers before ``persistent_workers`` is suggested."""
 _WAITING: Final = 50.0
@@ -35,28 +34,24 @@ class LoaderSetting(msgspec.Struct, frozen=True):
 class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
     setting: LoaderSetting
     is_own: bool = False
-    """Whether the training itself uses this setting."""
     problem: str = ""
     batches: int = 0
     seconds: float = 0.0
-    """Wall time of the counted batches."""
     processor_s: float | None = None
     queued_s: float | None = None
     memory_bytes: int | None = None
     """Memory of one worker that it shares with no other process."""
     first_s: float | None = None
-    """From the start of a pass, including worker start-up, to its first batch."""
+    """Seconds from the start of a pass, including worker start-up, to its first batch."""
     again_s: float | None = None
-    """To the first batch of a later pass with existing workers."""
+    """Seconds to the first batch of a later pass with existing workers."""
     rates: tuple[float, ...] = ()
     verdict: Outcome | None = None
     """Comparison with half the workers or with the base setting."""
     planned: float | None = None
-    """Rate extrapolated from one worker."""
 
     @property
     def processors(self) -> float | None:
-        """Average number of CPUs in use by the workers."""
         return None if self.processor_s is None or not self.seconds else self.processor_s / self.seconds
 
     @property
@@ -68,7 +63,6 @@ class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
         return 100 * max(1 - (self.processor_s + (self.queued_s or 0.0)) / worker_s, 0.0)
 
     def is_usual(self, ahead: int, own: LoaderResult | None) -> bool:
-        """Return whether only the number of workers differs from the training's own setting."""
         return self.setting.ahead == ahead and (own is None or self.setting.pinned == own.setting.pinned)
 
     @property
@@ -144,7 +138,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join((*(lines if rows else ()), *self.sentences()))
 
     def sentences(self, rest_ms: float | None = None, waited_ms: float = 0.0) -> Iterator[str]:
-        """Yield the conclusions from the step time without wait for data and the wait per step, in milliseconds."""
+        """Yield the conclusions. Both times are milliseconds per step of the training."""
         yield f"{self.name}: measured without training steps."
         for loader in self.tried:
             if loader.problem:
@@ -198,7 +192,6 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
             text += f" Undecided after {words.count(len(best.rates), 'block')}: give it more time."
         if (best.waited_percent or 0.0) > _WAITING:
             return f"{text} Its workers wait {best.waited_percent:.0f}% of their time, for example for a disk."
-        # the training itself also needs CPU time
         if self.cores is not None and (best.processors or 0.0) > 0.8 * self.cores:
             used = f"{best.processors:.1f} of {words.count(self.cores, 'CPU')} are in use"
             return f"{text} More workers cannot help: {used}."

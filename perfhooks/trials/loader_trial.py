@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.verdict import Outcome
 
 SECONDS: Final = 60.0
-"""Five settings of a loader with 100 ms per batch are decided in half of it."""
+"""Default time limit. Five settings of a loader with 100 ms per batch need half of it."""
 BLOCK_S: Final = 0.25
 """Minimum length of a block. Most batches take a tenth of it."""
 TOLERANCE: Final = 0.05
@@ -48,7 +48,6 @@ _GAIN: Final = 1.1
 """Minimum gain of a doubling before the number of workers is doubled again."""
 _FIRST: Final = (1, 2, 4)
 _FEW: Final = 2
-"""Rounds between two checks of the results: one forwards and one backwards."""
 _MOST: Final = 64
 
 
@@ -104,11 +103,10 @@ class _Runner:
 
     def _signal(self, number: int) -> None:
         for pid in self._pids:
-            with contextlib.suppress(OSError):  # the loader itself reports a dead worker
+            with contextlib.suppress(OSError):
                 os.kill(pid, number)
 
     def _consume(self) -> bool:
-        """Return whether the batch is the first of a new pass."""
         self._in_pass += 1
         try:
             next(self._batches)
@@ -136,7 +134,7 @@ class _Runner:
                     begin, since_begin = self._skip(parallel), 0
                     continue
                 since_begin += 1
-                if since_begin % parallel == 0:  # all workers finish a batch
+                if since_begin % parallel == 0:
                     now = self._clocks()
                     clocks = _WorkerClocks(
                         *(old + end - start for old, end, start in zip(clocks, now, begin, strict=True))
@@ -164,7 +162,6 @@ class _Runner:
         return _WorkerClocks(time.monotonic(), computed * 1e-9, queued * 1e-9)
 
     def begin_again(self) -> None:
-        """Time the start of another pass with the existing workers."""
         self._signal(signal.SIGCONT)
         try:
             start_s = time.monotonic()
@@ -209,7 +206,6 @@ class _Runner:
 
 
 def compare_rates(rates: Sequence[float], others: Sequence[float]) -> Outcome:
-    """Compare rates of a candidate and a baseline from interleaved blocks."""
     count = min(len(rates), len(others))
     if count < LEAST_STEPS:
         return "undecided"
@@ -263,7 +259,6 @@ class _Trial:
         self._until = time.monotonic() + seconds
         self._runners: dict[LoaderSetting, _Runner] = {}
         self._baselines: dict[LoaderSetting, LoaderSetting] = {}
-        """Baseline of each setting."""
         self._failed: list[LoaderResult] = []
         self._here = Circumstances.current()
 
@@ -338,7 +333,6 @@ class _Trial:
 
     @property
     def _best(self) -> LoaderSetting | None:
-        """The fewest workers with a rate close to the highest so far."""
         highest_rate = max(map(self._rate, self._runners), default=0.0)
         fast = (setting for setting in self._runners if self._rate(setting) * _GAIN >= highest_rate)
         return min(fast, key=lambda setting: setting.workers, default=None)
@@ -415,7 +409,6 @@ def _describe(loader: Any) -> str:
 
 
 def _problem_of(error: BaseException) -> str:
-    """For an exception in a worker it is the last line of the traceback."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     is_of_worker = "Original Traceback" in str(error)
     return lines[-1].strip() if is_of_worker else cause_of(error)

@@ -1,5 +1,3 @@
-"""The comparison of the user's own functions."""
-
 from __future__ import annotations
 
 import math
@@ -42,7 +40,7 @@ _COLOR: Final = re.compile("\x1b\\[[0-9;]*m")
 Timing = timing.Timing
 Call = Callable[..., Any] | str
 Inputs = Sequence[Any] | Mapping[str, Any]
-_Given = tuple[Sequence[Any], Mapping[str, Any]]  # by position and by name
+_Given = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +53,6 @@ class TimedCall:
     """Name of the inputs."""
     threads: int
     seconds: tuple[float, ...]
-    """Seconds per call, for each block."""
     timing: Timing | None = None
     """Comparison with the first call; None for the first call."""
     difference: float | None = None
@@ -274,7 +271,6 @@ def _check(calls: object, seconds: float, tolerance: float) -> None:
 
 
 def _sets(inputs: object) -> dict[str, _Given]:
-    """Return the positional and keyword arguments by name."""
     if isinstance(inputs, str) or not isinstance(inputs, Mapping | Sequence) or not inputs:
         raise OptionError(f"inputs must be a list or mapping of one or more sets of inputs, got {inputs!r}")
     pairs = list(inputs.items()) if isinstance(inputs, Mapping) else [(_shapes(value), value) for value in inputs]
@@ -302,9 +298,7 @@ def _threads(threads: int | Sequence[int] | None) -> list[int]:
 def _ready(name: str, call: Call, arguments: _Given, setup: str, names: Mapping[str, Any]) -> PreparedCall:
     args, kwargs = arguments
     if not isinstance(call, str):
-        return PreparedCall(
-            call, tuple(args), dict(kwargs), name=name, gradients=True
-        )  # the user's code may need autograd
+        return PreparedCall(call, tuple(args), dict(kwargs), name=name, gradients=True)
     if args:
         raise OptionError(f'a statement needs inputs by name ({{"x": x}}), but {name!r} got {len(args)} by position')
     return PreparedCall(compile_statement(call, setup, {**names, **kwargs}), (), name=name, gradients=True)
@@ -313,13 +307,12 @@ def _ready(name: str, call: Call, arguments: _Given, setup: str, names: Mapping[
 def _measure(
     ready: Mapping[str, PreparedCall], case: Mapping[str, Any], limits: Mapping[str, Any], clock: Clock | None
 ) -> list[TimedCall]:
-    """Measure each call with one set of inputs and one number of threads."""
     reference, *candidates = ready
     differences = {name: difference(ready[reference], ready[name]) for name in candidates}
     blocks = {name: timing.Blocks(call, clock) for name, call in ready.items()}
     timings = {name: timing.time_interleaved(blocks[reference], blocks[name], **limits) for name in candidates}
     reference_times = [seconds for timing_result in timings.values() for seconds in timing_result.a]
-    if not candidates:  # a single call, for a later comparison
+    if not candidates:
         reference_times = [blocks[reference].seconds() for _ in range(2 * timing.PAIRS)]
     rows = [
         TimedCall(call=name, seconds=timing_result.b, timing=timing_result, difference=differences[name], **case)
@@ -336,7 +329,6 @@ def _compare_with(before: TimedCall, now: TimedCall) -> dict[str, Any]:
 
 
 def _rounded(table: pl.DataFrame) -> pl.DataFrame:
-    """Return text columns: times with unit, other numbers with three digits."""
     return table.select(
         "call",
         "sub_label",

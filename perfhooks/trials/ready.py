@@ -1,5 +1,3 @@
-"""Calls that are ready to run, and the difference between their results."""
-
 from __future__ import annotations
 
 import math
@@ -19,8 +17,6 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """A call that can be run any number of times."""
-
     operator: Callable[..., Any]
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any] = field(default_factory=dict)
@@ -48,7 +44,6 @@ class PreparedCall:
             yield
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """Yield all tensors among the arguments."""
         yield from tensors((self.arguments, self.keywords))
 
     def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> PreparedCall:
@@ -79,7 +74,6 @@ class PreparedCall:
 
     @contextmanager
     def unwritten(self) -> Iterator[None]:
-        """Restore the written tensors on exit."""
         saved = [tensor.clone() for tensor in self.written]
         yield
         for tensor, before in zip(self.written, saved, strict=True):
@@ -102,7 +96,6 @@ def same_layout(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch
 
 
 def extent(dims: Sequence[int], strides: Sequence[int] | None) -> int:
-    """Return the number of elements between the first and the last element in memory."""
     if strides is None or len(strides) != len(dims):
         return math.prod(dims)
     return 0 if 0 in dims else 1 + sum((size - 1) * step for size, step in zip(dims, strides, strict=True))

@@ -33,7 +33,7 @@ class Argument(NamedTuple):
     dims: tuple[Any, ...]
     """Sizes of the tensor, or of each tensor of a list."""
     strides: tuple[Any, ...] | None
-    """In the same form; None if not recorded."""
+    """Like ``dims``; None if not recorded."""
     value: str
     """Text of a value that is not a tensor, as printed by torch."""
 
@@ -47,7 +47,6 @@ class Argument(NamedTuple):
 
     @property
     def tensors(self) -> list[tuple[Any, Any]]:
-        """Sizes and strides of each tensor of the input."""
         if self.is_tensor:
             return [(self.dims, self.strides)]
         strides = self.strides or ()
@@ -85,7 +84,7 @@ class Update:
     parameters: tuple[tuple[str, tuple[int, ...]], ...]
     """Type and sizes of each parameter."""
     options: tuple[tuple[str, Any], ...]
-    """As far as its operators reveal them."""
+    """Options that its operators reveal."""
     implementation: str
     """``for-loop``, ``foreach`` or ``fused``."""
 
@@ -112,11 +111,9 @@ class CountedCalls:
     """In nanoseconds; ``own`` is without children."""
     steps: int
     step_ms: float
-    """Mean step time."""
 
     @property
     def on_device(self) -> bool:
-        """Whether costs are device time."""
         return self.trace.is_device_traced
 
     @property
@@ -151,7 +148,6 @@ def _arguments(types: object, dims: object, strides: object, inputs: object) -> 
 
 
 def _sizes(types: list[Any], column: object) -> list[tuple[Any, ...] | None] | None:
-    """Return the sizes or strides of each input; None if invalid."""
     if not isinstance(column, list) or len(column) != len(types):
         return None
     shapes = [_OF_LIST if kind in tensor_types.LISTS else _OF_TENSOR for kind in types]
@@ -230,7 +226,6 @@ def _as_timed(costs: _Costs, trace: Trace, timed: _Costs, of: Trace) -> _Costs:
 
 
 def _ns_by_name(costs: _Costs, trace: Trace) -> dict[str, float]:
-    """Return nanoseconds per step without children."""
     step_ns = np.bincount(trace.name[costs.row[costs.counts]], costs.own[costs.counts], len(trace.names)) / costs.steps
     return {name: ns for name, ns in zip(trace.names, step_ns.tolist(), strict=True) if ns > 0}
 

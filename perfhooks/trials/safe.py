@@ -1,5 +1,3 @@
-"""Temporary settings of torch, the device of a trial, and its memory limit."""
-
 from __future__ import annotations
 
 import gc
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from perfhooks.run.circumstances import Circumstances
 
 SHARE: Final = 0.5
-"""Default memory limit as a ratio of the free memory."""
 GIB: Final = 1 << 30
 _OWN: Final = 160 << 20
 """Bytes for Python, libraries that are loaded later, and their caches."""
@@ -62,7 +59,6 @@ _FLAGS: Final = (CUDNN, SEARCHING, *TF32, ONEDNN, THREADS, Flag(torch.backends.c
 
 @contextmanager
 def override_flags(values: Mapping[Flag, Any]) -> Iterator[None]:
-    """Set flags inside the context."""
     before = {flag: flag.value for flag in values}
     try:
         _set(values)
@@ -97,7 +93,6 @@ def has_onednn() -> bool:
 
 
 def recorded_settings(training: Circumstances) -> AbstractContextManager[None]:
-    """Return a context with the libraries and threads of the training."""
     limit = training.cores or training.threads or 0
     threads = training.threads if 0 < (training.threads or 0) <= limit else None
     flags = {ONEDNN: training.onednn if has_onednn() else None, CUDNN: training.cudnn, THREADS: threads}

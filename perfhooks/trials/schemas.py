@@ -21,7 +21,6 @@ _UNUSUAL: Final = ("uint16", "uint32", "uint64", "float8_e4m3fnuz", "float8_e5m2
 DTYPES: Final[dict[str, torch.dtype]] = {
     spelled: getattr(torch, name) for spelled, name in tensor_types.SPELLINGS.items() if name not in _UNUSUAL
 }
-"""By their name in a recording."""
 
 _WORDS: Final = re.compile(r"[a-z_]{1,24}")
 _MODES: Final = {
@@ -35,7 +34,6 @@ _REFUSED: Final = (
     (operators.AUTOGRAD, "autograd's own work between operators"),
     (operators.FOREIGN, "an operator of {namespace}, which is not torch's own"),
 )
-"""Operators that cannot run again, with the reason."""
 
 
 class UnmatchedError(Exception):
@@ -56,7 +54,7 @@ def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
         raise UnmatchedError("its schema does not guarantee that it only computes tensors")
     for operator, parameters in pure:
         if len(parameters) == len(arguments):
-            with contextlib.suppress(KeyError, ValueError):  # the next overload may accept them
+            with contextlib.suppress(KeyError, ValueError):
                 values = map(_value, parameters, arguments)
                 return operator, dict(zip([argument.name for argument in parameters], values, strict=True))
     if any(recorded.type == tensor_types.TENSORS and not recorded.dims for recorded in arguments):
@@ -66,7 +64,6 @@ def overload(signature: Signature) -> tuple[Any, dict[str, Any]]:
 
 @functools.cache
 def overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
-    """Return each overload with the arguments of its schema."""
     packet = getattr(torch.ops.aten, name.removeprefix(operators.NAMESPACE), None)
     if packet is None or not hasattr(packet, "overloads"):
         return ()

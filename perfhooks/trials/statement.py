@@ -1,5 +1,3 @@
-"""Statements in the form of ``timeit``, compiled to functions that return their value."""
-
 from __future__ import annotations
 
 import textwrap

@@ -31,9 +31,8 @@ PAIRS: Final = LEAST_STEPS
 """Minimum blocks per side for a decision."""
 MOST_PAIRS: Final = 160
 SECONDS: Final = 0.8
-"""Ten operators with five variants then take a minute."""
+"""Default time limit: ten operators with five variants take a minute."""
 LONGEST_S: Final = 20.0
-"""Time limit for the minimum number of blocks."""
 _MOST: Final = 1 << 30
 """Maximum calls per block: no call takes less than a picosecond."""
 UNBOUNDED: Final = 1e9
@@ -54,12 +53,10 @@ class Timing:
     high: float
     """End of the 99% interval that begins at ``low``; `UNBOUNDED` for too few blocks."""
     a: tuple[float, ...]
-    """Seconds per call, for each block of A."""
     b: tuple[float, ...]
 
     @property
     def times(self) -> float:
-        """Speedup of B."""
         return 1 / self.ratio
 
     @property
@@ -89,7 +86,7 @@ class Blocks:
             tensor.copy_(saved)
 
     def _calibrate(self) -> None:
-        self._seconds(1)  # warm-up
+        self._seconds(1)
         while (block_s := self._seconds(self.number)) < BLOCK_S:
             self.number = max(self.number * 2, math.ceil(self.number * BLOCK_S * 1.2 / block_s) // 2)
             if self.number > _MOST:

@@ -144,11 +144,9 @@ class _Requests:
 
     @property
     def left(self) -> float:
-        """Seconds until the time limit."""
         return self._ends - time.monotonic()
 
     def measure(self, index: int, trial: Trial) -> None:
-        """Measure a call alone, then each of its variants, if any."""
         name = trial.cut.groups[index].signature.name
         seconds = self.left / (self._limit - len(trial.rows))
         self._tell(len(trial.rows) + 1, self._limit, name)

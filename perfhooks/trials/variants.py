@@ -1,4 +1,4 @@
-"""The variants of a recorded call, and the variants that a finding recommends; see docs/try.md."""
+"""Variants of a recorded call, and the variants that a finding recommends; see docs/try.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ _EXACT: Final = 1e-3
 _ROUNDED: Final = 0.05
 """Maximum difference with 7 or 10 bits of mantissa. Errors of 1% to 2% are usual for bf16."""
 _OTHER_WAY: Final = 5 * _EXACT
-"""Maximum difference of another kernel."""
 _MULTIPLE: Final = 8
 """Elements in a multiple of 16 bytes of float16, which tensor cores need (NVIDIA, Matrix Multiplication Background)."""
 
@@ -47,7 +46,6 @@ class Variant:
     changed: Change
     """Returns None if the change is impossible or has no effect."""
     tolerance: float = _EXACT
-    """Maximum difference of results."""
 
 
 def _is_on_cuda(call: PreparedCall) -> bool:
@@ -55,7 +53,6 @@ def _is_on_cuda(call: PreparedCall) -> bool:
 
 
 def _is_named(pattern: str, *, on_cuda: bool | None = None) -> Test:
-    """Return a test for operators by name, on a CUDA device, on the CPU or (None) anywhere."""
     names = re.compile(pattern)
     return lambda call: bool(names.fullmatch(call.name)) and on_cuda in (None, _is_on_cuda(call))
 
@@ -95,7 +92,6 @@ def _has_float64(call: PreparedCall) -> bool:
 
 
 def _is_odd(call: PreparedCall) -> bool:
-    """Return whether a matrix product has a size that is not a multiple of 8."""
     factors = [call.arguments[place] for place in operators.FACTORS.get(call.name, ())]
     return any(size % _MULTIPLE for factor in factors for size in factor.shape[-2:])
 
@@ -158,7 +154,6 @@ def _remade(implementation: str) -> Change:
 
 
 def _compiled(call: PreparedCall) -> PreparedCall | None:
-    """The compilation happens in the first run."""
     if call.remade is not None:
         return None
 
@@ -219,9 +214,7 @@ VARIANTS: Final = (
     _attention("efficient", SDPBackend.EFFICIENT_ATTENTION, has_cpu=False),
     _attention("cudnn", getattr(SDPBackend, "CUDNN_ATTENTION", None), has_cpu=False),  # not in torch 2.4
     Variant("onednn", _is_product_on_cpu, _flags({safe.ONEDNN: True}, _can_have_onednn)),
-    Variant(
-        "no-onednn", _is_convolution_on_cpu, _flags({safe.ONEDNN: False}, _can_have_onednn)
-    ),  # torch has its own convolution
+    Variant("no-onednn", _is_convolution_on_cpu, _flags({safe.ONEDNN: False}, _can_have_onednn)),
     Variant("cudnn-benchmark", _is_convolution_on_cuda, _SEARCHING, _OTHER_WAY),
     Variant("threads", _is_on_cpu, _with_other_threads),
     Variant(
@@ -242,7 +235,6 @@ def select_variants(names: Sequence[str]) -> tuple[Variant, ...]:
 
 class Advice(NamedTuple):
     operators: str
-    """Regular expression for complete operator names."""
     variants: tuple[str, ...]
 
 
@@ -253,7 +245,6 @@ ADVICE: Final = {
     "layout-conversions": Advice(operators.CONVOLUTIONS, ("channels_last",)),
     "optimizer-loop": Advice(rf"{ranges.UPDATE}.*", ("fused", "foreach")),
 }
-"""By the name of the rule."""
 
 
 def advice_for(rule: str) -> Advice:

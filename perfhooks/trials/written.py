@@ -1,5 +1,3 @@
-"""The results of a trial as a table, sentences and JSON data."""
-
 from __future__ import annotations
 
 import contextlib
@@ -44,7 +42,6 @@ interval from ``low`` to ``high``. ``saved_ms`` and ``saved_percent``: estimated
 range.
 """
 _NAMED: Final = 3
-"""Maximum operators named per reason."""
 
 
 def table(trial: Trial) -> pl.DataFrame:
@@ -156,7 +153,6 @@ def _line(name: str, savings: list[Saving], trial: Trial) -> str:
 
 
 def skip_reasons(trial: Trial) -> Iterator[str]:
-    """Yield reasons, the largest time first."""
     by_reason: dict[str, list[SkippedOperators]] = defaultdict(list)
     for operator in trial.cut.left:
         by_reason[operator.reason].append(operator)
@@ -200,7 +196,6 @@ def _most_saved(advice: TriedAdvice) -> tuple[float, float]:
 
 
 def _of_variant(rule: str, variant: str, rows: list[OperatorResult], trial: Trial) -> Iterator[TriedAdvice]:
-    """Yield the total saving of one variant over all operators of an advice, if it was measured."""
     pairs = [
         (row.group.step_ms, saving)
         for row in rows

@@ -15,18 +15,13 @@ class Phase(Enum):
 
 
 class Planned(NamedTuple):
-    """All three steps belong to the window."""
-
     first: int
     """First step of the warm-up, if any."""
     active: int
-    """First recorded step."""
     last: int
 
 
 class Phases(Protocol):
-    """The interface of a schedule."""
-
     def phase(self, step: int) -> Phase:
         """Return the phase of a step."""
 

@@ -59,7 +59,6 @@ class WhenSettled(OnRequest):
             self._origin, self._since, self._look_at = step, now, step + 1
 
     def next_change(self, step: int) -> int:
-        """Return the next step at which the window may begin."""
         return max(self._look_at, step + 1)
 
     def decided(self, step: int, now: int, walls: Sequence[int], *, together: bool) -> Planned | None:

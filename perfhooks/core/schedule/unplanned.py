@@ -1,5 +1,3 @@
-"""Schedules without windows that are known in advance."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
