@@ -263,10 +263,10 @@ def missing_steps(
     return float(factors[index]) if index < len(factors) else math.inf
 
 
-def smallest_detectable(side: Sequence[Level], *, tolerance: float = TOLERANCE) -> float:
+def smallest_detectable(side: Sequence[Level]) -> float:
     runs = [run.mean for run in side]
     difference = _Difference.of(runs, runs, _assume_sd(side))
-    return math.exp(difference.detectable(math.log1p(tolerance)))
+    return math.exp(difference.detectable(math.log1p(TOLERANCE)))
 
 
 def compare_paired(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) -> Ratio:
