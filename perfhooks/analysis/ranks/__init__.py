@@ -29,7 +29,6 @@ FORMAT: Final = 1
 """Format of the result of `gather`. 1: first version."""
 
 _MAX_CELLS: Final = 8192
-"""Maximum cells in the table of own work by rank and step."""
 _DIGITS: Final = 6
 
 
@@ -38,11 +37,7 @@ def gather(
 ) -> dict[str, Any]:
     """Compare the ranks of a run.
 
-    Args:
-        run: A run folder. Unfinished windows count as missing.
-        windows: Folders of the windows to compare; None for all.
-        cache: Cached summaries of windows.
-        listing: Listing of the run folder if already read.
+    Unfinished windows of the run folder count as missing.
 
     Returns:
         Plain data. Tables are dictionaries of columns:
