@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     Keys = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 PARTS: Final = (*labels.PARTS, "other")
-"""Parts of a step; ``other`` has no label."""
 _MAX_TEXT: Final = 200
 """Maximum length; longer texts are truncated in the middle."""
 

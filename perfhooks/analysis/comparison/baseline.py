@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 FORMAT: Final = 2
 """Format of a baseline. 1: first version; 2: with mean and median step."""
 FEWEST_RUNS: Final = 5
-"""Recommended minimum of runs per side."""
 
 _MARK: Final = "perfhooks_baseline"
 _MAX_BYTES: Final = 4 << 20

@@ -48,8 +48,6 @@ class Change:
 
 @dataclass(frozen=True)
 class Series:
-    """The runs of one command on one machine."""
-
     command: str
     machine: str
     stage: str

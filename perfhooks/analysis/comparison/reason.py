@@ -284,7 +284,6 @@ def _build_contribution(
 
 
 def _select_counted(kind: str, group: Mapping[CostKey, Pair]) -> list[Pair]:
-    """Return the rows whose calls count, without inner operators."""
     is_whole = kind != "operator" or any(key.kernel for key in group)
     return [pair for key, pair in group.items() if is_whole or key.operator == (key.call or key.operator)]
 

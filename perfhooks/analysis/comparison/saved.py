@@ -64,7 +64,6 @@ def encode(costs: Costs, *, most: int = MOST_ROWS) -> bytes:
 
 
 def is_old(content: bytes) -> bool:
-    """Return whether an older perfhooks wrote the file."""
     return content.startswith((b'{"format":1,', b'{"format":2,'))
 
 

@@ -95,7 +95,7 @@ _MIN_STALL_RATIO: Final = 1.5
 
 
 def format_frequency(share: float) -> str:
-    """Return a fraction of steps in words: ``every fifth``, ``one in 37``, ``41% of them``."""
+    """Return for example ``every fifth``, ``one in 37`` or ``41% of them``."""
     interval = round(1 / share)
     if abs(share * interval - 1) > _NEARLY:
         return f"{words.share(share)} of them"
@@ -135,7 +135,7 @@ def ends(ratio: Ratio) -> tuple[float | None, float | None]:
 
 
 def interval(ratio: Ratio) -> str:
-    """Return an interval as two changes: ``+3.8% to +78%``, ``1.5 to 30 times that``, or ``+50% or more``."""
+    """Return for example ``+3.8% to +78%``, ``1.5 to 30 times that`` or ``+50% or more``."""
     low, high = ends(ratio)
     if low is None or high is None:
         bounds = [(low, "more"), (high, "less")]
@@ -154,7 +154,6 @@ _MAX_CHANGE: Final = 10.0
 
 
 def commands(differing: Sequence[Difference]) -> str:
-    """Return the differing arguments of two commands: ``--batch-size 32 / 64``."""
     return f"The commands differ: {'; '.join(_describe_argument(difference) for difference in differing)}."
 
 
@@ -170,7 +169,7 @@ def _value(text: str) -> str:
 
 
 def fact(difference: Difference) -> str:
-    """Return a differing fact: ``version of torch 2.15 / 2.16``."""
+    """Return for example ``version of torch 2.15 / 2.16``."""
     values = " / ".join(_cut(value) or "none" for value in (difference.a, difference.b))
     return f"{difference.name.removeprefix('environment ')} {values}"
 
@@ -291,7 +290,7 @@ def _cut(name: str) -> str:
 
 
 def percent(ratio: float) -> str:
-    """Return a ratio as a change: ``+5.1%``, ``+62%``."""
+    """Return for example ``+5.1%``."""
     change = 100 * (ratio - 1)
     return f"{change:+.1f}%" if abs(change) < _MAX_DECIMAL else f"{change:+,.0f}%"
 
@@ -300,7 +299,7 @@ _MAX_DECIMAL: Final = 9.95
 
 
 def format_change(ratio: float) -> str:
-    """Return a ratio as a change in percent, or as ``3.3 times that`` outside 0.5 to 2."""
+    """Return for example ``+62%``, or ``3.3 times that`` outside 0.5 to 2."""
     return percent(ratio) if 1 / _MAX_PERCENT_RATIO < ratio < _MAX_PERCENT_RATIO else f"{ratio:.2g} times that"
 
 

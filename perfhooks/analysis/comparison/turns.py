@@ -77,7 +77,6 @@ class Judgement(NamedTuple):
     blocks: int
     far: tuple[int, int]
     missing_steps: float = 1.0
-    """See `verdict.missing_steps`."""
 
     @property
     def is_short(self) -> bool:
@@ -89,7 +88,6 @@ class Judgement(NamedTuple):
 
 
 def judge(pairs: Sequence[ProcessPair], *, tolerance: float) -> Judgement:
-    """Compare at least one pair, see `verdict.of_pairs`."""
     clock = _choose_clock(pairs)
     by_other_clock = _judge(pairs, "wall" if clock == "processor" else "processor", tolerance)
     return _judge(pairs, clock, tolerance)._replace(other=by_other_clock.verdict.typical)

@@ -84,18 +84,15 @@ class Evidence:
 
     @cached_property
     def is_device_traced(self) -> bool:
-        """Whether device work has known times."""
         unknown = missing_work.unknown(self.trace).wall[self.selected_marks]
         return self.trace.is_device_traced and not unknown.any()
 
     @property
     def uses_device(self) -> bool:
-        """Whether the program launched device work, even without known times."""
         return self.trace.is_device_traced or len(device.launch_calls(self.trace)) > 0
 
     @cached_property
     def is_start(self) -> bool:
-        """Whether all steps are among the first of their program."""
         until = self.capture.first + self.capture.starting_steps
         unnumbered = self.capture.first if self.capture.is_part else until
         is_starting: bool = (self.steps["step"].fill_null(unnumbered) < until).all()
@@ -508,7 +505,6 @@ class Evidence:
 
 
 def top_lines(sources: Sequence[tuple[str, float]], limit: int = 3) -> list[str]:
-    """Return the sources with the largest total times as lines of evidence."""
     totals: dict[str, float] = {}
     for name, value in sources:
         totals[name] = totals.get(name, 0.0) + value

@@ -86,7 +86,6 @@ def first_rank_findings(window: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def unprofiled_gain(profiled_ms: float, overhead_share: float, profiled_step_ms: float, step_ms: float) -> float:
-    """Return the gain in an unprofiled step, in ms."""
     added = max(profiled_step_ms - step_ms, 0.0)
     return min(max(profiled_ms - overhead_share * added, 0.0), step_ms)
 

@@ -258,7 +258,6 @@ def _is_compiled(window: Evidence) -> bool:
 
 
 def _chains(window: Evidence) -> tuple[Ints, Ints]:
-    """Return the fusable kernels with a fusable neighbour, and the chain index of each."""
     trace = window.trace
     work = trace.device_rows
     kinds = categories.of_work(trace)

@@ -22,7 +22,7 @@ LOOPING: Final = 0.05
 MANY_UPDATES: Final = 20
 """Minimum calls of one in-place operator in an update: a loop over parameters."""
 FEW: Final = 60
-"""Below this number of parameters, fixed costs of an update matter."""
+"""Number of parameters below which fixed costs matter."""
 SAVED: Final = {"Adam": (0.5, 0.65), "AdamW": (0.5, 0.65), "Adagrad": (0.45, 0.55), "SGD": (0.4, 0.4)}
 """Saving of ``fused=True`` on a CPU as a share of a looping update, for less than `FEW` parameters and for more.
 Measured: Adam 35 to 73%, AdamW 37 to 75%, Adagrad 34 to 60%, SGD with momentum 25 to 62%."""

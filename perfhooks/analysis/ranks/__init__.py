@@ -94,7 +94,7 @@ def gather(
 def compare(
     name: str, step_tables: Mapping[int, pl.DataFrame], collective_tables: Mapping[int, pl.DataFrame]
 ) -> dict[str, Any]:
-    """Return data for `findings` from the tables of one window by rank, without a run folder."""
+    """Return data for `findings` from tables of one window by rank."""
     return {"windows": [_compare_window(files.of_tables(name, step_tables, collective_tables))]}
 
 
@@ -119,7 +119,6 @@ def _summarize(folder: Path) -> WindowSummary:
 
 
 def clocks_of(window: Path) -> Clocks:
-    """Return the offsets between the clocks of the ranks of a window, if they had common collectives."""
     ranks = {place.rank for place in places_of(window)} if window.is_dir() else set()
     if not ranks:
         raise PerfhooksError(f"{window} is not a window of a run: it contains no files of a rank")

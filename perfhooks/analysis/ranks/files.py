@@ -81,7 +81,6 @@ class RankedWindow:
 
 
 def ranks_asked(listing: Listing) -> set[int]:
-    """Return the ranks with any file that shows a request to record."""
     return ranks_of_run(listing.files)
 
 

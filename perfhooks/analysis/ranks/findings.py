@@ -47,8 +47,6 @@ _ADVICE: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunFinding(Finding):
-    """A finding about a whole run. These fields are set if it is about ranks."""
-
     rank: int | None = None
     ranks: tuple[int, ...] = ()
     part: str = ""
@@ -110,7 +108,6 @@ def merge_findings(
 
 
 def _join(rows: list[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Return the finding of the rank with the largest gain, with the gains of the other ranks as evidence."""
     rank, row = max(rows, key=lambda pair: pair[1].get("gain_ms") or 0.0)
     ranks = sorted(number for number, _ in rows)
     evidence = tuple(row["evidence"])
@@ -177,7 +174,6 @@ def _build_finding(part: str, by_rank: list[list[dict[str, Any]]]) -> dict[str, 
 
 
 def _format_node(nodes: Sequence[str | None]) -> str:
-    """Return the node of the ranks, if all are on one of several nodes."""
     (node, *other_nodes) = {*nodes}
     return f" on {node}" if node and not other_nodes else ""
 

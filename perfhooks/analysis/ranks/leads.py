@@ -267,7 +267,6 @@ def _split_at_change(values: Values) -> slice:
 
 
 def _estimate_gains(times: Ints, front: Ints, rows: list[int], stage: int) -> Values:
-    """Return by how much each step would be shorter in a stage without some ranks."""
     remaining = np.ones(len(times), np.bool_)
     remaining[rows] = False
     gain = front - _front(times, remaining)

@@ -198,7 +198,6 @@ class _Processes:
         self._time = msgspec.Raw(b"0")
 
     def number(self, pid: bytes) -> msgspec.Raw:
-        """Return the number of a process in the merged trace, as JSON."""
         raw = self._raw.get(pid)
         if raw is None:
             number = self._numbers[pid] = self._first + len(self._numbers)
