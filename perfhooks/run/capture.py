@@ -1,5 +1,3 @@
-"""One window of one rank: its facts, and the paths of its files."""
-
 from __future__ import annotations
 
 import contextlib
@@ -26,38 +24,35 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 
 LARGE: Final = 1.5
-"""Ratio of a profiled to an unprofiled step above which the shares of the step are no longer those of the training.
-Recording costs 25 to 45% if the step waits for the host."""
+"""Ratio of a profiled to an unprofiled step above which its shares mislead. Recording costs 25 to 45% if the step waits
+for the host."""
 
 EXPLAINS: Final = "explanation"
-"""Value of `Capture.request`, see `Capture.explains`."""
+"""Value of `Capture.request`."""
 
 Step = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-"""Number of a step, small enough that a table can hold one more."""
+"""Small enough that a table can hold one more."""
 
 State = Literal["spooled", "done"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Cost of one window for the training process."""
+    """Cost of one window for the training."""
 
     stop_s: float = 0.0
-    """Time to stop the recorder."""
     save_s: float = 0.0
-    """Time to save the trace once."""
     free_s: float = 0.0
-    """Time to free the recorder's results; 0 if they were kept."""
+    """Time to free the recorder's results."""
     trace_bytes: int = 0
-    """Size of the saved trace as plain JSON."""
+    """As plain JSON."""
     events: int | None = None
-    """Slices in the trace."""
     idle_step_ms: float | None = None
     """Median unprofiled step so far."""
     idle_data_ms: float | None = None
-    """Mean wait for data in it, without slow steps."""
+    """Mean wait for data in unprofiled steps."""
     idle_thread_ms: float | None = None
-    """Mean CPU time of the stepping thread in it."""
+    """Mean CPU time of the stepping thread in unprofiled steps."""
     recorded_step_ms: float | None = None
 
     @property
@@ -80,15 +75,15 @@ class Capture:
     boot: str = ""
     """Boot of the host, see `perfhooks.run.liveness.boot`."""
     stage: str = "train"
-    """Profiled loop: train, validate, test, predict, or the content of a foreign trace."""
+    """The profiled loop, or the content of a foreign trace."""
     first: Step = 0
-    """First profiled step, as planned."""
+    """As planned."""
     last: Step | None = None
-    """Last profiled step, as planned; None without a plan."""
+    """As planned."""
     reached: Step = 0
     """The step during which, or before which, recording ended."""
     starting_steps: Step = 0
-    """Number of profiled steps that are among the first steps of the process."""
+    """Profiled steps that are among the first steps of the process."""
     partial: str | None = None
     """Why the window ended before its last step."""
     state: State = "done"
@@ -96,36 +91,33 @@ class Capture:
     token: str = ""
     """Distinguishes the same window of two processes, for example after an elastic restart."""
     spool: str | None = None
-    """Path of the saved trace until the window is finished, if it is on a disk of the node."""
+    """Path of the saved trace, if it is on a disk of the node."""
     handlers: tuple[dict[str, Any], ...] = ()
     artifacts: tuple[str, ...] = ()
     headline: str = ""
-    """Parts of the profiled steps, see `line`."""
+    """See `line`."""
     summary: dict[str, float] = field(default_factory=dict)
-    """Means of the columns of the step table."""
+    """Means of the step table."""
     keep_windows: int | None = None
-    """Maximum finished windows of this stage per rank; None keeps all."""
+    """Maximum finished windows per rank and stage; None keeps all."""
     notes: tuple[str, ...] = ()
     """Failures of perfhooks, and doubts about the trace."""
     cost: Cost = field(default_factory=Cost)
     options: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     installation: Installation | None = None
-    """Folders of its Python."""
     circumstances: Circumstances = field(default_factory=Circumstances)
     compilation: Compilation = field(default_factory=Compilation)
-    """Work of torch.compile until the end of the window."""
     owners: dict[str, str] = field(default_factory=dict)
-    """Owners of files by the first part of their names, see `perfhooks.trace.names.attribution`."""
+    """By the first part of file names, see `perfhooks.trace.names.attribution`."""
     own_work: tuple[tuple[float, float], ...] = ()
-    """When perfhooks blocked the recorded thread: begin and end in seconds since 1970."""
+    """When perfhooks blocked the thread: begin and end in seconds since 1970."""
     request: str = ""
-    """Reason for a window outside of the schedule: the name of a request, ``code``, ``signal``, ``slow``,
-    ``explanation``."""
+    """Reason outside of the schedule: name of a request, ``code``, ``signal``, ``slow``, ``explanation``."""
     began: float = 0.0
-    """When its process began, in seconds since 1970; 0 if unknown."""
+    """Start of the process, in seconds since 1970."""
     time: float = 0.0
-    """When recording ended, in seconds since 1970."""
+    """End of the recording, in seconds since 1970."""
     format: int = FORMAT
 
     @property
@@ -155,7 +147,7 @@ class Capture:
 
     @property
     def _warning(self) -> str:
-        """The most important reason to doubt the times of the window; empty if there is none."""
+        """Return the most important reason to doubt the times."""
         if CLOCKS_LOCKED in self.notes:
             return "the clocks of the device were locked to sample counters"
         if self.circumstances.is_busy:
@@ -220,17 +212,17 @@ class Place:
 
     @property
     def of_node(self) -> OwnFolder:
-        """A folder for the window on a disk of this node, because network disks may be unavailable."""
+        """A folder on a disk of this node, because network disks may be unavailable."""
         digest = remote.local_folder(self.run).name
         return OwnFolder(remote.temporary_folder(), digest, self.run.name, self.folder.name)
 
     def saved(self, capture: Capture) -> Path:
-        """Return the path of the unprocessed trace. Raise PerfhooksError if it is outside of this window."""
+        """Return the unprocessed trace. Raise PerfhooksError if its path is outside of this window."""
         own = self.saved_trace(capture.token)
         if capture.spool is None:
             return own
         path, root = Path(capture.spool), remote.temporary_folder()
-        # the run may be reached by another path than in the training, so the digest in the path may differ
+        # another path may lead to the run now, so the digest may differ
         is_own = path.parts[-3:] == (self.run.resolve().name, self.folder.name, own.name)
         if not is_own or ".." in path.parts or tuple(path.parents[3:4]) != (root,):
             raise PerfhooksError(
@@ -240,24 +232,23 @@ class Place:
         return path
 
     def forget(self, saved: Path) -> None:
-        """Delete a saved trace."""
         (self.own if saved.parent == self.folder else OwnFolder(saved.parent)).remove(saved.name)
 
     def artifact(self, name: str) -> Path:
-        """Return the path of a file of this rank. Raise PerfhooksError if ``name`` is no plain name."""
+        """Return a file of this rank. Raise PerfhooksError if ``name`` is no plain name."""
         return layout.below(self.folder, layout.artifact(self.rank, name))
 
     def trace(self) -> Path | None:
         return next((path for path in map(self.artifact, layout.TRACES) if is_plain(path)), None)
 
     def files(self, capture: Capture) -> list[str]:
-        """Return the files that a finished window of this rank has, without those of other windows."""
+        """Return the files of a finished window, without those of other windows."""
         prefix = layout.artifact(self.rank, "")
         named = [name for name in capture.artifacts if name.startswith(prefix)]
         return [*(layout.below(self.folder, name).name for name in named), self.capture_file.name]
 
     def knows(self, token: str, saved: float) -> bool:
-        """Return whether the facts belong to this trace or a later one. ``saved`` is in seconds since 1970."""
+        """Return whether the facts belong to this trace or a later one."""
         with contextlib.suppress(FileNotFoundError):
             is_later = self.capture_file.stat().st_mtime >= saved
             try:
@@ -267,14 +258,14 @@ class Place:
         return False
 
     def forget_saved_traces(self, before: float) -> None:
-        """Delete traces of earlier attempts of this rank, saved before a time in seconds since 1970."""
+        """Delete earlier traces of this rank, by time in seconds since 1970."""
         for path in self.folder.glob(f"{layout.saved_trace(self.rank, '*')}*"):
             with contextlib.suppress(OSError):
                 if path.lstat().st_mtime <= before:
                     self.own.remove(path.name)
 
     def load(self) -> Capture:
-        """Read the facts. Raise PerfhooksError if they are missing, broken, or have another format."""
+        """Raise PerfhooksError if the facts are missing, broken, or have another format."""
         path = self.capture_file
         try:
             capture = read_json(path, Capture, "the facts of a window")
@@ -286,7 +277,7 @@ class Place:
         return capture
 
     def save(self, capture: Capture) -> None:
-        """Write the facts of the window. Foreign texts are shortened."""
+        """Write the facts. Foreign texts are shortened."""
         self.own.make()
         partial = capture.partial and shortened(capture.partial)
         notes = tuple(map(shortened, capture.notes))
@@ -294,10 +285,9 @@ class Place:
 
 
 _LONGEST_TEXT: Final = 2000
-"""Maximum characters of a note: an exception may have 20 MB."""
+"""Characters of a note. An exception may have 20 MB."""
 
 
 def shortened(text: str) -> str:
-    """Cut the middle out of a long text."""
     half = _LONGEST_TEXT // 2
     return text if len(text) <= _LONGEST_TEXT else f"{text[:half]} ... {text[-half:]}"

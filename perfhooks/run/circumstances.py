@@ -17,8 +17,7 @@ from perfhooks.run.loader.looks import WorkerSamples  # noqa: TC001 -- msgspec r
 from perfhooks.run.loader.making import WorkerCounts  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 
 BUSY: Final = 0.05
-"""Smallest share of run-queue wait that is reported. It is below 1% on an idle host, and below 4% with one busy program
-on two CPUs."""
+"""Smallest run-queue wait to report. It is below 1% on an idle host, and below 4% with one busy program on two CPUs."""
 
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -26,24 +25,22 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, kw_only=True)
 class Loader:
-    """Settings of a DataLoader; None if unknown."""
-
     num_workers: int | None = None
     batch_size: int | None = None
-    """None for a batch sampler of the user, or without batches."""
+    """None for a batch sampler of the user."""
     pin_memory: bool | None = None
     """Also False without a device."""
     persistent_workers: bool | None = None
     prefetch_factor: int | None = None
     """None without workers."""
     batch_sampler: str = ""
-    """Class of the batch sampler, if it is not torch's."""
+    """Class, if it is not torch's."""
     line: str = ""
-    """The line that iterates over it: ``train (train.py:20)``."""
+    """Where it is iterated: ``train (train.py:20)``."""
 
     @classmethod
     def of(cls, iterator: Any) -> Loader:
-        """Read the settings from the iterator, because the loader itself is not available."""
+        """Read the settings from the iterator, because the loader is not available."""
         sampler = getattr(iterator, "_index_sampler", None)
         own = type(sampler).__module__.startswith("torch.")
         return cls(
@@ -59,8 +56,6 @@ class Loader:
 
 @dataclass(frozen=True)
 class PowerLimit:
-    """Power limit of a device."""
-
     watts: float
     """The smallest of its limits."""
     default_watts: float
@@ -76,43 +71,41 @@ class PowerLimit:
 
 
 def _if_is(kind: type, value: Any) -> Any:
-    """A value of others, where it is of the kind that it should be."""
     return value if isinstance(value, kind) else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
     cores: int | None = None
-    """CPUs that the process may use in its container."""
+    """CPUs available in the container."""
     ranks: int = 1
-    """Processes of its job on these CPUs."""
+    """Processes of the job on these CPUs."""
     threads: int | None = None
-    """CPU threads of one operator of torch."""
+    """CPU threads of one operator."""
     onednn: bool | None = None
-    """Whether torch has oneDNN and may use it."""
+    """Whether torch may use oneDNN."""
     cudnn: bool | None = None
     memory_bytes: int | None = None
     """Free memory, in the container as well."""
     queued: float | None = None
-    """Run-queue wait of the stepping thread, as a share of its time since the last window."""
+    """Run-queue wait of the stepping thread as a share of its time, since the last window."""
     loader: Loader | None = None
     """The DataLoader of most steps."""
     making: tuple[WorkerCounts, ...] = ()
-    """Counts of each loader worker since the last window."""
+    """Since the last window."""
     looked: tuple[WorkerSamples, ...] = ()
-    """Of each loader worker in the window, if stacks were recorded."""
     unseen_workers: int = 0
-    """Loader workers that could not be sampled."""
+    """Workers that could not be sampled."""
     framework: str = ""
-    """Name of the integration in messages, ``the Trainer``; empty for a plain loop."""
+    """For messages: ``the Trainer``; empty for a plain loop."""
     power: PowerLimit | None = None
-    """Read when the files of the window were made."""
+    """When the window was finished."""
     is_launched: bool = False
     """Whether ``perfhooks run`` began the recording."""
 
     @classmethod
     def current(cls, **facts: Any) -> Circumstances:
-        """Return the resources of this process. torch is not imported for this."""
+        """Return the resources of this process, without an import of torch."""
         torch: Any = sys.modules.get("torch")
         settings: dict[str, Any] = {}
         if torch is not None:
@@ -149,7 +142,7 @@ def _processor() -> str:
 
 
 def cores() -> int | None:
-    """Return the CPUs that this process may use, by affinity and container."""
+    """Return the available CPUs, by affinity and container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = _quota()
     return cores if cores is None or quota is None else max(min(cores, int(quota)), 1)
@@ -157,7 +150,7 @@ def cores() -> int | None:
 
 @functools.cache
 def _quota() -> float | None:
-    """Return the limit of the container, in CPUs.
+    """Return the CPU limit of the container.
 
     Source: ``cpu.max`` of all enclosing cgroups of version 2; ``cpu.cfs_quota_us`` of version 1.
     """
@@ -185,9 +178,8 @@ def _groups() -> list[Path]:
 def _free_memory() -> int | None:
     """Return the bytes that this process may still allocate.
 
-    Source: ``MemAvailable`` of ``/proc/meminfo``; for each group ``memory.max`` less ``memory.current``. The kernel
-    frees
-    ``inactive_file`` on demand, so it counts as free.
+    Source: ``MemAvailable`` of ``/proc/meminfo``; ``memory.max`` less ``memory.current`` of each group.
+    ``inactive_file`` counts as free.
     """
     free = []
     with contextlib.suppress(OSError, KeyError, ValueError):
@@ -200,7 +192,6 @@ def _free_memory() -> int | None:
 
 
 def _listed(file: Path, name: str) -> int:
-    """Return the number after a name at the beginning of a line."""
     rows = (line.split() for line in file.read_text(encoding="utf-8").splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1}[name]
 

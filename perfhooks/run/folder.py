@@ -1,4 +1,4 @@
-"""The run folder: where the files of a run are, and which process records."""
+"""The run folder: its files, and which process records."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """The folder of a run for one of its ranks."""
-
     folder: Path
     rank: int = 0
     is_new: bool = field(default=False, compare=False)
@@ -45,12 +43,10 @@ class Run:
     def open(
         cls, out: str | os.PathLike[str], name: str | None, job: Job, facts: Mapping[str, Any], *, before: int = 0
     ) -> Run:
-        """Create the folder of a run and its ``run.json`` in ``out``, a folder or an fsspec URL.
+        """Create a run folder in ``out``, a folder or an fsspec URL.
 
         ``name`` must be equal on all ranks. None uses the launcher's identity, else the time and the process.
-        ``before`` is
-        the number of earlier runs of this job on every rank, because the launcher's identity is the same for all of
-        them.
+        ``before`` counts the earlier runs of this job, which have the same identity.
         """
         parent = remote.local_folder(out) if remote.is_url(out) else Path(out).absolute()
         remote.check_text(parent)
@@ -82,7 +78,7 @@ class Run:
 
     @classmethod
     def existing(cls, folder: Path) -> Run:
-        """Open a run. Raise PerfhooksError if it is missing, or of a newer perfhooks."""
+        """Raise PerfhooksError if it is missing, broken, or of another format."""
         run = cls(folder)
         try:
             if not folder.exists():
@@ -103,7 +99,7 @@ class Run:
         return cls(place.folder.parent, place.rank)
 
     def discard(self) -> None:
-        """Delete an empty run of this process, unless the user has named it."""
+        """Delete an empty run, unless the user has named it."""
         if (
             self.is_new
             and self.folder.name.endswith(f"-{os.getpid()}")
@@ -119,14 +115,14 @@ class Run:
                 own.remove(kind(self.rank))
 
     def manifest(self) -> Manifest:
-        """Read ``run.json``. Raise PerfhooksError if it is broken, or has another format."""
+        """Raise PerfhooksError if it is missing, broken, or of another format."""
         return Manifest.read(self.folder)
 
     def place(self, stage: str, first: int, last: int | None) -> Place:
         return Place(self.folder / layout.window(file_name(stage), first, last), self.rank)
 
     def spool(self, place: Place) -> OwnFolder:
-        """Return a path for a trace on a disk of this node, because network disks may be unavailable."""
+        """Return a path on a disk of this node, because network disks may be unavailable."""
         if remote.is_network_disk(self.folder):
             try:
                 return place.of_node
@@ -135,11 +131,10 @@ class Run:
         return place.own
 
     def raw_steps(self, rank: int, first: int) -> Path:
-        """The file of steps that are not in the timeline yet."""
+        """Steps that are not in the timeline yet."""
         return self.folder / layout.raw_steps(rank, first)
 
     def left_steps(self) -> list[tuple[Path, int]]:
-        """Return the files of `raw_steps` with their ranks."""
         ranks = ((name, layout.rank_of_raw_steps(name)) for name in Listing.of(self.folder).files)
         return sorted((self.folder / name, rank) for name, rank in ranks if rank is not None)
 
@@ -147,17 +142,17 @@ class Run:
         return self.folder / layout.timeline(rank)
 
     def window_folders(self) -> list[Path]:
-        """Return the subfolders, without links: they may lead anywhere."""
+        """Return the subfolders, without links, which may lead anywhere."""
         return [self.folder / name for name in sorted(Listing.of(self.folder).windows)]
 
     def owners(self) -> dict[int, Process]:
-        """The process that records, or recorded, as each rank."""
+        """The last process that recorded as each rank."""
         names = layout.owner.ranks(Listing.of(self.folder).files)
         places = {rank: _owner(self.folder / name) for rank, name in names.items()}
         return {rank: process for rank, process in places.items() if process is not None}
 
     def latest_windows(self, most: int, listing: Listing, finished: Sequence[str]) -> list[Path]:
-        """Return the folders that changed last, the latest first. ``finished`` are the windows in ``run.json``."""
+        """Return the folders that changed last, the latest first."""
         there, finished_names = set(listing.windows), set(finished)
         latest = [name for name in finished[-most:] if name in there]
         if len(latest) < min(most, len(there)):  # show older ones, too
@@ -172,7 +167,7 @@ class Run:
         return [place for folder in self.window_folders() for place in places_of(folder)]
 
     def adopt(self) -> None:
-        """Write facts for traces whose process ended before it wrote them.
+        """Write facts for traces of dead processes.
 
         The order matters during a training: read traces, then recording marks, then facts.
         """
@@ -208,7 +203,7 @@ class Run:
             )
 
     def enter_window(self, name: str | None) -> None:
-        """Keep a mark while a window is open. It shows which window was lost with a killed process."""
+        """Keep a mark while a window is open, in case the process is killed."""
         own, mark = OwnFolder(self.folder), layout.mark(self.rank)
         with contextlib.suppress(OSError):  # saving the window will report the error
             if name is None:
@@ -217,7 +212,7 @@ class Run:
                 own.publish_json(mark, _Mark(name, Process.current()))
 
     def _marks(self, listing: Listing | None = None) -> Iterator[tuple[Place, Path, bool]]:
-        """Yield windows that began and did not end, with their marks, and whether the process is gone."""
+        """Yield open windows, their marks, and whether the process is gone."""
         for rank, name in layout.mark.ranks((listing or Listing.of(self.folder)).files).items():
             path = self.folder / name
             with contextlib.suppress(OSError, PerfhooksError):
@@ -228,23 +223,23 @@ class Run:
                 yield Place(layout.below(self.folder, mark.window), rank), path, is_gone
 
     def is_recording(self, place: Place) -> bool:
-        """Whether a rank may be recording or saving a window."""
+        """Include saving."""
         return any(item == place and not is_gone for item, _, is_gone in self._marks())
 
     def is_any_recording(self) -> bool:
-        """Whether any rank may be recording or saving a window."""
+        """Include saving."""
         return any(not is_gone for _, _, is_gone in self._marks())
 
     def died_recording(self, listing: Listing | None = None) -> list[Place]:
-        """Return the windows during which a process died."""
+        """Return the windows in which a process died."""
         return [
             place for place, mark, is_gone in self._marks(listing) if is_gone and not is_newer(place.capture_file, mark)
         ]
 
     def note_window(self, place: Place) -> None:
-        """Add a finished window to ``run.json``. Only its first rank needs the lock.
+        """Add a finished window to ``run.json``. Only the first rank that finishes it needs the lock.
 
-        A window that is finished again, after a restart from an earlier checkpoint, moves to the end.
+        A window that is repeated after a restart moves to the end.
         """
         name = place.folder.name
         if name in self.manifest().windows[-_LATE:]:
@@ -256,12 +251,11 @@ class Run:
                 msgspec.structs.replace(manifest, windows=(*remaining, name)).write(self.folder)
 
     def say_steps_by(self, detector: StepsBy) -> None:
-        """Write the step detector into ``run.json``."""
         with locked(self.folder / layout.MANIFEST_LOCK, timeout=60):
             msgspec.structs.replace(self.manifest(), steps_by=detector).write(self.folder)
 
     def forget_old_windows(self, capture: Capture, remote_run: str | None = None) -> None:
-        """Delete the oldest windows of this rank and stage beyond the limit, also their copies in ``remote_run``."""
+        """Delete the oldest windows of this rank and stage, also in ``remote_run``."""
         if capture.keep_windows is None or capture.explains:
             return
         ours = [place for place in self.places() if place.rank == self.rank and is_plain(place.capture_file)]
@@ -289,11 +283,11 @@ class Run:
         self.upload_own(url)
 
     def upload_own(self, url: str) -> None:
-        """Copy the files of the run and of this rank that belong to no window."""
+        """Copy files that belong to no window."""
         remote.copy(self.folder, [layout.MANIFEST, *(kind(self.rank) for kind in layout.OF_RUN)], url)
 
     def _claim(self) -> None:
-        """Record as this rank. Raise PerfhooksError if another process does."""
+        """Raise PerfhooksError if another process records as this rank."""
         path, current = self.folder / layout.owner(self.rank), Process.current()
         # writing the first file will report other errors
         with contextlib.suppress(OSError), locked(self.folder / layout.owner_lock(self.rank), timeout=10):
@@ -314,10 +308,9 @@ def _owner(path: Path) -> Process | None:
 
 
 _OPENED: set[Path] = set()
-"""Folders of runs that this process joined."""
 _LONGEST_WINDOW_S: Final = 3600
 _LATE: Final = 128
-"""Number of last windows that all ranks may still be finishing."""
+"""Windows that some ranks may not have finished yet."""
 
 
 class _Mark(msgspec.Struct):
@@ -328,7 +321,7 @@ class _Mark(msgspec.Struct):
 
 
 def places_of(window: Path) -> list[Place]:
-    """Return the ranks with any file in a window."""
+    """Return the ranks with any file."""
     return [Place(window, rank) for rank in sorted(layout.ranks_of_window(entry.name for entry in _entries(window)))]
 
 
@@ -359,5 +352,4 @@ def _point(link: Path, target: str) -> None:
 
 
 def opened() -> frozenset[Path]:
-    """Return the runs that this process created or joined."""
     return frozenset(_OPENED)

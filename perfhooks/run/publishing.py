@@ -1,7 +1,6 @@
 """Write into a run folder: a file gets its name when it is complete, and no link is followed.
 
-Other users with write access may place links in the folder at any time. So everything below it is opened relative to
-its open parent:
+Other users may place links in the folder at any time. So everything below it is opened relative to its open parent:
 
     perf/latest          may be a link: the user has named it
       train-000012-14    opened from it, and no link
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CAN_NAME: Final = {os.open, os.mkdir, os.rmdir, os.unlink, os.rename, os.stat} <= os.supports_dir_fd
-"""Whether the system opens names relative to a folder. On Windows, each folder is checked before."""
+"""Windows cannot open names relative to a folder, so each folder is checked before."""
 _FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
 _DESCRIPTORS: Final = Path("/proc/self/fd")
@@ -37,14 +36,14 @@ _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
 class _Opened:
-    """An open folder. ``descriptor`` is None if the system only knows paths."""
+    """An open folder; without ``descriptor`` on Windows."""
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
         self.path, self.descriptor = path, descriptor
         self._given: set[str] = set()
 
     def __call__(self, name: str) -> str:
-        """Call a function with a name and the descriptor of its folder."""
+        """Call a function with a name in this folder."""
         if self.descriptor is None:
             return str(self.path / name)
         self._given.add(name)
@@ -57,7 +56,7 @@ class _Opened:
 
 
 class OwnFolder:
-    """The folder of a run, which may be a link, or a subfolder of it, which may not.
+    """The folder of a run, which may be a link, or a subfolder, which may not.
 
     Each method raises an ``OSError`` if a subfolder is a link, a file or a FIFO.
     """
@@ -72,7 +71,7 @@ class OwnFolder:
             pass
 
     def make_for_owner(self) -> None:
-        """Create it. The owner of the run gets folders that root creates."""
+        """Create it. The owner of the run gets folders of root."""
         with contextlib.suppress(FileNotFoundError), self.opened():
             return
         self.make()
@@ -81,7 +80,7 @@ class OwnFolder:
 
     @contextmanager
     def publish(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a file that gets its name when it is complete. It is deleted if writing fails."""
+        """Open a file that gets its name when it is complete, and is deleted on errors."""
         draft = draft_of(Path(name)).name
         with self.opened() as here:
             try:
@@ -95,18 +94,17 @@ class OwnFolder:
                 raise
 
     def publish_json(self, name: str, data: object) -> None:
-        """Publish indented JSON."""
         with self.publish(name) as file:
             file.write(msgspec.json.format(encoded(data), indent=1))
 
     def append(self, name: str) -> IO[bytes]:
-        """Open a file for reading and appending; create it if it is missing."""
+        """Open a file for reading and appending."""
         with self.opened() as here:
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
             return os.fdopen(open_plain(here.path / here(name), flags, here.descriptor), "rb+")
 
     def remove(self, name: str) -> None:
-        """Delete a file, or a link itself, if it exists."""
+        """Delete a file, or a link itself."""
         with contextlib.suppress(FileNotFoundError), self.opened() as here:
             os.unlink(here(name), dir_fd=here.descriptor)
 
@@ -125,7 +123,7 @@ class OwnFolder:
 
     @contextmanager
     def opened(self, *, make: bool = False) -> Iterator[_Opened]:
-        """Open the folder. A later change of its path has no effect on names in it."""
+        """Open the folder. Later changes of its path have no effect."""
         here = _Opened(self._run, os.open(self._run, _FOLDER) if _CAN_NAME else None)
         try:
             for name in self._names:
@@ -153,7 +151,7 @@ def _opened_below(here: _Opened, name: str) -> int | None:
 
 
 def _give(here: _Opened, owner: os.stat_result) -> None:
-    """Change the owner of an empty folder of root. A user may have moved a folder with content there."""
+    """Change the owner of a folder of root, if it is empty. A user may have moved a full one there."""
     if here.descriptor is None or os.geteuid() != 0 or owner.st_uid == 0:
         return
     folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here.descriptor)
@@ -171,22 +169,21 @@ def _close(here: _Opened) -> None:
 
 
 def publish(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
-    """Publish a file in a folder of the user, which may be a link."""
+    """Write to a folder of the user, which may be a link."""
     return OwnFolder(path.parent).publish(path.name)
 
 
 def publish_json(path: Path, data: object) -> None:
-    """Publish indented JSON in a folder of the user, which may be a link."""
+    """Write to a folder of the user, which may be a link."""
     OwnFolder(path.parent).publish_json(path.name, data)
 
 
 def draft_of(path: Path) -> Path:
-    """Return a unique name: nodes that share a folder may have equal host names and process numbers."""
+    """Return a unique name: nodes may have equal host names and process numbers."""
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 
 def drafts(folder: Path) -> Iterator[Path]:
-    """Return the abandoned drafts in a folder and its subfolders."""
     for draft in folder.rglob(".*.tmp"):
         if _DRAFT.fullmatch(draft.name) and draft.lstat().st_mtime < time.time() - _DEAD_S:
             yield draft
@@ -194,7 +191,7 @@ def drafts(folder: Path) -> Iterator[Path]:
 
 _DRAFT: Final = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 _DEAD_S: Final = 600.0
-"""Minimum age of an abandoned draft. A slow network disk may pause a writer for minutes."""
+"""Minimum age of an abandoned draft. Slow network disks take minutes."""
 
 
 def encoded(data: object) -> bytes:
@@ -216,7 +213,7 @@ def _writable(data: Any) -> Any:
 def is_whole_json(path: Path) -> bool:
     """Return whether a JSON object is complete: Kineto reports no error if the disk is full.
 
-    A compressed file is complete, because its writer checks for errors.
+    The writer of a compressed file checks for errors.
     """
     try:
         with path.open("rb") as file:
@@ -229,7 +226,7 @@ def is_whole_json(path: Path) -> bool:
 
 
 def is_newer(path: Path, other: Path) -> bool:
-    """Return whether a file exists and is at least as new as the other."""
+    """Return whether ``path`` exists and is at least as new as ``other``."""
     try:
         return path.stat().st_mtime_ns >= other.stat().st_mtime_ns
     except FileNotFoundError:
@@ -237,16 +234,16 @@ def is_newer(path: Path, other: Path) -> bool:
 
 
 def shown(path: Path) -> Path:
-    """Return a path relative to the working directory, if it is inside."""
+    """Return the path relative to the working directory, if it is inside."""
     here = working_directory()
     return path.relative_to(here) if here and path.is_relative_to(here) else path
 
 
 _LONGEST: Final = 120
-"""Maximum characters: with steps, rank and draft it stays below the 255 bytes of file systems."""
+"""With steps, rank and draft, a name stays below the 255 bytes of file systems."""
 
 
 def file_name(text: str) -> str:
-    """Return ``text`` with letters, digits, dot, dash and underscore only."""
+    """Keep letters, digits, dot, dash and underscore."""
     name = re.sub(r"[^\w.-]+", "-", text).encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
     return name.strip(".-") or "run"

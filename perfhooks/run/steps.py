@@ -40,29 +40,27 @@ if TYPE_CHECKING:
 FEWEST_FIRST: Final = 3
 MOST_FIRST: Final = 10
 OF_FIRST: Final = 20
-"""One of 20 steps is a first step, within the bounds above."""
 _LEAST_MEASURED: Final = 5
 """Minimum steps before their wait for data is reported."""
 _ROW_BYTES: Final = 68
 LAST: Final = CAPACITY * _ROW_BYTES
-"""Bytes at the end of a file in which its last `CAPACITY` steps are."""
+"""Bytes of the last `CAPACITY` steps."""
 _SAMPLE: Final = 4 << 20
-"""Bytes to read for a chart: some 85,000 steps, 200 per point."""
+"""Bytes for a chart: some 85,000 steps, 200 per point."""
 _PARTS: Final = 512
 _TIMES: Final = ("wall_ms", "data_ms", "backward_ms", "update_ms")
-"""A file of an older perfhooks has only the first two."""
+"""An older perfhooks wrote only the first two."""
 _SEAM: Final = b"\n,-1,,,\n"
-"""Marks an unread part of a file. No step has such a number."""
+"""Marks an unread part of a file."""
 _FILE: Final = b"\n,-2,,,\n"
-"""Marks the begin of a file."""
 
 
 def firsts(numbers: Ints, seams: Flags) -> Flags:
-    """Mark the first steps of each stretch. Unread steps before a seam make its begin unknown."""
+    """Mark the first steps of each stretch. A stretch after a seam of unread steps has an unknown begin."""
     ahead = np.diff(numbers, prepend=numbers[0])
     begins = (ahead != 1) & ~(seams & (ahead > 1))
     begins[0] = not seams[0]
-    stretch = np.cumsum(begins)  # 0 is a stretch whose begin was not read
+    stretch = np.cumsum(begins)  # stretch 0 began before the read part
     start = np.concatenate([numbers[:1], numbers[begins]])[stretch]
     last = np.flatnonzero(np.append(np.diff(stretch) > 0, True))
     length = np.zeros(int(stretch[-1]) + 1, np.int64)
@@ -73,11 +71,11 @@ def firsts(numbers: Ints, seams: Flags) -> Flags:
 
 
 _LAST_BYTES: Final = 1 << 18
-"""Bytes of the timeline to read in a training, in 20 ms."""
+"""Bytes to read in a training, in 20 ms."""
 
 
 class Steps(NamedTuple):
-    """Steps of one loop in their order: columns of equal length."""
+    """Steps of one loop in their order."""
 
     numbers: Ints
     is_idle: Flags
@@ -85,9 +83,9 @@ class Steps(NamedTuple):
     is_recorded: Flags
     wall_ms: Values
     data_ms: Values
-    """Wait for data; NaN if unknown."""
+    """NaN if unknown."""
     backward_ms: Values
-    """Time until the last backward pass began; NaN if unknown."""
+    """Time until the last backward pass began."""
     update_ms: Values
     """Time until that pass ended."""
     is_first: Flags
@@ -97,7 +95,7 @@ class Steps(NamedTuple):
         return self._counted(self.is_idle)
 
     def typical(self) -> Counted:
-        """Unprofiled steps that count. If none count, all except the very first step."""
+        """Unprofiled steps that count; if none count, all except the first."""
         typical = self.unrecorded()
         if len(typical.numbers):
             return typical
@@ -114,8 +112,6 @@ class Steps(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """Steps that count."""
-
     numbers: Ints
     all_ms: Values
     all_data_ms: Values
@@ -124,7 +120,6 @@ class Counted(NamedTuple):
 
     @property
     def wall_ms(self) -> Values:
-        """Wall times of steps without rare work."""
         return self.all_ms[~self.is_far]
 
     @property
@@ -141,15 +136,11 @@ class Counted(NamedTuple):
 
     @property
     def far(self) -> int:
-        """Number of steps with rare work."""
         return int(self.is_far.sum())
 
     @property
     def waiting(self) -> float | None:
-        """Mean fraction of the time that was waiting for data; None after too few steps.
-
-        The mean, because slow workers make only some steps wait.
-        """
+        """Mean fraction of waiting for data; slow workers delay only some steps. None after too few steps."""
         columns = np.isfinite(self.all_data_ms)
         if columns.sum() < max(_LEAST_MEASURED, len(columns) / 2):
             return None
@@ -163,15 +154,15 @@ NONE: Final = Steps(_NO.astype(np.int64), _NO > 0, _NO > 0, _NO, _NO, _NO, _NO, 
 
 
 def read(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
-    """Read all steps of a timeline, by loop. ``raw`` are files with steps that are not in it yet.
+    """Read all steps of a timeline, by loop. ``raw`` has steps that are not in it yet.
 
-    Raises OSError if a file cannot be read or is no regular file, and ValueError if raw steps are broken.
+    Raises OSError if a file is unreadable or no regular file, and ValueError if raw steps are broken.
     """
     return _steps(_text(path, None), [Rows.load(rows) for rows in raw])
 
 
 def read_last(path: Path) -> dict[str, Steps]:
-    """Read the last steps, `CAPACITY` or more, in constant time."""
+    """Read `CAPACITY` steps or more, in constant time."""
     return _steps(_text(path, LAST))
 
 
@@ -196,7 +187,7 @@ def _plain(rows: Rows) -> tuple[Any, ...]:
 
 
 def read_last_of(paths: Iterable[Path], most: int) -> list[dict[str, Steps]]:
-    """Read the last steps of several files, ``most`` bytes each. One parse is faster for small files."""
+    """Read the last ``most`` bytes of several files. One parse is faster for small files."""
     texts = [_text(path, most) for path in paths]
     if any(b",-2," in text for text in texts):  # -2 could be taken for the begin of another file
         return [_steps(text) for text in texts]
@@ -208,7 +199,6 @@ def read_last_of(paths: Iterable[Path], most: int) -> list[dict[str, Steps]]:
 
 
 def read_sample(path: Path) -> dict[str, Steps]:
-    """Read a sample of all steps for a chart."""
     try:
         size = path.lstat().st_size
     except FileNotFoundError:
@@ -237,13 +227,13 @@ def _text(path: Path, most: int | None) -> bytes:
 
 
 def _steps(text: bytes, raw: Iterable[Rows] = ()) -> dict[str, Steps]:
-    """Parse the text of a timeline. Invalid and torn rows are dropped."""
+    """Parse a timeline without invalid and torn rows."""
     table = _rows(text, raw)
     return {str(stage): _of_loop(rows) for (stage,), rows in table.group_by("stage", maintain_order=True)}
 
 
 def _rows(text: bytes, raw: Iterable[Rows] = ()) -> DataFrame:
-    """Parse several timelines into one table with the columns ``file`` and ``part``."""
+    """Parse several timelines into one table."""
     import polars as pl
 
     schema = {"stage": pl.String, "step": pl.Int64, "phase": pl.String, **dict.fromkeys(_TIMES, pl.Float64)}
@@ -272,17 +262,17 @@ def _of_loop(rows: DataFrame) -> Steps:
 
 
 WAITS_HEADER: Final = "stage,first,last,wall_ms,thread_ms,process_ms,waited_ms,others_ms\n"
-"""Columns of ``rank0.processor.csv``. A row is about one second: the steps from ``first`` to before ``last``, their
-wall time, CPU time of the stepping thread and of all threads, run-queue wait of the stepping thread, and mean CPU time
-per CPU of programs outside the job."""
+"""Columns of ``rank0.processor.csv``. A row is about one second: first step, step after the last one, wall time, CPU
+time of the stepping thread and of all threads, run-queue wait of the stepping thread, mean CPU time per CPU of programs
+outside the job."""
 _MOST_WAITS: Final = 16 << 20
-"""Maximum bytes to read: three days."""
+"""Bytes of three days."""
 _LONGEST_MS: Final = 1e12
 _LAST: Final = 1 << 61
 
 
 class Stretch(NamedTuple):
-    """About a second of a loop, in milliseconds."""
+    """About a second of a loop, in ms."""
 
     first: int
     last: int
@@ -295,7 +285,6 @@ class Stretch(NamedTuple):
 
 
 def append_waits(path: Path, stage: str, rows: Sequence[Stretch]) -> None:
-    """Append to the file of a rank."""
     name = in_timeline(stage)
     lines = [f"{name},{row.first},{row.last},{','.join(map(_written, row[2:]))}\n" for row in rows]
     with OwnFolder(path.parent).append(path.name) as file:
@@ -308,28 +297,26 @@ def _written(value: float) -> str:
 
 
 class Waits(NamedTuple):
-    """Run-queue wait of a loop."""
-
     stretches: tuple[Stretch, ...]
 
     @classmethod
     def of_share(cls, share: float) -> Waits:
-        """Create it from the share of a whole run in a status file."""
+        """Create it for a whole run."""
         return cls((Stretch(0, _LAST, 1.0, 1.0, 1.0, share),))
 
     @property
     def computed(self) -> float:
-        """CPU time of the stepping thread as a share of its time."""
+        """CPU time of the stepping thread, as a share of its time."""
         return min(sum(row.thread_ms for row in self.stretches) / sum(row.wall_ms for row in self.stretches), 1.0)
 
     @property
     def others(self) -> float | None:
-        """Share of the host's CPUs that other programs used."""
+        """Share of the CPUs that other programs used."""
         used = sum(row.others_ms for row in self.stretches) / sum(row.wall_ms for row in self.stretches)
         return None if math.isnan(used) else min(used, 1.0)
 
     def shares(self, numbers: Ints) -> Values:
-        """Return the wait of each step, as a share of its second; if unknown, of the loop."""
+        """Return the wait of each step as a share of its second, else of the loop."""
         ends = np.array([row.last for row in self.stretches])
         place = np.searchsorted(ends, numbers, side="right").clip(max=len(ends) - 1)
         firsts = np.array([row.first for row in self.stretches])
@@ -341,11 +328,11 @@ class Waits(NamedTuple):
 
 
 _MOST: Final = 0.999
-"""A step takes some time of its own."""
+"""Maximum share, because a step takes some time of its own."""
 
 
 def read_waits(path: Path, stage: str) -> Waits | None:
-    """Read the run-queue wait of a loop; None if it has no rows. Invalid and torn rows are dropped."""
+    """Return None if the loop has no rows. Invalid and torn rows are dropped."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             text = file.read(_MOST_WAITS).decode("utf-8", "replace")

@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 HEADER = "stage,step,phase,wall_ms,data_ms,backward_ms,update_ms\n"
 CAPACITY = 1 << 16
-"""Steps in memory before they are appended to the file."""
+"""Steps in memory before they are written."""
 
 _LARGEST: Final = 64 << 20
-"""Maximum bytes of raw steps: `CAPACITY` steps of 48 bytes."""
+"""`CAPACITY` steps of 48 bytes."""
 _TAIL: Final = 1024
-"""Taken steps that are still known: those of one poll of the watcher."""
+"""Maximum taken steps that are still known: one poll of the watcher."""
 _ASIDE: Final = 1024
-"""Known validations and checkpoints; two per pass over the data are many."""
+"""Maximum known validations and checkpoints. Two per pass over the data are many."""
 
 clock = time.perf_counter_ns
 
 
 OWN_WORK: Final[deque[tuple[int, int, int]]] = deque(maxlen=_ASIDE)
-"""When perfhooks blocked a thread to start, stop or save a recording: thread, begin and end."""
+"""When perfhooks blocked a thread: thread, begin and end."""
 
 
 def own_work_s(began: float, ended: float) -> tuple[tuple[float, float], ...]:
-    """Return when perfhooks blocked the calling thread in an interval, in seconds since 1970."""
+    """Return when perfhooks blocked the calling thread, in seconds since 1970."""
     ahead_ns, thread = time.time_ns() - clock(), threading.get_ident()
     work = (((begin + ahead_ns) * 1e-9, (end + ahead_ns) * 1e-9) for own, begin, end in list(OWN_WORK) if own == thread)
     return tuple((max(begin, began), min(end, ended)) for begin, end in work if begin < ended and end > began)
@@ -58,41 +58,40 @@ class Row(NamedTuple):
     wall_ms: float
     data_ms: float | None
     backward_ms: float | None = None
-    """Time until the last backward pass of the step began."""
+    """Time until the last backward pass began."""
     update_ms: float | None = None
     """Time until that pass ended."""
 
 
 def parsed(text: bytes) -> Iterator[Row]:
-    """Yield the rows in a part of the file. The first line and torn lines are skipped."""
+    """Yield rows. The first line, which may be torn, is skipped."""
     for line in text.decode("utf-8", "replace").splitlines()[1:]:
         with contextlib.suppress(ValueError):
             stage, step, phase, wall, *parts = line.split(",")
-            # a file of an older perfhooks has no columns after the wait for data
+            # a file of an older perfhooks has fewer columns
             row = Row(stage, int(step), phase, float(wall), *(float(part) if part else None for part in parts[:3]))
             if all(math.isfinite(value or 0.0) for value in row[3:]):
                 yield row
 
 
 class Aside(NamedTuple):
-    """A validation or a checkpoint, which only a few steps have."""
+    """A validation or a checkpoint."""
 
     step: int
-    """The step in which it began."""
     part: str
     ns: int
     line: str
-    """The line of the training that called it."""
+    """The calling line of the training."""
 
 
 class Ended(NamedTuple):
-    """Steps that have ended; clock readings in nanoseconds."""
+    """Ended steps, in ns."""
 
     numbers: np.ndarray
     begins: np.ndarray
     ends: np.ndarray
     waits: np.ndarray
-    """Wait for data; -1 if unknown."""
+    """-1 if unknown."""
     backwards: np.ndarray
     """Time until the last backward pass began; -1 if unknown."""
     updates: np.ndarray
@@ -119,11 +118,11 @@ class Timeline:
         self._rare_until: dict[str, int] = {}
         self._begins: dict[int, int] = {}
         self.is_kept = False
-        """Whether perfhooks blocks the loop until the next step begins."""
+        """Whether perfhooks blocks the loop."""
         self._tail = Ended(*(np.empty(0, np.int64) for _ in Ended._fields))
         """The last steps that were taken."""
         self.taking = threading.Lock()
-        """Held from taking steps until they are written, to keep their order in the file."""
+        """Held until taken steps are written, to keep their order."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "taking"}
@@ -133,22 +132,20 @@ class Timeline:
 
     @property
     def end_step(self) -> Callable[[int], None]:
-        """Read the clock at the end of a step."""
         return self._ends.append
 
     @property
     def data_arrived(self) -> Callable[[int], None]:
-        """Read the clock when a step has a batch."""
         return self._arrivals.append
 
     @property
     def data_asked(self) -> Callable[[int], None]:
-        """Record the time of a request for a batch. Earlier time is no wait for data."""
+        """Record a request for a batch. Earlier time is no wait for data."""
         return self._asked.append
 
     @property
     def passed_back(self) -> Callable[[Iterable[int]], None]:
-        """Record the begin and end of a backward pass that succeeded."""
+        """Record the begin and end of a backward pass."""
         return self._passes.extend
 
     def set_aside(self, begin: int, end: int, part: str = labels.VALIDATION, line: str = "") -> None:
@@ -168,7 +165,7 @@ class Timeline:
     def take_rare(self) -> list[Aside]:
         """Return the validations and checkpoints so far, and forget them. Call it under ``taking``, before `take`.
 
-        Nested ones of the same part count once: two loaders that are read together are one validation.
+        Nested ones of the same part count once.
         """
         taken: list[Aside] = []
         rare = [self._rare.popleft() for _ in range(len(self._rare))]
@@ -186,7 +183,6 @@ class Timeline:
         ]
 
     def phase_of(self, step: int) -> Phase:
-        """Return the phase of a recent step."""
         changes = self._changes[:]
         return next((phase for first, phase in reversed(changes) if first <= step), changes[0][1])
 
@@ -213,23 +209,23 @@ class Timeline:
 
     @property
     def reached(self) -> int:
-        """Return the number of the current step. Call it under ``taking``."""
+        """Call it under ``taking``."""
         return self._first + len(self._ends)
 
     def begin_of(self, step: int) -> int | None:
-        """Return the begin of a step that was not taken."""
+        """Return None if the step was taken."""
         result = self._begins.get(step)
         return self.end_of(step - 1) if result is None else result
 
     def end_of(self, step: int) -> int | None:
-        """Return the end of a step that was not taken."""
+        """Return None if the step was taken."""
         place = step - self._first
         return self._ends[place] if 0 <= place < len(self._ends) else None
 
     def walls_since(self, step: int) -> tuple[int, np.ndarray]:
         """Return the first ended step from ``step`` on, and all wall times from it on. Call it under ``taking``.
 
-        The watcher calls it every second; `since`, which adds waits, takes three times as long.
+        `since`, which adds waits, takes three times as long.
         """
         place = step - self._first
         if place <= 0:  # another thread took steps meanwhile
@@ -243,7 +239,7 @@ class Timeline:
         return step, walls
 
     def since(self, step: int) -> Ended:
-        """Return the ended steps from ``step`` on that are still stored. Call it under ``taking``."""
+        """Return the stored ended steps from ``step`` on. Call it under ``taking``."""
         columns = [np.concatenate(pair) for pair in zip(self._tail, self._read()[0], strict=True)]
         return Ended(*(column[columns[0] >= step] for column in columns))
 
@@ -260,8 +256,8 @@ class Timeline:
         return steps
 
     def _read(self) -> tuple[Ended, int, int, int]:
-        """Return the ended steps, and their number of arrivals, finished loader passes and backward passes."""
-        # slices, because the training cannot append to an array while NumPy has a view of it
+        """Return the ended steps, and their number of arrivals, loader passes and backward passes."""
+        # slices: the training cannot append to an array while NumPy has a view of it
         ends = np.array(self._ends[:], dtype=np.int64)
         arrivals, requests, passes = (
             self._arrivals[:],
@@ -283,7 +279,7 @@ class Timeline:
         return Ended(first + np.arange(len(ends)), begins, ends, waits, *last_passes), int(inside.sum()), over, passed
 
     def _forget(self, count: int, arrived: int, requests: int, last_end: int) -> None:
-        """Remove stored steps. The begin of the next step is set first, so that it is not taken for the first step."""
+        """Remove steps. The begin of the next step is set first, so that it is not taken for the first step."""
         following = self._first + count
         self._begins.setdefault(following, last_end)
         for step in list(self._begins):
@@ -301,7 +297,7 @@ class Timeline:
         return Rows(self._stage, steps.numbers, self._phases(steps.numbers), walls, *steps[3:])
 
     def _phases(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the phase of each step, and forget all changes except the last."""
+        """Return the phases, and forget all changes except the last."""
         if not len(numbers):
             return np.empty(0, np.int8)
         steps, phases = zip(*self._changes[:], strict=True)
@@ -311,14 +307,14 @@ class Timeline:
 
 
 def _is_aside(times: np.ndarray, aside: list[tuple[int, int]]) -> np.ndarray:
-    """Mark the readings in some sorted intervals."""
+    """Mark readings inside of sorted intervals."""
     begins, ends = np.array([(-1, -1), *sorted(aside)], np.int64).T
     result: np.ndarray = times <= ends[np.searchsorted(begins, times, side="right") - 1]
     return result
 
 
 def _waits(begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray, requests: array[int]) -> np.ndarray:
-    """Return the wait for data in each step: for its first batch, and for each later requested batch."""
+    """Return the wait in each step, for its first batch and for each later requested batch."""
     requested = _last_asked(requests, arrivals)
     is_first = np.diff(owner, prepend=-1) != 0
     is_asked = requested >= np.concatenate([arrivals[:0], arrivals[:1], arrivals[:-1]])
@@ -331,7 +327,7 @@ def _waits(begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray, requests
 
 
 def _last_passes(begins: np.ndarray, ends: np.ndarray, passes: np.ndarray) -> np.ndarray:
-    """Return begin and end of the last backward pass in each step; -1 if it has none, or began before it."""
+    """Return begin and end of the last backward pass in each step; -1 if it has none."""
     result = np.full((2, len(ends)), -1, np.int64)
     owner = np.searchsorted(ends, passes[:, 1], side="left")
     result[:, owner] = (passes - begins[owner, None]).T  # the last pass of a step wins

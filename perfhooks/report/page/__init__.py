@@ -1,4 +1,4 @@
-"""The report of a run over all its windows and ranks, and its data."""
+"""The report of a run, and its data."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LOCK_TIMEOUT_S: Final = 120
 
 
 def write(folder: Path, *, remote: str | None = None, title: str | None = None, unread: Sequence[str] = ()) -> Path:
-    """Write the report of a run, ``report.html``, and its data, ``report.json``. ``unread`` are messages about traces.
+    """Write ``report.html`` and ``report.json``. ``unread`` are messages about traces.
 
     Raises OSError if another process held the lock of the report for two minutes.
     """
     from perfhooks.report.page import data, page, run_data
 
-    # gather inside the lock, so the last writer includes the windows of all others
+    # inside the lock, so the last writer includes the windows of all others
     with locked(folder / PAGE_LOCK, _LOCK_TIMEOUT_S):
         facts = {"title": title, "unread": [json_values.text(message, 1000) for message in unread[:60]]}
         report = run_data.gather(folder) | json_values.facts(facts)
@@ -58,7 +58,7 @@ def headlines(page: Path) -> list[str]:
 def is_due(place: Place) -> bool:
     """Return whether the rank that finished a window should write the report.
 
-    The lowest rank of the window does, and the last rank to finish it. So the final report includes all ranks.
+    The lowest rank of the window and the last rank to finish it do, so the final report includes all ranks.
     """
     names = [path.name for path in place.folder.iterdir()] if place.folder.exists() else []
     finished, recorded = set(layout.share.ranks(names)), layout.ranks_of_window(names)

@@ -1,4 +1,4 @@
-"""Compilations of torch.compile in the process of a window, as tables of functions and of graph breaks."""
+"""Compilations of torch.compile as tables of functions and of graph breaks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ _BREAKS: Final = {"line": pl.String, "within": pl.String, "reason": pl.String, "
 def functions(compilation: Compilation) -> pl.DataFrame:
     """Return the compiled functions, the longest compilation first. torch keeps the last 64 compilations.
 
-    ``recorded`` counts the graphs that were compiled in the window, ``operators`` those of the last graph. ``seconds``
-    has the parts ``tracing_s`` (TorchDynamo), ``backend_s`` (AOTAutograd and the rest) and ``inductor_s`` (kernels).
-    ``reason`` is the last failed guard. A function with ``failed`` runs uncompiled.
+    ``recorded`` are graphs compiled in the window. ``seconds`` includes ``tracing_s`` (TorchDynamo), ``backend_s`` and
+    ``inductor_s``. ``reason`` is the last failed guard. A function with ``failed`` runs uncompiled.
     """
     rows = [
         {
@@ -59,7 +58,7 @@ def breaks(compilation: Compilation) -> pl.DataFrame:
 
 
 def of_window(seen: Evidence) -> dict[str, Any]:
-    """Return the compilations for the report. ``inside_ms`` is host time per step, ``device_ms`` device time."""
+    """Return the compilations. ``inside_ms`` is host time per step, ``device_ms`` device time."""
     compilation = seen.capture.compilation
     inside_ms = compiled.inside_ms(seen)
     if not compilation and not inside_ms:

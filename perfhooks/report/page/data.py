@@ -1,4 +1,4 @@
-"""The stored data of reports: the summary of one window (``page.json``) and the data of a run (``report.json``)."""
+"""The stored data of reports: ``page.json`` of a window and ``report.json`` of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class Subject(_Part):
     world_size: int | None = None
     python_frames: bool | None = None
     stacks_by: str | None = None
-    """Option that records stacks, if they were off."""
 
 
 class StepKind(_Part):
@@ -47,7 +46,7 @@ class StepsPart(_Part):
     median_ms: float | None
     kinds: list[str]
     usual: dict[str, float | None]
-    """Means over the steps of the most common kind."""
+    """Means of the most common kind of steps."""
     others: list[StepKind]
     headline: str
     without_steps: bool = False
@@ -59,8 +58,6 @@ class StepsPart(_Part):
 
 
 class FirstRows(_Part):
-    """The first rows of a table. ``classes`` belongs to the table of kernels."""
-
     rows: Columns
     count: int | None = None
     classes: Columns | None = None
@@ -114,10 +111,10 @@ class Findings(_Part):
 class DevicePart(_Part):
     steps: Columns
     parts: Columns
-    """Work by class, work of other steps and idle time by cause. They sum to the wall time of a usual step."""
+    """Work by class, other steps, and idle time by cause. The sum is the wall time."""
     idle: Columns
     queue: dict[str, float | None]
-    """Fractions of a usual step by the length of the launch queue."""
+    """Fractions of a step by the length of the launch queue."""
 
 
 class LoaderPlanPart(_Part):
@@ -126,7 +123,7 @@ class LoaderPlanPart(_Part):
 
 
 class WindowData(_Part):
-    """Summary of one window of one rank. Parts that are not in the trace are absent."""
+    """Summary of one window of one rank."""
 
     format: int
     rank: int
@@ -140,7 +137,6 @@ class WindowData(_Part):
     operators: dict[str, Columns] | None = None
     """By grouping: ``name``, ``shapes``, ``step``."""
     behind_operators: Columns | None = None
-    """Shapes, lines and modules of the costliest operators."""
     limits: list[str] = []
     roofline: Roofline | None = None
     kernels: FirstRows | None = None
@@ -150,7 +146,6 @@ class WindowData(_Part):
     functions: FirstRows | None = None
     workers: Columns | None = None
     unseen_workers: str = ""
-    """Message if loader workers were not sampled."""
     plan: LoaderPlanPart | None = None
     modules: FirstRows | None = None
     memory: MemoryPart | None = None
@@ -162,9 +157,8 @@ class WindowData(_Part):
     gaps: Columns | None = None
     checks: FirstRows | None = None
     problems: list[str] = []
-    """Errors of parts that failed."""
     explained: bool = False
-    """Whether `RunData.explanations` has the lines, modules and shapes."""
+    """Whether the lines are in `RunData.explanations`."""
 
 
 EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limits", "roofline")
@@ -172,17 +166,17 @@ EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limit
 
 
 class ExplanationPart(_Part):
-    """A window with stacks and shapes that explains windows without them. Its steps are slower than theirs."""
+    """A window with stacks and shapes that explains windows without them. Its steps are slower."""
 
     name: str
     steps: str
     rank: int
     parts: dict[str, Any]
-    """The fields in `EXPLAINED`, and ``shapes``, the operators by shape."""
+    """The fields in `EXPLAINED`, and ``shapes``."""
     findings: list[Finding]
     model: str | None = None
     least_ms: float | None = None
-    """Minimum device time of the operations of a step, in ms."""
+    """Minimum device time of a step."""
 
 
 class Rank(_Part):
@@ -190,7 +184,7 @@ class Rank(_Part):
     mean: dict[str, float | None]
     headline: str | None = None
     is_far: bool = False
-    """Whether profiled step times differ too much from unprofiled ones."""
+    """Whether profiled steps differ too much from unprofiled ones."""
     partial: str | None = None
     notes: list[str] = []
     cost: dict[str, float | None] = {}
@@ -210,33 +204,28 @@ class WindowPart(_Part):
 
 
 class SlowStepsPart(_Part):
-    """Slow steps of all ranks."""
-
     rows: Columns
-    """The longest ones: the columns of ``rank0.slow.csv``, and ``rank`` if several ranks have slow steps."""
+    """Columns of ``rank0.slow.csv``, and ``rank`` if several ranks are slow."""
     rows_count: int
     count: int
-    """A step that was slow on several ranks counts once."""
+    """A step that is slow on several ranks counts once."""
     wall_ms: float
     causes: dict[str, int]
     ranks: int
-    """Number of ranks with slow steps."""
     steps: int | None = None
-    """Number of all steps of the lowest rank."""
+    """All steps of the lowest rank."""
     is_cut: bool = False
     """Whether earlier slow steps were not read."""
 
 
 class TriedMost(_Part):
-    """The upper end, if the result is a range."""
-
     times: float
     saved_ms: float
     saved_percent: float
 
 
 class TriedAdvice(_Part):
-    """Measured effect of the advice of a finding, by `perfhooks try`."""
+    """Measured effect of a finding's advice, by `perfhooks try`."""
 
     rule: str
     variant: str
@@ -248,7 +237,7 @@ class TriedAdvice(_Part):
     operators: int
     device: str
     most: TriedMost | None = None
-    """Upper end of a range; the values above are its lower end."""
+    """Upper end of a range."""
 
 
 class TriedFile(_Part):
@@ -257,41 +246,39 @@ class TriedFile(_Part):
 
 
 class RunData(_Part):
-    """The data of a report."""
-
     format: int
     title: str
     run: dict[str, Any]
     """Facts of `perfhooks.run.manifest.Manifest`."""
     windows: list[WindowPart]
-    """The latest windows, in the order of their end."""
+    """The latest ones, by end."""
     lost: list[str]
     timeline: dict[str, Columns]
     slow: SlowStepsPart | None = None
     startup: Columns = {}
     """Work before the first step, recorded by ``perfhooks run``."""
     windows_count: int | None = None
-    """Number of all windows, if some are missing in `windows`."""
+    """Present if `windows` is incomplete."""
     ranks_together: dict[str, Any] | None = None
     findings: list[RunFinding] = []
     explanations: dict[str, ExplanationPart] = {}
     """By loop."""
     unread: list[str] = []
-    """Messages about traces that could not be read."""
+    """Messages about unreadable traces."""
     tried: list[TriedAdvice] = []
     summary: RunSummary | None = None
 
 
 def read_window(path: Path) -> WindowData:
-    """Read a window summary. Raise PerfhooksError if it is broken or has another format."""
+    """Raise PerfhooksError if it is broken or has another format."""
     return read_format(path, WindowData, WINDOW_FORMAT, "the summary of a window")
 
 
 def read_tried(path: Path) -> list[TriedAdvice]:
-    """Read the results of ``perfhooks try``. Raise PerfhooksError if they are broken or have another format."""
+    """Read the results of ``perfhooks try``. Raise PerfhooksError if they are broken."""
     return read_format(path, TriedFile, TRIED_FORMAT, "the results of perfhooks try").measured
 
 
 def read_run(path: Path) -> RunData:
-    """Read the data of a report. Raise PerfhooksError if it is broken or has another format."""
+    """Raise PerfhooksError if it is broken or has another format."""
     return read_format(path, RunData, FORMAT, "the data of a report")

@@ -1,4 +1,4 @@
-"""Definitions of all numbers in the report: the tooltips of its columns and sections."""
+"""Definitions of all numbers in the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Device time for the report: by step, by part of a usual step, and by the length of the launch queue."""
+"""Device time for the report."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _PARTS: Final = ("compute", "exposed communication", "exposed copies", "exposed 
 
 
 def of_window(tables: Tables) -> dict[str, Any]:
-    """Return the time of all devices of a window together; empty if no device was traced.
+    """Return the time of all devices together; empty if no device was traced.
 
-    ``parts`` sum to the wall time of a usual step, in ms. ``queue`` are fractions of it by the number of launches
+    ``parts`` sum to the wall time of a usual step. ``queue`` is the fraction of the step by the number of launches
     whose work had not started.
     """
     trace = tables.trace

@@ -37,7 +37,7 @@ _ACTIVITIES: Final = {labels.VALIDATION: "it validates", labels.CHECKPOINT: "it 
 _NAMED: Final = 3
 _NEARLY_ALL: Final = 0.8
 _COARSE: Final = ("forward", "validation")
-"""In an inference, they are the whole step. The headline then names the largest operators in them."""
+"""They can be the whole step of an inference. The headline then names the largest operators in them."""
 _TORCHS_OWN: Final = labels.STEP_MARK.rstrip("#")
 _WITHOUT_NAME: Final = {*labels.AUTOMATIC.values(), *labels.PARTS}
 _WHILE: Final = (
@@ -53,7 +53,8 @@ _WHILE: Final = (
 _HOST_KINDS: Final = ("op", "annotation")
 _WORTH_NAMING: Final = 0.05
 _BEHIND: Final = 1.05
-"""Ratio of device work to host time from which steps are shorter than the training's (RTX 3060: 2.4 ms, 170 ms)."""
+"""Ratio of device work to host time above which profiled steps are too short (RTX 3060: 2.4 ms on the host, 170 ms of
+work)."""
 _HALF: Final = 0.5
 """Busy fraction of the device from which operators of the host mostly wait."""
 _FROM_START_TO_STOP: Final = "from start to stop, without steps"
@@ -61,7 +62,6 @@ _WHOLE: Final = "the whole recording"
 
 
 def of_window(capture: Capture, trace: Trace) -> str:
-    """Return the headline of a window, see `headline`."""
     tables = capture.tables(trace)
     unmarked = ""
     if capture.is_part:
@@ -77,7 +77,6 @@ class WorkExtent(NamedTuple):
     """The interval of device work in a recording without steps."""
 
     busy: float
-    """Busy fraction of the interval."""
     before_ms: float
     after_ms: float
 
@@ -88,7 +87,7 @@ class WorkExtent(NamedTuple):
 
 
 def _extent(tables: Tables) -> WorkExtent | None:
-    """Return None if the interval is unknown or covers nearly the whole recording."""
+    """Return None if the interval covers nearly the whole recording."""
     if not tables.trace.is_device_traced or not tables.is_device_known:
         return None
     intervals, marks = idle.of_steps(tables.trace, tables.usual), tables.marks
@@ -101,18 +100,17 @@ def _extent(tables: Tables) -> WorkExtent | None:
 
 
 def _only_copies(tables: Tables) -> str:
-    """Return a phrase if the device ran copies but no kernels."""
     is_known = tables.trace.is_device_traced and tables.is_device_known
     return "only copies" if is_known and not len(tables.trace.rows(Kind.KERNEL)) else ""
 
 
 def _of_the_step(tables: Tables) -> pl.DataFrame:
-    """Return operators and labels on the thread of the step; times of other threads are no part of the step."""
+    """Return operators on the thread of the step; other threads are no part of it."""
     return operators.on_step_threads(tables.trace)
 
 
 def _idle(tables: Tables, *, is_whole: bool) -> str:
-    """Return the main cause of idle time from 5% of the steps, or a note that device work was not recorded."""
+    """Return the main cause of idle time, from 5% of the steps on."""
     if not tables.trace.is_device_traced:
         return "the work of the device was not recorded" if is_device_missing(tables.trace) else ""
     if not tables.is_device_known:
@@ -135,7 +133,6 @@ def _idle(tables: Tables, *, is_whole: bool) -> str:
 
 
 def is_device_missing(trace: Trace) -> bool:
-    """Return whether a trace has launches but no device work."""
     return not trace.is_device_traced and bool(len(device.launch_calls(trace)))
 
 
@@ -149,13 +146,13 @@ def headline(
 ) -> str:
     """Return the step time and its largest named parts, from 5% of the time on.
 
-    * If the device limits the step, parts of the host are omitted, because most of their time is waiting.
-    * If one coarse part is nearly the whole step, the largest operators and labels are named.
-    * If the steps launched more device work than they took, the time of that work is added.
-    * Numbers are means over the most common kind of steps (`perfhooks.trace.names.step_kinds`). Other kinds follow.
+    * If the device limits the step, parts of the host are omitted, because they mostly wait.
+    * If one coarse part is nearly the whole step, the largest operators are named.
+    * If the launched device work is longer than the step, its time is added.
+    * Numbers are means of the most common kind of steps (`perfhooks.trace.names.step_kinds`).
 
-    For example ``steps 12-14: 412 ms, 61% waiting for data, device busy 22%, idle 60% while the step waits for data``.
-    Empty if the table has no numbered steps. ``unmarked`` is the name of the only row of a recording without steps.
+    For example ``steps 12-14: 412 ms, 61% waiting for data, device busy 22%``. Empty without numbered steps.
+    ``unmarked`` is the name of the only row of a recording without steps.
     """
     steps = table["step"].drop_nulls()
     if unmarked and not table.height:
@@ -173,7 +170,7 @@ def headline(
 
 
 def other_kinds(table: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return ``kind``, ``count`` and mean ``wall_ms`` of all kinds except the most common one."""
+    """Return ``kind``, ``count`` and mean ``wall_ms`` of the less common kinds."""
     names = step_kinds.kinds(table)
     rare = table.with_columns(pl.Series("kind", names, dtype=pl.String))
     rare = rare.filter(~pl.col("kind").is_in(["", step_kinds.most_common(names)]))
@@ -182,7 +179,7 @@ def other_kinds(table: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def summary(table: pl.DataFrame) -> dict[str, float]:
-    """Return the mean of each measured column of a step table, and `busy_share`."""
+    """Return the means of the columns of a step table, and `busy_share`."""
     measured = [name for name, kind in table.schema.items() if kind.is_numeric() and name not in ("rank", "step")]
     names = [name for name in measured if table[name].null_count() < table.height]
     means = {name: float(np.mean(step_columns.known(table[name]))) for name in names}
@@ -197,7 +194,6 @@ def known_steps(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def busy_share(table: pl.DataFrame) -> float | None:
-    """Return the busy fraction of the device; None if no device was traced."""
     if "device_busy_ms" not in table.columns or table["device_busy_ms"].null_count() == table.height:
         return None
     rows = table.filter(table["device_busy_ms"].is_not_null())
@@ -206,19 +202,19 @@ def busy_share(table: pl.DataFrame) -> float | None:
 
 
 def _step_time(table: pl.DataFrame) -> str:
-    """Add the mean device work if it is longer than the step."""
+    """Add the mean device work if it is longer."""
     mean, work_ms = float(table["wall_ms"].to_numpy().mean()), _device_work_ms(table)
     work = f" on the host and {words.ms(work_ms)} on the device" if work_ms > _BEHIND * mean else ""
     return f"{words.ms(mean)}{work}"
 
 
 def _device_work_ms(table: pl.DataFrame) -> float:
-    """Return the mean device time of the work that a step launched."""
+    """Return the mean time of the work that a step launched."""
     return float(table["busy_ms"].fill_null(0).sum()) / table.height if "busy_ms" in table.columns else 0.0
 
 
 def _largest(table: pl.DataFrame, operators: pl.DataFrame) -> list[str]:
-    """Return the two largest names by self time on the host, from 5% of the steps on."""
+    """Return the two largest names by self time on the host."""
     is_in = pl.col("step").is_in(table["step"].drop_nulls().to_list()) | pl.lit(table["step"].null_count() > 0)
     named = operators.filter(is_in & pl.col("kind").is_in(_HOST_KINDS) & ~pl.col("name").is_in(_WITHOUT_NAME))
     named = named.filter(~pl.col("name").str.starts_with(_TORCHS_OWN))

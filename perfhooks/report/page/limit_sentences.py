@@ -1,4 +1,4 @@
-"""Sentences about speed and limits: the largest operators of a window, and its use of the device."""
+"""Sentences about the speed of the largest operators and the use of the device."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ _LARGE: Final = 1000
 
 
 def sentences(capture: Capture, trace: Trace) -> list[str]:
-    """Return sentences about the speed of the costliest operators and the use of the device.
-
-    For example ``bmm at 50.8 to 66.5 TFLOP/s (24 to 32%), addmm at 498 to 746 TFLOP/s (50 to 75%).`` Most sentences
-    need recorded shapes.
-    """
+    """Return for example ``bmm at 50.8 to 66.5 TFLOP/s (24 to 32%).`` Most sentences need recorded shapes."""
     tables = capture.tables(trace)
     if capture.explains and not trace.is_device_traced:
         return []  # recording stacks makes the calls longer

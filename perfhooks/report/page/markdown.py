@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST: Final = 4500
-"""Maximum characters, which is less than 2,000 tokens. Tables have about 3 characters per token."""
+"""Maximum characters, fewer than 2,000 tokens."""
 
 _PARTS: Final = ("data", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
 _DEVICE: Final = {
@@ -55,7 +55,7 @@ class Text(str):
 
 
 def of_run(folder: Path, files: Sequence[str] | None = None) -> str:
-    """Return the last window of a run as markdown of at most `MOST` characters. ``files`` are for further reading."""
+    """Return the last window of a run in at most `MOST` characters."""
     data = _to_json(gather(folder))
     return _render(data, _files(folder, data["windows"]) if files is None else list(files))
 
@@ -209,7 +209,7 @@ def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _kernels(details: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the costliest kernels, if operators did not launch most of the device work."""
+    """Yield the costliest kernels, unless operators launched most of the device work."""
     kernels = details.get("kernels", {})
     device_ms = sum(kernels.get("classes", {}).get("total_ms", ()))
     launched_ms = sum(row.get("self_device_ms") or 0 for row in _operator_rows(details))

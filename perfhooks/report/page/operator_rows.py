@@ -1,4 +1,4 @@
-"""Details of the table of operators: the costliest shapes, lines and modules of each operator."""
+"""The costliest shapes, lines and modules of each operator."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ _COSTS: Final = ("count", "self_cpu_ms", "self_device_ms")
 
 
 def behind(tables: Tables, names: Collection[str], *, has_shapes: bool) -> json_values.Columns:
-    """Return the costliest shapes, lines and modules of some operators, by their self time.
-
-    ``by`` is ``shapes``, ``line`` or ``module``. Each name has up to three rows of each, in the order of ``names``.
-    """
-    # each row takes some hundred bytes of the report
+    """Return up to three shapes, lines and modules of each operator, by self time."""
+    # each row takes some hundred bytes
     selection = pl.DataFrame({"name": list(names)[:32]}, schema={"name": pl.String}).with_row_index("place")
     groups = [_costliest(tables, selection, by) for by in _GROUPS if by != "shapes" or has_shapes]
     rows = pl.concat(groups).sort("place", maintain_order=True).drop("place")

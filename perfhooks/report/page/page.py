@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs no network and no other file."""
+"""The report: one HTML file without network access."""
 
 from __future__ import annotations
 
@@ -32,18 +32,14 @@ _SCRIPTS: Final = (
 def render(data: Mapping[str, Any]) -> str:
     """Render the data of `run_data` as an HTML document.
 
-    Strings from a trace cannot become markup. They are JSON in an inert element, with ``<`` escaped, and the script of
-    the report inserts them as text.
+    Strings from a trace cannot become markup. They are JSON in an inert element, with ``<`` escaped.
     """
     plotly = f'<script type="text/plain" id="plotly">{_packed_plotly()}</script>'
     return document("perfhooks", data, DEFINITIONS, _SCRIPTS, plotly=plotly)
 
 
 def document(title: str, data: Any, definitions: Any, scripts: Sequence[str], *, plotly: str = "") -> str:
-    """Return an HTML document.
-
-    ``plotly`` is an element with plotly.js; ``definitions`` are texts by section and term.
-    """
+    """Return an HTML document. ``definitions`` are texts by section and term."""
     code = "".join(template(name) for name in (*_SHARED_SCRIPTS, *scripts))
     return filled(
         "page.html",
@@ -57,7 +53,7 @@ def document(title: str, data: Any, definitions: Any, scripts: Sequence[str], *,
 
 
 def filled(name: str, **values: str) -> str:
-    """Fill a template. The values are markup: text in them must be escaped."""
+    """Fill a template. Text in the values must be escaped."""
     return _MARK.sub(lambda mark: values[mark[1]], template(name))
 
 
@@ -67,14 +63,14 @@ def template(name: str) -> str:
 
 def _inert(data: Any) -> str:
     text = words.printable(msgspec.json.encode(data).decode())
-    # these characters occur only inside strings; the last two end a line in old JavaScript
+    # they occur only inside strings; the last two end a line in old JavaScript
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
     return text
 
 
 def _packed_plotly() -> str:
-    """Return plotly.js, compressed to a third. Compression takes 0.1 s, so the result is cached."""
+    """Return compressed plotly.js. Compression takes 0.1 s, so the result is cached."""
     cache = _plotly_cache()
     if cache is not None:
         with contextlib.suppress(OSError):
@@ -90,7 +86,7 @@ def _packed_plotly() -> str:
 
 
 def _plotly_cache() -> Path | None:
-    """Return the cache file next to Python's compiled files; None if the version of plotly.js is unknown."""
+    """Return None if the version of plotly.js is unknown."""
     spec = importlib.util.find_spec("plotly")
     if spec is None or spec.origin is None or not __spec__.cached:
         return None

@@ -1,7 +1,4 @@
-"""The roofline of a window, as in Williams, Waterman and Patterson (2009).
-
-Memory bandwidth limits operators with few operations per byte. Peak compute limits all others.
-"""
+"""The roofline of a window, as in Williams, Waterman and Patterson (2009)."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ _SHOWN: Final = ("flops_per_byte", "tflops_per_s", "limit_percent")
 
 
 def of_window(capture: Capture, trace: Trace) -> dict[str, Any]:
-    """Return the points and roofs of the roofline; empty if shapes or the peaks of the device are unknown.
+    """Return the points and roofs; empty if shapes or the peaks of the device are unknown.
 
-    ``points`` are the costliest operators. ``ms`` is self time on the device, or on the host if no device was traced.
-    ``roofs`` are peaks by data type, in 10^12 operations per second.
+    ``ms`` is self time on the device, or on the host if no device was traced. ``roofs`` are peaks by data type, in
+    10^12 operations per second.
     """
     limits = peaks.of_trace(trace)
     if limits is None or "dims" not in trace.arguments or (capture.explains and not trace.is_device_traced):

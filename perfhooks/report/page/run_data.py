@@ -1,4 +1,4 @@
-"""The data of a report: the summaries of all windows and ranks of a run."""
+"""The data of a report."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Steps
 
 _BUDGET: Final = 5 << 19
-"""Maximum bytes of window summaries and rank comparisons. Further windows are a row of numbers."""
+"""Maximum bytes of window summaries. Further windows are a row of numbers."""
 _BUDGET_RANKS: Final = 5 << 17
-"""Maximum of these bytes for the comparison of ranks."""
+"""Part of these bytes for the comparison of ranks."""
 _TRAINING: Final = "train"
 _UNSHOWN: Final = ("steps", "own", "worst")
 _COST: Final = ("stop_s", "save_s", "free_s", "trace_bytes", "idle_step_ms", "recorded_step_ms")
@@ -46,7 +46,7 @@ _log = logging.getLogger("perfhooks")
 def gather(folder: Path) -> dict[str, Any]:
     """Return the data of a run in the form of `perfhooks.report.page.data.RunData`.
 
-    If not all ``details`` fit, late windows come first, and of each window the lowest and the slowest rank.
+    If not all ``details`` fit, late windows come first, and in each window the lowest and the slowest rank.
     """
     run = FinishedRun(folder, brief=True)
     of_ranks, explanations = _compare_ranks(run), _explanations(run)
@@ -72,7 +72,7 @@ def gather(folder: Path) -> dict[str, Any]:
 
 
 def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any]:
-    """Return the data of one trace file, as from `gather` with one window."""
+    """Return data as `gather`, with one window."""
     trace = perfhooks.trace.read(path, communication=communication)
     # any value of last means that no step was cut short
     stage = stages.shown(trace)
@@ -114,7 +114,7 @@ def _load_summaries(windows: list[FinishedWindow], max_bytes: int) -> dict[Place
 
 
 def _order_ranks(window: FinishedWindow) -> list[Place]:
-    """Return the lowest rank, the slowest rank, then all other ranks."""
+    """Return the lowest rank, the slowest rank, then all others."""
     slowest = max(window.captures, key=lambda place: window.captures[place].summary.get("wall_ms", 0.0))
     return list(dict.fromkeys([window.place, slowest, *window.captures]))
 
@@ -139,7 +139,7 @@ def _explanation(window: FinishedWindow, summary: dict[str, Any]) -> dict[str, A
 
 
 def _least_ms(summary: dict[str, Any]) -> float | None:
-    """Return the minimum device time of the operations of a step, in ms. Recording does not change it."""
+    """Return the minimum device time of a step. Recording does not change it."""
     rows = summary.get("steps", {}).get("rows", {})
     least = [
         mfu * wall / 100 for mfu, wall in zip(rows.get("mfu_percent", ()), rows.get("wall_ms", ()), strict=False) if mfu
@@ -165,7 +165,7 @@ def _window(window: FinishedWindow, shown: dict[Place, dict[str, Any]], explanat
 
 
 def _rate_unprofiled(summary: dict[str, Any], cost: Cost) -> dict[str, Any]:
-    """Rate the findings again, because few unprofiled steps are known when the window ends."""
+    """Rate the findings again, because few unprofiled steps existed before."""
     findings = summary.get("findings")
     if not findings or not findings.get("step_ms") or not cost.idle_step_ms:
         return summary
@@ -205,7 +205,7 @@ def _facts(window: FinishedWindow) -> dict[str, Any]:
 
 
 def _rank(capture: Capture, mean: dict[str, float], *, brief: bool = False) -> dict[str, Any]:
-    """Return the facts of one rank, without long ones if ``brief``: there may be thousands of ranks."""
+    """Return the facts of one rank, without long ones if ``brief``."""
     cost = {} if brief else {name: getattr(capture.cost, name) for name in _COST}
     return {
         "rank": capture.rank,
@@ -261,7 +261,7 @@ def _rare_work_findings(run: FinishedRun, steps: Mapping[str, Steps]) -> list[di
 
 
 def _together(comparison: dict[str, Any]) -> dict[str, Any]:
-    """Reduce the comparison of ranks to the size of the report, late windows first."""
+    """Reduce the comparison of ranks to its budget, late windows first."""
     windows: dict[str, Any] = {}
     room = _BUDGET_RANKS
     for window in reversed(comparison["windows"]):
@@ -306,14 +306,11 @@ def _read_steps(run: FinishedRun) -> dict[str, Steps]:
 
 
 class StoredFindings(NamedTuple):
-    """The findings of a run as its report has them."""
-
     window: str
-    """The window that the summary describes."""
     of_run: list[Mapping[str, Any]]
     """Findings about the whole run, including slow ranks."""
     of_ranks: dict[tuple[str, int], list[Mapping[str, Any]]]
-    """By window and rank; windows without a summary are absent."""
+    """By window and rank."""
 
 
 def stored_findings(folder: Path) -> StoredFindings:
@@ -328,12 +325,11 @@ def stored_findings(folder: Path) -> StoredFindings:
 
 
 def _count_steps(steps: dict[str, Steps]) -> int | None:
-    """Return the number of distinct steps."""
     return sum(int(np.ptp(of_loop.numbers)) + 1 for of_loop in steps.values()) or None
 
 
 def _downsample(steps: Steps) -> json_values.Columns:
-    """Return medians over intervals of steps, without the first steps. Profiled steps have rows of their own."""
+    """Return medians over intervals. Profiled steps have rows of their own."""
     # at most 400 points
     width = max(-(-(int(np.ptp(steps.numbers)) + 1) // 400), 1)
     columns = {

@@ -1,4 +1,4 @@
-"""The facts of a run that every output prints, computed once when the report is written."""
+"""The facts of a run that every output prints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
 """Noun for a step, by the event that ends it."""
 _PHRASES: Final = {"data": "waiting for data", "checkpoint": "checkpointing", "other": "other code"}
-"""Parts whose name in a sentence differs from the table."""
+"""Names in a sentence that differ from the table."""
 _PARTS: Final = (
     *("data", "transfer", "forward", "backward", "optimizer", "validation"),
     *("checkpoint", "communication", "other"),
@@ -44,7 +44,7 @@ class SummaryFinding(_Strict):
     gain_ms: float | None = None
     """Per step."""
     gain: str = ""
-    """In words: ``about 12 ms, 9%``, or ``at most`` if it is an upper bound."""
+    """For example ``about 12 ms, 9%``."""
     where: str = ""
     """First line of its evidence: ``train.py:20``."""
 
@@ -53,34 +53,31 @@ class RunSummary(_Strict):
     """The facts of a run for the first screen."""
 
     unit: str = "step"
-    """``step``, ``batch``, ``call``, ``backward pass``, or ``recording`` if there are no steps."""
+    """``step``, ``batch``, ``call``, ``backward pass``, or ``recording``."""
     step_ms: float | None = None
     """Median unprofiled step of the most common kind."""
     steps: str = ""
-    """Steps of `step_ms`: ``89 unprofiled steps``, ``profiled steps 3-5``."""
+    """For example ``89 unprofiled steps``."""
     is_profiled: bool = False
-    """Whether `step_ms` is from profiled steps, because there are no others."""
+    """Whether `step_ms` is from profiled steps."""
     profiled_ms: float | None = None
-    """Mean of the profiled steps that the parts describe."""
     profiled_steps: str = ""
     """``steps 3-5``, or ``a part of step 0``."""
     parts: list[SummaryPart] = []
     """Largest first, from one percent on."""
     findings: list[SummaryFinding] = []
-    """At most three."""
     window: str = ""
-    """The window of the parts and findings."""
     warning: str | None = None
-    """The most important reason to doubt these numbers, in one sentence."""
+    """The most important doubt about these numbers."""
 
     @property
     def line(self) -> str:
-        """The step time and the largest parts: ``step 277 ms, 44% backward, 31% forward``."""
+        """Return for example ``step 277 ms, 44% backward, 31% forward``."""
         return ", ".join(filter(None, [self.step, *(f"{words.share(part.share)} {part.name}" for part in self.parts)]))
 
     @property
     def step(self) -> str:
-        """The step time: ``step 277 ms (profiled steps 3-5: 441 ms)``."""
+        """Return for example ``step 277 ms (profiled steps 3-5: 441 ms)``."""
         if self.step_ms is None:
             return f"{self.profiled_steps} was recorded" if self.profiled_steps.startswith("a part") else ""
         if self.is_profiled:
@@ -90,13 +87,13 @@ class RunSummary(_Strict):
 
 
 class _Stored(msgspec.Struct):
-    """The part of ``report.json`` that holds the summary."""
+    """The summary in ``report.json``."""
 
     summary: RunSummary | None = None
 
 
 def read_summary(folder: Path) -> RunSummary | None:
-    """Read the summary of a run; None if there is no report, or an older perfhooks wrote it."""
+    """Return None if there is no report, or an older perfhooks wrote it."""
     try:
         return read_json(folder / PAGE_DATA, _Stored, "the data of a report").summary
     except FileNotFoundError:
@@ -104,7 +101,7 @@ def read_summary(folder: Path) -> RunSummary | None:
 
 
 def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary:
-    """Compute the summary of a run. ``steps`` is the timeline of the lowest rank, by loop."""
+    """Compute the summary. ``steps`` are those of the lowest rank, by loop."""
     from perfhooks.analysis import findings
 
     windows = data.get("windows") or []
@@ -139,7 +136,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
 
 
 def _main_loop(windows: Sequence[Mapping[str, Any]], steps: Mapping[str, Steps]) -> str:
-    """Return the loop with the most time, of the loops with a window."""
+    """Return the loop with the most time."""
     stages = [in_timeline(window["stage"]) for window in windows]
     loops = [loop for loop in stages if loop in steps] or list(steps)
     return max(loops, key=lambda loop: float(steps[loop].wall_ms.sum()), default=stages[-1] if stages else "")
@@ -154,7 +151,6 @@ def _shown(windows: Sequence[Mapping[str, Any]], loop: str) -> Mapping[str, Any]
 
 
 def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mapping[str, Any]) -> None:
-    """Add the time of the profiled steps. The time of a part of a step is no step time."""
     table = details.get("steps", {})
     wall, first, last = table.get("usual", {}).get("wall_ms"), window.get("first"), window.get("last")
     summary.profiled_steps = "" if first is None or last is None else words.steps(first, last)
@@ -164,7 +160,7 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
         return
     is_without_steps = table.get("without_steps") or first is None
     if is_without_steps and summary.step_ms is not None:
-        summary.profiled_steps = ""  # its one row is no step
+        summary.profiled_steps = ""  # its only row is no step
         return
     if is_without_steps:
         summary.unit, summary.profiled_steps = "recording", "from start to stop"
@@ -175,14 +171,14 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
 
 
 def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | None, bound: float) -> list[SummaryPart]:
-    """Return the shares of the unprofiled step if its wait for data was measured, else of the profiled step.
+    """Return the shares of the unprofiled step if its wait for data is known, else of the profiled step.
 
-    Recording slows the host, but not the wait for data. So the other parts fill the remainder in proportion to their
+    Recording slows only the host. So the parts of the host fill the time outside of the wait, in proportion to their
     profiled times. If the device limits the step, its share is the only part.
     """
     wall = usual.get("wall_ms")
     busy = usual.get("busy_share") or 0.0
-    if busy >= bound:  # the parts of the host are mostly waiting
+    if busy >= bound:  # the host mostly waits
         return [SummaryPart(name="device busy", share=busy)]
     part_ms = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in _PARTS}
     if not wall or not any(part_ms.values()):

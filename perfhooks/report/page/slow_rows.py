@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BUDGET: Final = 16 << 20
-"""Maximum bytes to read of all ranks: 10^5 rows, one second."""
+"""Maximum bytes of all ranks: 10^5 rows, one second."""
 _LEAST: Final = 16 << 10
-"""Minimum bytes to read of each rank: its last 100 slow steps."""
+"""Minimum bytes of each rank: its last 100 slow steps."""
 _LINE_NUMBER: Final = r":\d+\)$"
 _SCHEMA: Final = {
     "rank": pl.Int64,
@@ -31,15 +31,15 @@ _SCHEMA: Final = {
 
 
 def table(run: Path | None) -> pl.DataFrame:
-    """Return the slow steps of all ranks, the longest first: ``rank`` and the columns of ``rank0.slow.csv``."""
+    """Return the slow steps of all ranks, the longest first."""
     return _read_table(run)[0]
 
 
 def gather(run: Path, steps: int | None, listing: Listing | None = None) -> dict[str, Any] | None:
-    """Return the slow steps for the report; None if no step was slow. ``steps`` is the number of all steps.
+    """Return the slow steps for the report. ``steps`` is the number of all steps.
 
-    A step that was slow on several ranks counts once. Its time is the longest, and its cause is from a rank that did
-    not only wait for others.
+    A step that is slow on several ranks counts once, with its longest time. The cause is from a rank that did not only
+    wait for others.
     """
     rows, is_cut = _read_table(run, listing)
     if not rows.height:
@@ -76,9 +76,9 @@ def _read_table(run: Path | None, listing: Listing | None = None) -> tuple[pl.Da
 
 
 def _unify_causes(table: pl.DataFrame) -> pl.DataFrame:
-    """Replace the causes of all slow steps in one function by the most frequent cause, by time.
+    """Replace the causes of slow steps in a function by the most frequent cause.
 
-    The first steps were classified when few samples of the function existed.
+    When the first ones were classified, few samples of the function existed.
     """
     is_by_chance = pl.col("cause").is_in([*CHANCE_CAUSES, RANKS])
     is_script = pl.col("line").str.starts_with("<module>")

@@ -17,7 +17,7 @@ _NAME: Final = re.compile(r"rank(\d{1,9})\.startup\.csv")
 
 
 def read(path: Path) -> pl.DataFrame:
-    """Read the table of one rank; empty if it does not exist or is broken."""
+    """Return an empty table if the file is missing or broken."""
     try:
         return pl.read_csv(read_bytes(path), schema_overrides=_SCHEMA).select(*_SCHEMA)
     except (OSError, pl.exceptions.PolarsError):
@@ -25,7 +25,6 @@ def read(path: Path) -> pl.DataFrame:
 
 
 def table(run: Path | None) -> pl.DataFrame:
-    """Read the tables of all ranks of a run."""
     matches = {} if run is None else {path: _NAME.fullmatch(path.name) for path in run.glob("rank*.startup.csv")}
     ranks = sorted((int(match[1]), path) for path, match in matches.items() if match)
     tables = [read(path).select(pl.lit(rank, pl.Int64).alias("rank"), *_SCHEMA) for rank, path in ranks]

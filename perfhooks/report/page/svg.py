@@ -82,7 +82,7 @@ def _label(name: str) -> str:
 
 
 def _short(name: str, width: float) -> str:
-    # 6.7 is the approximate width of a character, 8 the padding
+    # about 6.7 per character, and 8 for the padding
     room = int((width - 8) / 6.7)
     if room < 3:  # noqa: PLR2004 -- fewer characters are unreadable
         return ""

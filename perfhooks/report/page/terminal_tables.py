@@ -1,4 +1,4 @@
-"""Tables on a terminal, fitted to its width."""
+"""Tables on a terminal."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 _ROWS: Final = 20
 _SHORTEST: Final = 12
-"""Minimum width of several text columns before a number column is left out."""
+"""Minimum width of text columns before a number column is omitted."""
 _GAP: Final = 2
 _INNER: Final = ("stack", "path", "module")
-"""Columns that are cut at the start, because their end is more specific."""
+"""Columns whose end is more specific than their start."""
 _COLORS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
@@ -48,7 +48,7 @@ def draw(
     *,
     nothing: Mapping[str, str] = NOTHING,
 ) -> None:
-    """Draw tables, one below the other. ``limit`` None fits a screen, 0 shows all rows."""
+    """Draw tables. ``limit`` None fits a screen, 0 shows all rows."""
     if console is None:
         if hasattr(sys.stdout, "reconfigure"):  # the terminal may not have all characters of a name
             sys.stdout.reconfigure(errors="replace")
@@ -61,7 +61,7 @@ def draw(
 
 
 def step_table(files: Sequence[Path]) -> str:
-    """Return the ``steps.csv`` files of some windows as one text table, without empty columns."""
+    """Return some ``steps.csv`` files as one text table, without empty columns."""
     tables = [pl.read_csv(read_bytes(file), infer_schema_length=None) for file in files if is_plain(file)]
     if not tables:
         return "no step table was written"
@@ -69,14 +69,13 @@ def step_table(files: Sequence[Path]) -> str:
 
 
 def label_table(file: Path) -> str:
-    """Return ``labels.csv`` as a text table; empty without own labels."""
+    """Return ``labels.csv`` as text; empty without labels of the user."""
     table = pl.read_csv(read_bytes(file), infer_schema_length=None) if is_plain(file) else None
     own = None if table is None or "own" not in table.columns else table.filter(pl.col("own")).drop("own")
     return "" if own is None or not own.height else text(own.head(_ROWS))
 
 
 def cost_line(captures: Sequence[Capture]) -> str:
-    """Return the cost of recording in one line; empty if there is no window."""
     stalls = [capture.cost.stop_s + capture.cost.save_s + capture.cost.free_s for capture in captures]
     if not stalls:
         return ""
@@ -88,11 +87,10 @@ def cost_line(captures: Sequence[Capture]) -> str:
 
 
 def text(table: pl.DataFrame) -> str:
-    """Return a table as text: a header and its rows."""
     columns = [column for column in table.columns if table[column].null_count() < table.height]
     cells = {column: [_cell(value, digits=2) for value in table[column]] for column in columns}
     buffer = io.StringIO()
-    # wide enough for any table, because logs and files are not cut
+    # logs and files are not cut
     console = Console(file=buffer, width=10_000, color_system=None, highlight=False)
     _draw_plain(console, cells, {column for column in columns if table[column].dtype.is_numeric()})
     return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip("\n").split("\n"))
@@ -136,7 +134,6 @@ def _draw_findings(console: Console, table: pl.DataFrame) -> None:
 
 
 def gain(finding: Mapping[str, Any]) -> str:
-    """Return the gain in brackets; empty if unknown."""
     amount = gain_text(finding)
     return f" (gain: {amount} of a step)" if amount else ""
 

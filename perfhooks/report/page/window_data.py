@@ -1,4 +1,4 @@
-"""The summary of one window of one rank: some tens of kilobytes of JSON."""
+"""The summary of one window of one rank, some tens of kilobytes of JSON."""
 
 from __future__ import annotations
 
@@ -32,17 +32,14 @@ if TYPE_CHECKING:
 _ROWS: Final = 80
 _STEPS: Final = 240
 _RATES: Final = tuple(rates.COLUMNS)
-"""Only for operators and kernels: each column takes some kilobytes of the report."""
+"""Only for operators and kernels, because of their size."""
 _ON_DEVICE: Final = ("kernel", "copy", "set", "device_annotation")
 
 _log = logging.getLogger("perfhooks")
 
 
 def reduce(capture: Capture, trace: Trace) -> dict[str, Any]:
-    """Reduce a window to its summary, in the form of `perfhooks.report.page.data.WindowData`.
-
-    A part that fails is omitted, and its error is in ``problems``.
-    """
+    """Reduce a window to `perfhooks.report.page.data.WindowData`. Errors of omitted parts are in ``problems``."""
     parts: dict[str, Any] = {
         "format": WINDOW_FORMAT,
         "rank": capture.rank,
@@ -115,7 +112,7 @@ def _round_rates(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _costliest(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the costliest rows on the host or on devices. Device work has a table of its own."""
+    """Return the costliest rows of host and devices."""
     rows = _on_host(table)
     return _with_readable_names(pl.concat([rows.head(_ROWS), _by_device(rows)]).unique(maintain_order=True))
 
@@ -155,7 +152,7 @@ def _functions(capture: Capture, trace: Trace) -> dict[str, Any]:
 
 
 def _workers(capture: Capture, trace: Trace) -> json_values.Columns:
-    del trace  # workers are other processes
+    del trace
     samples = capture.circumstances.looked
     return json_values.columns(pl.DataFrame(looks.rows(samples)), _ROWS // 2) if samples else {}
 
@@ -181,7 +178,7 @@ def _modules(capture: Capture, trace: Trace) -> dict[str, Any]:
     if not table.height:
         return {}
     cost = pl.sum_horizontal(pl.col("^(forward|backward)(_device)?_ms$"))
-    # this keeps a tree, because a parent of a costly module costs at least as much
+    # keeps a tree, because a parent costs at least as much
     least = table.select(cost.top_k(min(3 * _ROWS, table.height)).min()).item()
     return {
         "rows": json_values.columns(table.filter(cost >= least).drop("path", *_RATES), 4 * _ROWS),
