@@ -33,21 +33,20 @@ if TYPE_CHECKING:
     from perfhooks.run.timeline import Row
 
 MINUTE_MS: Final = 60_000.0
-"""Length of the shown interval, as a sum of step times."""
+"""As a sum of step times."""
 RANK_STEPS: Final = 200
-"""Latest steps for the comparison of ranks."""
 _CELLS: Final = 200_000
-"""Maximum stored steps of all ranks. Each rank has at least `RANK_STEPS`."""
+"""Maximum stored steps of all ranks."""
 LAST_SLOW: Final = 8
 
 _STEPS: Final = 1 << 16
-"""Maximum stored steps of the first rank: one minute of 1 ms steps."""
+"""Maximum steps of the first rank: one minute of 1 ms steps."""
 _RANK_ROWS: Final = 4096
-"""Maximum stored steps of each other rank. Ranks write every ten seconds, at different times."""
+"""Maximum steps of another rank. Ranks write every ten seconds, at different times."""
 _MAX_STAGE: Final = 400
 _MAX_STEP: Final = 1 << 61
 _AT_ONCE: Final = 64
-"""Maximum ranks to read in one refresh, for the load of a shared disk."""
+"""Maximum ranks per refresh, for the load of a shared disk."""
 
 
 class Times(NamedTuple):
@@ -56,7 +55,6 @@ class Times(NamedTuple):
     median_ms: float
     p95_ms: float
     data_share: float | None
-    """Fraction of the time that was waiting for data."""
 
 
 def times(rows: Sequence[Row]) -> Times | None:
@@ -76,7 +74,7 @@ def times(rows: Sequence[Row]) -> Times | None:
 
 
 def last_minute(rows: Iterable[Row], stage: str) -> list[Row]:
-    """Return the latest steps of a loop that sum to at least one minute, in their order."""
+    """Return the latest steps of a loop, at least one minute."""
     minute: list[Row] = []
     total = 0.0
     for row in reversed([row for row in rows if row.stage == stage]):
@@ -88,7 +86,7 @@ def last_minute(rows: Iterable[Row], stage: str) -> list[Row]:
 
 
 def bars(walls: Sequence[float], most: int) -> list[float]:
-    """Return step times as heights from 0 to 1, which is `OUTLIER` medians.
+    """Return heights from 0 to 1, which is `OUTLIER` medians.
 
     If there are more than ``most`` steps, a bar is the longest of several steps.
     """
@@ -105,20 +103,16 @@ class RankState(NamedTuple):
     median_ms: float | None
     """Of its last `RANK_STEPS` steps."""
     data_ms: float | None
-    """Mean of these steps."""
     is_alive: bool | None
-    """None if the process is on another host."""
+    """None on another host."""
     slow: str = ""
-    """Message about its delay if it is a straggler."""
+    """Message about a straggler."""
     role: int | None = None
     """In the last report."""
 
 
 def mark_stragglers(ranks: Sequence[RankState], rows: Sequence[Sequence[Row]]) -> list[RankState]:
-    """Return the ranks with messages about stragglers, by the rule of `perfhooks.analysis.ranks.leads`.
-
-    The last `RANK_STEPS` common steps count.
-    """
+    """Add messages about stragglers, by `perfhooks.analysis.ranks.leads` for the last `RANK_STEPS` common steps."""
     steps = [_unprofiled(of_rank) for of_rank in rows]
     states = list(ranks)
     for places in group_comparable(steps, [rank.role for rank in ranks]):
@@ -145,26 +139,26 @@ _IDLE: Final = Phase.WAIT.name.lower()
 class RunState:
     run: Path
     stage: str
-    """The loop that most ranks are in, else the loop with the latest step."""
+    """The loop of most ranks, else the loop with the latest step."""
     rank: int | None
-    """The first rank, whose steps are shown."""
+    """The shown rank."""
     step: int | None
     times: Times | None
     """Of its last minute."""
     walls: tuple[float, ...]
-    """Its step times in that minute, in ms."""
+    """Its step times in that minute."""
     ranks: tuple[RankState, ...]
     slow: tuple[tuple[int, SlowStep], ...]
     """With their ranks, the latest first."""
     windows: int
     unfinished: Mapping[str, int]
-    """Unfinished windows, with the number of their unfinished ranks."""
+    """With the number of unfinished ranks."""
     is_recording: bool
     page: Path | None
     is_alive: bool | None
-    """None if all processes are on another host."""
+    """None on another host."""
     silent_s: float
-    """Seconds since the last change of a file of any rank."""
+    """Since the last change of a file."""
 
 
 class _Compared(msgspec.Struct):
@@ -181,13 +175,13 @@ class _Together(msgspec.Struct):
 
 
 class _PageData(msgspec.Struct):
-    """The roles of ranks in ``report.json``, see `perfhooks.analysis.ranks.gather`."""
+    """See `perfhooks.analysis.ranks.gather`."""
 
     ranks_together: _Together | None = None
 
 
 class View:
-    """Reads the state of a run repeatedly, and only the files that changed."""
+    """Reads the state of a run repeatedly, and only files that changed."""
 
     def __init__(self, folder: Path) -> None:
         # resolved now, because the link `latest` may point to the next run later
@@ -197,10 +191,9 @@ class View:
         self._roles: dict[int, int] = {}
         self._page_changed = 0
         self._finished: dict[Path, int] = {}
-        """With their modification times."""
 
     def refresh(self) -> RunState:
-        """Read the state. Raise PerfhooksError if the folder was deleted."""
+        """Raise PerfhooksError if the folder was deleted."""
         try:
             self._read()
             self._read_roles()
@@ -237,7 +230,7 @@ class View:
         )
 
     def _read(self) -> None:
-        """Read all new ranks, the first rank, and some of the other ranks in turn."""
+        """Read all new ranks, the first rank, and some other ranks in turn."""
         new = sorted(self._list_ranks() - set(self._ranks))[: 20_000 - len(self._ranks)]  # a limit for odd folders
         max_rows = min(_RANK_ROWS, max(RANK_STEPS, _CELLS // max(len(new), 1)))
         for rank in new:
@@ -266,7 +259,7 @@ class View:
         return layout.ranks_of_run(names).union(layout.owner.ranks(names), layout.status.ranks(names))
 
     def _windows(self) -> tuple[int, dict[str, int]]:
-        """Return the number of windows, and the number of unfinished ranks of each unfinished window."""
+        """Return the number of windows, and the number of unfinished ranks by window."""
         changed: dict[Path, int] = {}
         for folder in self._run.window_folders():
             if layout.steps_of(folder.name):
@@ -316,7 +309,7 @@ class _Rank:
                 self.slow = slow_steps.read(path, 64 << 10)[-LAST_SLOW:]
 
     def step(self, stage: str) -> int | None:
-        """Return the current step: the larger of the next timeline row and the status of the rank."""
+        """Return the larger of the next timeline row and the status of the rank."""
         steps = [row.step + 1 for row in self.rows if row.stage == stage][-1:]
         if self.status is not None and self.status.loop.stage == stage:
             steps.append(self.status.loop.step)
@@ -339,7 +332,7 @@ class _Rank:
 
 
 def _is_step(row: Row) -> bool:
-    """Return whether the values are plausible, because the file is not trusted."""
+    """Check a row, because the file is not trusted."""
     is_time = all(0 <= (value or 0.0) < MINUTE_MS * 1e6 for value in row[3:])
     return is_time and 0 <= row.step < _MAX_STEP and len(row.stage) <= _MAX_STAGE
 
@@ -354,7 +347,7 @@ def _stage(ranks: Sequence[_Rank]) -> str:
 
 
 def _last_slow(ranks: Sequence[_Rank]) -> tuple[tuple[int, SlowStep], ...]:
-    """Return the slow steps with the highest numbers. Between several loops, this order is arbitrary."""
+    """Return the slow steps with the highest numbers, which is arbitrary if there are several loops."""
     steps = [(rank.rank, step) for rank in ranks for step in rank.slow]
     return tuple(sorted(steps, key=lambda entry: entry[1].step, reverse=True)[:LAST_SLOW])
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.run.installation import Installation
 
 _BREAKS: Final = 2000
-"""Maximum breaks to read, the last ones. Each takes 5 us of the training thread."""
+"""Maximum breaks to read. Each takes 5 us of the training thread."""
 _DISTINCT: Final = 50
 _LONGEST: Final = 300
 """Characters of a reason. torch appends hints and links."""
@@ -37,23 +37,21 @@ class Graph:
     """One compilation of a function, forward and backward."""
 
     id: str = ""
-    """Its name in the trace: number of the function, number of earlier compilations."""
+    """In the trace: number of the function, number of earlier compilations."""
     function: str = ""
-    """First line, ``train.py(11): forward``, or the line after a break."""
+    """For example ``train.py(11): forward``, or the line after a break."""
     is_own: bool = False
     """Whether its file is not torch's."""
     operators: int | None = None
-    """None or 0 if there was nothing to compile."""
     seconds: float = 0.0
     """Includes the two parts below."""
     backend_s: float = 0.0
-    """In the backend, which compiles the traced graph."""
     inductor_s: float = 0.0
-    """In Inductor, the part of the backend that makes kernels."""
+    """A part of the backend."""
     is_recorded: bool = False
     """Whether it was compiled in the window."""
     reason: str = ""
-    """The failed guard of a recompilation, if known."""
+    """The failed guard of a recompilation."""
     failed: str = ""
     """Why there is no compiled code."""
 
@@ -63,21 +61,19 @@ class Graph:
 
     @property
     def is_limit(self) -> bool:
-        """Whether it was compiled too often, so that it now runs uncompiled."""
+        """Whether it now runs uncompiled after too many compilations."""
         return _LIMIT.search(self.failed) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Break:
-    """A line at which graphs had to end."""
-
     reason: str
     line: str
-    """The innermost traced line, ``train.py(11): forward``."""
+    """The innermost traced line: ``train.py(11): forward``."""
     within: str = ""
-    """The surrounding line of the user, if it is another one."""
+    """The surrounding line of the user."""
     functions: tuple[str, ...] = ()
-    """The functions in compilation, callers and callees, without lines."""
+    """Functions in compilation, callers and callees."""
     is_own: bool = False
     """Whether code outside of torch met it. The step of an optimizer is torch's."""
     count: int = 1
@@ -86,7 +82,7 @@ class Break:
 
 @dataclass(frozen=True, kw_only=True)
 class Compilation:
-    """Compilations of one process, as far as torch keeps them."""
+    """As far as torch keeps them."""
 
     graphs: tuple[Graph, ...] = ()
     breaks: tuple[Break, ...] = ()
@@ -96,10 +92,7 @@ class Compilation:
 
     @classmethod
     def current(cls, installation: Installation, began: float) -> Compilation:
-        """Return the compilations of this process, without an import of torch's compiler.
-
-        ``began`` is the begin of the recording, in seconds since 1970; 0 if unknown.
-        """
+        """Return the compilations without an import of torch's compiler. ``began`` is in seconds since 1970."""
         dynamo: Any = sys.modules.get("torch._dynamo.utils")
         with contextlib.suppress(Exception):  # private interfaces differ between versions of torch
             metrics = [*getattr(dynamo, "get_compilation_metrics", tuple)()]
@@ -153,7 +146,7 @@ def _together(first: Graph, later: Graph) -> Graph:
 
 
 def _named(graph: Graph, graphs: dict[str, Graph]) -> Graph:
-    """Copy the name from another graph of the function if torch omits it."""
+    """Use the name from another graph of the function if torch omits it."""
     graph_of_same = next((item for item in graphs.values() if item.number == graph.number and item.function), graph)
     return graph if graph.function else replace(graph, function=graph_of_same.function, is_own=graph_of_same.is_own)
 
@@ -193,13 +186,13 @@ def _name(function: str) -> str:
 
 
 def _guard(reason: str) -> str:
-    """Return torch's text for a guard, without graph number and line."""
+    """Return a guard without graph number and line."""
     first = reason.strip().partition("\n")[0]
     return re.sub(r"^\d+/\d+: ", "", re.split(r"\s{2,}# ", first)[0]).strip()[:_LONGEST]
 
 
 def _said(reason: str) -> str:
-    """Return the name and the first sentence of torch's explanation."""
+    """Return the name and the first sentence."""
     first, _, details = reason.strip("'\"\n ").partition("\n")
     explanation = re.search(r"Explanation: (.+?(?:\.(?= )|$))", details, re.MULTILINE)
     return (f"{first.rstrip('.')}: {explanation[1]}" if explanation else first)[:_LONGEST]

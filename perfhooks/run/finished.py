@@ -1,8 +1,4 @@
-"""Read a run folder for the report, `compare`, `merge`, `show` and markdown.
-
-This module decides which window is the last one, and which rank represents the run. `perfhooks.run.steps` decides
-which steps count.
-"""
+"""Read a run folder. This module decides which window is the last one, and which rank represents the run."""
 
 from __future__ import annotations
 
@@ -27,9 +23,9 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Steps
 
 _WINDOWS: Final = 256
-"""Maximum windows to read if ``brief``."""
+"""Maximum windows if ``brief``."""
 _RANK_WINDOWS: Final = 16_384
-"""Maximum windows of single ranks if ``brief``: 16 windows of 1,024 ranks."""
+"""Maximum windows of single ranks if ``brief``: 16 of 1,024 ranks."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class FinishedWindow:
 
     @property
     def capture(self) -> Capture:
-        """Facts of the lowest rank, which represents all ranks."""
+        """Of the lowest rank, which represents all ranks."""
         return self.captures[self.place]
 
     @property
@@ -72,7 +68,7 @@ class FinishedRun:
         run.last()                         # the window that ended last; run.last("validate"), that of a loop
         run.steps["train"].unrecorded()    # the steps of the lowest rank that count
 
-    ``brief`` reads only the latest windows and a sample of the steps, at a constant cost.
+    ``brief`` reads only the latest windows and a sample of the steps.
     """
 
     def __init__(self, folder: Path, *, brief: bool = False) -> None:
@@ -87,7 +83,7 @@ class FinishedRun:
 
     @cached_property
     def places(self) -> dict[Path, list[Place]]:
-        """Windows of all ranks, finished or not, by folder name."""
+        """By folder name."""
         folders, ranks_of_windows = self.run.window_folders(), None
         if self._is_brief:
             folders, ranks_of_windows = (
@@ -104,7 +100,7 @@ class FinishedRun:
 
     @cached_property
     def recorded(self) -> list[FinishedWindow]:
-        """Windows with facts of any rank, in the order of their end."""
+        """Windows with facts of any rank, by end."""
         read = {folder: {place: _facts(place) for place in places} for folder, places in self.places.items()}
         found = {folder: {place: entry for place, entry in ranks.items() if entry} for folder, ranks in read.items()}
         return in_order(FinishedWindow(folder, captures) for folder, captures in found.items() if captures)
@@ -122,12 +118,12 @@ class FinishedRun:
 
     @cached_property
     def windows(self) -> list[FinishedWindow]:
-        """Finished windows, without those that only supply stacks and shapes."""
+        """Finished windows with times."""
         return [window for window in self._done if not window.capture.explains]
 
     @property
     def folders(self) -> list[Path]:
-        """Folders of windows, finished or not, without those that only supply stacks and shapes."""
+        """Finished or not, without windows that only supply stacks and shapes."""
         explaining = {window.folder for window in self.recorded if window.capture.explains}
         return [folder for folder in self.places if folder not in explaining]
 
@@ -151,12 +147,12 @@ class FinishedRun:
 
     @property
     def rank(self) -> int:
-        """The lowest rank, which represents the run."""
+        """The lowest rank represents the run."""
         return min(self.ranks, default=0)
 
     @cached_property
     def steps(self) -> dict[str, Steps]:
-        """The steps of that rank, by loop in the order of their first ones."""
+        """Of that rank, by loop in the order of their first steps."""
         path = self.run.timeline(self.rank)
         raw = [] if self._is_brief else [raw for raw, rank in self.run.left_steps() if rank == self.rank]
         try:
@@ -180,7 +176,6 @@ class FinishedRun:
 
 
 def _facts(place: Place) -> Capture | None:
-    """Return None if the facts are missing or broken."""
     try:
         return place.load()
     except PerfhooksError as error:

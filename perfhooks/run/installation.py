@@ -29,10 +29,10 @@ _PACKAGE_FOLDERS: Final = frozenset(("site-packages", "dist-packages"))
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """Folders of one Python. The trace names files without them."""
+    """Folders of one Python, which the trace omits from the names of files."""
 
     path: tuple[str, ...] = ()
-    """``sys.path``, including editable installations."""
+    """Includes editable installations."""
     sites: tuple[str, ...] = ()
     standard: tuple[str, ...] = ()
     prefix: str = ""
@@ -54,15 +54,12 @@ class Installation:
         )
 
     def owners(self, trace: Trace) -> dict[str, str]:
-        """Return the owners of the files in a trace, on the recording host.
-
-        Keys are the first parts of file names (``lightning``, ``train.py``). Unknown names are omitted.
-        """
+        """Return the owners of the files in a trace by the first part of their names. Call it on the recording host."""
         frames = {trace.names[name] for name in set(trace.name[trace.rows(Kind.PYTHON)].tolist())}
         files = {first_part(name) or file: file for name in frames if (file := file_of(name))}
         paths = {part: path for part, file in sorted(files.items()) if (path := self._path_of(file))}
         origins = {part: _origin(self, path) for part, path in paths.items()}
-        # an absolute name shows its owner, unless a library runs from its sources
+        # only an absolute name shows its owner if libraries run from their sources
         return {
             part: owner.value
             for part, owner in origins.items()
@@ -70,7 +67,7 @@ class Installation:
         }
 
     def origin_of(self, file: str) -> Origin:
-        """Return the owner of a file by its path. A name in brackets is generated code."""
+        """Return the owner of a file. A name in brackets is generated code."""
         if file.startswith("<"):
             return Origin.NO_SOURCE
         if is_torch(file):
@@ -96,11 +93,10 @@ class Installation:
 
 @lru_cache(4096)
 def _origin(installation: Installation, path: str) -> Origin:
-    """Classify a file by its path.
+    """Classify a file by the folder around its package.
 
     Environments may be stacked: by ``--system-site-packages``, a ``.pth`` file, ``PYTHONPATH`` or ``pip install
-    --target``.
-    So the folder around a package decides, not the environment of this process.
+    --target``. So the environment of this process does not decide.
     """
     folders = Path(path).parts[:-1]
     if _below(path, installation.sites) or not _PACKAGE_FOLDERS.isdisjoint(folders):
@@ -116,7 +112,7 @@ def _origin(installation: Installation, path: str) -> Origin:
 
 
 def _around_package(path: str) -> str:
-    """Return the folder around the outermost package of a file that an import hook found outside of ``sys.path``."""
+    """Return the folder around the package of a file that an import hook found outside of ``sys.path``."""
     parents = [str(folder) for folder in Path(path).parents]
     return next((folder for folder in parents if not os.path.isfile(os.path.join(folder, "__init__.py"))), "")
 
@@ -137,7 +133,7 @@ def _below(path: str, tops: tuple[str, ...]) -> bool:
 
 
 def line_of_user() -> str:
-    """Return the innermost line of the program on the stack, ``evaluate (train.py:20)``."""
+    """Return the innermost line of the program, ``evaluate (train.py:20)``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_of_user(frame.f_code.co_filename):
         frame = frame.f_back

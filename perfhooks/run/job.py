@@ -1,5 +1,3 @@
-"""Identity of this process: rank, world size, node and run."""
-
 from __future__ import annotations
 
 import os
@@ -57,7 +55,7 @@ def _from_torchrun() -> _Place | None:
 
 
 def _from_slurm() -> _Place | None:
-    """Return None for a process without ``srun``, which is alone in any job."""
+    """A process without ``srun`` is alone in any job."""
     if "SLURM_STEP_ID" not in os.environ:
         return None
     return _place(_number("SLURM_PROCID"), _number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
@@ -109,12 +107,12 @@ def _job_step() -> str | None:
 
 
 def _launch() -> str | None:
-    """Return a text that is unique to this launch on this node and common to its ranks."""
+    """Return a text that is unique to this launch and common to its ranks on this node."""
     return _of_torchrun() or (None if "SLURM_STEP_ID" in os.environ else _of_parent())
 
 
 def _of_torchrun() -> str | None:
-    """Return the random part of torchrun's log folder, kept over restarts: ``id_ab12cd/attempt_0/3/error.json``."""
+    """Return ``id_ab12cd`` of torchrun's ``id_ab12cd/attempt_0/3/error.json``, which is kept over restarts."""
     file = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
     if len(file.parts) < 4 or not file.parts[-3].startswith("attempt_"):  # noqa: PLR2004 -- the parts above
         return None

@@ -15,26 +15,24 @@ if TYPE_CHECKING:
 # --- of the folder that holds runs ---
 
 LATEST: Final = "latest"
-"""A link to the run that began last."""
+"""The run that began last."""
 
 # --- of a run ---
 
 MANIFEST: Final = "run.json"
-"""See `perfhooks.run.manifest.Manifest`."""
 PAGE: Final = "report.html"
 PAGE_DATA: Final = "report.json"
 TRIED: Final = "tried.json"
 """Gains that `perfhooks try` measured."""
 PAGE_LOCK: Final = ".page.lock"
 PAGE_CACHE: Final = ".page.cache.json"
-"""Summaries of earlier windows for the next report."""
+"""Summaries of earlier windows."""
 MANIFEST_LOCK: Final = ".run.lock"
 
 REQUESTS: Final = "requests"
-"""See `perfhooks.run.live.requests`."""
 
 REQUESTS_LOCK: Final = ".requests.lock"
-"""Lock for choosing the steps of a request."""
+"""Held while a client chooses steps."""
 
 # --- of a window, after its rank ---
 
@@ -42,12 +40,12 @@ CAPTURE: Final = "capture.json"
 SHARE: Final = "page.json"
 """Summary of a window for the report."""
 TRACES: Final = ("pt.trace.json.gz", "pt.trace.json")
-"""The trace, compressed or not."""
+"""Compressed or not."""
 STEPS: Final = "steps.csv"
 LABELS: Final = "labels.csv"
 COLLECTIVES: Final = "collectives.csv"
 MERGED: Final = "merged.pt.trace.json.gz"
-"""The traces of all ranks of a window."""
+"""The traces of all ranks."""
 
 _RANK: Final = "(?P<rank>0|[1-9][0-9]{0,5})"
 _SPOOL: Final = re.compile(rf"\.rank{_RANK}\.(?P<token>\w+)\.spool\.json", re.ASCII)
@@ -58,7 +56,7 @@ _LONGEST: Final = 255
 
 
 def below(folder: Path, name: str) -> Path:
-    """Return the path of a plain name in ``folder``. Raise PerfhooksError if it could lead elsewhere."""
+    """Return a plain name in ``folder``. Raise PerfhooksError if it could lead elsewhere."""
     if (
         name in ("", ".", "..")
         or any(mark in name for mark in "/\\\0")
@@ -82,30 +80,30 @@ class OfRank:
         return self._name.replace("*", str(rank))
 
     def ranks(self, names: Iterable[str]) -> dict[int, str]:
-        """Return the matching names by rank, the lowest first."""
+        """Return the matching names by rank."""
         return dict(sorted((int(match["rank"]), match[0]) for match in map(self._pattern.fullmatch, names) if match))
 
 
 timeline: Final = OfRank("rank*.timeline.csv")
 """Wall times of all steps."""
 startup: Final = OfRank("rank*.startup.csv")
-"""Time before the first step, sampled by `perfhooks run`."""
+"""Time before the first step."""
 status: Final = OfRank("rank*.status.json")
-"""State of the rank, written every few seconds."""
+"""Written every few seconds."""
 processor: Final = OfRank("rank*.processor.csv")
-"""CPU time and run-queue wait of the steps."""
+"""CPU time and run-queue wait."""
 rare: Final = OfRank("rank*.rare.csv")
 """Validations and checkpoints."""
 slow_steps: Final = OfRank("rank*.slow.csv")
 slow_stacks: Final = OfRank("rank*.slow.folded")
-"""Folded stacks of the training thread during slow steps, in ms."""
+"""Folded stacks of slow steps, in ms."""
 OF_RUN: Final = (timeline, startup, status, processor, rare, slow_steps, slow_stacks)
 """Files of a rank about the whole run."""
 worker_log: Final = OfRank("rank*.worker.log")
 lock: Final = OfRank(".rank*.lock")
-"""Held while a process finishes windows of a rank."""
+"""Held while windows are finished."""
 mark: Final = OfRank(".rank*.recording")
-"""Exists while a window of a rank is open."""
+"""Exists while a window is open."""
 owner: Final = OfRank(".rank*.process")
 """The process that records as this rank."""
 owner_lock: Final = OfRank(".rank*.process.lock")
@@ -137,7 +135,6 @@ traces: Final = tuple(OfRank(f"rank*.{name}") for name in TRACES)
 
 
 def saved_trace(rank: int, token: str) -> str:
-    """Return the trace of a process until the window is finished."""
     return f".rank{rank}.{token}.spool.json"
 
 
@@ -156,13 +153,12 @@ def steps_of(folder: str) -> WindowSteps | None:
 
 
 def ranks_of_run(names: Iterable[str]) -> set[int]:
-    """Return the ranks with any file in a run."""
     listed = list(names)
     return {rank for kind in (timeline, worker_log, mark) for rank in kind.ranks(listed)}
 
 
 def ranks_of_window(names: Iterable[str]) -> set[int]:
-    """Return the ranks with facts of the window or a saved trace."""
+    """Return the ranks with facts or a saved trace."""
     listed = list(names)
     return {*capture.ranks(listed), *(saved[0] for saved in map(saved_trace_of, listed) if saved)}
 
@@ -178,10 +174,10 @@ def saved_trace_of(name: str) -> tuple[int, str] | None:
 
 
 class Listing(NamedTuple):
-    """The names in a run folder. They are read once, because a folder may have 10,000 windows."""
+    """The names in a run folder, read once because it may have 10,000 windows."""
 
     windows: tuple[str, ...]
-    """Without the folder of requests, and without links, which may lead anywhere."""
+    """Without the folder of requests, and without links."""
     files: tuple[str, ...]
 
     @classmethod

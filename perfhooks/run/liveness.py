@@ -1,4 +1,4 @@
-"""Identity of a process, by which another process can find out whether it is alive."""
+"""Identity of a process, by which others can find out whether it is alive."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ _IMPORTED: Final = time.time()
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of any host. Unknown fields are empty."""
-
     pid: int
     host: str
     boot: str = ""
     space: str = ""
-    """PID namespace, because each container counts from 1."""
+    """PID namespace: each container counts from 1."""
     began: str = ""
     """Start time, because numbers are used again."""
 
@@ -32,7 +30,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_alive(self) -> bool | None:
-        """Return None for processes of other hosts or containers."""
+        """None on another host or in another container."""
         if (self.host, self.boot, self.space) != (platform.node(), boot(), _space()):
             return None
         now = began(self.pid)
@@ -41,13 +39,13 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def _of(pid: int) -> Process:
-    """Cached per process; a fork has another ``pid``."""
+    """Cached by number, because a fork has another one."""
     return Process(pid=pid, host=platform.node(), boot=boot(), space=_space(), began=began(pid))
 
 
 @cache
 def boot() -> str:
-    """Return the boot id of Linux, also in containers; empty on other systems."""
+    """Return the boot id of Linux; empty on other systems."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -55,13 +53,13 @@ def boot() -> str:
 
 
 def began(pid: int) -> str:
-    """Return the start in hundredths of a second of `clock_s`; empty if the process has ended."""
+    """Return the start in 1/100 s of `clock_s`; empty if the process has ended."""
     born = born_s(pid)
     return "" if born is None else f"{100 * born:.0f}"
 
 
 def born_s(pid: int) -> float | None:
-    """Return the start of a process, in seconds of `clock_s`."""
+    """Return the start of a process by `clock_s`."""
     if _IS_LINUX:  # psutil takes 10 ms to import
         try:
             state, *columns = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -78,7 +76,7 @@ def born_s(pid: int) -> float | None:
 
 
 def began_s() -> float:
-    """Return the start of this process, in seconds since 1970. A fork starts after the import of this module."""
+    """Return the start of this process, in seconds since 1970."""
     return _began_s(os.getpid())
 
 
@@ -89,7 +87,7 @@ def _began_s(pid: int) -> float:
 
 
 def clock_s() -> float:
-    """Return the clock of process starts: seconds since boot on Linux, since 1970 elsewhere."""
+    """Return seconds since boot on Linux, since 1970 elsewhere."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if _IS_LINUX else time.time()
 
 
@@ -97,7 +95,7 @@ _IS_LINUX: Final = sys.platform == "linux"
 
 
 _ENDED: Final = (b"Z", b"X")
-"""States of ended processes in `/proc/PID/stat`."""
+"""In `/proc/PID/stat`."""
 
 
 def _space() -> str:

@@ -1,5 +1,3 @@
-"""Locks between processes, on file systems with locks and without."""
-
 from __future__ import annotations
 
 import errno
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""Errors of a file system without locks, such as NFS without its lock service."""
+"""Errors of file systems without locks, such as NFS without its lock service."""
 _LONGEST_S: Final = 3600
 """Maximum age of a lock file. A crashed host left older ones."""
 _POLL_S: Final = 0.05
@@ -30,9 +28,7 @@ _POLL_S: Final = 0.05
 def locked(path: Path, timeout: float) -> Iterator[None]:
     """Hold a lock. On file systems without locks, the existence of a file is the lock.
 
-    Raises TimeoutError after ``timeout`` seconds, and OSError if the file is a link or has a second name, which may
-    lead
-    to a foreign file.
+    Raises TimeoutError after ``timeout`` seconds, and OSError if the file is a link or has a second name.
     """
     with suppress(FileNotFoundError):
         check_plain(path, writes=True)
@@ -49,7 +45,7 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
 
 
 def _lock(path: Path, timeout: float) -> Callable[[], object]:
-    """Lock a file and return the function that unlocks it. filelock does the same, but takes 15 ms to import."""
+    """Return the function that unlocks the file. filelock does the same, but takes 15 ms to import."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
 
     def release() -> None:

@@ -20,7 +20,7 @@ SHARE: Final = ".share"
 """Suffix of a reduced trace."""
 _NAMES: Final = (".json", ".json.gz")
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[\s*\{[^\]]{0,4096}?"ph"\s*:')
-"""Begin of the events: after their key, or with the first one in a file that is a list."""
+"""After their key, or with the first event in a file that is a list."""
 _HEAD_BYTES: Final = 4 << 20
 """Maximum bytes before the events. Kineto writes some kilobytes."""
 _RANKS: Final = 1_000_000
@@ -41,7 +41,7 @@ class Loose(NamedTuple):
 
 
 def candidates(folder: str | Path) -> list[str]:
-    """Return the files that may be traces or summaries, sorted. Only subfolders of torch_npu are searched."""
+    """Return the files that may be traces, sorted. Only subfolders of torch_npu are searched."""
     if not remote.is_url(folder) and Path(folder).is_file():
         return [str(folder)]
     found = remote.names(str(folder)) if remote.is_url(folder) else [path.name for path in Path(folder).iterdir()]
@@ -52,29 +52,25 @@ def candidates(folder: str | Path) -> list[str]:
 
 
 def looked_at(path: str) -> Loose | None:
-    """Return a trace with its rank: in ``distributedInfo``, else beside it or in its name; None if it is no trace."""
+    """Return a trace with its rank: in ``distributedInfo``, else beside it or in its name. None if it is no trace."""
     head = _head(path) if remote.is_url(path) or Path(path).is_file() else None
     return None if head is None else Loose(path, _rank(head, path))
 
 
 def traces(folder: Path) -> list[Loose]:
-    """Return the traces of a folder: files ``*.json`` and ``*.json.gz`` that have a list of events."""
+    """Return files ``*.json`` and ``*.json.gz`` that have a list of events."""
     named = (path for path in candidates(folder) if not path.endswith(SHARE))
     return [names for path in named if (names := looked_at(path)) is not None]
 
 
 def lacking(folder: Path | str) -> str:
-    """Describe a folder without traces."""
     other = None if remote.is_url(folder) else next(Path(folder).glob("*.pftrace*"), None)
     instead = f"; as for {other.name}, {OF_PERFETTO}" if other else ""
     return f"no *.json or *.json.gz with a list of traceEvents{instead}"
 
 
 def windows(traces: Sequence[Loose]) -> list[list[Loose]]:
-    """Group traces into windows: the first trace of each rank, the second ones, and so on.
-
-    A trace without a rank is a group.
-    """
+    """Group traces: the first one of each rank, the second ones, and so on. A trace without a rank is a group."""
     of_rank: dict[int, list[Loose]] = {}
     for trace in traces:
         if trace.rank is not None:

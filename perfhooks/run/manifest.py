@@ -1,5 +1,3 @@
-"""The facts of a run in ``run.json``."""
-
 from __future__ import annotations
 
 import contextlib
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 
 _MOST_RANKS: Final = 1_000_000
-"""Ten times the largest jobs. A larger number would waste memory."""
+"""Ten times the largest jobs, to save memory."""
 
 _DECISIVE: Final = (
     *("OMP_", "MKL_", "KMP_", "OPENBLAS_", "GOMP_"),
@@ -43,35 +41,31 @@ class StepsBy(msgspec.Struct, frozen=True, kw_only=True):
     what: str = ""
     """See `perfhooks.record.launch.step_detectors`."""
     fetches: float | None = None
-    """Mean number of batches per step; known at the end of the process."""
+    """Mean batches per step, at the end."""
     updates: float | None = None
-    """Mean number of optimizer steps per step."""
+    """Mean optimizer steps per step."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a run. Unknown fields are empty."""
-
     format: int = FORMAT
     started: str = ""
     """In ISO 8601."""
     host: str = ""
-    """Host of the rank that created the run."""
+    """Of the rank that created the run."""
     pid: int = 0
-    """Process of that rank."""
     world_size: _Count | None = None
-    """Number of processes in the job."""
+    """Processes in the job."""
     command: tuple[str, ...] = ()
     revision: str = ""
     """Commit of the program's repository."""
     versions: dict[str, str] = {}
     machine: str = ""
-    """Model and number of CPUs."""
     environment: dict[str, str] = {}
     """Variables that affect the speed."""
     remote: str | None = None
     """URL of the copy. It is not trusted: no file is sent because of it."""
     windows: tuple[str, ...] = ()
-    """Names of finished windows, in the order of the first rank that finished each."""
+    """In the order of the first rank that finished each."""
     schedule: dict[str, Any] | None = None
     handlers: tuple[dict[str, Any], ...] = ()
     options: dict[str, Any] = {}
@@ -80,7 +74,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     steps_by: StepsBy | None = None
     """None if the training or its framework defines steps."""
     keep_windows: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Maximum windows of a stage per rank."""
+    """Maximum windows per rank and stage."""
 
     @classmethod
     def of(cls, job: Job, *, remote: str | None = None, **facts: Any) -> Manifest:
@@ -100,7 +94,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, run: Path) -> Manifest:
-        """Read the manifest; an empty one if it is missing. Raise PerfhooksError if it is broken."""
+        """Return an empty manifest if it is missing. Raise PerfhooksError if it is broken."""
         path = run / MANIFEST
         try:
             manifest = read_json(path, cls, "the facts of a run")
@@ -127,7 +121,7 @@ def environment() -> dict[str, str]:
 
 
 def machine() -> str:
-    """Return the model and number of CPUs: ``16 x Intel(R) Xeon(R) Platinum 8480+``."""
+    """Return for example ``16 x Intel(R) Xeon(R) Platinum 8480+``."""
     model = ""
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
         lines = (line.partition(":") for line in file)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 PARTS: Final = (labels.VALIDATION, labels.CHECKPOINT)
 _LARGEST: Final = 16 << 20
-"""Maximum bytes to read: 10^5 validations."""
+"""10^5 validations."""
 _LONGEST: Final = 1000
-"""Maximum length of a file name and a function name."""
+"""Characters of a file and a function."""
 
 
 class RareWork(NamedTuple):
@@ -32,11 +32,10 @@ class RareWork(NamedTuple):
 
     stage: str
     step: int
-    """The step in which it began."""
     part: str
     ms: float
     line: str
-    """The line that called it: ``evaluate (train.py:20)``."""
+    """The calling line: ``evaluate (train.py:20)``."""
 
 
 def append(path: Path, stage: str, asides: Iterable[Aside]) -> None:
@@ -55,7 +54,7 @@ def append(path: Path, stage: str, asides: Iterable[Aside]) -> None:
 
 
 def read(path: Path) -> list[RareWork]:
-    """Read the rows of a rank, without torn or unknown rows."""
+    """Return no rows that are torn or unknown."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             text = file.read(_LARGEST).decode("utf-8", "replace")

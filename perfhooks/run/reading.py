@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LARGEST: Final = 64 << 20
-"""Maximum bytes of a file that is read at once. A large page summary has 0.2 MB, a table of 10^5 collectives 15 MB."""
+"""Maximum bytes of a file. A large window summary has 0.2 MB, a table of 10^5 collectives 15 MB."""
 
 
 class NotPlainError(OSError):
-    """A link, a folder or a FIFO instead of a file, or a file with a second name that would be changed."""
+    """A link, a folder or a FIFO, or a file to be written that has a second name."""
 
 
 def is_plain(path: Path) -> bool:
-    """Return whether a path is a regular file and no link."""
+    """Return whether it is a regular file and no link."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except (OSError, ValueError):  # a NUL in the name
@@ -41,10 +41,7 @@ def check_plain(path: Path, *, writes: bool = False) -> None:
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY, folder: int | None = None) -> int:
-    """Open a regular file; a FIFO does not block. Raise NotPlainError for links, folders and FIFOs.
-
-    ``folder`` is the descriptor of its folder, if it is open.
-    """
+    """Open a regular file in the open ``folder``. Raise NotPlainError for others. A FIFO does not block."""
     name = path if folder is None else path.name
     writes = bool(flags & (os.O_WRONLY | os.O_RDWR))
     with contextlib.suppress(FileNotFoundError):  # the flags decide whether this is an error
@@ -86,13 +83,13 @@ class _Format(msgspec.Struct):
 
 
 def read_format(path: Path, kind: type[T], supported: int, what: str) -> T:
-    """Read a JSON file after a check of its format number, see `read_json`."""
+    """Check the format number first, see `read_json`."""
     check_format(path, read_json(path, _Format, what).format, supported)
     return read_json(path, kind, what)
 
 
 def check_format(path: Path, number: int, supported: int) -> None:
-    """Raise PerfhooksError if another perfhooks wrote the file in another format."""
+    """Raise PerfhooksError if another perfhooks wrote another format."""
     if number != supported:
         why = "is newer than this perfhooks knows: update perfhooks" if number > supported else "is none that there was"
         raise PerfhooksError(f"{path}: format {number} {why} (this one reads format {supported})")

@@ -28,14 +28,14 @@ def is_url(out: str | os.PathLike[str]) -> bool:
 
 
 def local_folder(url: str | os.PathLike[str]) -> Path:
-    """Return the folder in which runs for ``url`` are finished before they are copied."""
+    """Return the folder in which runs are finished before they are copied."""
     return temporary_folder() / hashlib.sha256(os.fsencode(url)).hexdigest()[:12]
 
 
 def temporary_folder() -> Path:
     """Return the folder of this user for unfinished windows and copies.
 
-    Raises PerfhooksError if another user owns it and could change its content.
+    Raises PerfhooksError if another user could change its content.
     """
     folder = Path(tempfile.gettempdir()) / f"perfhooks-{_user()}"
     with contextlib.suppress(FileExistsError):
@@ -53,14 +53,14 @@ _NETWORK_DISKS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ce
 
 
 def is_network_disk(folder: Path) -> bool:
-    """Return whether a folder is on a disk of another host, as far as the system knows."""
+    """Return whether a folder is on a disk of another host. Unknown disks are local."""
     holding = [(len(mount), kind) for mount, kind in _disks() if folder.is_relative_to(mount)]
     kind = max(holding, default=(0, ""))[1]
     return kind in _NETWORK_DISKS or kind.startswith("fuse.")
 
 
 def _disks() -> list[tuple[str, str]]:
-    """Return the mount point and the file system of each disk."""
+    """Return mount points and file systems."""
     if sys.platform == "linux":  # psutil takes 10 ms to import
         try:
             rows = [line.split() for line in _MOUNTS.read_bytes().splitlines()]
@@ -80,7 +80,7 @@ def _unescape(octal: re.Match[bytes]) -> bytes:
 
 
 def check(url: str) -> None:
-    """Write a file there and delete it. Raise an error of fsspec if that fails."""
+    """Write and delete a file. Raise an error of fsspec if that fails."""
     temporary_folder()
     system, path = _downloads().located(url)
     system.makedirs(path, exist_ok=True)
@@ -90,12 +90,12 @@ def check(url: str) -> None:
 
 
 def in_this_process(url: str | os.PathLike[str]) -> bool:
-    """Return whether a URL is in the memory of the process, which a child process does not share."""
+    """Return whether the URL is in memory, which a child process does not share."""
     return os.fspath(url).startswith("memory://")
 
 
 def copy(folder: Path, names: Iterable[str], url: str) -> None:
-    """Copy the files that exist."""
+    """Skip missing files."""
     system, path = _downloads().located(url)
     system.makedirs(path, exist_ok=True)
     for name in names:
@@ -105,7 +105,7 @@ def copy(folder: Path, names: Iterable[str], url: str) -> None:
 
 @contextlib.contextmanager
 def reaching(url: str) -> Iterator[tuple[Any, str]]:
-    """Yield the file system of a URL and the path there. Errors become PerfhooksError."""
+    """Yield the file system and the path of a URL. Errors become PerfhooksError."""
     try:
         yield _downloads().located(url)
     except PerfhooksError:
@@ -127,7 +127,7 @@ def content(url: str) -> bytes:
 
 
 def delete(run: str | None, window: str, names: Iterable[str]) -> None:
-    """Delete the files that exist."""
+    """Skip missing files."""
     if run is None:
         return
     system, path = _downloads().located(f"{run}/{window}")
@@ -150,7 +150,7 @@ def _user() -> str:
 
 
 def check_out(out: str | os.PathLike[str]) -> None:
-    """Raise OptionError before the training if ``out`` is not writable."""
+    """Raise OptionError if ``out`` is not writable, before the training starts."""
     try:
         (check if is_url(out) else _check_folder)(os.fspath(out))
     except Exception as error:  # a remote file system has errors of its own
@@ -163,7 +163,7 @@ def _check_folder(out: str) -> None:
     check_text(folder)
     if os.path.lexists(folder) and not folder.is_dir():
         raise FileExistsError
-    # create and remove only the probe, because other ranks do the same at the same time
+    # only the probe, because other ranks do the same at the same time
     there = next(path for path in (folder, *folder.parents) if path.exists())
     probe = draft_of(there / "probe")
     probe.touch()
@@ -171,6 +171,6 @@ def _check_folder(out: str) -> None:
 
 
 def check_text(path: Path) -> None:
-    """Raise ValueError if the recorder cannot save to a path with these characters."""
+    """Raise ValueError if the recorder cannot save to this path."""
     if any(ord(mark) < ord(" ") for mark in str(path)):
         raise ValueError("the recorder cannot save under a name with a line break or another control character")

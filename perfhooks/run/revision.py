@@ -1,5 +1,3 @@
-"""The commit of a repository, read from its files without a process."""
-
 from __future__ import annotations
 
 import re
@@ -13,7 +11,7 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def of_program() -> str:
-    """Return the commit of the program's repository, else of the working directory; empty without one.
+    """Return the commit of the program's repository, else of the working directory, without a process.
 
     Uncommitted changes are not detected, because that needs a read of every file.
     """
@@ -26,7 +24,7 @@ def of_program() -> str:
 
 
 def checked_out(folder: Path) -> str:
-    """Return the commit of the repository around a folder; empty without one. Source: gitrepository-layout(5)."""
+    """Return the commit of the repository around a folder. Source: gitrepository-layout(5)."""
     place = next((parent / ".git" for parent in (folder, *folder.parents) if (parent / ".git").exists()), None)
     if place is None:
         return ""

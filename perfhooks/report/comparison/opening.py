@@ -1,4 +1,4 @@
-"""The opening of a comparison: differing facts, the verdict, two figures, and the most serious doubts."""
+"""The opening of a comparison: facts, verdict, two figures, doubts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Figure(NamedTuple):
     """A or B."""
     value: str
     what: str
-    """Label of the side, and the number of its runs and steps."""
+    """Label of the side, number of runs and steps."""
 
 
 class Opening(NamedTuple):
@@ -57,7 +57,7 @@ def data(result: Comparison) -> dict[str, Any]:
 
 
 def _describe_differences(differs: Sequence[Difference]) -> tuple[list[str], list[str]]:
-    """Return the differing facts in at most two lines, and a note for each other fact."""
+    """Return the facts in at most two lines, and a note for each other fact."""
     commands = [fact for fact in differs if fact.name == facts.COMMAND]
     other_facts = [fact for fact in differs if fact.name != facts.COMMAND and not facts.is_late(fact)]
     lines = [sentences.commands(facts.arguments(fact)) for fact in commands]
@@ -69,7 +69,7 @@ def _describe_differences(differs: Sequence[Difference]) -> tuple[list[str], lis
 
 
 def _build_figures(result: Comparison) -> Iterator[Figure]:
-    """Yield the unprofiled step time of each side, or the profiled one if it has none."""
+    """Yield the unprofiled step time of each side, else the profiled one."""
     for letter, side, step in zip("AB", (result.a, result.b), result.step_ms, strict=True):
         if step is not None:
             yield Figure(letter, words.ms(step), f"{side.label}: {_describe_runs(side)}")
@@ -97,7 +97,7 @@ def _merge_notes(notes: Iterable[str]) -> Iterator[str]:
 
 
 def _run_names(heads: Sequence[str]) -> list[str]:
-    """Return the names of the runs: the beginnings of notes without their common last words."""
+    """Return the names of runs: the beginnings of notes without common last words."""
     words_of_heads = [head.split(" ") for head in heads]
     columns = zip(*map(reversed, words_of_heads), strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))

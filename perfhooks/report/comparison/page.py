@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.comparison import Comparison
 
 MOST_NODES: Final = 2500
-"""Maximum nodes of a flame graph. Two graphs have about 300 kB then."""
+"""Maximum nodes of a flame graph. Two graphs have 300 kB then."""
 
 _LINE_NUMBER: Final = re.compile(r"\(\d+\): ")
 
@@ -62,7 +62,7 @@ def render(result: Comparison) -> str:
 
 
 def page_data(result: Comparison) -> dict[str, Any]:
-    """Return the data of the report: the result of `opening.data`, with merged flame graphs."""
+    """Return `opening.data` with merged flame graphs."""
     content = data(result)
     graphs = content.pop("flames")
     merged = merge_flames(graphs["a"], graphs["b"], result.a.flame_steps, result.b.flame_steps)
@@ -81,8 +81,8 @@ class _Node:
 def merge_flames(a: Mapping[str, Any], b: Mapping[str, Any], steps_a: int, steps_b: int) -> dict[str, Any]:
     """Merge flame graphs, once with widths of B and once with widths of A, which shows removed frames.
 
-    Frames are equal if they have the same name without line numbers and equal parents. ``value`` is the width and
-    ``before`` the value of the other side, per step.
+    Equal frames have the same name without line numbers and equal parents. ``before`` is the value of the other side,
+    per step.
     """
     graphs: dict[str, Any] = {}
     for measure in [name for name in a if name in b]:

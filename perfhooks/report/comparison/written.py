@@ -1,4 +1,4 @@
-"""A comparison as text for a terminal, and as markdown for a pull request."""
+"""A comparison as text, and as markdown for a pull request."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def markdown(result: Comparison) -> str:
 
 
 def _fold(result: Comparison, notes: Sequence[str], most: int) -> Iterator[str]:
-    """Yield notes and tables in at most ``most`` lines. Tables that do not fit are skipped."""
+    """Yield notes and tables in at most ``most`` lines. Longer tables are skipped."""
     besides = [f"- {words.markdown(note)}" for note in _describe_extras(result)]
     lines = [f"- {words.markdown(note)}" for note in notes]
     if len(lines) > _MAX_NOTES:
@@ -82,7 +82,7 @@ def _describe_nothing(result: Comparison) -> str:
 
 
 def _describe_extras(result: Comparison) -> Iterator[str]:
-    """Yield the differences of memory and findings, and the ranks. Equal sides have no new findings."""
+    """Yield the differences of memory and findings, and the ranks."""
     for peak in comparison.memory(result):
         if peak["a"] != peak["b"]:
             yield f"peak memory of {peak['device']}: {words.size(peak['a'])} -> {words.size(peak['b'])}"

@@ -1,4 +1,4 @@
-"""Temporary runs of traces by other recorders, so that all commands for runs accept them."""
+"""Temporary runs of foreign traces, so that all commands for runs accept them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Adopted:
     folder: Path
     problems: tuple[str, ...]
-    """Messages about traces that could not be read."""
+    """Messages about unreadable traces."""
 
 
 @contextlib.contextmanager
@@ -41,10 +41,10 @@ def adopted(
     on: str | None = None,
     tell: Callable[[int, int], object] | None = None,
 ) -> Iterator[Adopted]:
-    """Create a temporary run folder from traces or ``*.share`` files, and delete it on exit. The traces stay unchanged.
+    """Create a temporary run folder from traces or ``*.share`` files, and delete it on exit.
 
-    Each trace is reduced by itself, so memory does not grow with their number. ``tell`` gets the number of finished
-    traces and of all traces. Raises PerfhooksError if no trace could be read.
+    Each trace is reduced by itself, to save memory. ``tell`` gets the number of finished and of all traces. Raises
+    PerfhooksError if no trace could be read.
     """
     # an engine may run in another current folder
     paths = loose.candidates(folder.absolute() if on is not None and isinstance(folder, Path) else folder)
@@ -85,14 +85,14 @@ def adopted(
 
 
 def _reduce(path: str, *, communication: str | None) -> bytes:
-    """Reduce a trace; the content of a share file is returned unchanged."""
+    """Reduce a trace. A share file is returned unchanged."""
     if not path.endswith(loose.SHARE):
         return share(path, communication=communication)
     return remote.content(path) if remote.is_url(path) else read_bytes(Path(path))
 
 
 def _create_window(run: Path, turn: str, of_trace: TraceShare) -> Path:
-    """Create the folder of a window. ``turn`` keeps names unique and in the order of the traces."""
+    """Create the folder of a window. ``turn`` makes its name unique and keeps the order of the traces."""
     capture = of_trace.capture
     folder = OwnFolder(run, layout.window(f"{labels.FOREIGN}{turn}", capture.first, capture.last))
     folder.make()

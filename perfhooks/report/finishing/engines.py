@@ -1,4 +1,4 @@
-"""Engines that reduce many traces: this process, local processes, Dask or Ray. They retry the work themselves."""
+"""Engines that reduce many traces: this process, local processes, Dask or Ray."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 HELP: Final = "local, local:8 (processes), dask://scheduler:8786, ray://head:10001 or, on a node of Ray's, ray://auto"
 
 _IN_FLIGHT: Final = 256
-"""Maximum submitted traces in Ray. The cost of each wait grows with their number."""
+"""Maximum submitted traces in Ray, because each wait takes longer with more."""
 
 
 def map_unordered(on: str | None, work: Work, items: Sequence[str]) -> Iterator[Result]:
-    """Call a function that can be pickled for each item. Yield indices and results in the order of completion.
+    """Call a function that can be pickled for each item. Yield indices and results, or exceptions, as they complete.
 
-    An item that fails has its exception as result. Raises OptionError if the engine does not exist or its package is
-    missing, and PerfhooksError if it cannot be reached.
+    Raises OptionError if the engine is missing, and PerfhooksError if it cannot be reached.
     """
     if on is None:
         yield from _in_process(work, items)
@@ -79,7 +78,7 @@ def _outcome(future: Future[bytes]) -> bytes | Exception:
 
 
 def _result(call: Callable[[], bytes]) -> bytes | Exception:
-    """Return the result or the exception of a call. Errors of Ray have the original exception as ``cause``."""
+    """Errors of Ray have the original exception as ``cause``."""
     try:
         return call()
     except Exception as error:  # noqa: BLE001 -- the caller reports it with the item

@@ -1,4 +1,4 @@
-"""Turn a spooled capture into its artifacts: in the training, the worker, and afterwards."""
+"""Turn a spooled capture into its artifacts."""
 
 from __future__ import annotations
 
@@ -38,9 +38,8 @@ NO_PERMIT: Final = Permit()
 def finish(place: Place, permit: Permit = NO_PERMIT, *, write_report: bool = True) -> Capture:
     """Turn a spooled capture into its artifacts. A finished capture stays unchanged.
 
-    If a handler fails, the capture gets a note, and the other handlers run. If a file cannot be written (OSError), the
-    capture stays spooled, so that it can be finished again when the disk has space. Raises TimeoutError if another
-    process held the lock of this rank for ten minutes.
+    If a handler fails, the capture gets a note. If a file cannot be written (OSError), the capture stays spooled for a
+    retry. Raises TimeoutError if another process held the lock of this rank for ten minutes.
     """
     run = Run.of(place)
     try:
@@ -62,7 +61,7 @@ def finish(place: Place, permit: Permit = NO_PERMIT, *, write_report: bool = Tru
 
 
 def update_report(place: Place, permit: Permit = NO_PERMIT) -> None:
-    """Write the report with the steps since the last window, if this rank is responsible for it."""
+    """Write the report again, with the steps since the last window, if this rank should."""
     with guard("measuring the cost of recording"):
         measure_again(place)
     if report.is_due(place):
@@ -70,7 +69,7 @@ def update_report(place: Place, permit: Permit = NO_PERMIT) -> None:
 
 
 def write_page(run: Run, permit: Permit = NO_PERMIT) -> None:
-    """Write the report of a run. A failure is logged, because the windows are complete without the report."""
+    """Log failures, because the windows are complete without the report."""
     try:
         report.write(run.folder, remote=permit.remote)
     except Exception as error:  # `perfhooks report` can write it at any time
@@ -139,7 +138,7 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
 
 
 def _cost(capture: Capture, events: int | None, run: Run, rank: int) -> Cost:
-    """Return the cost of recording by the timeline so far. Rules subtract it from estimated gains."""
+    """Return the cost of recording, which rules subtract from estimated gains."""
     stage = in_timeline(capture.stage)
     of_loop = steps.read_last(run.timeline(rank)).get(stage, steps.NONE)
     idle, waits = of_loop.typical(), steps.read_waits(run.folder / processor(rank), stage)
@@ -155,7 +154,7 @@ def _cost(capture: Capture, events: int | None, run: Run, rank: int) -> Cost:
 
 
 def _problems(checks: pl.DataFrame) -> list[str]:
-    """Return errors and warnings about the trace. Notes are only in the report."""
+    """Return errors and warnings. Notes are only in the report."""
     rows = checks.iter_rows(named=True)
     return [row["text"] for row in rows if row["severity"] in ("error", "warning")]
 

@@ -28,11 +28,10 @@ class WindowOutcome:
     capture: Capture | None = None
     finished_now: bool = False
     problem: str = ""
-    """The reason if it is not finished."""
 
 
 def finish_all(folder: Path, permit: Permit = NO_PERMIT) -> Iterator[WindowOutcome]:
-    """Finish all left captures of a run. Yield the outcome of each, then of each rank whose process died recording."""
+    """Finish all captures. Yield the outcome of each, then of each rank whose process died recording."""
     run = Run.existing(folder)
     for raw, rank in run.left_steps():
         try:
@@ -58,6 +57,5 @@ def finish_all(folder: Path, permit: Permit = NO_PERMIT) -> Iterator[WindowOutco
 
 
 def write_steps(raw: Path, timeline: Path) -> None:
-    """Append the raw steps of a loop to a timeline, and delete their file."""
     Rows.load(raw).append_to(timeline)
     OwnFolder(raw.parent).remove(raw.name)

@@ -13,7 +13,7 @@ from perfhooks.run.layout import PAGE
 
 
 class WakeUp(msgspec.Struct, tag="wake-up", tag_field="do"):
-    """Request to import the modules for finishing, because a window starts soon. It has no result."""
+    """Import the modules for finishing, because a window starts soon. It has no result."""
 
 
 class _OfWindow(msgspec.Struct, tag_field="do"):
@@ -57,10 +57,7 @@ class TaskResult(msgspec.Struct):
 
 
 def encode(message: Message | TaskResult) -> bytes:
-    """Return a message as a line of JSON.
-
-    msgspec rejects lone surrogates, which Python uses for paths that are not UTF-8. So `json` writes the line.
-    """
+    """Return a line of JSON. msgspec rejects lone surrogates, as in paths that are not UTF-8; so `json` writes it."""
     return json.dumps(msgspec.to_builtins(message)).encode() + b"\n"
 
 
@@ -70,5 +67,5 @@ def decode_message(line: str | bytes) -> Message:
 
 
 def decode_result(line: bytes) -> TaskResult:
-    """Raise ValueError if the line is no result: another writer uses the channel."""
+    """Raise ValueError if another writer uses the channel."""
     return msgspec.convert(json.loads(line), TaskResult)

@@ -1,4 +1,4 @@
-"""The power limit of a device of this host, by NVIDIA's management library."""
+"""The power limit of a device, by NVIDIA's management library."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from perfhooks.run.circumstances import PowerLimit
 
 
 def limit_of(name: str) -> PowerLimit | None:
-    """Return the power limit of a device by its name in torch. This takes milliseconds, so not in the training thread.
+    """Return the power limit of a device by its name in torch. It takes milliseconds, too long for the training thread.
 
-    For a MIG instance, it is the limit of the GPU. None without the package ``nvidia-ml-py``, for devices of other
-    vendors, and if devices of this name have different limits.
+    A MIG instance has the limit of its GPU. None without ``nvidia-ml-py``, for other vendors, and if devices of this
+    name have different limits.
     """
     gpu = name.partition(" MIG ")[0]
-    with contextlib.suppress(Exception):  # without the package or a driver, the limit is unknown
+    with contextlib.suppress(Exception):  # without the package or a driver
         limits = {limit for device, limit in _list_limits() if device == gpu}
         return limits.pop() if len(limits) == 1 else None
     return None

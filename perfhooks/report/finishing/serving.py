@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from perfhooks.report.handlers.permit import Permit
 
 ORPHAN_TIMEOUT_S: Final = 900
-"""Maximum life of a worker after the end of its training."""
+"""Maximum life after the end of the training."""
 
 _logger: Final = logging.getLogger("perfhooks")
 
 
 def serve(unread: bytes, training: int) -> None:
-    """Run each task of standard input, and write its result to standard output.
+    """Run the tasks of standard input, and write their results to standard output.
 
-    Reports are written when no task waits, so they include all windows that are finished by then. ``unread`` is input
-    that was read before the imports. ``training`` is the parent process, which may have ended already.
+    Reports are written when no task waits, so they include all finished windows. ``unread`` is input that was read
+    before the imports. ``training`` is the parent process, which may have ended.
     """
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # output of handlers goes to the log
@@ -71,7 +71,7 @@ def serve(unread: bytes, training: int) -> None:
 
 
 class Inbox:
-    """Messages of the training on standard input. ``unread`` is input that was read already."""
+    """Messages on standard input, after ``unread``."""
 
     def __init__(self, unread: bytes) -> None:
         self._unread = unread
@@ -81,7 +81,7 @@ class Inbox:
         return b"\n" not in self._unread and not select.select([0], [], [], 0)[0]
 
     def read(self) -> bytes:
-        """Wait for the next message. Return an empty line at the end of the input."""
+        """Wait for the next message. It is empty at the end of the input."""
         while b"\n" not in self._unread:
             try:
                 chunk = os.read(0, 1 << 16)
@@ -114,7 +114,7 @@ class Reports:
         self._due.clear()
 
     def upload_rest(self) -> None:
-        """Upload the files of the run folder again, because they now contain the steps after the last window."""
+        """Upload the files again, because they now contain the last steps."""
         for run, url in self._remote.items():
             try:
                 run.upload_own(url)
@@ -123,7 +123,7 @@ class Reports:
 
 
 def _problem(message: Task, reports: Reports) -> str | None:
-    """Run a task. Return the reason of a failure, or None."""
+    """Return the reason of a failure."""
     began = time.process_time()
     try:
         if isinstance(message, WriteSteps):
@@ -150,5 +150,5 @@ def _exit_when_orphaned(parent: int) -> None:
 
 
 def _answer(answers: IO[bytes], answer: TaskResult) -> None:
-    with contextlib.suppress(OSError):  # the training may have ended; its windows are finished anyway
+    with contextlib.suppress(OSError):  # the windows are finished even if the training has ended
         answers.write(encode(answer))

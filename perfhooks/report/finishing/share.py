@@ -1,4 +1,4 @@
-"""Share files: a trace reduced to some tens of kilobytes, enough for a report of many traces."""
+"""Share files: a trace reduced to some tens of kilobytes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TraceShare(msgspec.Struct, frozen=True):
     """None if neither the trace nor its name has it."""
     capture: Capture
     files: dict[str, bytes]
-    """Contents by file name without the rank: ``steps.csv``."""
+    """By name without the rank: ``steps.csv``."""
 
 
 def share(trace: str | os.PathLike[str], *, communication: str | None = None) -> bytes:
@@ -72,7 +72,7 @@ def share(trace: str | os.PathLike[str], *, communication: str | None = None) ->
 
 
 def unpacked(packed: bytes, where: str) -> TraceShare:
-    """Decode a share file. ``where`` is its source for the TraceError."""
+    """Decode a share file. ``where`` is its source for errors."""
     try:
         content = msgspec.msgpack.decode(packed, type=TraceShare)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

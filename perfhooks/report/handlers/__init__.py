@@ -1,7 +1,6 @@
 """Handlers: each one turns a capture and its trace into files.
 
-A handler is a small frozen dataclass that needs only files. So it can run in another process, or later, on any Kineto
-trace. Importing this package imports no handler.
+A handler is a frozen dataclass that needs only files. So it can run in another process, or later, on any Kineto trace.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ _LOCATIONS: Final = {
 
 
 class _Names(Mapping[str, "Callable[..., Handler]"]):
-    """Classes by name. Each is imported on first use: all of them take 15 ms, and a training needs none."""
+    """Imports classes on first use: all of them take 15 ms, and a training needs none."""
 
     def __getitem__(self, name: str) -> Callable[..., Handler]:
         location = _LOCATIONS[name]
@@ -113,7 +112,7 @@ NAMES: Final = _Names()
 ENTRY_POINTS: Final = "perfhooks.report.handlers"
 
 _ELSEWHERE: Final = {"tensorboard": "folder"}
-"""Options with which handlers write outside of the window's folder."""
+"""Options for files outside of the window's folder."""
 
 
 def by_default(recorded: Mapping[str, Any]) -> list[str]:
@@ -126,7 +125,7 @@ def by_default(recorded: Mapping[str, Any]) -> list[str]:
 
 
 def recipe(config: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping from which `build` creates the same handler in another process."""
+    """Return a mapping from which `build` creates the same handler."""
     return {"type": config} if isinstance(config, str) and config in _LOCATIONS else spec(build(config))
 
 
@@ -141,7 +140,7 @@ def build(config: str | Mapping[str, Any]) -> Handler:
     """Create a handler from its name, or from a mapping of its type and options.
 
     For example ``"stacks"``, ``{"type": "operators", "row_limit": 50}``, or ``"package.module:Class"``. Raises
-    OptionError if the handler does not exist, or does not accept these options.
+    OptionError if the handler or an option does not exist.
     """
     options = {"type": config} if isinstance(config, str) else dict(config)
     kind = options.pop("type", None)
@@ -160,7 +159,7 @@ def build(config: str | Mapping[str, Any]) -> Handler:
 def spec(handler: Handler) -> dict[str, Any]:
     """Return a mapping from which `build` creates an equal handler.
 
-    Raises OptionError if it is no dataclass, or another process cannot import its class.
+    Raises OptionError if it is no dataclass, or cannot be imported.
     """
     cls = type(handler)
     if not dataclasses.is_dataclass(handler) or "<" in cls.__qualname__ or cls.__module__ == "__main__":
@@ -174,10 +173,10 @@ def spec(handler: Handler) -> dict[str, Any]:
 
 
 def rebuild(recipe: Mapping[str, Any], permit: Permit) -> Handler:
-    """Create a handler from the stored facts of a window, if a file may name it, else raise OptionError.
+    """Create a handler from the stored facts of a window, or raise OptionError if a file may not name it.
 
-    Files are not trusted. They may name handlers of perfhooks that write into the window's own folder, and handlers
-    that an installed package registers. All others need the permission of the user.
+    Files are not trusted. They may name handlers of perfhooks that write into the window's own folder, and handlers of
+    installed packages. Others need the permission of the user.
     """
     kind = recipe.get("type")
     if not isinstance(kind, str) or not (_is_harmless(kind, recipe) or _is_permitted(kind, recipe, permit)):
@@ -210,7 +209,7 @@ def _load_entry_point(name: str) -> Callable[..., Handler] | None:
 
 
 def _entry_point_name(cls: type) -> str:
-    """Return the entry point of a class, else its path as ``module:Class``."""
+    """Return its entry point, else ``module:Class``."""
     path = f"{cls.__module__}:{cls.__qualname__}"
     points = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return next((point.name for point in points if point.value == path), path)

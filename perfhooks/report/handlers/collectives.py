@@ -1,4 +1,4 @@
-"""The table of collectives as CSV, for the comparison of ranks."""
+"""The table of collectives, for the comparison of ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLUMNS: Final = (
     *("operation", "backend", "group", "group_size", "dtype", "bytes"),
     *("duration_ms", "exposed_ms", "bus_gb_per_s", "device", "stream"),
 )
-"""Names of kernels would double the size of the file."""
+"""Names of kernels would double its size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class CollectiveTable:
 
 
 def rows(capture: Capture, trace: Trace) -> pl.DataFrame:
-    """Return the collectives of the window with their ``rank``.
+    """Return the collectives of the window.
 
-    ``start_ns`` replaces ``start_ms``: nanoseconds since 1970 by the clock of the host, to compare ranks.
+    ``start_ns`` replaces ``start_ms``: since 1970 by the clock of the host, to compare ranks.
     """
     import polars as pl
 

@@ -1,5 +1,3 @@
-"""A flame graph of one window as an SVG file."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""The summary of one window, for the report."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

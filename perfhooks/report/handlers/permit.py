@@ -8,10 +8,10 @@ import msgspec
 
 
 class Permit(msgspec.Struct, frozen=True, kw_only=True):
-    """Permissions by options of the training or of the command line, never by a file."""
+    """Permissions by options of the user, never by a file."""
 
     handlers: tuple[dict[str, Any], ...] = ()
     """Handlers that may run with exactly these options."""
     kinds: tuple[str, ...] = ()
-    """Types of handlers that may run with any options."""
+    """Handlers that may run with any options."""
     remote: str | None = None

@@ -1,5 +1,3 @@
-"""Stacks as input of flame graph tools."""
-
 from __future__ import annotations
 
 import functools

@@ -174,11 +174,11 @@ def _check_rows(name: str, sort_by: str | None, row_limit: int | None) -> None:
 
 
 def _first_rows(name: str, table: pl.DataFrame, sort_by: str | None, row_limit: int | None) -> pl.DataFrame:
-    """Return the rows of the file. ``sort_by`` None keeps the order of the table."""
+    """``sort_by`` None keeps the order of the table."""
     rows = table if sort_by is None else sort_keys.ordered(name, table, sort_by)
     return rows.head(row_limit or rows.height)
 
 
 def csv(name: str, table: pl.DataFrame) -> Artifact:
-    """Return a table as CSV file. Milliseconds have six decimals, which is a nanosecond."""
+    """Milliseconds have six decimals, which is a nanosecond."""
     return Artifact(name, functools.partial(table.write_csv, float_precision=6))

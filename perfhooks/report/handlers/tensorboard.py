@@ -1,5 +1,3 @@
-"""The trace with the categories of TensorBoard's profiler plugin."""
-
 from __future__ import annotations
 
 import functools
@@ -63,14 +61,14 @@ class TensorBoard:
 
 
 def translate(source: Path, target: IO[bytes]) -> None:
-    """Copy a saved trace as gzip, with the categories of the plugin."""
+    """Copy a trace as gzip, with the categories of the plugin."""
     with source.open("rb") as file, packed(target, compress=True) as archive:
         tail = b""
         for block in _readable_blocks(file):
             text = tail + block
-            # the pattern has no comma, so a cut at a comma cannot split a match
+            # the pattern has no comma, so this cannot split a match
             end = text.rfind(b",") + 1
-            # without a comma, keep as many bytes as a category may have
+            # without a comma, keep the length of a category
             end = end or max(0, len(text) - 4096)
             archive.write(_CATEGORY.sub(_translate_category, text[:end]))
             tail = text[end:]

@@ -1,5 +1,3 @@
-"""The time of loader workers in one window."""
-
 from __future__ import annotations
 
 import csv

@@ -43,20 +43,19 @@ _MAX_SIZE: Final = 1 << 20
 """Maximum bytes of a file. A request with 10^5 ranks has 600 kB."""
 
 State = Literal["accepted", "late", "recorded", "refused", "ended"]
-"""``accepted``: the rank will profile the requested steps. ``late``: it profiles later steps, because the requested
-ones are over. ``recorded``: the window is saved. ``refused``: it profiles nothing, and gives the reason. ``ended``: its
-loop ended before."""
+"""``late``: the rank profiles later steps, because the requested ones are over. ``recorded``: the window is saved.
+``refused``: the answer has the reason. ``ended``: its loop ended before."""
 
 
 class WindowRequest(msgspec.Struct, frozen=True, kw_only=True):
     stage: _Text
     first: Step
-    """First profiled step, after the warm-up."""
+    """After the warm-up."""
     steps: _Steps
     ranks: tuple[_Count, ...] | None = None
     """None means all profiling ranks."""
     options: dict[str, bool] = {}
-    """In addition to the options of the training."""
+    """In addition to the training's."""
 
     def __post_init__(self) -> None:
         if not set(self.options) <= set(RECORDING):
@@ -64,13 +63,10 @@ class WindowRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loop(msgspec.Struct, frozen=True, kw_only=True):
-    """Position of one loop of a rank."""
-
     stage: _Text
     step: Step
-    """Running step."""
     median_ms: float | None = None
-    """Recent median step time; None after too few steps."""
+    """None after too few steps."""
     is_running: bool = True
     """False between two passes, for example during validation."""
 
@@ -79,31 +75,28 @@ class RankPosition(msgspec.Struct, frozen=True, kw_only=True):
     rank: _Count
     process: Process
     poll: Annotated[float, msgspec.Meta(ge=0, le=3600)]
-    """Seconds between polls of the folder."""
+    """In seconds."""
     loops: tuple[Loop, ...]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of a rank to a request for a window."""
-
     rank: _Count
     state: State
     window: _Text = ""
-    """Name of the window's folder."""
+    """Name of its folder."""
     first: Step | None = None
-    """First profiled step."""
     last: Step | None = None
     why: _Text = ""
     """Reason if the request is refused or changed."""
 
 
 def new_id() -> str:
-    """Return the name of a new request. Names sort by time."""
+    """Names sort by time."""
     return f"{time.time_ns():016x}{secrets.token_hex(3)}"
 
 
 def files(run: Path) -> set[str]:
-    """Return the names in the folder with the suffix of a request."""
+    """Return the names of requests with their suffixes."""
     try:
         with os.scandir(run / layout.REQUESTS) as entries:
             return {entry.name for entry in itertools.islice(entries, _MOST_FILES) if entry.name.endswith(_ENDINGS)}
@@ -122,7 +115,7 @@ def names(run: Path) -> list[tuple[str, str, str]]:
 
 
 def changed_ns(run: Path, file: str = "") -> int:
-    """Return the modification time of the folder, or of a file in it, by the clock of its disk; 0 if missing."""
+    """Return the modification time of the folder or a file in it, by the clock of its disk; 0 if missing."""
     try:
         return (run / layout.REQUESTS / file).lstat().st_mtime_ns
     except OSError:
@@ -141,14 +134,14 @@ def ask(run: Path, name: str, window: WindowRequest) -> None:
 
 
 def read_window(run: Path, file: str) -> WindowRequest | None:
-    """Return a request for a window; None if it was deleted."""
+    """Return None if the request was deleted."""
     with contextlib.suppress(FileNotFoundError):
         return read_json(layout.below(run / layout.REQUESTS, file), WindowRequest, "a request", _MAX_SIZE)
     return None
 
 
 def open_windows(run: Path, stage: str) -> list[WindowRequest]:
-    """Return the open requests for windows of a loop, from all clients."""
+    """Return open requests of all clients."""
     windows = []
     for file, _, kind in names(run):
         with contextlib.suppress(PerfhooksError):
@@ -168,7 +161,7 @@ def write_position(run: Path, name: str, position: RankPosition) -> None:
 
 
 def write_answer(run: Path, name: str, answer: Answer) -> None:
-    """Answer a request for a window. It replaces an earlier answer."""
+    """Replace an earlier answer."""
     _write_answer(run, name, f"rank{answer.rank}.json", answer)
 
 
@@ -177,7 +170,7 @@ def _write_answer(run: Path, name: str, file: str, content: object) -> None:
         folder = OwnFolder(run, layout.REQUESTS, name)
         folder.make()
         folder.publish_json(file, content)
-        if not is_open(run, name):  # the client deleted the request and its answers meanwhile
+        if not is_open(run, name):  # the client withdrew it meanwhile, with its answers
             withdraw(run, name)
 
 

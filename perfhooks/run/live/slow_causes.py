@@ -1,5 +1,3 @@
-"""Causes of slow steps, as named in the files of a run."""
-
 from __future__ import annotations
 
 from typing import Final
@@ -48,4 +46,4 @@ SEEN_BY: Final = {
 """In the order of the checks. The report and the site show these texts."""
 
 CHANCE_CAUSES: Final = (GARBAGE, CONTENTION, ALLOCATOR, CLOCK)
-"""Causes that may hit any step by chance, whatever function runs."""
+"""Causes that may hit any step, whatever function runs."""

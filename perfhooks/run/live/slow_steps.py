@@ -24,18 +24,15 @@ if TYPE_CHECKING:
 
 
 _MAX_BYTES: Final = 16 << 20
-"""Maximum bytes to read: 10^5 slow steps."""
+"""10^5 slow steps."""
 _MAX_TEXT: Final = 1000
-"""Maximum length of a function and its file."""
 _Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 _Count = Step
 _TEXTS: Final = ("stage", "cause", "line")
-"""An empty cell of these columns is an empty text."""
+"""Columns in which an empty cell is an empty text."""
 
 
 class SlowStep(NamedTuple):
-    """A row of the table."""
-
     stage: str
     step: Step
     wall_ms: _Number
@@ -68,7 +65,7 @@ def append(path: Path, rows: list[SlowStep]) -> None:
 
 
 def read(path: Path, most: int = _MAX_BYTES) -> list[SlowStep]:
-    """Return the slow steps of a rank, without incomplete or invalid rows. The table is not trusted."""
+    """Return the slow steps of a rank. The file is not trusted: invalid rows are dropped."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - most))
@@ -80,7 +77,6 @@ def read(path: Path, most: int = _MAX_BYTES) -> list[SlowStep]:
 
 
 def _cells(text: str) -> Iterator[list[str]]:
-    """Yield the rows as texts, without invalid CSV."""
     rows = csv.reader(io.StringIO(text, newline=""))
     while True:
         try:
@@ -92,7 +88,7 @@ def _cells(text: str) -> Iterator[list[str]]:
 
 
 def _row(cells: list[str]) -> SlowStep | None:
-    """Return None if the row is invalid. Ignore extra columns of a later perfhooks."""
+    """Return None for an invalid row. A later perfhooks may have more columns."""
     values = [cell if cell or name in _TEXTS else None for name, cell in zip(SlowStep._fields, cells, strict=False)]
     try:
         row = msgspec.convert(values, SlowStep, strict=False)

@@ -1,5 +1,3 @@
-"""New rows of a growing timeline."""
-
 from __future__ import annotations
 
 import os
@@ -29,7 +27,6 @@ class Tail:
         """Whether the current offset is inside a line."""
 
     def read(self) -> list[Row]:
-        """Return the new rows."""
         try:
             # open instead of stat: network file systems refresh the size on open
             with os.fdopen(open_plain(self._path), "rb") as file:

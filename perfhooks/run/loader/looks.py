@@ -1,5 +1,3 @@
-"""Stack samples of loader workers in a window."""
-
 from __future__ import annotations
 
 import re
@@ -22,7 +20,7 @@ PARTS: Final[dict[Part, str]] = {
     "hand_over": "passes batches to the training",
     "idle": "is idle: its prefetch queue is full",
 }
-"""Parts of a worker's time. Each nanosecond belongs to one part."""
+"""Each nanosecond belongs to one part."""
 
 _ALONE: Final = ("hand_over", "idle")
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3(?:\.\d+)?/|^<|\.zip/")
@@ -34,12 +32,10 @@ class WorkerSamples(msgspec.Struct, frozen=True):
     worker: int
     looks: int
     stacks: dict[str, dict[Part, int]]
-    """Nanoseconds by stack and part. A stack is ``outer;inner`` of ``file.py(12): function``."""
+    """Nanoseconds by stack (``outer;inner`` of ``file.py(12): function``) and part."""
 
 
 class WorkerPlace(msgspec.Struct):
-    """A function of workers."""
-
     function: str
     file: str
     line: int
@@ -49,7 +45,6 @@ class WorkerPlace(msgspec.Struct):
 
     @property
     def total(self) -> int:
-        """In ns."""
         return sum(self.parts.values())
 
     def __str__(self) -> str:
@@ -59,8 +54,7 @@ class WorkerPlace(msgspec.Struct):
 def places(workers: Iterable[WorkerSamples]) -> list[WorkerPlace]:
     """Return the user's functions by worker time, including callees, largest first.
 
-    A stack without user code counts for its innermost function. Work outside of datasets is one row per part. The rows
-    sum to the time of the workers.
+    A stack without user code counts for its innermost function. Work outside of datasets is one row per part.
     """
     lines: dict[tuple[str, str], dict[int, int]] = {}
     by_place: dict[tuple[str, str], dict[Part, int]] = {}
@@ -77,7 +71,7 @@ def places(workers: Iterable[WorkerSamples]) -> list[WorkerPlace]:
 
 
 def _place(stack: str) -> tuple[str, str, int]:
-    """Return the user's innermost function, its file and its line; without user code, the innermost function."""
+    """Return the user's innermost function, file and line; without user code, the innermost function."""
     frames = stack.split(";")
     inside = next((place for place, frame in enumerate(frames) if FETCHES_BATCH.search(frame)), -1)
     own = [frame for frame in frames[inside + 1 :] if not _LIBRARY.search(frame)]
@@ -86,7 +80,7 @@ def _place(stack: str) -> tuple[str, str, int]:
 
 
 def folded(workers: Iterable[WorkerSamples]) -> dict[str, int]:
-    """Return folded stacks in nanoseconds, with the part as leaf, largest first."""
+    """Return folded stacks in ns, with the part as leaf."""
     stacks: dict[str, int] = {}
     for worker in workers:
         for stack, parts in worker.stacks.items():
@@ -97,7 +91,7 @@ def folded(workers: Iterable[WorkerSamples]) -> dict[str, int]:
 
 
 def rows(workers: Iterable[WorkerSamples]) -> dict[str, list[Any]]:
-    """Return `places` as columns: function, file, line, milliseconds, percent, each part."""
+    """Return `places` as columns."""
     ranked = places(workers)
     total = sum(place.total for place in ranked) or 1
     columns: dict[str, list[Any]] = {

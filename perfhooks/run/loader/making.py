@@ -1,5 +1,3 @@
-"""Work of the workers of a loader."""
-
 from __future__ import annotations
 
 import msgspec
@@ -13,17 +11,15 @@ class WorkerCounts(msgspec.Struct, frozen=True):
     batches: int
     wall_s: float
     making_s: float
-    """Time to read, decode and collate batches."""
+    """To read, decode and collate batches."""
     processor_s: float
-    """CPU time."""
     squares: float
     """Sum of squared seconds per batch."""
     longest_s: float
-    """Longest time of a batch."""
     waited_s: float
-    """Idle time with a full prefetch queue."""
+    """Idle with a full prefetch queue."""
     handed_over_s: float
-    """Time to transfer batches to the training."""
+    """To transfer batches to the training."""
     memory_bytes: int | None
     """Not shared with the training."""
     queued_s: float | None = None
