@@ -28,7 +28,6 @@ LARGE: Final = 1.5
 for the host."""
 
 EXPLAINS: Final = "explanation"
-"""Value of `Capture.request`."""
 
 Step = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 """Small enough that a table can hold one more."""
@@ -38,14 +37,11 @@ State = Literal["spooled", "done"]
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Cost of one window for the training."""
-
     stop_s: float = 0.0
     save_s: float = 0.0
     free_s: float = 0.0
     """Time to free the recorder's results."""
     trace_bytes: int = 0
-    """As plain JSON."""
     events: int | None = None
     idle_step_ms: float | None = None
     """Median unprofiled step so far."""
@@ -62,7 +58,6 @@ class Cost:
 
     @property
     def is_large(self) -> bool:
-        """Whether recording changes the shares of a step too much."""
         return (self.slowdown or 1.0) >= LARGE
 
 
@@ -95,9 +90,7 @@ class Capture:
     handlers: tuple[dict[str, Any], ...] = ()
     artifacts: tuple[str, ...] = ()
     headline: str = ""
-    """See `line`."""
     summary: dict[str, float] = field(default_factory=dict)
-    """Means of the step table."""
     keep_windows: int | None = None
     """Maximum finished windows per rank and stage; None keeps all."""
     notes: tuple[str, ...] = ()
@@ -147,7 +140,6 @@ class Capture:
 
     @property
     def _warning(self) -> str:
-        """Return the most important reason to doubt the times."""
         if CLOCKS_LOCKED in self.notes:
             return "the clocks of the device were locked to sample counters"
         if self.circumstances.is_busy:
@@ -235,7 +227,7 @@ class Place:
         (self.own if saved.parent == self.folder else OwnFolder(saved.parent)).remove(saved.name)
 
     def artifact(self, name: str) -> Path:
-        """Return a file of this rank. Raise PerfhooksError if ``name`` is no plain name."""
+        """Return the path of a file. Raise PerfhooksError if ``name`` is no plain name."""
         return layout.below(self.folder, layout.artifact(self.rank, name))
 
     def trace(self) -> Path | None:
@@ -258,7 +250,7 @@ class Place:
         return False
 
     def forget_saved_traces(self, before: float) -> None:
-        """Delete earlier traces of this rank, by time in seconds since 1970."""
+        """Delete traces that this rank saved before a time in seconds since 1970."""
         for path in self.folder.glob(f"{layout.saved_trace(self.rank, '*')}*"):
             with contextlib.suppress(OSError):
                 if path.lstat().st_mtime <= before:
@@ -285,7 +277,6 @@ class Place:
 
 
 _LONGEST_TEXT: Final = 2000
-"""Characters of a note. An exception may have 20 MB."""
 
 
 def shortened(text: str) -> str:

@@ -32,7 +32,6 @@ class Loader:
     """Also False without a device."""
     persistent_workers: bool | None = None
     prefetch_factor: int | None = None
-    """None without workers."""
     batch_sampler: str = ""
     """Class, if it is not torch's."""
     line: str = ""
@@ -57,9 +56,7 @@ class Loader:
 @dataclass(frozen=True)
 class PowerLimit:
     watts: float
-    """The smallest of its limits."""
     default_watts: float
-    """As delivered."""
 
     @property
     def is_lowered(self) -> bool:
@@ -77,11 +74,9 @@ def _if_is(kind: type, value: Any) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
     cores: int | None = None
-    """CPUs available in the container."""
     ranks: int = 1
     """Processes of the job on these CPUs."""
     threads: int | None = None
-    """CPU threads of one operator."""
     onednn: bool | None = None
     """Whether torch may use oneDNN."""
     cudnn: bool | None = None

@@ -37,7 +37,6 @@ class Run:
     is_new: bool = field(default=False, compare=False)
     """Whether this process created it."""
     remote: str | None = field(default=None, compare=False)
-    """URL of the copy."""
 
     @classmethod
     def open(
@@ -108,14 +107,13 @@ class Run:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def forget_steps(self) -> None:
-        """Delete the step times of this rank."""
         own = OwnFolder(self.folder)
         for kind in layout.OF_RUN:
             if kind is not layout.startup:
                 own.remove(kind(self.rank))
 
     def manifest(self) -> Manifest:
-        """Raise PerfhooksError if it is missing, broken, or of another format."""
+        """Raise PerfhooksError if it is broken, or of another format."""
         return Manifest.read(self.folder)
 
     def place(self, stage: str, first: int, last: int | None) -> Place:
@@ -131,7 +129,6 @@ class Run:
         return place.own
 
     def raw_steps(self, rank: int, first: int) -> Path:
-        """Steps that are not in the timeline yet."""
         return self.folder / layout.raw_steps(rank, first)
 
     def left_steps(self) -> list[tuple[Path, int]]:
@@ -223,15 +220,13 @@ class Run:
                 yield Place(layout.below(self.folder, mark.window), rank), path, is_gone
 
     def is_recording(self, place: Place) -> bool:
-        """Include saving."""
+        """Whether a rank may be recording or saving a window."""
         return any(item == place and not is_gone for item, _, is_gone in self._marks())
 
     def is_any_recording(self) -> bool:
-        """Include saving."""
         return any(not is_gone for _, _, is_gone in self._marks())
 
     def died_recording(self, listing: Listing | None = None) -> list[Place]:
-        """Return the windows in which a process died."""
         return [
             place for place, mark, is_gone in self._marks(listing) if is_gone and not is_newer(place.capture_file, mark)
         ]
@@ -314,14 +309,11 @@ _LATE: Final = 128
 
 
 class _Mark(msgspec.Struct):
-    """Marks that a process records a window."""
-
     window: str
     process: Process
 
 
 def places_of(window: Path) -> list[Place]:
-    """Return the ranks with any file."""
     return [Place(window, rank) for rank in sorted(layout.ranks_of_window(entry.name for entry in _entries(window)))]
 
 

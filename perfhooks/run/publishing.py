@@ -43,14 +43,12 @@ class _Opened:
         self._given: set[str] = set()
 
     def __call__(self, name: str) -> str:
-        """Call a function with a name in this folder."""
         if self.descriptor is None:
             return str(self.path / name)
         self._given.add(name)
         return name
 
     def name_whole(self, error: OSError) -> None:
-        """Put the full path into an error."""
         if error.filename in self._given:
             error.filename = str(self.path / error.filename)
 
@@ -71,7 +69,7 @@ class OwnFolder:
             pass
 
     def make_for_owner(self) -> None:
-        """Create it. The owner of the run gets folders of root."""
+        """Create the folder. The owner of the run gets folders of root."""
         with contextlib.suppress(FileNotFoundError), self.opened():
             return
         self.make()
@@ -104,12 +102,10 @@ class OwnFolder:
             return os.fdopen(open_plain(here.path / here(name), flags, here.descriptor), "rb+")
 
     def remove(self, name: str) -> None:
-        """Delete a file, or a link itself."""
         with contextlib.suppress(FileNotFoundError), self.opened() as here:
             os.unlink(here(name), dir_fd=here.descriptor)
 
     def delete(self) -> None:
-        """Delete the folder if it is empty."""
         *outer, name = self._names
         with OwnFolder(self._run, *outer).opened() as here:
             os.rmdir(here(name), dir_fd=here.descriptor)
@@ -169,12 +165,11 @@ def _close(here: _Opened) -> None:
 
 
 def publish(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
-    """Write to a folder of the user, which may be a link."""
+    """Publish to a folder of the user, which may be a link."""
     return OwnFolder(path.parent).publish(path.name)
 
 
 def publish_json(path: Path, data: object) -> None:
-    """Write to a folder of the user, which may be a link."""
     OwnFolder(path.parent).publish_json(path.name, data)
 
 
@@ -217,7 +212,7 @@ def is_whole_json(path: Path) -> bool:
     """
     try:
         with path.open("rb") as file:
-            if file.read(2) == b"\x1f\x8b":  # gzip
+            if file.read(2) == b"\x1f\x8b":
                 return True
             file.seek(max(path.stat().st_size - 100, 0))
             return file.read().rstrip().endswith(b"}")
@@ -244,6 +239,5 @@ _LONGEST: Final = 120
 
 
 def file_name(text: str) -> str:
-    """Keep letters, digits, dot, dash and underscore."""
     name = re.sub(r"[^\w.-]+", "-", text).encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
     return name.strip(".-") or "run"

@@ -1,5 +1,3 @@
-"""Validations and checkpoints of a whole run."""
-
 from __future__ import annotations
 
 import csv

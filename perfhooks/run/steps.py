@@ -5,9 +5,9 @@
              first            |          |  one validates  | first
     counts         w w     w  | w  a  a  | w     w      w  |          w
 
-A stretch is a sequence of steps of one process. It ends when the numbers jump or go back. Its first steps (a twentieth,
-from 3 to 10) contain one-time work and do not count. Profiled and unprofiled steps are not compared; warm-up steps are
-neither. A remaining step of more than three medians contains a validation, a checkpoint or a pause.
+A stretch of steps ends when the numbers jump or go back. Its first steps (a twentieth, from 3 to 10) contain one-time
+work and do not count. Steps of more than three medians contain a validation, a checkpoint or a pause. Profiled and
+unprofiled steps are not compared; warm-up steps are neither.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ _PARTS: Final = 512
 _TIMES: Final = ("wall_ms", "data_ms", "backward_ms", "update_ms")
 """An older perfhooks wrote only the first two."""
 _SEAM: Final = b"\n,-1,,,\n"
-"""Marks an unread part of a file."""
 _FILE: Final = b"\n,-2,,,\n"
 
 
 def firsts(numbers: Ints, seams: Flags) -> Flags:
-    """Mark the first steps of each stretch. A stretch after a seam of unread steps has an unknown begin."""
+    """Mark the first steps of each stretch. A seam is a place where steps were not read."""
     ahead = np.diff(numbers, prepend=numbers[0])
     begins = (ahead != 1) & ~(seams & (ahead > 1))
     begins[0] = not seams[0]
@@ -83,13 +82,11 @@ class Steps(NamedTuple):
     is_recorded: Flags
     wall_ms: Values
     data_ms: Values
-    """NaN if unknown."""
     backward_ms: Values
     """Time until the last backward pass began."""
     update_ms: Values
     """Time until that pass ended."""
     is_first: Flags
-    """One of the first steps of a stretch."""
 
     def unrecorded(self) -> Counted:
         return self._counted(self.is_idle)
@@ -233,7 +230,6 @@ def _steps(text: bytes, raw: Iterable[Rows] = ()) -> dict[str, Steps]:
 
 
 def _rows(text: bytes, raw: Iterable[Rows] = ()) -> DataFrame:
-    """Parse several timelines into one table."""
     import polars as pl
 
     schema = {"stage": pl.String, "step": pl.Int64, "phase": pl.String, **dict.fromkeys(_TIMES, pl.Float64)}
@@ -301,7 +297,6 @@ class Waits(NamedTuple):
 
     @classmethod
     def of_share(cls, share: float) -> Waits:
-        """Create it for a whole run."""
         return cls((Stretch(0, _LAST, 1.0, 1.0, 1.0, share),))
 
     @property

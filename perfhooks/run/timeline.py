@@ -50,8 +50,6 @@ def own_work_s(began: float, ended: float) -> tuple[tuple[float, float], ...]:
 
 
 class Row(NamedTuple):
-    """A line of the file."""
-
     stage: str
     step: int
     phase: str
@@ -75,8 +73,6 @@ def parsed(text: bytes) -> Iterator[Row]:
 
 
 class Aside(NamedTuple):
-    """A validation or a checkpoint."""
-
     step: int
     part: str
     ns: int
@@ -85,8 +81,6 @@ class Aside(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Ended steps, in ns."""
-
     numbers: np.ndarray
     begins: np.ndarray
     ends: np.ndarray
@@ -120,7 +114,6 @@ class Timeline:
         self.is_kept = False
         """Whether perfhooks blocks the loop."""
         self._tail = Ended(*(np.empty(0, np.int64) for _ in Ended._fields))
-        """The last steps that were taken."""
         self.taking = threading.Lock()
         """Held until taken steps are written, to keep their order."""
 
@@ -177,7 +170,6 @@ class Timeline:
         return taken
 
     def aside_within(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """Return the excluded parts of an interval."""
         return [
             (max(first, begin), min(last, end)) for first, last in list(self._aside) if first < end and last > begin
         ]
@@ -204,7 +196,6 @@ class Timeline:
 
     @property
     def waiting(self) -> int:
-        """Return the number of ended steps that were not taken."""
         return len(self._ends)
 
     @property
@@ -291,7 +282,6 @@ class Timeline:
         del self._asked[: max(0, requests)]
 
     def rows(self) -> Rows:
-        """Return the ended steps for writing, and forget them."""
         steps = self.take()
         walls = steps.ends - steps.begins
         return Rows(self._stage, steps.numbers, self._phases(steps.numbers), walls, *steps[3:])
@@ -307,7 +297,6 @@ class Timeline:
 
 
 def _is_aside(times: np.ndarray, aside: list[tuple[int, int]]) -> np.ndarray:
-    """Mark readings inside of sorted intervals."""
     begins, ends = np.array([(-1, -1), *sorted(aside)], np.int64).T
     result: np.ndarray = times <= ends[np.searchsorted(begins, times, side="right") - 1]
     return result
@@ -327,10 +316,10 @@ def _waits(begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray, requests
 
 
 def _last_passes(begins: np.ndarray, ends: np.ndarray, passes: np.ndarray) -> np.ndarray:
-    """Return begin and end of the last backward pass in each step; -1 if it has none."""
+    """-1 if a step has none."""
     result = np.full((2, len(ends)), -1, np.int64)
     owner = np.searchsorted(ends, passes[:, 1], side="left")
-    result[:, owner] = (passes - begins[owner, None]).T  # the last pass of a step wins
+    result[:, owner] = (passes - begins[owner, None]).T
     result[:, result[0] < 0] = -1
     return result
 
@@ -343,16 +332,16 @@ def _last_asked(requests_ns: array[int], arrivals: np.ndarray) -> np.ndarray:
 
 
 class Rows(NamedTuple):
-    """Ended steps in the form of the file."""
+    """Ended steps as in the file."""
 
     stage: str
     numbers: np.ndarray
     phases: np.ndarray
-    """Indices into the members of `Phase`."""
+    """Indices into `Phase`."""
     walls: np.ndarray
     """In ns."""
     waits: np.ndarray
-    """In ns; -1 if unknown, also in the fields below."""
+    """In ns; -1 if unknown, as below."""
     backwards: np.ndarray
     updates: np.ndarray
 
@@ -360,7 +349,7 @@ class Rows(NamedTuple):
         return [_PHASES[phase] for phase in self.phases.tolist()]
 
     def append_to(self, path: Path) -> None:
-        """Append to a CSV file. Times are in ms."""
+        """Append to a CSV file, in ms."""
         stage = in_timeline(self.stage)
         columns = (self.numbers.tolist(), self.phase_names(), *(column.tolist() for column in self[3:]))
         lines = [
@@ -374,15 +363,12 @@ class Rows(NamedTuple):
                 file.write((_before(file) + "".join(lines)).encode("utf-8", "replace"))
 
     def save(self, file: IO[bytes]) -> None:
-        """Write the steps in binary form, fifty times as fast as text, for `load` on this host."""
+        """Write binary data for `load` on this host, fifty times as fast as text."""
         file.write(f"{in_timeline(self.stage)}\n".encode("utf-8", "replace") + np.array(self[1:], np.int64).tobytes())
 
     @classmethod
     def load(cls, path: Path) -> Rows:
-        """Read the result of `save`.
-
-        Raise OSError if the file is unreadable or too large, ValueError if it is invalid.
-        """
+        """Raise OSError if the file is unreadable or too large, ValueError if it is invalid."""
         stage, _, columns = read_bytes(path, _LARGEST).partition(b"\n")
         result = cls(
             stage.decode("utf-8", "replace"), *np.frombuffer(columns, np.int64).reshape(len(cls._fields) - 1, -1)
@@ -396,7 +382,7 @@ _PHASES = tuple(phase.name.lower() for phase in Phase)
 
 
 def in_timeline(stage: str) -> str:
-    """Return a stage without characters that have a meaning in CSV."""
+    """Return a stage without special characters of CSV."""
     return re.sub(r'[\s,"]+', " ", stage)
 
 

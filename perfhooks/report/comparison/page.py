@@ -1,5 +1,3 @@
-"""The report of a comparison."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""Turn a spooled capture into its artifacts."""
-
 from __future__ import annotations
 
 import platform

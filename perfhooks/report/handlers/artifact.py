@@ -1,5 +1,3 @@
-"""The protocol of handlers, and the files that they return."""
-
 from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable

@@ -1,5 +1,3 @@
-"""Tables of one window, as CSV."""
-
 from __future__ import annotations
 
 import functools

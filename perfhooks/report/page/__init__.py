@@ -1,5 +1,3 @@
-"""The report of a run, and its data."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

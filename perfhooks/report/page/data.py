@@ -52,7 +52,7 @@ class StepsPart(_Part):
     without_steps: bool = False
     """Whether the only row is a recording without steps."""
     is_part: bool = False
-    """Whether the row is a part of one step, so its time is no step time."""
+    """Its time is no step time."""
     no_device_data: bool = False
     """Whether the trace has launches but no device work."""
 
@@ -73,7 +73,6 @@ class CounterLane(_Part):
     counter: str
     device: int | None
     mean: list[float | None]
-    """Mean in each of `CountersPart.parts`."""
 
 
 class CountersPart(_Part):
@@ -95,7 +94,6 @@ class CompiledPart(_Part):
 class Roofline(_Part):
     points: Columns
     roofs: dict[str, float]
-    """Peak in 10^12 operations per second, by data type."""
     gb_per_s: float
     device: str
     source: str
@@ -123,8 +121,6 @@ class LoaderPlanPart(_Part):
 
 
 class WindowData(_Part):
-    """Summary of one window of one rank."""
-
     format: int
     rank: int
     stage: str
@@ -142,7 +138,6 @@ class WindowData(_Part):
     kernels: FirstRows | None = None
     categories: Columns | None = None
     flames: dict[str, dict[str, list[Any]]] | None = None
-    """By measure."""
     functions: FirstRows | None = None
     workers: Columns | None = None
     unseen_workers: str = ""
@@ -158,7 +153,7 @@ class WindowData(_Part):
     checks: FirstRows | None = None
     problems: list[str] = []
     explained: bool = False
-    """Whether the lines are in `RunData.explanations`."""
+    """Whether `RunData.explanations` has its lines."""
 
 
 EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limits", "roofline")
@@ -184,7 +179,7 @@ class Rank(_Part):
     mean: dict[str, float | None]
     headline: str | None = None
     is_far: bool = False
-    """Whether profiled steps differ too much from unprofiled ones."""
+    """Whether profiled steps differ too much from others."""
     partial: str | None = None
     notes: list[str] = []
     cost: dict[str, float | None] = {}
@@ -213,7 +208,6 @@ class SlowStepsPart(_Part):
     causes: dict[str, int]
     ranks: int
     steps: int | None = None
-    """All steps of the lowest rank."""
     is_cut: bool = False
     """Whether earlier slow steps were not read."""
 
@@ -225,8 +219,6 @@ class TriedMost(_Part):
 
 
 class TriedAdvice(_Part):
-    """Measured effect of a finding's advice, by `perfhooks try`."""
-
     rule: str
     variant: str
     times: float
@@ -251,7 +243,6 @@ class RunData(_Part):
     run: dict[str, Any]
     """Facts of `perfhooks.run.manifest.Manifest`."""
     windows: list[WindowPart]
-    """The latest ones, by end."""
     lost: list[str]
     timeline: dict[str, Columns]
     slow: SlowStepsPart | None = None
@@ -262,23 +253,19 @@ class RunData(_Part):
     ranks_together: dict[str, Any] | None = None
     findings: list[RunFinding] = []
     explanations: dict[str, ExplanationPart] = {}
-    """By loop."""
     unread: list[str] = []
-    """Messages about unreadable traces."""
     tried: list[TriedAdvice] = []
     summary: RunSummary | None = None
 
 
 def read_window(path: Path) -> WindowData:
-    """Raise PerfhooksError if it is broken or has another format."""
+    """Raise PerfhooksError if the file is broken or has another format."""
     return read_format(path, WindowData, WINDOW_FORMAT, "the summary of a window")
 
 
 def read_tried(path: Path) -> list[TriedAdvice]:
-    """Read the results of ``perfhooks try``. Raise PerfhooksError if they are broken."""
     return read_format(path, TriedFile, TRIED_FORMAT, "the results of perfhooks try").measured
 
 
 def read_run(path: Path) -> RunData:
-    """Raise PerfhooksError if it is broken or has another format."""
     return read_format(path, RunData, FORMAT, "the data of a report")

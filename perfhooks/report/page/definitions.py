@@ -1,5 +1,3 @@
-"""Definitions of all numbers in the report."""
-
 from __future__ import annotations
 
 from typing import Final

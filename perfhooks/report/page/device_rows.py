@@ -1,5 +1,3 @@
-"""Device time for the report."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final

@@ -1,5 +1,3 @@
-"""The headline of a window: step time and its largest parts in one line."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -37,7 +35,7 @@ _ACTIVITIES: Final = {labels.VALIDATION: "it validates", labels.CHECKPOINT: "it 
 _NAMED: Final = 3
 _NEARLY_ALL: Final = 0.8
 _COARSE: Final = ("forward", "validation")
-"""They can be the whole step of an inference. The headline then names the largest operators in them."""
+"""Parts that can be the whole step of an inference. The headline then names the largest operators in them."""
 _TORCHS_OWN: Final = labels.STEP_MARK.rstrip("#")
 _WITHOUT_NAME: Final = {*labels.AUTOMATIC.values(), *labels.PARTS}
 _WHILE: Final = (
@@ -53,7 +51,7 @@ _WHILE: Final = (
 _HOST_KINDS: Final = ("op", "annotation")
 _WORTH_NAMING: Final = 0.05
 _BEHIND: Final = 1.05
-"""Ratio of device work to host time above which profiled steps are too short (RTX 3060: 2.4 ms on the host, 170 ms of
+"""Ratio of device work to host time from which profiled steps are too short (RTX 3060: 2.4 ms on the host, 170 ms of
 work)."""
 _HALF: Final = 0.5
 """Busy fraction of the device from which operators of the host mostly wait."""
@@ -179,7 +177,6 @@ def other_kinds(table: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def summary(table: pl.DataFrame) -> dict[str, float]:
-    """Return the means of the columns of a step table, and `busy_share`."""
     measured = [name for name, kind in table.schema.items() if kind.is_numeric() and name not in ("rank", "step")]
     names = [name for name in measured if table[name].null_count() < table.height]
     means = {name: float(np.mean(step_columns.known(table[name]))) for name in names}
@@ -202,19 +199,16 @@ def busy_share(table: pl.DataFrame) -> float | None:
 
 
 def _step_time(table: pl.DataFrame) -> str:
-    """Add the mean device work if it is longer."""
     mean, work_ms = float(table["wall_ms"].to_numpy().mean()), _device_work_ms(table)
     work = f" on the host and {words.ms(work_ms)} on the device" if work_ms > _BEHIND * mean else ""
     return f"{words.ms(mean)}{work}"
 
 
 def _device_work_ms(table: pl.DataFrame) -> float:
-    """Return the mean time of the work that a step launched."""
     return float(table["busy_ms"].fill_null(0).sum()) / table.height if "busy_ms" in table.columns else 0.0
 
 
 def _largest(table: pl.DataFrame, operators: pl.DataFrame) -> list[str]:
-    """Return the two largest names by self time on the host."""
     is_in = pl.col("step").is_in(table["step"].drop_nulls().to_list()) | pl.lit(table["step"].null_count() > 0)
     named = operators.filter(is_in & pl.col("kind").is_in(_HOST_KINDS) & ~pl.col("name").is_in(_WITHOUT_NAME))
     named = named.filter(~pl.col("name").str.starts_with(_TORCHS_OWN))

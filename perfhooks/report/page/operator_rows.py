@@ -1,5 +1,3 @@
-"""The costliest shapes, lines and modules of each operator."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

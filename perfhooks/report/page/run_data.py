@@ -1,5 +1,3 @@
-"""The data of a report."""
-
 from __future__ import annotations
 
 import logging
@@ -72,7 +70,6 @@ def gather(folder: Path) -> dict[str, Any]:
 
 
 def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any]:
-    """Return data as `gather`, with one window."""
     trace = perfhooks.trace.read(path, communication=communication)
     # any value of last means that no step was cut short
     stage = stages.shown(trace)
@@ -177,7 +174,6 @@ def _rate_unprofiled(summary: dict[str, Any], cost: Cost) -> dict[str, Any]:
 
 
 def _add_explanation(summary: dict[str, Any], explanation: dict[str, Any]) -> dict[str, Any]:
-    """Add lines and names to the findings, unless the summary has stacks."""
     subject, findings = summary.get("subject", {}), summary.get("findings")
     if findings is None or subject.get("python_frames"):
         return summary
@@ -187,7 +183,6 @@ def _add_explanation(summary: dict[str, Any], explanation: dict[str, Any]) -> di
 
 
 def _add_mfu(summary: dict[str, Any], explanation: dict[str, Any], idle_ms: float | None) -> dict[str, Any]:
-    """Add the MFU of an unprofiled step, by the operations of the explaining window."""
     wall = idle_ms or summary.get("steps", {}).get("usual", {}).get("wall_ms")
     if not summary.get("explained") or not wall or not explanation.get("least_ms"):
         return summary
@@ -261,7 +256,6 @@ def _rare_work_findings(run: FinishedRun, steps: Mapping[str, Steps]) -> list[di
 
 
 def _together(comparison: dict[str, Any]) -> dict[str, Any]:
-    """Reduce the comparison of ranks to its budget, late windows first."""
     windows: dict[str, Any] = {}
     room = _BUDGET_RANKS
     for window in reversed(comparison["windows"]):
@@ -308,7 +302,6 @@ def _read_steps(run: FinishedRun) -> dict[str, Steps]:
 class StoredFindings(NamedTuple):
     window: str
     of_run: list[Mapping[str, Any]]
-    """Findings about the whole run, including slow ranks."""
     of_ranks: dict[tuple[str, int], list[Mapping[str, Any]]]
     """By window and rank."""
 

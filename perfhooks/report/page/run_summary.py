@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
 """Noun for a step, by the event that ends it."""
 _PHRASES: Final = {"data": "waiting for data", "checkpoint": "checkpointing", "other": "other code"}
-"""Names in a sentence that differ from the table."""
 _PARTS: Final = (
     *("data", "transfer", "forward", "backward", "optimizer", "validation"),
     *("checkpoint", "communication", "other"),
@@ -36,13 +35,11 @@ class _Strict(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_f
 class SummaryPart(_Strict):
     name: str
     share: float
-    """From 0 to 1."""
 
 
 class SummaryFinding(_Strict):
     title: str
     gain_ms: float | None = None
-    """Per step."""
     gain: str = ""
     """For example ``about 12 ms, 9%``."""
     where: str = ""
@@ -87,8 +84,6 @@ class RunSummary(_Strict):
 
 
 class _Stored(msgspec.Struct):
-    """The summary in ``report.json``."""
-
     summary: RunSummary | None = None
 
 
@@ -101,7 +96,7 @@ def read_summary(folder: Path) -> RunSummary | None:
 
 
 def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary:
-    """Compute the summary. ``steps`` are those of the lowest rank, by loop."""
+    """``steps`` are those of the lowest rank, by loop."""
     from perfhooks.analysis import findings
 
     windows = data.get("windows") or []
@@ -136,14 +131,12 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
 
 
 def _main_loop(windows: Sequence[Mapping[str, Any]], steps: Mapping[str, Steps]) -> str:
-    """Return the loop with the most time."""
     stages = [in_timeline(window["stage"]) for window in windows]
     loops = [loop for loop in stages if loop in steps] or list(steps)
     return max(loops, key=lambda loop: float(steps[loop].wall_ms.sum()), default=stages[-1] if stages else "")
 
 
 def _shown(windows: Sequence[Mapping[str, Any]], loop: str) -> Mapping[str, Any]:
-    """Return the last window of a loop, if possible one with details."""
     own = [window for window in windows if in_timeline(window["stage"]) == loop]
     candidates = own or windows
     detailed = (window for window in reversed(candidates) if window.get("details"))
@@ -173,7 +166,7 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
 def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | None, bound: float) -> list[SummaryPart]:
     """Return the shares of the unprofiled step if its wait for data is known, else of the profiled step.
 
-    Recording slows only the host. So the parts of the host fill the time outside of the wait, in proportion to their
+    Recording does not lengthen the wait for data. So the parts of the host fill the remainder, in proportion to their
     profiled times. If the device limits the step, its share is the only part.
     """
     wall = usual.get("wall_ms")

@@ -1,5 +1,3 @@
-"""The slow steps of all ranks."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final

@@ -1,5 +1,3 @@
-"""Tables on a terminal."""
-
 from __future__ import annotations
 
 import io
@@ -27,7 +25,6 @@ _SHORTEST: Final = 12
 """Minimum width of text columns before a number column is omitted."""
 _GAP: Final = 2
 _INNER: Final = ("stack", "path", "module")
-"""Columns whose end is more specific than their start."""
 _COLORS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
@@ -61,7 +58,6 @@ def draw(
 
 
 def step_table(files: Sequence[Path]) -> str:
-    """Return some ``steps.csv`` files as one text table, without empty columns."""
     tables = [pl.read_csv(read_bytes(file), infer_schema_length=None) for file in files if is_plain(file)]
     if not tables:
         return "no step table was written"
@@ -69,7 +65,6 @@ def step_table(files: Sequence[Path]) -> str:
 
 
 def label_table(file: Path) -> str:
-    """Return ``labels.csv`` as text; empty without labels of the user."""
     table = pl.read_csv(read_bytes(file), infer_schema_length=None) if is_plain(file) else None
     own = None if table is None or "own" not in table.columns else table.filter(pl.col("own")).drop("own")
     return "" if own is None or not own.height else text(own.head(_ROWS))
@@ -169,7 +164,7 @@ def _draw_plain(console: Console, cells: dict[str, list[str]], numeric: set[str]
 
 
 def _fit(cells: dict[str, list[str]], numeric: set[str], width: int) -> tuple[dict[str, int], list[str]]:
-    """Return the widths and the omitted columns. Texts are cut first; then the last numbers are omitted."""
+    """Return widths and omitted columns. Texts are cut first; then the last numbers are omitted."""
     widths = {column: max(len(_title(column)), *map(len, texts)) for column, texts in cells.items()}
     texts = [column for column in widths if column not in numeric]
     left_out: list[str] = []

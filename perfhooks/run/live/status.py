@@ -1,5 +1,3 @@
-"""Status of a rank, which it writes every few seconds."""
-
 from __future__ import annotations
 
 import contextlib
