@@ -101,14 +101,12 @@ class RankState(NamedTuple):
     rank: int
     step: int | None
     median_ms: float | None
-    """Of its last `RANK_STEPS` steps."""
+    """Median of its last `RANK_STEPS` steps."""
     data_ms: float | None
     is_alive: bool | None
-    """None on another host."""
     slow: str = ""
     """Message about a straggler."""
     role: int | None = None
-    """In the last report."""
 
 
 def mark_stragglers(ranks: Sequence[RankState], rows: Sequence[Sequence[Row]]) -> list[RankState]:
@@ -144,15 +142,13 @@ class RunState:
     """The shown rank."""
     step: int | None
     times: Times | None
-    """Of its last minute."""
+    """Times of its last minute."""
     walls: tuple[float, ...]
-    """Its step times in that minute."""
     ranks: tuple[RankState, ...]
     slow: tuple[tuple[int, SlowStep], ...]
     """With their ranks, the latest first."""
     windows: int
     unfinished: Mapping[str, int]
-    """With the number of unfinished ranks."""
     is_recording: bool
     page: Path | None
     is_alive: bool | None
@@ -231,7 +227,7 @@ class View:
 
     def _read(self) -> None:
         """Read all new ranks, the first rank, and some other ranks in turn."""
-        new = sorted(self._list_ranks() - set(self._ranks))[: 20_000 - len(self._ranks)]  # a limit for odd folders
+        new = sorted(self._list_ranks() - set(self._ranks))[: 20_000 - len(self._ranks)]
         max_rows = min(_RANK_ROWS, max(RANK_STEPS, _CELLS // max(len(new), 1)))
         for rank in new:
             self._ranks[rank] = _Rank(self._run, rank, _STEPS if not self._ranks else max_rows)
@@ -259,7 +255,6 @@ class View:
         return layout.ranks_of_run(names).union(layout.owner.ranks(names), layout.status.ranks(names))
 
     def _windows(self) -> tuple[int, dict[str, int]]:
-        """Return the number of windows, and the number of unfinished ranks by window."""
         changed: dict[Path, int] = {}
         for folder in self._run.window_folders():
             if layout.steps_of(folder.name):
@@ -281,7 +276,7 @@ class _Rank:
     def __init__(self, run: Run, rank: int, rows: int) -> None:
         self.rank = rank
         self._run = run
-        self._tail = Tail(run.timeline(rank), rows * 80)  # about 80 bytes per row
+        self._tail = Tail(run.timeline(rank), rows * 80)
         self.rows: deque[Row] = deque(maxlen=rows)
         self.status: Status | None = None
         self.slow: list[SlowStep] = []

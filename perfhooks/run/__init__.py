@@ -1,1 +1,1 @@
-"""The run folder: its files, the facts of its windows, and the clock of its steps."""
+"""The run folder: its files, facts of its windows, and times of its steps."""

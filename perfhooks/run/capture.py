@@ -44,16 +44,13 @@ class Cost:
     trace_bytes: int = 0
     events: int | None = None
     idle_step_ms: float | None = None
-    """Median unprofiled step so far."""
     idle_data_ms: float | None = None
-    """Mean wait for data in unprofiled steps."""
+    """Mean, without slow steps."""
     idle_thread_ms: float | None = None
-    """Mean CPU time of the stepping thread in unprofiled steps."""
     recorded_step_ms: float | None = None
 
     @property
     def slowdown(self) -> float | None:
-        """Ratio of a profiled to an unprofiled step."""
         return self.recorded_step_ms / self.idle_step_ms if self.recorded_step_ms and self.idle_step_ms else None
 
     @property
@@ -234,7 +231,6 @@ class Place:
         return next((path for path in map(self.artifact, layout.TRACES) if is_plain(path)), None)
 
     def files(self, capture: Capture) -> list[str]:
-        """Return the files of a finished window, without those of other windows."""
         prefix = layout.artifact(self.rank, "")
         named = [name for name in capture.artifacts if name.startswith(prefix)]
         return [*(layout.below(self.folder, name).name for name in named), self.capture_file.name]

@@ -1,5 +1,3 @@
-"""Resources of the training that advice depends on and traces lack."""
-
 from __future__ import annotations
 
 import contextlib
@@ -35,7 +33,7 @@ class Loader:
     batch_sampler: str = ""
     """Class, if it is not torch's."""
     line: str = ""
-    """Where it is iterated: ``train (train.py:20)``."""
+    """Line that iterates over it: ``train (train.py:20)``."""
 
     @classmethod
     def of(cls, iterator: Any) -> Loader:
@@ -78,19 +76,16 @@ class Circumstances:
     """Processes of the job on these CPUs."""
     threads: int | None = None
     onednn: bool | None = None
-    """Whether torch may use oneDNN."""
     cudnn: bool | None = None
     memory_bytes: int | None = None
     """Free memory, in the container as well."""
     queued: float | None = None
     """Run-queue wait of the stepping thread as a share of its time, since the last window."""
     loader: Loader | None = None
-    """The DataLoader of most steps."""
     making: tuple[WorkerCounts, ...] = ()
     """Since the last window."""
     looked: tuple[WorkerSamples, ...] = ()
     unseen_workers: int = 0
-    """Workers that could not be sampled."""
     framework: str = ""
     """For messages: ``the Trainer``; empty for a plain loop."""
     power: PowerLimit | None = None

@@ -44,16 +44,13 @@ class Graph:
     """Whether its file is not torch's."""
     operators: int | None = None
     seconds: float = 0.0
-    """Includes the two parts below."""
     backend_s: float = 0.0
     inductor_s: float = 0.0
     """A part of the backend."""
     is_recorded: bool = False
-    """Whether it was compiled in the window."""
     reason: str = ""
     """The failed guard of a recompilation."""
     failed: str = ""
-    """Why there is no compiled code."""
 
     @property
     def number(self) -> str:
@@ -71,7 +68,6 @@ class Break:
     line: str
     """The innermost traced line: ``train.py(11): forward``."""
     within: str = ""
-    """The surrounding line of the user."""
     functions: tuple[str, ...] = ()
     """Functions in compilation, callers and callees."""
     is_own: bool = False
@@ -82,8 +78,6 @@ class Break:
 
 @dataclass(frozen=True, kw_only=True)
 class Compilation:
-    """As far as torch keeps them."""
-
     graphs: tuple[Graph, ...] = ()
     breaks: tuple[Break, ...] = ()
 
@@ -192,7 +186,7 @@ def _guard(reason: str) -> str:
 
 
 def _said(reason: str) -> str:
-    """Return the name and the first sentence."""
+    """Return the name and the first sentence of torch's explanation."""
     first, _, details = reason.strip("'\"\n ").partition("\n")
     explanation = re.search(r"Explanation: (.+?(?:\.(?= )|$))", details, re.MULTILINE)
     return (f"{first.rstrip('.')}: {explanation[1]}" if explanation else first)[:_LONGEST]

@@ -1,4 +1,4 @@
-"""Read a run folder. This module decides which window is the last one, and which rank represents the run."""
+"""This module decides which window is the last one, and which rank represents the run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FinishedWindow:
 
     @property
     def capture(self) -> Capture:
-        """Of the lowest rank, which represents all ranks."""
+        """Facts of the lowest rank, which represents all ranks."""
         return self.captures[self.place]
 
     @property
@@ -83,7 +83,6 @@ class FinishedRun:
 
     @cached_property
     def places(self) -> dict[Path, list[Place]]:
-        """By folder name."""
         folders, ranks_of_windows = self.run.window_folders(), None
         if self._is_brief:
             folders, ranks_of_windows = (
@@ -100,7 +99,6 @@ class FinishedRun:
 
     @cached_property
     def recorded(self) -> list[FinishedWindow]:
-        """Windows with facts of any rank, by end."""
         read = {folder: {place: _facts(place) for place in places} for folder, places in self.places.items()}
         found = {folder: {place: entry for place, entry in ranks.items() if entry} for folder, ranks in read.items()}
         return in_order(FinishedWindow(folder, captures) for folder, captures in found.items() if captures)
@@ -152,7 +150,7 @@ class FinishedRun:
 
     @cached_property
     def steps(self) -> dict[str, Steps]:
-        """Of that rank, by loop in the order of their first steps."""
+        """Steps of the lowest rank, by loop in the order of their first steps."""
         path = self.run.timeline(self.rank)
         raw = [] if self._is_brief else [raw for raw, rank in self.run.left_steps() if rank == self.rank]
         try:

@@ -1,5 +1,3 @@
-"""The run folder: its files, and which process records."""
-
 from __future__ import annotations
 
 import contextlib
@@ -35,7 +33,6 @@ class Run:
     folder: Path
     rank: int = 0
     is_new: bool = field(default=False, compare=False)
-    """Whether this process created it."""
     remote: str | None = field(default=None, compare=False)
 
     @classmethod
@@ -149,10 +146,9 @@ class Run:
         return {rank: process for rank, process in places.items() if process is not None}
 
     def latest_windows(self, most: int, listing: Listing, finished: Sequence[str]) -> list[Path]:
-        """Return the folders that changed last, the latest first."""
         there, finished_names = set(listing.windows), set(finished)
         latest = [name for name in finished[-most:] if name in there]
-        if len(latest) < min(most, len(there)):  # show older ones, too
+        if len(latest) < min(most, len(there)):
             finished_names.clear()
         places = []
         for path in (self.folder / name for name in {*latest, *(there - finished_names)}):
@@ -278,7 +274,6 @@ class Run:
         self.upload_own(url)
 
     def upload_own(self, url: str) -> None:
-        """Copy files that belong to no window."""
         remote.copy(self.folder, [layout.MANIFEST, *(kind(self.rank) for kind in layout.OF_RUN)], url)
 
     def _claim(self) -> None:

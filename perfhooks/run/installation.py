@@ -32,11 +32,10 @@ class Installation:
     """Folders of one Python, which the trace omits from the names of files."""
 
     path: tuple[str, ...] = ()
-    """Includes editable installations."""
+    """``sys.path``, with editable installations."""
     sites: tuple[str, ...] = ()
     standard: tuple[str, ...] = ()
     prefix: str = ""
-    """Folder of the environment."""
     folder: str = ""
 
     @classmethod
@@ -81,7 +80,6 @@ class Installation:
         return file.removeprefix(os.path.join(self.top_of(file), ""))
 
     def top_of(self, file: str) -> str:
-        """Return the longest folder of ``sys.path`` that contains a file."""
         tops = (top for top in (*self.path, *self.sites) if top and file.startswith(os.path.join(top, "")))
         return max(tops, key=len, default="")
 

@@ -34,7 +34,6 @@ def current_job() -> Job:
 
 
 def is_in_job() -> bool:
-    """Return whether torch.distributed or a launcher made this process a rank."""
     return any((_from_process_group(), _from_torchrun(), _from_slurm()))
 
 
@@ -86,7 +85,6 @@ def _identity(world_size: int) -> str:
 
 
 def _on_one_node(world_size: int) -> bool:
-    """Return whether all ranks are here, as far as the environment shows."""
     local = _number("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE")
     if local is not None:
         return local == world_size

@@ -26,7 +26,6 @@ TRIED: Final = "tried.json"
 """Gains that `perfhooks try` measured."""
 PAGE_LOCK: Final = ".page.lock"
 PAGE_CACHE: Final = ".page.cache.json"
-"""Summaries of earlier windows."""
 MANIFEST_LOCK: Final = ".run.lock"
 
 REQUESTS: Final = "requests"
@@ -38,14 +37,12 @@ REQUESTS_LOCK: Final = ".requests.lock"
 
 CAPTURE: Final = "capture.json"
 SHARE: Final = "page.json"
-"""Summary of a window for the report."""
 TRACES: Final = ("pt.trace.json.gz", "pt.trace.json")
 """Compressed or not."""
 STEPS: Final = "steps.csv"
 LABELS: Final = "labels.csv"
 COLLECTIVES: Final = "collectives.csv"
 MERGED: Final = "merged.pt.trace.json.gz"
-"""The traces of all ranks."""
 
 _RANK: Final = "(?P<rank>0|[1-9][0-9]{0,5})"
 _SPOOL: Final = re.compile(rf"\.rank{_RANK}\.(?P<token>\w+)\.spool\.json", re.ASCII)
@@ -56,7 +53,7 @@ _LONGEST: Final = 255
 
 
 def below(folder: Path, name: str) -> Path:
-    """Return a plain name in ``folder``. Raise PerfhooksError if it could lead elsewhere."""
+    """Return the path of a plain name in ``folder``. Raise PerfhooksError if it could lead elsewhere."""
     if (
         name in ("", ".", "..")
         or any(mark in name for mark in "/\\\0")
@@ -85,7 +82,6 @@ class OfRank:
 
 
 timeline: Final = OfRank("rank*.timeline.csv")
-"""Wall times of all steps."""
 startup: Final = OfRank("rank*.startup.csv")
 """Time before the first step."""
 status: Final = OfRank("rank*.status.json")
@@ -93,7 +89,6 @@ status: Final = OfRank("rank*.status.json")
 processor: Final = OfRank("rank*.processor.csv")
 """CPU time and run-queue wait."""
 rare: Final = OfRank("rank*.rare.csv")
-"""Validations and checkpoints."""
 slow_steps: Final = OfRank("rank*.slow.csv")
 slow_stacks: Final = OfRank("rank*.slow.folded")
 """Folded stacks of slow steps, in ms."""
@@ -105,9 +100,7 @@ lock: Final = OfRank(".rank*.lock")
 mark: Final = OfRank(".rank*.recording")
 """Exists while a window is open."""
 owner: Final = OfRank(".rank*.process")
-"""The process that records as this rank."""
 owner_lock: Final = OfRank(".rank*.process.lock")
-"""Held while a process becomes the owner."""
 
 
 def raw_steps(rank: int, first: int) -> str:
@@ -131,7 +124,6 @@ def artifact(rank: int, name: str) -> str:
 capture: Final = OfRank(f"rank*.{CAPTURE}")
 share: Final = OfRank(f"rank*.{SHARE}")
 traces: Final = tuple(OfRank(f"rank*.{name}") for name in TRACES)
-"""Compressed or not."""
 
 
 def saved_trace(rank: int, token: str) -> str:
@@ -158,7 +150,6 @@ def ranks_of_run(names: Iterable[str]) -> set[int]:
 
 
 def ranks_of_window(names: Iterable[str]) -> set[int]:
-    """Return the ranks with facts or a saved trace."""
     listed = list(names)
     return {*capture.ranks(listed), *(saved[0] for saved in map(saved_trace_of, listed) if saved)}
 

@@ -45,7 +45,6 @@ def _of(pid: int) -> Process:
 
 @cache
 def boot() -> str:
-    """Return the boot id of Linux; empty on other systems."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

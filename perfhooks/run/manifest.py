@@ -51,7 +51,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     started: str = ""
     """In ISO 8601."""
     host: str = ""
-    """Of the rank that created the run."""
+    """Host of the rank that created the run."""
     pid: int = 0
     world_size: _Count | None = None
     """Processes in the job."""

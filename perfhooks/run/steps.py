@@ -78,14 +78,11 @@ class Steps(NamedTuple):
 
     numbers: Ints
     is_idle: Flags
-    """Unprofiled steps."""
     is_recorded: Flags
     wall_ms: Values
     data_ms: Values
     backward_ms: Values
-    """Time until the last backward pass began."""
     update_ms: Values
-    """Time until that pass ended."""
     is_first: Flags
 
     def unrecorded(self) -> Counted:
@@ -301,12 +298,10 @@ class Waits(NamedTuple):
 
     @property
     def computed(self) -> float:
-        """CPU time of the stepping thread, as a share of its time."""
         return min(sum(row.thread_ms for row in self.stretches) / sum(row.wall_ms for row in self.stretches), 1.0)
 
     @property
     def others(self) -> float | None:
-        """Share of the CPUs that other programs used."""
         used = sum(row.others_ms for row in self.stretches) / sum(row.wall_ms for row in self.stretches)
         return None if math.isnan(used) else min(used, 1.0)
 

@@ -1,5 +1,3 @@
-"""The clock of every step, profiled or unprofiled."""
-
 from __future__ import annotations
 
 import contextlib
@@ -77,7 +75,6 @@ class Aside(NamedTuple):
     part: str
     ns: int
     line: str
-    """The calling line of the training."""
 
 
 class Ended(NamedTuple):
@@ -85,11 +82,9 @@ class Ended(NamedTuple):
     begins: np.ndarray
     ends: np.ndarray
     waits: np.ndarray
-    """-1 if unknown."""
+    """-1 if unknown, also in the next fields."""
     backwards: np.ndarray
-    """Time until the last backward pass began; -1 if unknown."""
     updates: np.ndarray
-    """Time until that pass ended."""
 
 
 class Timeline:
@@ -138,7 +133,6 @@ class Timeline:
 
     @property
     def passed_back(self) -> Callable[[Iterable[int]], None]:
-        """Record the begin and end of a backward pass."""
         return self._passes.extend
 
     def set_aside(self, begin: int, end: int, part: str = labels.VALIDATION, line: str = "") -> None:
@@ -191,7 +185,6 @@ class Timeline:
 
     @property
     def full_at(self) -> int:
-        """The step at which the readings should be written."""
         return self._first + CAPACITY
 
     @property
@@ -235,7 +228,6 @@ class Timeline:
         return Ended(*(column[columns[0] >= step] for column in columns))
 
     def take(self) -> Ended:
-        """Return the ended steps, and forget them."""
         steps, arrived, requests, passed = self._read()
         if len(steps.numbers):
             # the watcher takes steps every few seconds, so a slow loop has only few new ones
@@ -325,7 +317,7 @@ def _last_passes(begins: np.ndarray, ends: np.ndarray, passes: np.ndarray) -> np
 
 
 def _last_asked(requests_ns: array[int], arrivals: np.ndarray) -> np.ndarray:
-    """Return the time of the request of each batch, or of its pass."""
+    """Return when each batch, or its pass, was requested."""
     requests = np.array([np.iinfo(np.int64).min, *requests_ns])
     result: np.ndarray = requests[np.searchsorted(requests, arrivals, side="right") - 1]
     return result

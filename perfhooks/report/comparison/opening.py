@@ -1,5 +1,3 @@
-"""The opening of a comparison: facts, verdict, two figures, doubts."""
-
 from __future__ import annotations
 
 import itertools
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.side import Side
 
 _MAX_DOUBTS: Final = 2
-"""Further ones follow in the notes."""
 _MAX_FACTS: Final = 4
 """Further ones follow in the notes."""
 _NUMBERS: Final = re.compile(r"\d[\d.,]*")
@@ -28,7 +25,6 @@ class Figure(NamedTuple):
     """A or B."""
     value: str
     what: str
-    """Label of the side, number of runs and steps."""
 
 
 class Opening(NamedTuple):

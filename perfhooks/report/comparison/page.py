@@ -60,7 +60,6 @@ def render(result: Comparison) -> str:
 
 
 def page_data(result: Comparison) -> dict[str, Any]:
-    """Return `opening.data` with merged flame graphs."""
     content = data(result)
     graphs = content.pop("flames")
     merged = merge_flames(graphs["a"], graphs["b"], result.a.flame_steps, result.b.flame_steps)
@@ -79,8 +78,7 @@ class _Node:
 def merge_flames(a: Mapping[str, Any], b: Mapping[str, Any], steps_a: int, steps_b: int) -> dict[str, Any]:
     """Merge flame graphs, once with widths of B and once with widths of A, which shows removed frames.
 
-    Equal frames have the same name without line numbers and equal parents. ``before`` is the value of the other side,
-    per step.
+    Line numbers do not count. ``before`` is the value of the other side, per step.
     """
     graphs: dict[str, Any] = {}
     for measure in [name for name in a if name in b]:

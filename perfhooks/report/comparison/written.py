@@ -41,7 +41,6 @@ def text(result: Comparison) -> str:
 
 
 def markdown(result: Comparison) -> str:
-    """Return at most `MOST_LINES` lines, with notes and tables folded."""
     escape, first = words.markdown, opening(result)
     lines = [f"### {escape(_truncate(result.a.label))} → {escape(_truncate(result.b.label))}", ""]
     lines += [line for item in first.differing for line in (escape(item), "")]
@@ -82,7 +81,6 @@ def _describe_nothing(result: Comparison) -> str:
 
 
 def _describe_extras(result: Comparison) -> Iterator[str]:
-    """Yield the differences of memory and findings, and the ranks."""
     for peak in comparison.memory(result):
         if peak["a"] != peak["b"]:
             yield f"peak memory of {peak['device']}: {words.size(peak['a'])} -> {words.size(peak['b'])}"

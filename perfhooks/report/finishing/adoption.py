@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 class Adopted:
     folder: Path
     problems: tuple[str, ...]
-    """Messages about unreadable traces."""
 
 
 @contextlib.contextmanager
@@ -92,7 +91,7 @@ def _reduce(path: str, *, communication: str | None) -> bytes:
 
 
 def _create_window(run: Path, turn: str, of_trace: TraceShare) -> Path:
-    """Create the folder of a window. ``turn`` makes its name unique and keeps the order of the traces."""
+    """``turn`` makes the name of the folder unique and keeps the order of the traces."""
     capture = of_trace.capture
     folder = OwnFolder(run, layout.window(f"{labels.FOREIGN}{turn}", capture.first, capture.last))
     folder.make()

@@ -54,7 +54,7 @@ def _local(count: str, work: Work, items: Sequence[str]) -> Iterator[Result]:
         with _process_pool(processes) as pool:
             running: dict[Future[bytes], tuple[int, str]] = {}
             while (pending or running) and not suspects:
-                while pending and len(running) < 2 * processes:  # one running and one waiting for each process
+                while pending and len(running) < 2 * processes:
                     item = pending.pop()
                     running[pool.submit(work, item[1])] = item
                 for future in wait(running, return_when=FIRST_COMPLETED).done:

@@ -37,7 +37,7 @@ def finish(place: Place, permit: Permit = NO_PERMIT, *, write_report: bool = Tru
     """Turn a spooled capture into its artifacts. A finished capture stays unchanged.
 
     If a handler fails, the capture gets a note. If a file cannot be written (OSError), the capture stays spooled for a
-    retry. Raises TimeoutError if another process held the lock of this rank for ten minutes.
+    retry. Raises TimeoutError if another process held the lock for ten minutes.
     """
     run = Run.of(place)
     try:
@@ -59,7 +59,7 @@ def finish(place: Place, permit: Permit = NO_PERMIT, *, write_report: bool = Tru
 
 
 def update_report(place: Place, permit: Permit = NO_PERMIT) -> None:
-    """Write the report again, with the steps since the last window, if this rank should."""
+    """Write the report again, with the last steps, if this rank should."""
     with guard("measuring the cost of recording"):
         measure_again(place)
     if report.is_due(place):
@@ -70,7 +70,7 @@ def write_page(run: Run, permit: Permit = NO_PERMIT) -> None:
     """Log failures, because the windows are complete without the report."""
     try:
         report.write(run.folder, remote=permit.remote)
-    except Exception as error:  # `perfhooks report` can write it at any time
+    except Exception as error:
         logger.warning("%s/%s is not up to date: %s: %s", run.folder, PAGE, type(error).__name__, error)
         logger.debug("The report could not be written.", exc_info=True)
 
@@ -86,7 +86,7 @@ def measure_again(place: Place) -> None:
 
 
 def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture:
-    from perfhooks.report.page.headline import of_window, summary  # it imports polars, which a training does not need
+    from perfhooks.report.page.headline import of_window, summary  # polars, which a training does not need
 
     saved = place.saved(capture)
     check_plain(saved)
@@ -105,7 +105,7 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
             artifacts += _artifacts(place, capture, trace, handlers.rebuild(recipe, permit))
         except OSError as error:
             write_error = error
-        except Exception as error:  # the other handlers must still run
+        except Exception as error:
             notes.append(f"handler {recipe.get('type')!r} failed: {type(error).__name__}: {error}")
             logger.debug("handler %r failed", recipe.get("type"), exc_info=True)
     if write_error is not None:
@@ -128,7 +128,7 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
             place.save(done)
         place.forget(saved)
         place.forget_saved_traces(capture.time)
-    if newer:  # another process recorded the same window, and its worker waits for our lock
+    if newer:  # another process recorded the same window
         logger.warning("%s was recorded again before it was finished. The later one is kept.", place.folder.name)
         return capture
     run.forget_old_windows(done, permit.remote)
@@ -136,7 +136,6 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
 
 
 def _cost(capture: Capture, events: int | None, run: Run, rank: int) -> Cost:
-    """Return the cost of recording, which rules subtract from estimated gains."""
     stage = in_timeline(capture.stage)
     of_loop = steps.read_last(run.timeline(rank)).get(stage, steps.NONE)
     idle, waits = of_loop.typical(), steps.read_waits(run.folder / processor(rank), stage)

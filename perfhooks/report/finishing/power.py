@@ -1,5 +1,3 @@
-"""The power limit of a device, by NVIDIA's management library."""
-
 from __future__ import annotations
 
 import contextlib
@@ -13,8 +11,7 @@ from perfhooks.run.circumstances import PowerLimit
 def limit_of(name: str) -> PowerLimit | None:
     """Return the power limit of a device by its name in torch. It takes milliseconds, too long for the training thread.
 
-    A MIG instance has the limit of its GPU. None without ``nvidia-ml-py``, for other vendors, and if devices of this
-    name have different limits.
+    A MIG instance has the limit of its GPU. None without ``nvidia-ml-py``, for other vendors, and for unequal limits.
     """
     gpu = name.partition(" MIG ")[0]
     with contextlib.suppress(Exception):  # without the package or a driver

@@ -44,7 +44,7 @@ def serve(unread: bytes, training: int) -> None:
     """Run the tasks of standard input, and write their results to standard output.
 
     Reports are written when no task waits, so they include all finished windows. ``unread`` is input that was read
-    before the imports. ``training`` is the parent process, which may have ended.
+    before the imports. The parent process ``training`` may have ended.
     """
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # output of handlers goes to the log
@@ -81,7 +81,6 @@ class Inbox:
         return b"\n" not in self._unread and not select.select([0], [], [], 0)[0]
 
     def read(self) -> bytes:
-        """Wait for the next message. It is empty at the end of the input."""
         while b"\n" not in self._unread:
             try:
                 chunk = os.read(0, 1 << 16)
@@ -134,7 +133,7 @@ def _problem(message: Task, reports: Reports) -> str | None:
             else:
                 measure_again(message.place)
             reports.add(message)
-    except Exception as error:  # the next task must still run
+    except Exception as error:
         _logger.exception("%s", message.task)
         return cause_of(error)
     _logger.info("%s: %.3f s of CPU", message.task, time.process_time() - began)

@@ -116,7 +116,6 @@ _ELSEWHERE: Final = {"tensorboard": "folder"}
 
 
 def by_default(recorded: Mapping[str, Any]) -> list[str]:
-    """Return the names of the default handlers for some recording options."""
     return [
         name
         for name, location in _LOCATIONS.items()
@@ -157,10 +156,7 @@ def build(config: str | Mapping[str, Any]) -> Handler:
 
 
 def spec(handler: Handler) -> dict[str, Any]:
-    """Return a mapping from which `build` creates an equal handler.
-
-    Raises OptionError if it is no dataclass, or cannot be imported.
-    """
+    """Return a mapping for `build`. Raise OptionError if the handler is no dataclass, or cannot be imported."""
     cls = type(handler)
     if not dataclasses.is_dataclass(handler) or "<" in cls.__qualname__ or cls.__module__ == "__main__":
         raise OptionError(

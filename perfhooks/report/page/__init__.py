@@ -42,7 +42,6 @@ def write(folder: Path, *, remote: str | None = None, title: str | None = None, 
 
 
 def headlines(page: Path) -> list[str]:
-    """Return the first findings of a report and its warning, one line each."""
     summary = read_summary(page.parent)
     if summary is None:
         return []
@@ -56,7 +55,7 @@ def headlines(page: Path) -> list[str]:
 def is_due(place: Place) -> bool:
     """Return whether the rank that finished a window should write the report.
 
-    The lowest rank of the window and the last rank to finish it do, so the final report includes all ranks.
+    It is the lowest rank of the window or the last one to finish it, so the final report includes all ranks.
     """
     names = [path.name for path in place.folder.iterdir()] if place.folder.exists() else []
     finished, recorded = set(layout.share.ranks(names)), layout.ranks_of_window(names)

@@ -1,5 +1,3 @@
-"""Compilations of torch.compile as tables of functions and of graph breaks."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
@@ -28,8 +26,8 @@ _BREAKS: Final = {"line": pl.String, "within": pl.String, "reason": pl.String, "
 def functions(compilation: Compilation) -> pl.DataFrame:
     """Return the compiled functions, the longest compilation first. torch keeps the last 64 compilations.
 
-    ``recorded`` are graphs compiled in the window. ``seconds`` includes ``tracing_s`` (TorchDynamo), ``backend_s`` and
-    ``inductor_s``. ``reason`` is the last failed guard. A function with ``failed`` runs uncompiled.
+    ``recorded`` are graphs compiled in the window. ``seconds`` includes the other times. ``reason`` is the last failed
+    guard. A function with ``failed`` runs uncompiled.
     """
     rows = [
         {
@@ -58,7 +56,7 @@ def breaks(compilation: Compilation) -> pl.DataFrame:
 
 
 def of_window(seen: Evidence) -> dict[str, Any]:
-    """Return the compilations. ``inside_ms`` is host time per step, ``device_ms`` device time."""
+    """``inside_ms`` is host time per step, ``device_ms`` device time."""
     compilation = seen.capture.compilation
     inside_ms = compiled.inside_ms(seen)
     if not compilation and not inside_ms:

@@ -72,8 +72,6 @@ def of_window(capture: Capture, trace: Trace) -> str:
 
 
 class WorkExtent(NamedTuple):
-    """The interval of device work in a recording without steps."""
-
     busy: float
     before_ms: float
     after_ms: float

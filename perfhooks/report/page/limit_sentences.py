@@ -1,5 +1,3 @@
-"""Sentences about the speed of the largest operators and the use of the device."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

@@ -1,5 +1,3 @@
-"""The report: one HTML file without network access."""
-
 from __future__ import annotations
 
 import base64
@@ -39,7 +37,6 @@ def render(data: Mapping[str, Any]) -> str:
 
 
 def document(title: str, data: Any, definitions: Any, scripts: Sequence[str], *, plotly: str = "") -> str:
-    """Return an HTML document. ``definitions`` are texts by section and term."""
     code = "".join(template(name) for name in (*_SHARED_SCRIPTS, *scripts))
     return filled(
         "page.html",
@@ -86,7 +83,6 @@ def _packed_plotly() -> str:
 
 
 def _plotly_cache() -> Path | None:
-    """Return None if the version of plotly.js is unknown."""
     spec = importlib.util.find_spec("plotly")
     if spec is None or spec.origin is None or not __spec__.cached:
         return None

@@ -42,7 +42,7 @@ _log = logging.getLogger("perfhooks")
 
 
 def gather(folder: Path) -> dict[str, Any]:
-    """Return the data of a run in the form of `perfhooks.report.page.data.RunData`.
+    """Return the data of a run as `perfhooks.report.page.data.RunData`.
 
     If not all ``details`` fit, late windows come first, and in each window the lowest and the slowest rank.
     """
@@ -111,7 +111,6 @@ def _load_summaries(windows: list[FinishedWindow], max_bytes: int) -> dict[Place
 
 
 def _order_ranks(window: FinishedWindow) -> list[Place]:
-    """Return the lowest rank, the slowest rank, then all others."""
     slowest = max(window.captures, key=lambda place: window.captures[place].summary.get("wall_ms", 0.0))
     return list(dict.fromkeys([window.place, slowest, *window.captures]))
 
@@ -291,7 +290,6 @@ def _read_trials(path: Path) -> list[dict[str, Any]] | None:
 
 
 def _read_steps(run: FinishedRun) -> dict[str, Steps]:
-    """Return no steps if the timeline is broken."""
     try:
         return run.steps
     except PerfhooksError as error:

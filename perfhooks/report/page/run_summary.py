@@ -54,9 +54,7 @@ class RunSummary(_Strict):
     step_ms: float | None = None
     """Median unprofiled step of the most common kind."""
     steps: str = ""
-    """For example ``89 unprofiled steps``."""
     is_profiled: bool = False
-    """Whether `step_ms` is from profiled steps."""
     profiled_ms: float | None = None
     profiled_steps: str = ""
     """``steps 3-5``, or ``a part of step 0``."""
@@ -96,7 +94,6 @@ def read_summary(folder: Path) -> RunSummary | None:
 
 
 def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary:
-    """``steps`` are those of the lowest rank, by loop."""
     from perfhooks.analysis import findings
 
     windows = data.get("windows") or []

@@ -1,5 +1,3 @@
-"""Work of processes before their first step, as ``perfhooks run`` recorded it."""
-
 from __future__ import annotations
 
 import re

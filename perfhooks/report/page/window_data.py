@@ -112,7 +112,6 @@ def _round_rates(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _costliest(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the costliest rows of host and devices."""
     rows = _on_host(table)
     return _with_readable_names(pl.concat([rows.head(_ROWS), _by_device(rows)]).unique(maintain_order=True))
 
@@ -262,7 +261,6 @@ def _synchronisations(capture: Capture, trace: Trace) -> json_values.Columns:
 
 
 def _sum_known(column: pl.Expr) -> pl.Expr:
-    """Return null if all values are null."""
     return pl.when(column.count() > 0).then(column.sum())
 
 

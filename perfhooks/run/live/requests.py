@@ -75,7 +75,6 @@ class RankPosition(msgspec.Struct, frozen=True, kw_only=True):
     rank: _Count
     process: Process
     poll: Annotated[float, msgspec.Meta(ge=0, le=3600)]
-    """In seconds."""
     loops: tuple[Loop, ...]
 
 
@@ -83,7 +82,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     rank: _Count
     state: State
     window: _Text = ""
-    """Name of its folder."""
     first: Step | None = None
     last: Step | None = None
     why: _Text = ""
@@ -141,7 +139,6 @@ def read_window(run: Path, file: str) -> WindowRequest | None:
 
 
 def open_windows(run: Path, stage: str) -> list[WindowRequest]:
-    """Return open requests of all clients."""
     windows = []
     for file, _, kind in names(run):
         with contextlib.suppress(PerfhooksError):
@@ -161,7 +158,6 @@ def write_position(run: Path, name: str, position: RankPosition) -> None:
 
 
 def write_answer(run: Path, name: str, answer: Answer) -> None:
-    """Replace an earlier answer."""
     _write_answer(run, name, f"rank{answer.rank}.json", answer)
 
 

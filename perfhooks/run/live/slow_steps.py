@@ -1,5 +1,3 @@
-"""The table of slow steps, and a log line for the first step of each kind."""
-
 from __future__ import annotations
 
 import csv
@@ -65,7 +63,7 @@ def append(path: Path, rows: list[SlowStep]) -> None:
 
 
 def read(path: Path, most: int = _MAX_BYTES) -> list[SlowStep]:
-    """Return the slow steps of a rank. The file is not trusted: invalid rows are dropped."""
+    """The file is not trusted: invalid rows are dropped."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - most))

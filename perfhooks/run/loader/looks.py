@@ -91,7 +91,6 @@ def folded(workers: Iterable[WorkerSamples]) -> dict[str, int]:
 
 
 def rows(workers: Iterable[WorkerSamples]) -> dict[str, list[Any]]:
-    """Return `places` as columns."""
     ranked = places(workers)
     total = sum(place.total for place in ranked) or 1
     columns: dict[str, list[Any]] = {

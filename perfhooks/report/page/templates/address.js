@@ -39,7 +39,6 @@ function noteAddress(id, given) {
   }
 }
 
-// the element of an address
 function target(id) {
   const tables = [...document.querySelectorAll("[data-table]")];
   return document.getElementById(id) || tables.find((each) => each.dataset.table === id);

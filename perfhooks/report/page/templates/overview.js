@@ -89,7 +89,6 @@ function stepTime(window_, details, rank) {
   );
 }
 
-/* Further facts about a step. */
 function stats(window_, details, rank) {
   const steps = details.steps || {};
   const mean = steps.usual || steps.mean || {};

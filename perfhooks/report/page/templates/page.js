@@ -91,7 +91,6 @@ function missingLines() {
   return [...lost, ...unread].map((text) => el("p", { class: "doubt" }, text));
 }
 
-// one menu for each group of sections
 function menus(groups) {
   return Object.entries(groups).flatMap(([name, parts]) => {
     const sections = parts.filter((each) => each && each.id);

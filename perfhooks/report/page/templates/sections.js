@@ -1,6 +1,5 @@
 // Everything below the first screen, one function for each section; it returns null if there is no data.
 
-// displayed names of kernel classes
 const className = (name) => (name === "set" ? "memset" : name);
 
 function kernelsSection(details) {

@@ -1,6 +1,5 @@
 // Kinds of work, compiled code, and idle time of devices.
 
-// one bar with its parts
 function shareBar(label, rows, key) {
   const whole = rows.reduce((sum, row) => sum + (row[key] || 0), 0);
   if (!(whole > 0)) return null;
