@@ -89,10 +89,12 @@ class Evidence:
 
     @property
     def uses_device(self) -> bool:
+        """Whether the program launched device work, even without known times."""
         return self.trace.is_device_traced or len(device.launch_calls(self.trace)) > 0
 
     @cached_property
     def is_start(self) -> bool:
+        """Whether all steps are among the first of their program."""
         until = self.capture.first + self.capture.starting_steps
         unnumbered = self.capture.first if self.capture.is_part else until
         is_starting: bool = (self.steps["step"].fill_null(unnumbered) < until).all()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
 
 OFTEN: Final = 1.0
-"""Minimum calls per step, on average. After the warm-up, torch's allocator makes none."""
+"""Minimum calls per step. After the warm-up, torch's allocator makes none."""
 
 STARTING: Final = 0.5
 """Maximum share of one-time work in the steps. Above it, allocations are first allocations."""

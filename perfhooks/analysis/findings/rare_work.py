@@ -40,7 +40,6 @@ class Rare(NamedTuple):
 
     @property
     def evidence(self) -> tuple[str, ...]:
-        """Number, time and source lines, longest first."""
         name, mean = self.rows[0].part, words.ms(self.ms / len(self.rows))
         counts = f"{words.count(len(self.rows), name)} of {mean} on average in {self.steps:,} steps"
         lines = top_lines([(row.line, row.ms) for row in self.rows if row.line])
