@@ -333,7 +333,7 @@ class Rows(NamedTuple):
     walls: np.ndarray
     """In ns."""
     waits: np.ndarray
-    """In ns; -1 if unknown, as below."""
+    """In ns; -1 if unknown, also in the next fields."""
     backwards: np.ndarray
     updates: np.ndarray
 

@@ -229,7 +229,7 @@ class TriedAdvice(_Part):
     operators: int
     device: str
     most: TriedMost | None = None
-    """Upper end of a range."""
+    """Upper end of a range. The values above are then its lower end."""
 
 
 class TriedFile(_Part):

@@ -55,7 +55,7 @@ class WindowRequest(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[_Count, ...] | None = None
     """None means all profiling ranks."""
     options: dict[str, bool] = {}
-    """In addition to the training's."""
+    """In addition to the options of the training."""
 
     def __post_init__(self) -> None:
         if not set(self.options) <= set(RECORDING):
