@@ -13,7 +13,6 @@ class Kind(enum.IntEnum):
     """``record_function``, step marks, DataLoader ranges."""
     PYTHON = 3
     RUNTIME = 4
-    """Host call of the device's runtime or driver."""
     KERNEL = 5
     COPY = 6
     SET = 7
@@ -34,7 +33,6 @@ class Lane(enum.IntEnum):
 
 
 DEVICE_WORK: Final = (Kind.KERNEL, Kind.COPY, Kind.SET)
-"""Kinds that keep a device busy."""
 
 HOST: Final = (Kind.OP, Kind.ANNOTATION, Kind.PYTHON, Kind.RUNTIME)
 

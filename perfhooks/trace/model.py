@@ -1,5 +1,3 @@
-"""A trace in memory: columns of slices, sorted by thread and time."""
-
 from __future__ import annotations
 
 import re
@@ -115,7 +113,6 @@ class Trace:
     overflowed: Ints = field(default_factory=lambda: np.empty(0, np.int64), init=False)
     """Device work with a wrong recorded length, ascending, which was cut."""
     is_npu: bool = False
-    """Whether torch_npu recorded it on an Ascend NPU."""
     communication: str | None = field(default=None, init=False)
     """The user's name parts of communication kernels."""
     cache: dict[object, Any] = field(default_factory=dict, init=False)
@@ -138,7 +135,6 @@ class Trace:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the arguments in the trace, valid for `argument`."""
         return tuple(self.sparse_columns)
 
     def argument(self, name: str) -> Column:
@@ -209,14 +205,12 @@ class Trace:
 
     @cached_property
     def rank(self) -> int | None:
-        """Rank of the process in its job, if the trace contains it."""
         info = self.metadata.get("distributedInfo")
         rank = info.get("rank") if isinstance(info, dict) else None
         return rank if type(rank) is int and 0 <= rank < _MAX_RANKS else None
 
     @cached_property
     def device_rows(self) -> Ints:
-        """Slices of device work: kernels, copies and memsets."""
         return self.rows(*DEVICE_WORK)
 
     @cached_property
@@ -232,7 +226,7 @@ class Trace:
 
     @cached_property
     def launch_spans(self) -> tuple[Ints, Ints]:
-        """Recorded start and end of the launch of each of `device_rows`, in ns, otherwise of its slice."""
+        """Recorded start and end of the launch of each of `device_rows` (or of its slice), in ns."""
         edges = []
         for name, column in (("launch_begin", self.start), ("launch_end", self.end)):
             rows, values = self.sparse(name)

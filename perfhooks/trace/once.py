@@ -1,5 +1,3 @@
-"""A cache of values computed from a trace, which lives as long as the trace."""
-
 from __future__ import annotations
 
 import functools

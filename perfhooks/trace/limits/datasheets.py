@@ -14,14 +14,11 @@ TYPES: Final = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "
 
 @dataclass(frozen=True, kw_only=True)
 class Peaks:
-    """Peak rates of one device, without sparsity."""
-
     tflops: dict[str, float]
     """10^12 operations per second, by type."""
     gb_per_s: float
     """Device memory, reads and writes together."""
     source: str
-    """Source, or ``measured`` with the date."""
     bus_gb_per_s: float | None = None
     """To the host in each direction: PCI Express with 16 lanes."""
     units: int | None = None

@@ -21,10 +21,7 @@ _INTEGER: Final = re.compile(r"-?\d+")
 
 
 def by_torch_per_call(trace: Trace, rows: Ints) -> Ints:
-    """Return the operations that torch's profiler counts for each call, or -1.
-
-    Unlike in torch, a call counts once if a dispatcher calls the operator again (`redispatch.resolved`).
-    """
+    """Return the operations that torch's profiler counts for each call, or -1; redispatched calls count once."""
     operations, counts = redispatch.resolved(trace, rows, per_call(trace, rows, _KNOWN))
     return np.where((per_call(trace, rows, BY_TORCH) >= 0) & counts, operations, -1)
 
@@ -73,7 +70,7 @@ def _conv2d(call: Call) -> int | None:
 
 
 def positions(space: Shape, kernel: Shape, options: tuple[Shape, Shape, Shape]) -> Shape:
-    """Return the output size of a convolution or pooling, from the space without batch and channels.
+    """Return the output size, from the space without batch and channels.
 
     ``options`` are stride, padding and dilation.
     """
@@ -133,9 +130,9 @@ def mask(argument: str) -> list[bool]:
 
 
 def _attention(query: Shape, key: Shape, value: Shape, products: tuple[int, int]) -> int:
-    """Return 2 operations per element of all matrix products of attention.
+    """Return 2 operations per element of all matrix products; shapes are batch, heads, length, size.
 
-    Shapes are batch, heads, length, size. ``products`` are the products over the size of keys and of values.
+    ``products`` are the products over the size of keys and of values.
     """
     batch, heads, queries, size = query
     return 2 * math.prod([batch, heads, queries, key[2]]) * (products[0] * size + products[1] * value[3])
@@ -155,7 +152,7 @@ def _heads_first(shape: Shape) -> Shape:
 
 
 def _kernel_attention(first: int, ragged: int, products: tuple[int, int]) -> Formula:
-    """Return the formula of a kernel of ``scaled_dot_product_attention``, whose shapes have the heads third.
+    """Return the formula for kernels whose shapes have the heads third.
 
     ``first`` is the index of the query. Calls with sequence lengths (index ``ragged``) have no value.
     """
@@ -184,16 +181,12 @@ MISSED_BY_TORCH: Final[Mapping[str, Formula]] = {
 }
 """Formulas of operators that torch's profiler omits, from ``torch/utils/flop_counter.py`` of torch 2.15.
 
-- Convolutions of any number of dimensions, transposed or not, and their backward pass.
-- Attention: two products forward (scores, and scores with values) and five backward, because the backward pass computes
-  the scores again. Masks are ignored, so causal attention counts in full. Packed sequences do not count, because no
-  shape contains their lengths.
+Attention has two products forward and five backward, because the backward pass computes the scores again. Masks are
+ignored, so causal attention counts in full. Packed sequences do not count, because no shape contains their lengths.
 
-Torch's counter differs in these cases:
-
-- It does not divide the gradient of the weight of a grouped convolution by the number of groups.
-- It does not count the attention of backends outside of torch (``overrideable``), which has the same arguments.
-- Of the convolutions of libraries it counts only those of cuDNN. It counts no GEMM with an activation.
+Torch's counter does not divide the gradient of the weight of a grouped convolution by the groups. It does not count
+attention of backends outside of torch (``overrideable``), a GEMM with an activation, or convolutions of other libraries
+than cuDNN.
 """
 
 _KNOWN: Final = {**BY_TORCH, **MISSED_BY_TORCH}

@@ -24,7 +24,7 @@ _MAX_BYTES: Final = 1 << 20
 def of_trace(trace: Trace) -> Peaks | None:
     """Return the peaks of the device of a trace, or of its CPU if no device was traced.
 
-    Measured peaks override the datasheet. A partition has only peaks that were measured on it.
+    Measured peaks override the datasheet. A partition has only measured peaks.
     """
     name, units = device(trace)
     datasheet = DATASHEETS.get(name)
@@ -52,7 +52,6 @@ def is_of_datasheet(trace: Trace) -> bool:
 
 
 def device(trace: Trace) -> tuple[str, int | None]:
-    """Return the name of the first device and its number of multiprocessors."""
     if not trace.is_device_traced:
         processor = trace.metadata.get(labels.PROCESSOR)
         return (processor if isinstance(processor, str) else ""), None
@@ -85,7 +84,6 @@ def file() -> Path:
 
 
 def read(path: Path) -> dict[str, Peaks]:
-    """Return the measured peaks by device; none if the file is missing or damaged."""
     try:
         with path.open("rb") as file:
             by_device = msgspec.json.decode(file.read(_MAX_BYTES), type=dict[str, Peaks])

@@ -1,4 +1,4 @@
-"""Rates of operators and kernels, and their distance from the limits of the device."""
+"""Rates of operators and kernels, and the limits of the device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ SUMS: Final = (
     *(f"{limit}_ns" for limit in LIMITS),
     *("ceiling_ps", "ceiling_ns"),
 )
-"""Keys of the sums that `columns` reads."""
 SHORT_NS: Final = 10_000
 """Below it latency may dominate. An empty kernel takes 2 to 3 us."""
 FILLED: Final = 0.5
@@ -55,18 +54,16 @@ class CallCosts(NamedTuple):
     type: Column
     """Index of the computing type in `datasheets.TYPES`; -1 if the call only moves data."""
     outer: Ints
-    """Innermost of these calls around it."""
     time: Ints
     """Device work in ns, nested calls included. Without a traced device: of the call."""
     kernels: Ints
     """Pieces of device work, nested calls included. Without a traced device: 1."""
     of_work: Ints
-    """Innermost of these calls that launched each of `Trace.device_rows`."""
 
 
 @cached_per_trace
 def calls(trace: Trace) -> CallCosts:
-    """They are empty without recorded shapes."""
+    """Return the costs of all operator calls; none without recorded shapes."""
     rows = trace.rows(Kind.OP) if "dims" in trace.arguments else np.empty(0, np.int64)
     flops_, _ = redispatch.resolved(trace, rows, per_call(trace, rows, flops.COUNTED))
     bytes_, _ = redispatch.resolved(trace, rows, traffic.per_call(trace, rows))
@@ -108,7 +105,7 @@ def _is_wrapper(trace: Trace) -> Flags:
 
 
 def _calls_across_links(trace: Trace, of_work: Ints, outer: Ints) -> Ints:
-    """Return the calls whose limit is a link between devices, or to the host."""
+    """Return the calls that copy over a link between devices, or to the host."""
     work = trace.device_rows
     is_within = trace.chosen(lambda name: device_work.WITHIN_DEVICE in name, Kind.COPY)
     across = np.flatnonzero((trace.kind[work] == Kind.COPY) & ~np.isin(work, is_within) & (of_work >= 0))
@@ -156,15 +153,13 @@ def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
     Rates use the duration of the device work that the calls launched, without a traced device the duration of the
     calls.
 
-    - ``tflops_per_s``: 10^12 floating point operations per second, of calls in `flops.COUNTED`. A rate above the peak
-      of the device is null (`is_above_peak`).
+    - ``tflops_per_s``: 10^12 floating point operations per second, of calls in `flops.COUNTED`; null above the peak.
     - ``gb_per_s``: 10^9 bytes per second, of calls with known minimum traffic (`traffic`).
     - ``flops_per_byte``: the ratio of operations and bytes, of calls with both.
-    - ``limit_percent``: the minimum time that the device needs, in percent of the measured time. The minimum is the
-      longer of operations at the peak of their type and bytes at the peak of memory (the roofline model of Williams,
-      Waterman and Patterson, 2009). It may exceed 100, because bytes may come from caches.
+    - ``limit_percent``: the minimum time that the device needs, in percent of the measured time, by the roofline model
+      of Williams, Waterman and Patterson, 2009. It may exceed 100, because bytes may come from caches.
     - ``limit``: ``compute`` or ``memory``, whichever takes longer. It is ``latency`` if kernels take less than 10 us
-      and need less than half of it. The limit of most of the time counts.
+      and need less than half of it.
     """
     flops_, bytes_, flops_of_bytes, least = (sums[name] for name in ("flops", "bytes", "flops_of_bytes", "least_ps"))
     limit_ns = np.stack([sums[f"{limit}_ns"] for limit in LIMITS])
@@ -185,7 +180,7 @@ def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
 def is_above_peak(sums: dict[str, Ints]) -> Flags:
     """Return which rows took less time than their operations need at the peak of the device.
 
-    Then device work is missing, or the formula counts too many operations, for example of causal attention.
+    Then device work is missing, or the formula counts too many operations (causal attention).
     """
     above: Flags = sums["ceiling_ps"] > 1000 * sums["ceiling_ns"]
     return above
@@ -208,9 +203,9 @@ def of_calls(trace: Trace) -> dict[str, Ints]:
 
 @cached_per_trace
 def of_work(trace: Trace) -> dict[str, Ints]:
-    """Return the terms of `SUMS` for each of `Trace.device_rows`, from the operator that launched it.
+    """Return the terms of `SUMS` for each of `Trace.device_rows`, from the launching operator.
 
-    A kernel has the operations of its call only if the call launched no other kernel that multiplies.
+    A kernel has the operations of its call only if no other kernel of the call multiplies.
     """
     costs, work = calls(trace), trace.device_rows
     names = [work_kinds.of_kernel(trace.names[name]) in _MULTIPLIES for name in trace.names_of(Kind.KERNEL)]

@@ -1,5 +1,3 @@
-"""Recorded arguments of operators, and formulas over them."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -34,7 +32,6 @@ class Call(NamedTuple):
     arguments: Sequence[str]
     """Tensors have an empty text."""
     types: Sequence[str]
-    """Types in the spelling of the trace."""
 
 
 def per_call(trace: Trace, rows: Ints, formulas: Mapping[str, Formula]) -> Ints:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 @cached_per_trace
 def _dispatcher(trace: Trace) -> Ints:
-    """Return the innermost dispatcher around each entry of `host.tree`, or -1."""
     tree = host.tree(trace)
     is_dispatcher = np.zeros(len(tree.row), np.bool_)
     is_dispatcher[tree.entry[trace.named(Kind.OP, names=DISPATCHERS)]] = True
@@ -44,8 +43,8 @@ def again(trace: Trace) -> tuple[Ints, Ints]:
 def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
     """Return the operations or bytes of calls after redispatch, and which of the calls count.
 
-    A call gets the sum of the calls of the same operator within its dispatcher. If its tensor is distributed, the inner
-    calls are local, and the outer call has the shapes of all ranks. Values of -1 are unknown.
+    A call gets the sum of the calls of the same operator within its dispatcher: for a distributed tensor these are
+    local.
     """
     counts = np.ones(len(rows), np.bool_)
     inner_calls, holder = _inner_calls(trace, rows, values)
@@ -63,7 +62,7 @@ def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
 
 
 def _inner_calls(trace: Trace, rows: Ints, values: Ints) -> tuple[dict[int, list[int]], list[int]]:
-    """Return the calls with values within dispatchers, grouped by outer call, and the holder of each call.
+    """Return the calls with values within dispatchers, by outer call, and the holder of each call.
 
     The holder is the innermost call with a value and without a dispatcher between them, or -1.
     """

@@ -1,7 +1,7 @@
 """Minimum bytes that operators must move, from recorded shapes and types.
 
-Each tensor that a call reads or writes counts once, as if a kernel kept all intermediate values in registers. A trace
-has no outputs, so their shapes follow from the inputs. Caches are ignored. Tensors without dimensions do not count.
+Each tensor that a call reads or writes counts once. Shapes of outputs follow from the inputs. Caches are ignored.
+Tensors without dimensions do not count.
 """
 
 from __future__ import annotations
@@ -81,7 +81,6 @@ def _rule(name: str) -> Formula | None:
 
 
 def _size(call: Call, index: int) -> int:
-    """Return the bytes of a tensor; 0 if the argument is no tensor or has no dimensions."""
     shape = call.shapes[index] if index < len(call.shapes) else []
     return math.prod(shape) * _element_size(call, index) if shape else 0
 
@@ -124,7 +123,6 @@ def _pointwise(stem: str, *, is_gradient: bool, in_place: bool) -> Formula:
 
 
 def _promoted(types: list[str], scalars: list[str], stem: str) -> int | None:
-    """Return the bytes of one element of the result by torch's type promotion."""
     floats = [tensor_types.SIZES[name] for name in types if name.startswith(("float", "bfloat"))]
     if any(name.startswith(("complex", "float8")) for name in types):
         return None
@@ -294,7 +292,6 @@ _RULES: Final[dict[str, Formula]] = {
     **{f"{name}_forward": _attention for name in (operators.FLASH, operators.EFFICIENT)},
     **{f"{name}_backward": _attention_backward for name in (operators.FLASH, operators.EFFICIENT)},
 }
-"""By the full name of the operator."""
 _BY_OWN_NAME: Final[dict[str, Formula]] = {
     "copy_": _copied,
     "native_layer_norm": _normalised(_layer_rows, 0, 2, 3),
@@ -319,4 +316,3 @@ _BY_OWN_NAME: Final[dict[str, Formula]] = {
     "max_pool2d_with_indices": _pooled,
     "max_pool2d_with_indices_backward": lambda call: _sum(call, 0, 1, len(call.types) - 1) + _size(call, 1),
 }
-"""By the name without torch's namespace."""

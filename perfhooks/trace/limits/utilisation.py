@@ -1,5 +1,3 @@
-"""MFU and HFU of each step."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,23 +19,20 @@ if TYPE_CHECKING:
 ENOUGH: Final = 80.0
 """Minimum coverage of computing kernels before MFU and HFU are reported, in percent of time."""
 _COMPUTES: Final = ("gemms", "convolution", "attention", "moe", "ssm")
-"""Kinds of kernels whose operations count if a formula exists."""
 
 
 class Computed(NamedTuple):
-    """Operations of the outermost calls."""
-
     row: Ints
     flops: Ints
     least_ps: Ints
     """Time at the peak of the type, in ps; 0 if the peak is unknown."""
     again: Flags
-    """Whether the call recomputes a part of the forward pass."""
+    """Whether the call recomputes the forward pass."""
 
 
 @cached_per_trace
 def computed(trace: Trace) -> Computed:
-    """They are empty without recorded shapes."""
+    """Return the operations of a trace, each once; none without recorded shapes."""
     calls, limits = rates.calls(trace), peaks.of_trace(trace)
     # calls during graph capture do not run: the graph runs at its replay
     ran = calls.time > 0
@@ -72,11 +67,10 @@ def of_steps(trace: Trace, step: Ints, work_step: Ints, wall: Ints) -> dict[str,
     """Return operations, MFU and HFU of each step; no columns without recorded shapes, NaN for unknown values.
 
     - ``tflop``: 10^12 operations of matrix products, convolutions and attention.
-    - ``mfu_percent``: the time of these operations at the peaks of their types, in percent of the device time of the
-      step (duration times active devices). Recomputed calls do not count (Chowdhery et al., PaLM, 2022, appendix B).
+    - ``mfu_percent``: the time of these operations at the peaks of their types, in percent of the duration times active
+      devices. Recomputed calls do not count (Chowdhery et al., PaLM, 2022, appendix B).
     - ``hfu_percent``: the same with recomputed calls (Korthikanti et al., 2022).
-    - ``known_percent``: percentage of the time of computing kernels whose operations are known. Below `ENOUGH`, MFU and
-      HFU are NaN.
+    - ``known_percent``: percentage of the time of computing kernels whose operations are known.
     """
     computed_calls = computed(trace)
     if not len(computed_calls.row):

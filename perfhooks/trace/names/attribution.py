@@ -24,10 +24,9 @@ _DEEPEST: Final = 1000
 def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = False) -> list[str | None]:
     """Return the innermost line of the user around each host slice (or -1); None without a line.
 
-    If an installed package runs between the line and the slice, its line follows: ``train.py(5): main, in
-    lightning/pytorch/x.py(7): fit``. Without a line of the user, the line of the package stands alone. The number is
-    the first line of the function; it is missing for frames that were open at the start of the recording. ``otherwise``
-    also accepts any other line except ours.
+    If an installed package runs inside of it, its line follows: ``train.py(5): main, in lightning/pytorch/x.py(7):
+    fit``. The number is the first line of the function; frames that were open at the start of the recording have none.
+    ``otherwise`` also accepts any other line except ours.
     """
     preference = PREFERENCE[: 3 if otherwise else 2]
     frames_by_origin = [_innermost_frame(trace, rows, origins, owners).tolist() for origins in preference]
@@ -42,7 +41,7 @@ def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], I
 def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
     """Return the lines that run during each slice, in the form of `of_rows`.
 
-    A frame is its own line. If neither user nor package has a line, any other line counts.
+    A frame is its own line.
     """
     tree = host.tree(trace)
     names, parent = trace.name[tree.row], tree.nesting.parent
@@ -67,7 +66,7 @@ def _distinct_lines(trace: Trace, user: Ints, library: Ints, other: Ints | None 
 
 
 def describe_frames(trace: Trace, user: int, library: int, other: int = -1) -> str | None:
-    """Return the text of `lines` for the innermost frames of the user, of a library and of other code, or -1."""
+    """Return the text of `lines` for the innermost frames of the user, of a library and of other code."""
     line, inner = _frame_name(trace, user), _frame_name(trace, library)
     if line is None and inner is None:
         return _frame_name(trace, other)
@@ -83,10 +82,7 @@ def _frame_name(trace: Trace, frame: int) -> str | None:
 
 @cached_per_trace
 def open_at_start(trace: Trace) -> frozenset[int]:
-    """Return the frames that were open when the recording began.
-
-    Their line number is the line that ran then. Other frames have the number of their first line.
-    """
+    """Return the frames that were open when the recording began, whose number is the line that ran then."""
     tree = host.tree(trace)
     frames = np.flatnonzero(trace.kind[tree.row] == Kind.PYTHON)
     _, first = np.unique(tree.thread[frames], return_index=True)

@@ -1,4 +1,4 @@
-"""Names of communication kernels with their source, and of communication operators."""
+"""Names of communication kernels (with sources) and operators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Library(NamedTuple):
     """Regular expression for names of kernels, without regard to case."""
     source: str
     operation: str | None = None
-    """Operation of all these kernels, if their names do not contain it."""
+    """Operation of all these kernels, if their names lack it."""
 
 
 LIBRARIES: Final = (
@@ -99,7 +99,6 @@ LIBRARIES: Final = (
         "https://github.com/NVIDIA/TransformerEngine: transformer_engine/common/comm_gemm_overlap/userbuffers",
     ),
 )
-"""The first match decides."""
 
 RECORD: Final = "record_param_comms"
 """The operator with the arguments of a collective of torch's own backends."""

@@ -14,7 +14,6 @@ OF_TORCH: Final = r"\bat::native\b"
 TF32: Final = r"tf32|tensorop_s1688|xf32|_S_MX_"
 """float32 as TF32, on tensor cores or on AMD's matrix cores."""
 HALF: Final = r"b?f16|fp16|half|[sh](?:16816|161616)|h(?:884|1688)"
-"""GEMM of 16-bit numbers on tensor cores."""
 UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{HALF}).*align[124]\b|(?:s1688|tf32).*align[12]\b)"
 """GEMM on tensor cores that loads less than 16 bytes at once, as all kernels of double precision do (excluded)."""
 GEMV: Final = r"(?i)gemv|mat_?vec"
@@ -26,7 +25,6 @@ NUMBERED: Final = re.compile(r"^(?=trans_|hc(?:om|cl)_)\w*?(?=(?:_\d+){1,2}$)")
 COPY: Final = re.compile(r"\b([HDAP]to[HDAP])\b(?:.*\((\w+) -> (\w+)\))?")
 """``Memcpy HtoD (Pageable -> Device)``."""
 WITHIN_DEVICE: Final = "DtoD"
-"""Copies that cross no link."""
 BETWEEN_HOSTS: Final = "HtoH"
 """Copies that torch's next recorder writes as CUPTI's number, 9."""
 TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice")

@@ -1,5 +1,3 @@
-"""Recorded properties of collectives: operation, process group, type and size."""
-
 from __future__ import annotations
 
 import math
@@ -23,7 +21,6 @@ _OPERATIONS: Final = (
 )
 _PLAIN: Final = {name.replace("_", ""): name for name in _OPERATIONS}
 _LIMIT: Final = 2**62
-"""Maximum bytes of a message, which fit into an integer column."""
 _MAX_LENGTH: Final = 8192
 
 
@@ -46,7 +43,7 @@ class ProcessGroup(NamedTuple):
 
 
 def messages(trace: Trace, rows: Ints, record: Ints, label: Ints, around: Sequence[str | None]) -> list[Message]:
-    """Return the message of each collective: kernels, or ranges on the host.
+    """Return the message of each collective.
 
     ``record`` has the arguments, ``label`` matches `LABEL`, ``around`` is the launching operator.
     """
@@ -149,7 +146,6 @@ def word(value: object) -> str | None:
 
 
 def _texts(trace: Trace, name: str, rows: Ints) -> list[Any]:
-    """Return the decoded argument of each row. Each distinct text is decoded once."""
     index = np.append(trace.argument(name), -1)[rows].astype(np.int64)
     decoded = {number: trace.text(number) for number in set(index.tolist())}
     return [decoded[number] for number in index.tolist()]

@@ -1,9 +1,8 @@
 """Origin of a frame, by the name of its file. This is the only definition of user code.
 
-The recorder removes the folders of ``sys.path`` from file names. So names alone do not separate
-``lightning/pytorch/x.py`` in an installed package from ``models/net.py`` beside the user's script. The capture stores
-the results of a lookup on the recording host (`perfhooks.run.installation`). Without them, names of the standard
-library and of well-known packages decide.
+The recorder removes the folders of ``sys.path`` from file names. So names alone do not separate an installed
+``lightning/pytorch/x.py`` from the user's ``models/net.py``. The capture looks up the recording host
+(`perfhooks.run.installation`); otherwise well-known names decide.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ class Origin(str, enum.Enum):
     TORCH = "torch"
     PERFHOOKS = "perfhooks"
     NO_SOURCE = "no source"
-    """A C function, the name of a module, an operator."""
 
 
 Owners: TypeAlias = tuple[tuple[str, str], ...]
@@ -51,7 +49,6 @@ KNOWN: Final = frozenset(
 
 _TORCH: Final = frozenset(("torch", "functorch", "torchgen", "triton"))
 LOCATION: Final = re.compile(r"(?P<file><[^>]*>[.\d]*|.+\.py\w?)\(\d+\): ")
-"""File and line number of a Python frame."""
 _INSTALLED: Final = re.compile(r"/(?:site-packages|dist-packages)/(?P<rest>.+)")
 _STANDARD: Final = re.compile(r"/(?:lib/)?python3(?:\.\d+)?/(?!(?:site|dist)-packages/)|\.zip/")
 # files of torch.compile may be below a folder of sys.path, which the recorder removes, or in a cache of any name

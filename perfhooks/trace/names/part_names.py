@@ -63,22 +63,18 @@ def readable(name: str) -> str:
 
 
 def of_label(name: str) -> str | None:
-    """Return the part of a label of the user or of Lightning."""
     if name.startswith(ranges.LIGHTNING):
         return _HOOKS.get(re.split(r"[.\]]", name)[-1])
     return _PARTS.get(" ".join(re.findall(r"[a-z0-9]+", name.lower())))
 
 
 def of_automatic(name: str) -> str | None:
-    """Return the part of a label of perfhooks."""
     return _AUTOMATIC.get(name)
 
 
 def of_range(name: str) -> str | None:
-    """Return the part of a range of torch."""
     return next((part for start, part in _RANGES if name.startswith(start)), None)
 
 
 def of_frame(name: str) -> str | None:
-    """Return the part of a Python frame."""
     return next((part for pattern, part in _FRAMES if pattern.search(name)), None)

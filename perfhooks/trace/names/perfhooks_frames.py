@@ -1,5 +1,3 @@
-"""Regular expressions for the frames of perfhooks itself."""
-
 from __future__ import annotations
 
 import re

@@ -18,7 +18,6 @@ LOADER: Final = "enumerate(DataLoader)#"
 LOADER_WITH_WORKERS: Final = f"{LOADER}_MultiProcessing"
 LOADER_ALONE: Final = f"{LOADER}_SingleProcess"
 WRAPPERS: Final = ("DistributedDataParallel.forward", "FullyShardedDataParallel.forward")
-"""The forward pass of a model that several ranks train."""
 
 NODE: Final = "autograd::engine::evaluate_function: "
 """A node of autograd, on any thread."""
@@ -41,7 +40,6 @@ AROUND_MODELS: Final = frozenset(
         *("LightningDistributedModule", "MMDistributedDataParallel", "MMFullyShardedDataParallel", "MMDataParallel"),
     )
 )
-"""Modules that torch, torch.compile and frameworks wrap around a model."""
 SHARDED: Final = "FSDP"
 
 
@@ -85,4 +83,3 @@ HIDDEN: Final = frozenset(
         *("aten::is_leaf", "aten::output_nr", "aten::_version"),
     }
 )
-"""Events that torch's table omits."""

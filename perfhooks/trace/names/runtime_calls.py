@@ -1,18 +1,14 @@
-"""Regular expressions for names of runtime and driver calls."""
-
 from __future__ import annotations
 
 import re
 from typing import Final
 
 RUNTIME: Final = r"(?:cuda|hip|cu|hsa_|ze|musa|mu|cnrt|acl|rt)[A-Z_]\w*$"
-"""``cudaLaunchKernel``, ``hsa_amd_memory_async_copy``."""
 LAUNCH: Final = re.compile(r"^(?!(?:AscendCL|Hccl|Runtime)@).*launch(?!hostfunc)", re.IGNORECASE)
 """Not of a host function. CANN also reports calls around each launch, which do not count."""
 GRAPH: Final = re.compile(r"GraphLaunch", re.IGNORECASE)
 """One launch for all nodes of a graph."""
 CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture", re.IGNORECASE)
-"""``cudaStreamBeginCapture_v10000``, ``cuStreamBeginCaptureToGraph``, ..."""
 
 OUTER_WAIT: Final = re.compile(r"LaunchHostFunc|StreamAddCallback|StreamWaitValue|BatchMemOp|WaitExternal|^HostNode")
 """Calls that make a stream wait for a host function or another process."""
@@ -34,4 +30,3 @@ MEMORY: Final = re.compile(r"^(?:cuda|hip|cu)(?:Mem)?(?:Malloc|Free|Alloc|Create
 """Of any kind, including pools and pinned memory."""
 RELEASE: Final = r"^(?:cuda|hip)Free$|^(?:cu|hip)Mem(?:Unmap|Release)$"
 ALLOCATOR: Final = rf"^(?:cuda|hip)Malloc$|^(?:cu|hip)Mem(?:Create|Map)$|{RELEASE}"
-"""Calls of torch's allocator for device memory."""

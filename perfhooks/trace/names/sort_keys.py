@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 _DEVICES: Final = ("cuda", "xpu", "privateuse1", "hip", "mtia")
-"""Torch treats these words as ``device`` in a key."""
 
 _OPERATORS: Final = {
     "cpu_time_total": "cpu_ms",

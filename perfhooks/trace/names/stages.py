@@ -30,11 +30,8 @@ _LAYERS: Final = ("gemms", "convolution", "attention")
 def shown(trace: Trace) -> str:
     """Return the loop of a trace: `TRAIN`, `INFERENCE` or `UNKNOWN`.
 
-    - Training has a backward pass (nodes of autograd, a call of ``backward``, a label, kernels of gradients) or
-      updates.
-    - Inference has neither. It has a cache of keys and values, or layers without sequence numbers. Torch numbers
-      operators for the backward pass, except under ``torch.no_grad`` and ``torch.inference_mode``.
-    - Anything else is unknown, for example a forward pass with gradients enabled.
+    Training has a backward pass or updates. Inference has neither, but a cache of keys and values, or layers without
+    the sequence numbers that torch gives operators while gradients are enabled.
     """
     if _is_training(trace):
         return TRAIN

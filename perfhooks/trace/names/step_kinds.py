@@ -34,7 +34,7 @@ def most_common(names: list[str]) -> str:
 
 
 def usual(table: pl.DataFrame) -> Flags:
-    """Return which steps are of the most common kind, without outliers such as the first step of a program."""
+    """Return which steps are of the most common kind, without outliers."""
     names = kinds(table)
     common = most_common(names)
     is_usual: Flags = np.array([kind == common for kind in names], np.bool_)

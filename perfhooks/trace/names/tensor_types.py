@@ -1,4 +1,4 @@
-"""Spellings of tensor types: C++ names, which differ between compilers, and names of NCCL and HCCL."""
+"""Spellings of tensor types: C++ names (different for each compiler), and names of NCCL and HCCL."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def tree_threads(trace: Trace, rows: Ints) -> Ints:
     """Return the thread of each slice in the tree of calls.
 
     A runtime call belongs to the thread of the operator with its external id. Calls without such an operator get
-    threads of their own. If no call has an operator, the recorder wrote no ids, and all calls keep their threads.
+    threads of their own, unless no call has one.
     """
     thread = trace.thread[rows].astype(np.int64)
     calls = np.flatnonzero(trace.kind[rows] == Kind.RUNTIME)
@@ -79,7 +79,6 @@ def memory_within(events: Instants, start: Ints, end: Ints) -> tuple[Ints, Ints]
 
 
 def memory_sizes(events: Instants) -> tuple[Ints, Ints]:
-    """On the host and on devices."""
     host = np.where(np.isin(events.device_type, _HOST_TYPES), events.size, 0)
     device = np.where(np.isin(events.device_type, _DEVICE_TYPES), events.size, 0)
     return host, device
@@ -95,7 +94,6 @@ def memory_outside(events: Instants, start: Ints, end: Ints) -> Flags:
 
 @cached_per_trace
 def shown_names(trace: Trace) -> tuple[list[str], Ints]:
-    """Return the distinct names of the table, and the index of each name of the trace."""
     numbers: dict[str, int] = {}
     indices = [numbers.setdefault(shown_name(name), len(numbers)) for name in trace.names]
     return list(numbers), np.array(indices, np.int64)

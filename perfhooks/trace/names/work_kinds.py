@@ -20,10 +20,8 @@ KINDS: Final = (
     *("gemms", "convolution", "attention", "normalisation", "elementwise", "reduction", "indexing", "quantisation"),
     *("moe", "ssm", "communication", "copies", "optimizer", "other"),
 )
-"""``other`` is work without a matching pattern."""
 
 TRITON: Final = r"^triton_"
-"""Kernels of torch.compile."""
 _FUSED: Final = rf"{TRITON}[a-z]{{2,4}}_fused_"
 """The letters stand for pointwise, reduction, persistent reduction and so on."""
 _NUMBER: Final = r"\d*(?:_[\dcde]+)?$"
@@ -122,7 +120,6 @@ KERNELS: Final = (
     Clue("quantisation", rf"{_QUANTISES}|cast_and_transpose|scaled_fp8|fp8_?rowwise|qparam"),
     Clue("elementwise", rf"(?<![a-z])(?:{_POINTWISE})(?![a-z])", "own"),
 )
-"""The first match decides."""
 
 OPERATORS: Final = (
     Clue("communication", communication.OPERATORS),
@@ -181,7 +178,6 @@ STEMS: Final = {
         "chunk_cat split_with_sizes_copy"
     ),
 }
-"""See `stem`."""
 
 _BY_STEM: Final = {stem: kind for kind, stems in STEMS.items() for stem in stems.split()}
 _ENDS: Final = re.compile(r"(?:_(?:backward|backward_data|double_backward|out|jvp|scalar|tensor|list))*_?$")

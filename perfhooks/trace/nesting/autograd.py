@@ -1,4 +1,4 @@
-"""Links from nodes of the backward pass to the forward operators that created them."""
+"""Links from nodes of the backward pass to their forward operators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class Nodes(NamedTuple):
     inside: Ints
     """Innermost node around each entry (or itself), or -1."""
     source: Ints
-    """Operator that created each node, as an entry, or -1."""
 
 
 @cached_per_trace
@@ -58,7 +57,6 @@ def _linked_operators(trace: Trace, inside: Ints) -> Ints:
 
 
 def _operators_by_sequence(trace: Trace, nodes: Ints, inside: Ints) -> Ints:
-    """Return the last operator before each node with its sequence number, or -1."""
     tree = host.tree(trace)
     number = trace.argument("sequence")[tree.row]
     in_forward = trace.argument("forward_thread")[tree.row] <= 0

@@ -17,7 +17,6 @@ class CauseIntervals(NamedTuple):
     """Disjoint intervals of host activity, sorted by time."""
 
     of: Column
-    """Index of the queried interval."""
     start: Ints
     end: Ints
     cause: Column

@@ -28,12 +28,11 @@ _MIN_APART_NS: Final = 60 * 10**9
 """Minimum pause between host and device work that proves different clocks, in ns."""
 _MAX_NAME_LENGTH: Final = 200
 _MIN_TREE_FRACTION: Final = 0.1
-"""Fraction of slices above which `holders` reads the cached tree."""
 
 
 @cached_per_trace
 def communicates(trace: Trace) -> Flags:
-    """Return which of `Trace.device_rows` are communication kernels, by arguments or name."""
+    """Return which of `Trace.device_rows` are communication kernels."""
     rows = trace.device_rows
     named = communication.named(trace)[trace.name[rows]]
     collective: Flags = trace.argument("collective")[rows] >= 0
@@ -49,7 +48,7 @@ def busy(trace: Trace) -> Intervals:
 
 @cached_per_trace
 def holders_on_stream(trace: Trace) -> Ints:
-    """Return the index of the innermost work around each of `Trace.device_rows` on its stream, or -1."""
+    """Return the innermost work around each of `Trace.device_rows` on its stream, or -1."""
     work = trace.device_rows
     return nest(trace.thread[work], trace.start[work], trace.end[work]).parent
 
@@ -58,8 +57,7 @@ def holders_on_stream(trace: Trace) -> Ints:
 def own_times(trace: Trace) -> Ints:
     """Return the time of each of `Trace.device_rows` without work nested on the same stream, in ns.
 
-    Some runtimes (torch_dipu) record a library call and also its kernels. Work that overlaps without nesting counts in
-    full::
+    Some runtimes (torch_dipu) record a library call and also its kernels::
 
         stream 7   |------ conv -------|  |--- add ---|      conv 21, in all 33
                      |-- im2col --|                          im2col 14, so conv 7 by itself
@@ -83,7 +81,7 @@ def classes(trace: Trace) -> Column:
 
 
 def devices(trace: Trace, rows: Ints) -> Ints:
-    """Return the device of each slice, from its arguments or process id, or -1."""
+    """Return the device of each slice, or -1."""
     pids = [pid if isinstance(pid, int) and 0 <= pid < _LIMIT else -1 for _, pid, _, _ in trace.threads]
     argument = trace.argument("device")[rows]
     return np.where(argument >= 0, argument, np.array([*pids, -1], np.int64)[trace.thread[rows]])
@@ -93,13 +91,7 @@ def devices(trace: Trace, rows: Ints) -> Ints:
 def owners(trace: Trace) -> Ints:
     """Return the operator or label that launched each of `Trace.device_rows`, or -1.
 
-    The owner is the operator with the external id of the work, otherwise the innermost operator or label around the
-    launch::
-
-        host    |------ aten::linear ------|
-                  |---- aten::addmm ----|         the owner
-                       |- launch -|
-        device                  |---- kernel ----|
+    It has the external id of the work, otherwise it is the innermost one around the launch.
     """
     owner = torch_rules.named_operator(trace, trace.device_rows)
     is_operator = (owner < 0) & (trace.launches >= 0) & (trace.kind[trace.launches] == Kind.OP)
@@ -113,7 +105,6 @@ def owners(trace: Trace) -> Ints:
 class Regions(NamedTuple):
     names: list[str]
     place: Ints
-    """Index of the name of each of `Trace.device_rows`, or -1."""
     backward: Flags
 
 
@@ -170,7 +161,6 @@ def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
 
 
 def _in_tree(trace: Trace, rows: Ints, candidates: Ints) -> Ints | None:
-    """Return the result of `holders` from the cached tree; None if a slice crosses a candidate."""
     tree = host.tree(trace)
     entry, candidate_entry = tree.entry[rows], tree.entry[candidates]
     if (entry < 0).any() or (tree.nesting.end[candidate_entry] < trace.end[candidates]).any():
@@ -194,7 +184,7 @@ def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
 
 @cached_per_trace
 def launch_calls(trace: Trace) -> Ints:
-    """Return the calls that launch kernels or graphs, except calls captured into a graph."""
+    """Return the calls that launch kernels or graphs, unless they were captured."""
     rows = trace.chosen(runtime_calls.LAUNCH.search, Kind.RUNTIME)
     return rows[~captures.captured(trace, rows)]
 
@@ -218,7 +208,7 @@ def recorder_overhead(trace: Trace) -> Ints:
 
 @cached_per_trace
 def full_queue(trace: Trace) -> Intervals:
-    """Return the intervals in which launches waited for room in the queue, as the driver reports them."""
+    """Return the intervals in which launches waited for room in the queue."""
     return intervals.of_slices(trace, trace.named(Kind.OVERHEAD, names=(runtime_calls.FULL_QUEUE,)))
 
 
@@ -251,7 +241,7 @@ def before_window(trace: Trace) -> Flags:
 def launch_times(trace: Trace) -> Ints:
     """Return the launch time of each of `Trace.device_rows`, in ns; its own start if the launch is unknown.
 
-    Work launched before the recording gets a time before the first slice, so it belongs to no step.
+    Work launched before the recording gets a time before the first slice.
     """
     launches = trace.launches
     own = trace.start[trace.device_rows]
@@ -264,7 +254,7 @@ def launch_times(trace: Trace) -> Ints:
 
 class DeviceClock(NamedTuple):
     agree: bool
-    """Whether host and device times can be compared."""
+    """Whether their times can be compared."""
     early: Ints
     """Indices of work that begins long before its launch, although the clocks agree."""
 

@@ -1,5 +1,3 @@
-"""The call tree of the host."""
-
 from __future__ import annotations
 
 from itertools import pairwise
@@ -31,8 +29,6 @@ class Tree(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """Distinct call paths as a forest."""
-
     node: Ints
     parents: Ints
     """Parent of each node, or -1; always smaller than the node."""
@@ -146,18 +142,18 @@ def writable_depth(parents: Ints, depth: Ints, length: Ints, max_letters: int) -
     """
     if (int(depth.sum()) + len(depth)) * (int(length.max(initial=0)) + 1) <= max_letters:  # upper bound
         return int(depth.max(initial=0))
-    path_length = summed_up(parents, (length + 1).astype(np.float64))  # floats, because the sum may exceed 64 bits
+    path_length = summed_up(parents, (length + 1).astype(np.float64))
     written = np.cumsum(np.bincount(depth, weights=np.where(depth > 0, path_length, 0), minlength=1))
     return int(np.searchsorted(written, max_letters, "right")) - 1
 
 
 def ancestors(parents: Ints, depth: Ints, max_depth: int) -> Ints:
-    """Return the innermost ancestor of each node within a maximum depth, or the node itself."""
+    """Return the innermost ancestor within a maximum depth, or the node itself."""
     return inherited(parents, np.where(depth <= max_depth, np.arange(len(parents)), -1))
 
 
 def joined(parents: Ints, names: list[str], separator: str) -> list[str]:
-    """Return the joined names of the ancestors of each node and its own, outermost first."""
+    """Return the joined names of ancestors and node, outermost first."""
     texts: list[str] = []
     for parent, name in zip(parents.tolist(), names, strict=True):
         texts.append(f"{texts[parent]}{separator}{name}" if parent >= 0 else name)

@@ -17,7 +17,7 @@ class Flat(NamedTuple):
     """A timeline of one thread, cut where its innermost slice changes."""
 
     start: Ints
-    """Start of each piece. The first and the last piece are unbounded."""
+    """Start of each piece. The outer pieces are unbounded."""
     entry: Column
     """Entry of `host.tree`, or -1."""
 
@@ -39,7 +39,7 @@ def of_thread(trace: Trace, thread: int) -> Flat:
 
 
 def cut(start: Ints, end: Ints, flat: Flat) -> tuple[Column, Ints, Ints, Column]:
-    """Cut sorted disjoint intervals where the innermost slice changes: interval, start, end and entry of each piece."""
+    """Cut sorted disjoint intervals into pieces: interval, start, end and entry."""
     first, last = np.searchsorted(flat.start, start, "right") - 1, np.searchsorted(flat.start, end, "left")
     count = last - first
     edge = np.cumsum(count)

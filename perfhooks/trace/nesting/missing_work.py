@@ -22,7 +22,6 @@ FEW: Final = 0.8
 """Minimum ratio of a step's kernels to its neighbours' kernels, as in torch_tb_profiler."""
 _MIN_STEPS: Final = 2
 _MIN_RECORDED: Final = 0.1
-"""Minimum fraction of operator numbers in a complete recording."""
 _NOT_COMPUTING: Final = ("communication", "copies", "other")
 
 
@@ -31,38 +30,33 @@ OVERFLOW: Final = "overflow"
 
 
 class Unknown(NamedTuple):
-    """Marks of steps whose device times are unknown."""
-
     work: Flags
     """Work of the step is missing or has wrong times."""
     wall: Flags
     """The busy intervals during the step are unknown."""
     communication: Flags
-    """The communication time is unknown too."""
 
 
 class FewKernels(NamedTuple):
     kernels: Ints
     usual: Ints
     is_lost: Flags
-    """It launched as many kernels as its neighbours, so kernels are missing."""
+    """The step launched as many kernels as its neighbours, so kernels are missing."""
     is_less: Flags
-    """It launched fewer kernels than its neighbours."""
+    """The step launched fewer kernels than its neighbours."""
 
 
 class ShortReplays(NamedTuple):
-    """Graph replays with fewer kernels than other replays of the graph."""
-
     calls: Ints
     missing: int
-    """Maximum per replay."""
+    """Most kernels that a replay lacks."""
 
 
 @cached_per_trace
 def unknown(trace: Trace) -> Unknown:
     """Return the steps whose device times are unknown.
 
-    Work of a step is missing or wrong if one of these is true:
+    Each of these is a reason:
 
     * More than `STRAY` of its launches have no kernel.
     * It has fewer kernels than `FEW` times those of its neighbours, although it launched as many.
@@ -150,8 +144,8 @@ def _neighbours(counts: Ints) -> Ints:
 def short_replays(trace: Trace) -> ShortReplays:
     """Return the graph replays that lack kernels of another replay of the same graph.
 
-    Two replays belong to one graph if their sets of kernel names are equal, and the shorter sequence occurs in order in
-    the longer one. If the recorder numbers graph nodes, they must also share a node.
+    Replays of one graph have the same kernel names in the same order and, if the recorder numbers graph nodes, share a
+    node.
     """
     graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
     graph_kernels = np.flatnonzero(np.isin(trace.launches, graphs) & (trace.kind[trace.device_rows] == Kind.KERNEL))
@@ -210,9 +204,8 @@ def lacks_computation(trace: Trace) -> bool:
 def cut_overflowed(trace: Trace) -> None:
     """Shorten each kernel with a wrong length to the start of the next work on its stream, and add a doubt.
 
-    A stream runs work in launch order, so later work cannot end during a kernel. Exceptions are work of the same
-    operator (some runtimes record a library call and also its kernels), partial overlap (programmatic dependent launch)
-    and one graph. Call this before any computation.
+    Work that a stream runs later cannot end during a kernel. Exceptions are work of the same operator or graph, and
+    partial overlap (programmatic dependent launch). Call this before any computation.
     """
     work = trace.device_rows
     index = np.flatnonzero(trace.end[work] > trace.start[work])

@@ -1,5 +1,3 @@
-"""Frames of perfhooks and their callees in a trace."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

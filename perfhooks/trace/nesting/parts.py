@@ -1,5 +1,3 @@
-"""The part of the step at each moment of a thread."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,7 +37,6 @@ class _PartSources(NamedTuple):
     fetches: _PartSlices
     automatic: _PartSlices
     ranges: _PartSlices
-    """Ranges of torch: optimizers, DDP, FSDP."""
     compiled: _PartSlices
     frames: _PartSlices
     copies: _PartSlices
@@ -56,12 +53,11 @@ def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
 
     1. a label of the user: the names of `perfhooks.core.labels.PARTS`, and the names in `part_names`;
     2. a fetch of PyTorch's DataLoader;
-    3. automatic labels of perfhooks, torch's own ranges around ``Optimizer.step`` and ``zero_grad``, and outside of
-       these labels
+    3. automatic labels of perfhooks, torch's ranges around optimizers, and outside of these labels
 
        * ``backward``: from the first to the last autograd node on any thread, or the whole call with recorded stacks;
-       * ``forward``: operators that create autograd nodes, regions of torch.compile, module calls in recorded stacks,
-         and ranges of DDP and FSDP;
+       * ``forward``: operators that create autograd nodes, regions of torch.compile, module calls, and ranges of DDP
+         and FSDP;
        * ``checkpoint``: ``torch.save`` in recorded stacks;
 
     4. ``transfer``: operators that copy from the host to a device;
@@ -154,10 +150,7 @@ def _host_copies(trace: Trace) -> Ints:
 
 
 def _correct_validations(written: Spans, groups: list[Spans], hints: list[Spans]) -> list[Spans]:
-    """Return the fetches, copies and automatic labels, with the validation separated from the training.
-
-    ``hints`` are optimizers and losses, which separate both.
-    """
+    """Separate validation from training. ``hints`` are optimizers and losses, which separate both."""
     if not any(labels.VALIDATION in spans.part for spans in groups):
         return groups
     marks = _mark_order(written, [*groups, *hints])
@@ -172,8 +165,7 @@ def _correct_validations(written: Spans, groups: list[Spans], hints: list[Spans]
 def _mark_order(written: Spans, groups: list[Spans]) -> list[tuple[int, int, int, str]]:
     """Return the marks of a thread by start: start, group, position in the group, and apparent part.
 
-    User labels have group -1. They and fetches hide slices inside them, because a data set may call modules. A
-    validation label of the user contains its own fetches, so it is left out.
+    User labels have group -1. They and fetches hide slices inside them, because a data set may call modules.
     """
     marks = []
     for group, spans in enumerate(groups):

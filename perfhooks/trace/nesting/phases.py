@@ -34,7 +34,7 @@ def forward(trace: Trace, thread: int, breaks: Ints | None) -> Intervals:
 
 
 def backward(trace: Trace, thread: int, extent: tuple[int, int], breaks: Ints) -> Intervals:
-    """Return the intervals from the first to the last autograd node on any thread, with closed gaps.
+    """Return the intervals from the first to the last autograd node on any thread.
 
     Gaps with a break (something else begins or ends) stay open.
     """
@@ -79,7 +79,7 @@ def outermost(trace: Trace, rows: Ints) -> Ints:
 
 @cached_per_trace
 def outermost_operators(trace: Trace) -> Ints:
-    """Return the outermost operator of each entry of the tree; the entry if it has none."""
+    """Return the outermost operator of each entry, or the entry."""
     tree = host.tree(trace)
     own = np.where(trace.kind[tree.row] == Kind.OP, np.arange(len(tree.row)), -1)
     return slices.outermost(np.append(inherited(tree.nesting.parent, own), -1)[tree.nesting.parent])

@@ -1,5 +1,3 @@
-"""Nesting of slices: parents, depths and own times."""
-
 from __future__ import annotations
 
 from itertools import pairwise
@@ -14,8 +12,6 @@ if TYPE_CHECKING:
 
 
 class Nesting(NamedTuple):
-    """Nesting of slices in the given order."""
-
     parent: Ints
     """Innermost slice that contains this slice, or -1."""
     depth: Ints
@@ -34,10 +30,9 @@ _MAX_SINGLE_PARENTS: Final = 50
 
 
 def nest(thread: Column, start: Ints, end: Ints) -> Nesting:
-    """Return the nesting of slices; slices that overlap without nesting follow torch's rule.
+    """Return the nesting of slices, sorted as in a `Trace`; slices that overlap without nesting follow torch's rule.
 
-    torch removes all open slices of the thread that end before the next one ends. So a crossed slice ends where the
-    crossing slice begins. A slice of zero length contains nothing. Slices are sorted as in a `Trace`.
+    A crossed slice ends where the crossing slice begins. A slice of zero length contains nothing.
     """
     parent = np.full(len(start), -1, np.int64)
     depth = np.zeros(len(start), np.int64)
@@ -59,7 +54,7 @@ def _nest(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _cut(start: Ints, end: Ints) -> Ints | None:
-    """Return the ends of one thread's slices, cut at the first crossing slice; None if many slices cross."""
+    """Return the ends, cut at the first crossing slice; None if many slices cross."""
     last = np.searchsorted(start, end, "left")
     container = np.flatnonzero(last > np.arange(1, len(start) + 1))  # another slice begins before they end
     after, last = container + 1, last[container]
@@ -78,7 +73,7 @@ def _cut(start: Ints, end: Ints) -> Ints | None:
 
 
 def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
-    """Nest one thread's slices by counting; None if slices cross."""
+    """Nest slices by counting; None if slices cross."""
     count = len(start)
     long = end > start  # a slice of zero length contains nothing
     depth = np.cumsum(long) - long - _count_ended(end[long], start)
@@ -93,7 +88,7 @@ def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
 
 
 def _count_ended(end: Ints, time: Ints) -> Ints:
-    """Return how many slices have ended at each of some ascending times. Both are almost sorted."""
+    """Return how many slices have ended at each time. Both are almost sorted."""
     merged = np.argsort(np.concatenate([np.sort(end, kind="stable"), time]), kind="stable")
     return np.flatnonzero(merged >= len(end)) - np.arange(len(time))
 
@@ -146,7 +141,7 @@ def inherited(parent: Ints, own: Ints) -> Ints:
 
 
 def nearest(parent: Ints, entry: Ints, is_selected: Flags) -> Ints:
-    """Return the nearest selected ancestor of each entry, or itself if selected, or -1."""
+    """Return the nearest selected ancestor, or the entry itself if selected, or -1."""
     holder: Ints = entry.copy()
     pending = np.flatnonzero(holder >= 0)
     pending = pending[~is_selected[holder[pending]]]
@@ -175,7 +170,7 @@ def last_begun(thread: Column, start: Ints, query_thread: Column, time: Ints) ->
 
 
 def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:
-    """Return the nearest ancestor of each entry, or itself, that does not end before a time, or -1."""
+    """Return the nearest ancestor, or the entry itself, that does not end before a time, or -1."""
     holder: Ints = entry.copy()
     ended = np.flatnonzero((holder >= 0) & (nesting.end[holder] < time)) if len(nesting.end) else holder[:0]
     for _ in range(_MAX_SINGLE_PARENTS):

@@ -20,7 +20,7 @@ LOADING_NS: Final = 5_000_000
 """Minimum time of a call that prepares a kernel, in ns. Recorded starts took 6.5 to 3,056 ms, a launch takes
 microseconds."""
 FIRST: Final = 0.1
-"""First fraction of the launches. cuDNN frees and allocates workspaces in it while it loads its modules."""
+"""First fraction of the launches, in which cuDNN frees and allocates workspaces while it loads."""
 
 COMPILING: Final = "compiling"
 CAPTURING: Final = "capturing graphs"
@@ -32,14 +32,10 @@ CHOOSING: Final = "trying out convolutions"
 def by_kind(trace: Trace) -> dict[str, Intervals]:
     """Return the intervals of a trace that belong to a start, by kind; kinds may overlap.
 
-    ``compiling`` and ``capturing graphs`` are ranges of TorchDynamo. The latter also covers graph captures. ``trying
-    out convolutions`` are convolutions that time kernels with events: benchmarking in cuDNN and MIOpen.
-
-    ``loading kernels`` are
-
-    * long runtime calls before the first run of a kernel while the device idles (`LOADING_NS`),
-    * calls that load modules, and the time since the last other activity of the operator, which compiles the module,
-    * the driver's records of loading or compiling kernels.
+    ``compiling`` and ``capturing graphs`` are ranges of TorchDynamo; the latter also graph captures. ``trying out
+    convolutions`` is benchmarking in cuDNN and MIOpen: convolutions that time kernels with events. ``loading kernels``
+    are calls that load modules with their preparation, long runtime calls before the first run of a kernel
+    (`LOADING_NS`), and the driver's records.
     """
     moments_of = {
         COMPILING: _range_intervals(trace, ranges.COMPILING),
@@ -69,7 +65,7 @@ def _loading_intervals(trace: Trace) -> Intervals:
 
 
 def _preparing_calls(trace: Trace) -> Ints:
-    """Return the long calls on an idle device before their thread launches the first run of a kernel.
+    """Return the long calls on an idle device before the first run of a kernel.
 
     Calls that are equally long before later runs, that wait for the device or that have device work are excluded.
     """
@@ -96,7 +92,7 @@ def _preparing_calls(trace: Trace) -> Ints:
 
 @cached_per_trace
 def _launched_kernels(trace: Trace) -> tuple[Ints, Ints, Flags]:
-    """Return the calls that launched kernels, a kernel name for each, and whether it is the first run."""
+    """Return the launching calls, a kernel name for each, and whether it is the first run."""
     kernels = np.flatnonzero((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0))
     launches, names = trace.launches[kernels], trace.name[trace.device_rows[kernels]]
     order = np.argsort(trace.start[launches], kind="stable")

@@ -17,8 +17,6 @@ _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 
 
 class MarkedSteps(NamedTuple):
-    """Steps of a trace, by time."""
-
     number: list[int | None]
     thread: Ints
     start: Ints

@@ -18,10 +18,10 @@ def classify(parts: list[str], groups: list[int]) -> list[str]:
     """Return the corrected parts of one thread's marks, given in order of their starts.
 
     * A call in evaluation mode without gradients is a validation if no backward pass follows. It must also use a batch
-      of a loader, or a loss must be computed from it. Any other call belongs to the forward pass: a teacher, a
-      reference model, a target network, a rollout, a sample.
-    * A fetch or a copy belongs to the following call. The last fetch of a validation gets no batch, so it has no call:
-      it is the first of several fetches after the validation.
+      of a loader, or a loss must be computed from it. Any other call (a teacher, a rollout) belongs to the forward
+      pass.
+    * A fetch or a copy belongs to the following call. The last fetch of a validation has no call: it is the first of
+      several fetches after the validation.
     """
     corrected = _demote_inference_calls(parts, groups)
     following: str | None = None
@@ -39,7 +39,6 @@ def classify(parts: list[str], groups: list[int]) -> list[str]:
 
 
 def _previous_call(parts: list[str], position: int) -> str | None:
-    """Return the call before a mark, if no fetch is between them."""
     earlier = (parts[index] for index in range(position - 1, -1, -1))
     return next((part for part in earlier if part in (*_CALLS, labels.DATA)), None)
 
@@ -68,7 +67,6 @@ def _demote_inference_calls(parts: list[str], groups: list[int]) -> list[str]:
 
 
 def _has_loss(parts: list[str], index: int) -> bool:
-    """Return whether the next mark other than a transfer is a loss."""
     return next((part for part in islice(parts, index + 1, None) if part != labels.TRANSFER), None) == LOSS
 
 

@@ -17,23 +17,20 @@ if TYPE_CHECKING:
 
 
 class BlockingCopies(NamedTuple):
-    """Copies whose calls blocked the host, sorted by call."""
-
     call: Ints
     copy: Ints
     start: Ints
     """Start of the call plus the cost of a call without a wait, in ns."""
     end: Ints
-    """End of the call, in ns."""
 
 
 @cached_per_trace
 def blocking(trace: Trace) -> BlockingCopies:
     """Return the copies whose calls blocked the host until the device reached them.
 
-    CUDA copies pageable memory through a buffer of its own. So ``cudaMemcpyAsync`` returns only after the buffer is
-    read or written ("API synchronization behavior" in CUDA's manual); ``.item()`` and ``.cpu()`` are such copies. A
-    call counts as blocked if its memory is not known to be pinned and the copy began before the call returned::
+    CUDA copies pageable memory through a buffer. So ``cudaMemcpyAsync`` returns only after the buffer is read or
+    written ("API synchronization behavior" in CUDA's manual). A call blocked if its memory is not known to be pinned
+    and the copy began before it returned::
 
         host    |---- cudaMemcpyAsync -----|          pageable: the host waits
                  own|~~~~~~ held ~~~~~~~~~~|
@@ -68,7 +65,6 @@ def copy_kinds(trace: Trace, rows: Ints) -> dict[str, list[str | None]]:
 
 
 def _may_block(trace: Trace, rows: Ints) -> Flags:
-    """Return which copies use memory that is not known to be pinned."""
     kinds = copy_kinds(trace, rows)
     pairs = zip(kinds["source"], kinds["target"], strict=True)
     return np.array([bool({"pageable", "host", None} & set(pair)) for pair in pairs], np.bool_)

@@ -25,8 +25,6 @@ class Arguments(msgspec.Struct, gc=False):
 
 
 class Owned(Arguments, gc=False):
-    """Arguments of events that belong to an operator or label."""
-
     external: int = msgspec.field(default=-1, name="External id")
     old_external: int = msgspec.field(default=-1, name="external id")
 
@@ -50,12 +48,10 @@ class StridedOperator(ShapedOperator, gc=False):
 
 MOVED_START: Final = "perfhooks start moved ns"
 MOVED_END: Final = "perfhooks end moved ns"
-"""Distances of both ends of a repaired label from the recorded times."""
+"""Distances of both ends of a repaired label from the recorded times, in ns."""
 
 
 class MovedShadow(Owned, gc=False):
-    """Copies of moved labels on a stream."""
-
     moved_start: int = msgspec.field(default=-1, name=MOVED_START)
     moved_end: int = msgspec.field(default=-1, name=MOVED_END)
 
@@ -107,8 +103,6 @@ class Wait(Arguments, gc=False):
 
 
 class Allocation(Arguments, gc=False):
-    """Instant events that record an allocation or a release."""
-
     address: int = msgspec.field(default=-1, name="Addr")
     size: int = msgspec.field(default=0, name="Bytes")
     allocated: int = msgspec.field(default=-1, name="Total Allocated")
@@ -182,7 +176,6 @@ class Field(NamedTuple):
 
 @functools.cache
 def fields(struct: type[Arguments]) -> tuple[Field, ...]:
-    """Return the fields of a struct in its order."""
     return tuple(Field(field.name, field.default, attrgetter(field.name)) for field in _fields(struct))
 
 

@@ -86,7 +86,7 @@ _ROLES: Final = {
 
 
 class _Origin(NamedTuple):
-    """Properties of events. Only slices have numbers."""
+    """Only slices have numbers."""
 
     role: int
     kind: int = -1

@@ -1,4 +1,4 @@
-"""Counters: events with a number and a time, for example the power of a device."""
+"""Counters: events with a number and a time."""
 
 from __future__ import annotations
 

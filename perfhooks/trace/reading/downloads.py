@@ -1,5 +1,3 @@
-"""Downloads with limits of their size and of the time without progress."""
-
 from __future__ import annotations
 
 import os
@@ -18,15 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SILENCE_S: Final = 30.0
-"""Maximum time without progress, in seconds."""
 _SLOWEST: Final = 1000
 _OF_UNKNOWN_SIZE: Final = 256_000_000
-"""Maximum bytes if the server states no size."""
 
 
 class _Limits(Callback):  # type: ignore[misc]  # fsspec ships no types
-    """Limits of the download of one file."""
-
     def __init__(self, name: str, free_bytes: int) -> None:
         super().__init__()
         self._name, self._room, self._most = name, free_bytes, min(free_bytes, _OF_UNKNOWN_SIZE)

@@ -1,5 +1,3 @@
-"""Events of a trace as typed structs, and lenient decoding of malformed events."""
-
 from __future__ import annotations
 
 import json
@@ -11,7 +9,6 @@ from typing import Any, Final
 import msgspec
 
 _ATTEMPTS: Final = 8
-"""Maximum values to read from a malformed text."""
 MALFORMED: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
 # escapes that JSON does not have (Windows paths without escapes), and the literal that Kineto writes for unknown values
@@ -111,7 +108,6 @@ _LARGE: Final = re.compile(rb"[0-9]{19}|\\u[dD][89a-fA-F]")
 
 
 def _lenient(raw: dict[str, Any]) -> Event:
-    """Return an event with all fields of the right type."""
     return Event(
         ph=_text(raw.get("ph")),
         cat=_text(raw.get("cat")),

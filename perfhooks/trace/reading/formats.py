@@ -27,7 +27,6 @@ def written_by(sample: bytes) -> str | None:
 
 
 def refusal(path: str, sample: bytes) -> str:
-    """Return the error about a file without an event of PyTorch."""
     program = written_by(sample)
     origin = f"it is a trace of {program}" if program else "its format is unknown"
     return f"{path} holds no PyTorch event: {origin}; perfhooks reads traces of torch.profiler"

@@ -45,7 +45,6 @@ def close(trace: Trace) -> None:
 
 
 def _odd_threads(trace: Trace, rows: Ints, frame: Ints, caller: Ints) -> list[int]:
-    """Return the threads with a frame that is not one level below its caller, or ends after it."""
     thread, start, end = trace.thread[rows], trace.start[rows], trace.end[rows]
     depth = np.arange(len(rows))
     numbers = np.unique(thread)

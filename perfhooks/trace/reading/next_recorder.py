@@ -26,7 +26,7 @@ SET: Final = "Memset"
 CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
 """It supports CUDA only, where Kineto writes external ids."""
 KINDS: Final = ("copy_kind", "source_kind", "target_kind", "memory_kind")
-"""Arguments that become names of copies and memsets."""
+"""These arguments become names."""
 _DIRECTIONS: Final = {9: BETWEEN_HOSTS}
 _MEMORIES: Final = dict(
     enumerate(("unknown", "pageable", "pinned", "device", "array", "managed", "device_static", "managed_static"))
@@ -92,12 +92,10 @@ def to_streams(
 
 
 def number_launches(columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]) -> None:
-    """Add external ids: to launches that of the operator around them, and to device work that of its launch.
+    """Add external ids: to launches that of the operator around them, to device work that of its launch.
 
-    This applies only if no launch and no work has one. Launches of torch before 2.1 get new ids, because theirs were
-    wrong. In seven traces with external ids, 25,597 of 25,598 calls follow this rule, and all device work.
-
-    ``columns`` are sorted as in a `Trace`.
+    This applies only if no launch and no work has one, or the ids are wrong (torch before 2.1). In seven traces with
+    external ids, 25,597 of 25,598 calls follow this rule, and all device work.
     """
     kind = columns["kind"]
     rows, numbers = arguments.get("external", _NONE)

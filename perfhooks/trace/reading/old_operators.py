@@ -1,8 +1,7 @@
 """Names and sequence numbers for autograd nodes of torch 1.8 and 1.9, in the form of later recorders.
 
-In these traces all events have the category ``Operator``, and the name of a node is the name of its class. Nothing
-links a node to the operator that created it. The names do: the node of ``aten::addmm`` is an ``AddmmBackward``, and the
-last operator creates the first node.
+There all events have the category ``Operator``, and nothing links a node to the operator that created it. The names do:
+the node of ``aten::addmm`` is an ``AddmmBackward``, and the last operator creates the first node.
 """
 
 from __future__ import annotations

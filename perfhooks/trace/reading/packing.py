@@ -1,5 +1,3 @@
-"""Copies of trace files, plain or gzip, in chunks."""
-
 from __future__ import annotations
 
 import gzip
@@ -22,7 +20,7 @@ _LEVEL: Final = 4
 
 
 def is_packed(file: IO[bytes]) -> bool:
-    """Return whether an open file continues with gzip data, at the same position."""
+    """The position in the file does not change."""
     position = file.tell()
     start = file.read(len(GZIP_MAGIC))
     file.seek(position)

@@ -1,5 +1,3 @@
-"""Names of processes and threads, and the check for a single process."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final

@@ -33,7 +33,7 @@ _PATIENCE: Final = 16
 _LONGEST: Final = 16 << 20
 """Maximum bytes of one event. A collective that lists 100,000 ranks has less than 1 MB."""
 _LEARNING: Final = 4
-"""By then, nearly all categories of a file have occurred."""
+"""Chunks before typed decoding. By then, nearly all categories of a file have occurred."""
 _ODD: Final = 4
 """Maximum odd events of a chunk before its typed decoding stops."""
 _FEW: Final = 64
@@ -103,8 +103,6 @@ def _until_error(source: Iterator[bytes], reader: _Reader) -> Iterator[bytes]:
 
 
 class _Reader:
-    """Splits the text of a trace into chunks of complete events."""
-
     def __init__(self, path: str, *, strides: bool) -> None:
         self.path = path
         self.doubts: list[Doubt] = []
@@ -149,7 +147,7 @@ class _Reader:
         self._read_rest(buffer)
 
     def _give_up(self, buffer: bytearray) -> None:
-        """Add the first events of a text without a boundary: long keys after the list, or an event that is too long."""
+        """Add the first events of a text without a boundary: long keys after the list, or a long event."""
         events, _, list_end = salvage(bytes(buffer))
         self._columns.add(events, *exact_nanoseconds([event.ts for event in events]))
         if list_end:
@@ -392,8 +390,6 @@ def _decode_any(text: bytes, *, exact: bool) -> Sequence[Event]:
 
 
 class _Pieces:
-    """A list of events, split at their boundaries."""
-
     def __init__(self, text: bytes, boundary: re.Pattern[bytes]) -> None:
         self._text = text
         self._cuts = [0, *(match.end() - 1 for match in boundary.finditer(text)), len(text) - 1]
@@ -413,7 +409,6 @@ class _Pieces:
 
 
 def _decode_end(text: bytes) -> dict[str, msgspec.Raw] | None:
-    """Return the keys at the end of a file, if it has a valid end."""
     for closing in (b"", b"}"):  # the second for files that are a list
         try:
             keys = msgspec.json.decode(b'{"traceEvents":[' + text + closing, type=dict[str, msgspec.Raw])

@@ -1,5 +1,3 @@
-"""Restoration of the recorded times, threads and names after a repair for viewers."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +27,7 @@ def restore(
     names: MutableMapping[str, int],
     metadata: Mapping[str, Any],
 ) -> None:
-    """Undo the changes of `perfhooks.trace.writing.repair` and Kineto. ``columns`` are in the order of the file."""
+    """Undo the changes of `perfhooks.trace.writing.repair` and Kineto, in the order of the file."""
     for argument, column, sign in (("moved_start", "start", -1), ("moved_end", "end", 1)):
         if argument in arguments:
             rows, distance = arguments.pop(argument)
@@ -60,7 +58,6 @@ def _restore_threads(
 
 
 def _name_frames(columns: dict[str, Column], names: MutableMapping[str, int], distinct: object, frames: object) -> None:
-    """Name the Python frames that Kineto calls unknown."""
     rows = np.flatnonzero((columns["kind"] == Kind.PYTHON) & (columns["name"] == names[_UNKNOWN]))
     if not (isinstance(distinct, list) and isinstance(frames, list) and len(frames) == len(rows) > 0):
         return

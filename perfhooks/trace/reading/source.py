@@ -1,5 +1,3 @@
-"""Bytes of a trace, block by block: local or remote, plain or gzip."""
-
 from __future__ import annotations
 
 import os
@@ -58,10 +56,10 @@ def _open(path: str) -> IO[bytes]:
 
 
 def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[bytes]:
-    """Yield the blocks of a file, decompressed if it is a gzip archive with any number of members and any name.
+    """Yield the blocks of a file, decompressed if it is gzip with any number of members.
 
     ``max_unpacked_mb`` is in 10^6 bytes. The default is the environment variable `MAX_UNPACKED_MB`, else `RATIO` times
-    the size of the archive, at least `FLOOR`. Raises TornArchiveError after all valid blocks.
+    the archive, at least `FLOOR`. Raises TornArchiveError after all valid blocks.
     """
     limit = _limit_bytes(max_unpacked_mb)
     start = file.read(_PACKED_BLOCK)
@@ -74,7 +72,7 @@ def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[by
 
 
 def _limit_bytes(max_unpacked_mb: float | None) -> float | None:
-    """Return the limit in bytes; None if it depends on the size of the file."""
+    """Return the limit in bytes; None if it depends on the file."""
     variable = os.environ.get(MAX_UNPACKED_MB, "").strip()
     name = "max_unpacked_mb" if max_unpacked_mb is not None else MAX_UNPACKED_MB
     try:

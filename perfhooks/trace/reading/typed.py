@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _MOST: Final = 64
 """Maximum categories of a file, because each takes time. Kineto has about 30."""
 _INDEX: Final = re.compile(r"\$\[(\d+)\]")
-"""Index of the odd event in msgspec's message."""
 
 _Fields = list[tuple[str, Any, Any]]
 
@@ -37,8 +36,6 @@ class Category(NamedTuple):
 
 
 class OddEventError(Exception):
-    """An event does not match its category."""
-
     def __init__(self, index: int | None) -> None:
         super().__init__(index)
         self.index = index

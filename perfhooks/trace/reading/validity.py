@@ -1,5 +1,3 @@
-"""Detection of records without a valid time or length."""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -38,10 +36,10 @@ class Validity:
         return good
 
     def timed(self, start: Ints, end: Ints, kind: Column, base: int) -> Flags:
-        """Return which slices have a real time. Count all other slices.
+        """Return which slices have a real time. Count the others.
 
         Kineto writes 0, or its base as a negative number, if the device never reported a time. A single other negative
-        value means the same. If the negative times differ, they are on another clock.
+        value means the same. Different negative times are on another clock.
         """
         negative = start[start < 0]
         is_single = len(negative) > 0 and int(negative.min()) == int(negative.max())

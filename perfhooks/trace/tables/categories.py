@@ -56,8 +56,8 @@ class _WorkTimes(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """Return the time of each kind of work: one row for each of `CATEGORIES` in the trace, most time first.
 
-    ``device_ms`` sums the durations of kernels, copies and memsets. Each piece of work is in exactly one row. The first
-    matching rule decides ``category``:
+    Each piece of device work, and each operator without nested operators, is in one row. The first matching rule
+    decides:
 
     1. ``communication`` and ``copies`` (with memsets): by its class in the table of kernels;
     2. ``attention``: if an operator of that name is around its launch;
@@ -65,9 +65,6 @@ def table(trace: Trace) -> pl.DataFrame:
     4. by the innermost operator around its launch with a known kind; an autograd node has the kind of its forward
        operator;
     5. by its own name, otherwise ``other``.
-
-    ``host_ms`` is the time of operators without nested operators, by the same rules. ``names`` are up to three
-    operators with the highest cost, or kernels without an operator.
     """
     on_device = _device_costs(trace)
     host, is_operator = _host_costs(trace)

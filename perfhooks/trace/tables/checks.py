@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
 
 SEVERITIES: Final = ("error", "warning", "info")
-"""Gravest first: numbers are wrong or missing; numbers may be; useful to know."""
+"""Gravest first: numbers are wrong or missing; numbers may be wrong; useful to know."""
 
 _MIN_INFO_RATIO: Final = 0.01  # fraction of the window
 _MIN_WARNING_RATIO: Final = 0.05

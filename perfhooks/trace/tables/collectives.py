@@ -35,12 +35,9 @@ _SCHEMA: Final = {
 
 
 class _Sources(NamedTuple):
-    """Slices that describe each collective; -1 if missing."""
-
     row: Ints
     """Slice with the duration: a kernel or a host range."""
     record: Ints
-    """Slice with the arguments of the collective."""
     label: Ints
     """Range of the backend around it; its inputs are the tensors."""
 
@@ -48,22 +45,19 @@ class _Sources(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """List the collectives by time: a row for each communication kernel, or for a host range without kernels.
 
-    ``step`` is the step that launched it; ``start_ms`` counts from the first slice of the trace. ``operation`` comes
-    from the arguments, otherwise from the backend's label, the kernel's name, or the operator around the launch.
+    Ranges of gloo, MPI and UCC are the collective itself. Other host ranges only request it, and are rows only if no
+    device was traced. ``operation`` comes from the arguments, otherwise from names. ``duration_ms`` is null if the
+    range was still open at the end of the recording.
 
-    Host ranges (``nccl:...``, ``gloo:...``, ``record_param_comms``) are rows if they launched no kernel. Ranges of
-    gloo, MPI and UCC are the collective itself. Other ranges only request it, and are rows only if no device was
-    traced. ``duration_ms`` is null if the range was still open at the end of the recording.
-
-    ``bytes`` is the larger of the input and the output of one rank, as in nccl-tests. ``exposed_ms`` is the time in
-    which no device of the process computed; null on the host. Bandwidths are in 10^9 bytes per second. With S bytes, n
-    ranks and the duration t, by https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md:
+    ``bytes`` is the larger of the input and the output of one rank. ``exposed_ms`` is the time in which no device of
+    the process computed. With S bytes, n ranks and the duration t, in 10^9 bytes per second, by
+    https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md:
 
     * ``algorithm_gb_per_s`` = S / t
     * ``bus_gb_per_s`` = S / t x 2(n-1)/n for all_reduce; x (n-1)/n for all_gather, reduce_scatter, all_to_all, gather
       and scatter; x 1 for broadcast, reduce, send and recv.
 
-    t includes the wait for other ranks, so both are lower bounds. They are null if a host range is only a request.
+    t includes the wait for other ranks, so both are lower bounds.
     """
     sources = _find_sources(trace)
     rows = sources.row
@@ -138,7 +132,7 @@ def _find_sources(trace: Trace) -> _Sources:
 
 
 def _host_ranges(trace: Trace) -> tuple[Ints, Ints, Ints]:
-    """Return the host ranges of collectives, and for each the ranges with arguments and with tensors."""
+    """Return the host ranges, and their ranges with arguments and with tensors."""
     is_range = [name == RECORD or bool(LABEL.match(name)) for name in trace.names]
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     marks = rows[np.array([*is_range, False])[trace.name[rows]]]

@@ -31,13 +31,10 @@ _SCHEMA: Final = {
 def table(trace: Trace) -> pl.DataFrame:
     """List the copies of the devices by time: one row each.
 
-    ``step`` is the step that launched it; ``start_ms`` counts from the first slice of the trace. ``kind``, ``source``
-    and ``target`` come from Kineto's name of the copy. Memory is ``host`` if the recorder does not separate pinned from
-    pageable memory.
-
-    ``blocking`` says whether the host waited for the copy: the call always waits, pageable memory blocked it
-    (`waits.blocking`), or the operator then waited for the device. ``host_ms`` is the time of the call, including the
-    wait. Both are null without a launch; ``host_ms`` also for copies in a graph.
+    ``kind``, ``source`` and ``target`` come from Kineto's name of the copy. Memory is ``host`` if the recorder does not
+    separate pinned from pageable memory. ``blocking`` says whether the host waited for the copy: the call always waits,
+    pageable memory blocked it (`waits.blocking`), or the operator then waited for the device. ``host_ms`` is the time
+    of the call, including the wait.
     """
     work = trace.device_rows
     copies = np.flatnonzero(trace.kind[work] == Kind.COPY)

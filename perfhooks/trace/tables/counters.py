@@ -61,7 +61,6 @@ class CounterMeans(NamedTuple):
     counter: str
     device: int | None
     mean: list[float | None]
-    """Mean in each section; None without a sample."""
 
 
 class OverTime(NamedTuple):
@@ -74,15 +73,15 @@ class OverTime(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """Return the values of each counter during each step: one row for each counter, device and step, by time.
 
-    Counters are the events with phase ``C`` of any program. A sample is valid until the next one, the last sample for
-    the median distance of samples::
+    Counters are the events with phase ``C``. A sample is valid until the next one, the last sample for the median
+    distance::
 
         samples    70 W        90 W   90 W
                    |-----------|------|......|
         step               |=========|            integral 70 W * 4 ms + 90 W * 5 ms = 0.73 J
 
-    ``mean`` is the mean over the covered time of the step, ``covered_ms``. ``integral`` is in the unit times seconds:
-    for power in W it is the energy in joules. It is null if samples do not cover the whole step (`_MIN_COVERAGE`).
+    ``mean`` is over the covered time of the step, ``covered_ms``. ``integral`` is in the unit times seconds: for power
+    in W it is the energy in joules. It is null if samples do not cover the step (`_MIN_COVERAGE`).
     """
     marks = step_marks.find(trace)
     rows = [

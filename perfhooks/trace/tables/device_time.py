@@ -89,8 +89,7 @@ class Idle(NamedTuple):
 class Span(NamedTuple):
     """Time from the first to the last work that each step launched, in ns, one entry per mark.
 
-    Communication is exposed while no computation runs, a copy or memset while no kernel runs. So compute + exposed_comm
-    + exposed_copy = busy, and busy + other_work + idle = device_span.
+    Communication is exposed while no computation runs, a copy or memset while no kernel runs. See the table of steps.
     """
 
     device_span: Ints
@@ -108,7 +107,6 @@ class _Gaps(NamedTuple):
     end: Ints
     step: Column
     since: Ints
-    """Start of the idle time of the device."""
     following: Column
     """Next work, as an index into `Trace.device_rows`, or -1."""
 
@@ -123,7 +121,7 @@ def work(trace: Trace, number: int = ALL) -> np.ndarray[tuple[int, int], np.dtyp
     """Return the busy time in the wall of each step, in ns: one row per mark.
 
     The columns `device.CLASSES` are work of the step itself. Each excludes time already in an earlier column. The last
-    column is other work, outside these times. With `idle` the columns sum to the wall.
+    column is other work. With `idle` the columns sum to the wall.
     """
     marks, selected = step_marks.find(trace), _device_work(trace, number)
     rows = trace.device_rows[selected]
@@ -144,7 +142,7 @@ def work(trace: Trace, number: int = ALL) -> np.ndarray[tuple[int, int], np.dtyp
 
 @cached_per_trace
 def span(trace: Trace) -> Span:
-    """Split the time from the first to the last work of each step; `work` covers the wall instead."""
+    """Split the time from the first to the last work of each step."""
     marks, rows = step_marks.find(trace), trace.device_rows
     step = step_marks.step_of(marks, device.launch_times(trace))
     own_work = np.flatnonzero((step >= 0) & (trace.end > trace.start)[rows])
@@ -176,21 +174,16 @@ def span(trace: Trace) -> Span:
 def idle(trace: Trace, number: int = ALL) -> Idle:
     """Return the idle intervals of each step with their causes.
 
-    The next work ends an idle interval. Before its launch, the cause is the innermost slice of the launching thread.
-    After its launch, the cause is start latency for at most `LATENCY_NS`. Then the work waits for an event of another
-    stream, or for an unknown reason::
+    The next work ends an idle interval. After its launch, the cause is start latency for at most `LATENCY_NS`; then the
+    work waits for an event of another stream, or for an unknown reason::
 
         host      --|-- the thread's slices --|launch|
         device  work|                                                       |next work
                     |      before launch      |launch| latency |   waiting   |
 
-    One-time work (`perfhooks.trace.nesting.starts`) and the part of the step (`perfhooks.trace.nesting.parts`) replace
-    operators and code as causes.
-
-    If the launching thread did nothing, for example autograd's thread before the backward pass, the thread of the steps
-    decides. If that thread is between operators, autograd's thread decides. If two steps overlap, the later one counts.
-
-    Without ``number``, all devices are idle in the intervals.
+    Before its launch, one-time work (`perfhooks.trace.nesting.starts`) decides, then the part of the step, then the
+    innermost slice of the launching thread. If that thread did nothing, the thread of the steps decides, and then
+    autograd's thread. If two steps overlap, the later one counts. Without ``number``, all devices are idle.
     """
     marks, selected = step_marks.find(trace), _device_work(trace, number)
     if not len(marks.start) or not len(trace.device_rows):

@@ -30,12 +30,11 @@ def table(trace: Trace) -> pl.DataFrame:
     """Return the cost of each Python function that was called while stacks were recorded: most self time first.
 
     ``self_ms`` is its time without called functions (cProfile's ``tottime``), but with operators. ``total_ms`` includes
-    called functions (``cumtime``); a recursive call counts once. ``file`` and ``line`` are the beginning of the
-    function, null for C functions and modules. ``line`` is also null if the recording began inside the only call, see
-    `perfhooks.trace.names.attribution.open_at_start`.
+    called functions (``cumtime``); a recursive call counts once. ``line`` is the beginning of the function; it is null
+    if the recording began inside the only call (`perfhooks.trace.names.attribution.open_at_start`).
 
-    Frames of perfhooks and their callees are left out. So are waits for locks, queues, files or time on threads without
-    steps. The other self times sum exactly to the time in which any function ran, for each thread::
+    Frames of perfhooks and their callees are left out, and waits on threads without steps. The other self times sum
+    exactly to the time in which any function ran, for each thread::
 
         main   |----------------|     self 6, total 18
         load     |-----|              self 7

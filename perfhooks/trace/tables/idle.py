@@ -22,15 +22,11 @@ _CALL_CAUSES: Final = (
     *(device_time.SYNC, device_time.MEMORY, device_time.OPERATORS, device_time.CALLS),
     *(device_time.LAUNCHING, device_time.FULL, device_time.DEPENDENCY),
 )
-"""Causes whose name is the called function."""
 _WORK_CAUSES: Final = (device_time.PENDING, device_time.UNKNOWN)
-"""Causes whose name is the delayed work."""
 _LINE_CAUSES: Final = (*range(device_time.NOTHING), device_time.FULL, device_time.DEPENDENCY)
-"""Causes that have a line."""
 DONE: Final = (device_time.OPERATORS, device_time.CODE, device_time.CALLS)
-"""Causes that a Python function can contain."""
 MOST: Final = 0.9
-"""Minimum fraction of idle time for naming a line or a kernel."""
+"""Minimum fraction of idle time for a line or a kernel."""
 
 _SCHEMA: Final = {
     "device": pl.Int64,
@@ -44,11 +40,9 @@ _SCHEMA: Final = {
 def table(trace: Trace, selected: Flags, *, by_step: bool = False, owners: Owners = ()) -> pl.DataFrame:
     """Return the causes of idle time in the walls of the selected steps: most time first.
 
-    ``device`` is null for all devices together: a moment is idle if no device works. If several devices worked, each
-    also has its own rows. ``cause`` is one of `device_time.CAUSES`, ``place`` one of `device_time.PLACES`. ``name`` is
-    the host slice, the launch, or the delayed work. ``line`` is the innermost line of the user there
-    (`perfhooks.trace.names.attribution`). ``idle_ms`` sums to all idle time of these steps. ``percent`` is the
-    percentage of their walls.
+    ``device`` is null for all devices together: a moment is idle if no device works. ``cause`` is one of
+    `device_time.CAUSES`, ``place`` one of `device_time.PLACES`. ``name`` is the host slice, the launch, or the delayed
+    work. ``line`` is the innermost line of the user there. ``percent`` is the percentage of the walls of these steps.
     """
     numbers = device_time.numbers(trace)
     device_choices = [device_time.ALL, *(numbers if len(numbers) > 1 else [])] if len(numbers) else []

@@ -31,10 +31,8 @@ _PARTS: Final = frozenset((*PARTS, *AUTOMATIC.values()))
 def table(trace: Trace) -> pl.DataFrame:
     """Return the cost of each label: labels of the user first (``own``), then by time.
 
-    Labels are ``record_function``, ``prof.region``, and labels of torch itself. ``own`` excludes labels of frameworks
-    and the names of `perfhooks.core.labels.PARTS`. ``self_ms`` is the host time without nested labels and operators.
-    ``percent`` is the percentage of the recorded time. ``device_ms`` is the device work launched in it. Nested and
-    parallel labels count in full, so percentages may sum to more than 100.
+    ``own`` excludes labels of torch and frameworks, and the names of `perfhooks.core.labels.PARTS`. ``percent`` is the
+    percentage of the recorded time. Nested and parallel labels count in full, so percentages may sum to more than 100.
     """
     return of_operators(trace, operators.table(trace))
 

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.names.origins import Owners
 
 BEFORE: Final = "before the recording"
-"""Row of memory at the peak that was allocated before the recording."""
 OUTSIDE: Final = "(outside)"
-"""Operator of memory that was allocated outside of all operators."""
 
 _MS: Final = 1_000_000  # nanoseconds in a millisecond
 # c10's DeviceType, by the names of torch.device
@@ -46,16 +44,14 @@ class _Usage(NamedTuple):
     device: str
     is_host: bool
     event: Ints
-    """Indices into `Trace.instants`."""
     allocated: Ints
 
 
 def over_time(trace: Trace) -> pl.DataFrame:
     """Return the memory of each device after every allocation and release, by device and time.
 
-    ``time_ms`` counts from the first event of the trace. ``allocated_bytes`` and ``reserved_bytes`` are totals of the
-    allocator. On a device they include allocations before the recording. torch's host allocator counts only during the
-    recording. torch before 1.10 writes no totals; then ``allocated_bytes`` is the sum since the recording began.
+    Values are totals of the allocator. On a device they include allocations before the recording. torch before 1.10
+    writes no totals; then ``allocated_bytes`` is the sum since the recording began.
     """
     frames = [pl.DataFrame(schema=_OVER_TIME)]
     for usage in _usages(trace):
@@ -97,7 +93,7 @@ def _extreme_rows(level: Ints, rows: int) -> Ints:
 
 
 def peak(trace: Trace) -> pl.DataFrame:
-    """Return the first peak of allocated memory of each device, and the maximum of its reserved memory."""
+    """Return the first peak of allocated memory of each device, and the most reserved memory."""
     rows = []
     marks = step_marks.find(trace)
     for usage in _usages(trace):
@@ -113,11 +109,9 @@ def peak(trace: Trace) -> pl.DataFrame:
 def alive_at_peak(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     """Return the allocations alive at the peak of each device, most bytes first.
 
-    ``operator`` is the innermost operator on the thread of the allocation. If it only allocates memory (for example
-    ``aten::empty``), it is the operator that called it. ``source`` is the innermost Python function of the user with
-    its first line, see `attribution.lines`. Without a user function it is the innermost function.
-
-    All other memory at the peak is a row ``before the recording``. So the bytes of a device sum exactly to the peak of
+    ``operator`` is the innermost operator on the thread of the allocation, or the caller of an operator that only
+    allocates (``aten::empty``). ``source`` is the innermost Python function of the user, otherwise the innermost
+    function. All other memory at the peak is a row ``before the recording``, so the bytes of a device sum exactly to
     `peak`.
     """
     frames = [pl.DataFrame(schema=_ALIVE)]
@@ -195,7 +189,7 @@ def _allocation_sources(trace: Trace, events: Ints, owners: Owners) -> tuple[lis
 
 
 def _source_lines(trace: Trace, entry: Ints, owners: Owners) -> list[str | None]:
-    """Return the user's line around each entry, otherwise any line outside of perfhooks."""
+    """Return the user's line, otherwise any line outside of perfhooks."""
     tree = host.tree(trace)
     is_frame, name = trace.kind[tree.row] == Kind.PYTHON, trace.name[tree.row]
     around = []
@@ -206,7 +200,7 @@ def _source_lines(trace: Trace, entry: Ints, owners: Owners) -> list[str | None]
 
 
 def _nearest_names(parent: Ints, entry: Ints, name: Ints, choices: tuple[np.ndarray, ...]) -> list[int]:
-    """Return the name of the nearest open entry of the first choice that has one, or -1."""
+    """Return the name of the nearest open entry of the first choice, or -1."""
     innermost = np.full(len(entry), -1, np.int64)
     for is_candidate in choices:
         innermost = np.where(innermost >= 0, innermost, np.append(name, -1)[nearest(parent, entry, is_candidate)])

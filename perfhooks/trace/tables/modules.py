@@ -52,9 +52,7 @@ class ModuleTree(NamedTuple):
     paths: list[str]
     call: Flags
     forward: Ints
-    """Innermost module whose forward pass contains each entry."""
     backward: Ints
-    """Module whose backward pass contains each entry."""
     node: Ints
     """Innermost autograd node of a module around each entry, or itself."""
     work: Ints
@@ -66,25 +64,18 @@ class ModuleTree(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """Return the cost of each module with the modules that it calls: one row for each node of the module tree.
 
-    Modules are the ``nn.Module: Linear_3`` frames of ``with_stack=True``; without them there are no rows. Rows are in
-    tree order. ``path`` names all modules from the outermost, ``depth`` is the number of modules around it.
-    ``qualified_name`` is its name in the model, see `qualified_names`. Columns without data are null.
+    Modules are the ``nn.Module: Linear_3`` frames of ``with_stack=True``. ``qualified_name`` is the name in the model,
+    see `qualified_names`.
 
-    ``forward_ms`` is the host time of its calls, ``forward_self_ms`` excludes the modules that it calls.
-    ``backward_ms`` sums the time of the autograd nodes created by its forward operators. ``forward_device_ms`` and
-    ``backward_device_ms`` sum the device work launched in either.
+    ``forward_ms`` is the host time of its calls. ``backward_ms`` sums the time of the autograd nodes created by its
+    forward operators, by the forward-backward link of the trace or the sequence number. ``AccumulateGrad`` has neither,
+    and belongs to the module of the previous node. Time between nodes, and nodes of the loss, belong to no module.
+    Device columns sum the work launched in either.
 
-    A node belongs to the module in which its forward operator ran. The forward-backward link of the trace shows that
-    operator, otherwise the sequence number does, as in Kineto. ``AccumulateGrad`` has neither, and belongs to the
-    module of the previous node. Time between nodes, and nodes of the loss, belong to no module.
+    A module that runs inside the backward pass is recomputed (activation checkpointing): backward time of its caller.
 
-    A module that runs inside the backward pass is recomputed (activation checkpointing). This is backward time of the
-    module that requested it.
-
-    A region that ``torch.cuda.graph_annotations`` names in a CUDA graph (`device.regions`) has its own row below the
-    module that replayed the graph. Only its device columns have values.
-
-    The columns of `rates.columns` show the speed of its operators, forward and backward.
+    A region that ``torch.cuda.graph_annotations`` names in a CUDA graph (`device.regions`) has its own row, with device
+    columns only, below the module that replayed the graph.
     """
     tree = find(trace)
     count = len(tree.names)
@@ -107,12 +98,10 @@ def table(trace: Trace) -> pl.DataFrame:
 
 
 def model(trace: Trace, modules: pl.DataFrame) -> str | None:
-    """Return the class of the outermost module that contains `MODEL` of the time; None if no module does.
+    """Return the class of the outermost module that contains `MODEL` of the time, without wrappers; otherwise None.
 
-    If only several modules together do, for example a generator and a discriminator, up to `_MAX_MODELS` are named.
-    Wrappers of frameworks and torch.compile are skipped (`ranges.AROUND_MODELS`). The time is device time of all
-    computation without updates. If this names no module, for example during graph capture, host time of the recording
-    is used. Without a device, host time of all modules is used.
+    If only several modules together do, for example a generator and a discriminator, up to `_MAX_MODELS` are named. The
+    time is device time of all computation without updates, otherwise host time.
     """
     modules = modules.filter(pl.col("calls").is_not_null())
     if not trace.is_device_traced:
@@ -146,7 +135,7 @@ def _computation_ms(trace: Trace) -> float:
 
 
 def _unwrapped_class(rows: pl.DataFrame, path: str, cost: float) -> str | None:
-    """Return the class of a module, or of the module inside its wrappers, if recorded."""
+    """Return the class of a module, or of the module inside its wrappers."""
     while (name := ranges.class_of_module(path.rpartition("/")[2])) in ranges.AROUND_MODELS:
         inner = rows.filter(pl.col("path").str.starts_with(f"{path}/") & (pl.col("depth") == path.count("/") + 1))
         if not inner.height or inner["cost"][0] < MODEL * cost:
@@ -159,8 +148,8 @@ def _unwrapped_class(rows: pl.DataFrame, path: str, cost: float) -> str | None:
 def qualified_names(trace: Trace) -> dict[str, str]:
     """Return the names of modules in the model, for traces of perfhooks: ``Conv2d_3`` is ``layer1.0.conv2``.
 
-    The recorder numbers the modules of a class by their first call, and writes their names in that order. A class whose
-    numbers and names do not match is omitted, because a missed call would shift all its names.
+    The recorder writes the names of a class in the order of first calls. A class whose numbers and names do not match
+    is omitted, because a missed call would shift all its names.
     """
     names_by_class = trace.metadata.get(labels.MODULE_NAMES)
     calls = [name.removeprefix(ranges.MODULE).rpartition("_") for name in trace.names if name.startswith(ranges.MODULE)]

@@ -31,7 +31,6 @@ _GROUP_OF: Final = np.array(
 )
 """Rows of one name are merged only within a group."""
 GROUPS: Final = ("shapes", "stack", "line", "module", "step")
-"""Values of ``by``."""
 _TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
 _RATE: Final = "rate "
 _WITH_INNER: Final = {"count", "cpu_ms", "device_ms", "cpu_bytes", "device_bytes"}
@@ -54,7 +53,6 @@ class _Rows(NamedTuple):
     name: Ints
     kind: Column
     group: Ints
-    """See `_GROUP_OF`."""
     sums: dict[str, Ints]
     """Sums by column; columns without data are absent."""
 
@@ -65,7 +63,6 @@ class _Key(NamedTuple):
     values: pl.Series
     number: Ints
     absent: int
-    """Index of the value for rows without one."""
 
 
 def table(
@@ -73,38 +70,27 @@ def table(
 ) -> pl.DataFrame:
     """Return the cost of each operator: the rows of ``torch.profiler.profile.key_averages()`` for the same capture.
 
-    One row for each name, ``kind`` and value of the keys in ``by``. Kernels, copies and device-side labels have their
-    own rows.
+    One row for each name, ``kind`` and value of the keys in ``by``.
 
-    * ``self_cpu_ms``, ``cpu_ms``: host time without and with nested calls. By torch's rule ``self_cpu_ms`` can count
-      time twice: a runtime call without the number of an operator also stays in its operator.
-    * ``exclusive_cpu_ms``: host time without nested recorded calls. Over all rows it sums to the time in which any call
-      ran, for each thread.
+    * ``self_cpu_ms``, ``cpu_ms``: host time without and with nested calls, by torch's rules
+      (`perfhooks.trace.names.torch_rules`). Self times may count runtime calls twice.
+    * ``exclusive_cpu_ms``: host time without nested calls. It sums to the time in which any call ran, for each thread.
     * ``self_device_ms``, ``device_ms``: device work launched by the call, without and with nested calls.
     * ``self_cpu_bytes``, ``cpu_bytes``, ``self_device_bytes``, ``device_bytes``: allocated minus released memory.
-    * ``flops``: floating point operations; null without a formula or shapes.
-    * the columns of `rates.columns`.
+    * ``flops``, and the columns of `rates.columns`.
 
-    The rules of torch are in `perfhooks.trace.names.torch_rules`. This table differs if torch is wrong:
+    This table differs if torch is wrong:
 
-    * torch since 2.12 subtracts Python frames from the self time around them. Here frames have no influence.
+    * torch since 2.12 subtracts Python frames from the self time around them.
     * torch adds the extent of a label on a stream to the device time of the label.
     * Work nested in other work of its stream counts once (`device.own_times`); torch adds both.
     * An operator that a dispatch mode or a tensor subclass calls again counts once (`redispatch.resolved`).
-    * Work without an external id belongs to the operator or label that launched it. Before torch 2.1 this includes work
-      with a wrong id. torch loses this work.
+    * Work without an external id belongs to the operator or label that launched it. torch loses this work.
 
     torch shows no children of a call that ends on a different thread. A trace does not show which calls these are.
 
-    Keys in ``by`` (device work has the keys of its launch; unknown keys raise OptionError):
-
-    * ``"shapes"``: input shapes. Lists of tensors are also split, unlike in torch.
-    * ``"stack"``: the innermost Python frames (as many as ``stack_depth``), as in folded stacks.
-    * ``"line"``: the innermost line of the user, see `attribution.lines`.
-    * ``"module"``: modules, forward and backward, by the paths of `modules.table`.
-    * ``"step"``: steps.
-
-    ``all_flops`` also counts operators that torch omits: `flops.MISSED_BY_TORCH`.
+    Keys in ``by`` are `GROUPS`. ``"stack"`` is the innermost ``stack_depth`` Python frames, ``"line"`` the innermost
+    line of the user. ``all_flops`` also counts operators that torch omits: `flops.MISSED_BY_TORCH`.
     """
     group_keys = (by,) if isinstance(by, str) else tuple(by)
     for group_key in group_keys:
@@ -146,7 +132,6 @@ def _rate_sums(trace: Trace, host: _Rows, grouped: Groups) -> dict[str, Ints]:
 
 @cached_per_trace
 def calls(trace: Trace) -> Calls:
-    """Return the tree of calls on the host, by torch's rules."""
     rows = _shown_rows(trace)
     thread = torch_rules.tree_threads(trace, rows)
     if np.array_equal(thread, trace.thread[rows]):
@@ -253,7 +238,7 @@ def _shown_rows(trace: Trace) -> Ints:
 
 
 def on_step_threads(trace: Trace) -> pl.DataFrame:
-    """Return the exclusive time of operators and labels by step, on the step's own thread."""
+    """Return the exclusive time by step, on the step's own thread."""
     host, marks = _host_rows(trace), step_marks.find(trace)
     step = step_marks.step_of(marks, trace.start[host.row])
     in_steps = np.flatnonzero((step >= 0) & (trace.thread[host.row] == np.append(marks.thread, -1)[step]))
@@ -321,7 +306,7 @@ def _numbered(values: Sequence[Any], index: Ints, kind: pl.DataType | None = Non
 
 
 def _shapes(trace: Trace, rows: Ints) -> _Key:
-    """Return the shapes as torch writes them; calls without tensors have an empty list."""
+    """Calls without tensors have an empty list, as in torch."""
     dims = trace.argument("dims")[rows].astype(np.int64)
     used, index = distinct(dims + 1)  # -1 is no shape; few of the texts are shapes
     return _numbered([json.dumps(trace.text(text) or []) for text in (used - 1).tolist()], index, absent="[]")
@@ -340,7 +325,7 @@ def _memory_row(trace: Trace) -> dict[str, int]:
 
 @cached_per_trace
 def _sorted_names(trace: Trace) -> tuple[pl.Series, Ints]:
-    """Return the shown names with the memory row at the end, and the alphabetical rank of each."""
+    """Return the shown names with the memory row at the end, and their alphabetical rank."""
     names = [*torch_rules.shown_names(trace)[0], ranges.MEMORY]
     index = {name: index for index, name in enumerate(sorted(set(names)))}
     return pl.Series(names, dtype=pl.String), np.array([index[name] for name in names])

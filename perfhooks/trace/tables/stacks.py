@@ -1,5 +1,3 @@
-"""Folded stacks, the input of flame graphs."""
-
 from __future__ import annotations
 
 import re
@@ -48,14 +46,14 @@ def folded(
     *,
     skip: str | None = UNINTERESTING,
 ) -> dict[str, int]:
-    """Return the self cost of each call stack, greatest first.
+    """Return the self cost of each call stack (``outer;inner;leaf``), greatest first.
 
-    A stack is ``outer;inner;leaf``: Python frames if recorded, labels, operators and runtime calls. The sum over all
-    stacks is complete: host times (in ns) sum to the union of the slices of each thread, device times to the durations
-    of all work. Work has the stack of its launch and its own name as leaf. Bytes include memory released later.
+    The sum over all stacks is complete: host times (in ns) sum to the union of the slices of each thread, device times
+    to the durations of all work. Work has the stack of its launch and its own name as leaf. Bytes include memory
+    released later.
 
     The self time of frames that match ``skip`` counts to their caller. Unless ``skip`` is None, host times also exclude
-    the work of perfhooks, and waits for locks, queues, files and time on threads without steps.
+    the work of perfhooks, and waits on threads without steps.
     """
     tree = summed(trace, by, skip=skip)
     is_kept = _with_ancestors(tree.parents, tree.values != 0)
@@ -125,8 +123,8 @@ def _frame(name: str) -> dict[str, str | int]:
 def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
     """Return the distinct stacks of the innermost Python frames, and for each slice the index of its stack, or -1.
 
-    Device work has the stack of its launch. Like in torch, work of the backward pass has the stack of the operator that
-    created its node, if the trace shows it.
+    Device work has the stack of its launch. As in torch, work of the backward pass has the stack of the forward
+    operator.
     """
     tree = host.tree(trace)
     frame = trace.name[tree.row]
@@ -172,7 +170,6 @@ class _Named(NamedTuple):
     paths: host.Paths
     names: list[str]
     frame: Ints
-    """Index of each of `Trace.names` among these names."""
     ours: Flags
     """Entries whose time belongs to perfhooks and is left out."""
 
@@ -193,7 +190,7 @@ def _named_paths(trace: Trace, skip: str | None) -> _Named:
 
 
 def _attach_values(named: _Named, node: Ints, leaf: Ints, value: Ints) -> Summed:
-    """Return the tree with values at its nodes or at leaves below them; negative nodes mean `_NOWHERE`."""
+    """Negative nodes mean `_NOWHERE`."""
     names = [*named.names, *_NOWHERE]
     count, name_count = len(named.paths.parents), len(named.names)
     parents = np.append(named.paths.parents, np.full(len(_NOWHERE), -1))
@@ -208,7 +205,7 @@ def _attach_values(named: _Named, node: Ints, leaf: Ints, value: Ints) -> Summed
 
 
 def _limit_depth(tree: Summed, max_letters: int) -> Summed:
-    """Return the tree without nodes too deep to be written; frames ``(deeper)`` have their values."""
+    """Frames ``(deeper)`` have the values of nodes too deep to be written."""
     lengths = np.array([*map(len, tree.names), 0], np.int64)[tree.frames]
     depth = host.depths(tree.parents)
     deepest = host.writable_depth(tree.parents, depth, lengths, max_letters)
@@ -240,7 +237,7 @@ def _host_values(trace: Trace, named: _Named) -> tuple[Ints, Ints, Ints]:
 
 
 def _device_values(trace: Trace, named: _Named) -> tuple[Ints, Ints, Ints]:
-    """Return device work by the stack of its launch, otherwise of its named operator."""
+    """Return device work by the stack of its launch, otherwise of its operator."""
     work = trace.device_rows
     node = np.append(named.paths.node, -2)[host.launchers(trace)]
     return node, named.frame[trace.name[work]], device.own_times(trace)

@@ -46,18 +46,13 @@ def table(
 ) -> pl.DataFrame:
     """Return the time of each step, split into its parts.
 
-    A step is a ``ProfilerStep#N`` mark on the host. Without marks, the whole trace is one step whose number is null.
-    Times are computed in whole nanoseconds; |X| is the length of a union of intervals. Device columns are null if the
-    trace has no device, or if work of the step is missing or has wrong times
+    A step is a ``ProfilerStep#N`` mark on the host. Without marks, the whole trace is one step. |X| is the length of a
+    union of intervals. Device columns are null without a device, or if work of the step is missing or wrong
     (`perfhooks.trace.nesting.missing_work.unknown`).
 
-    Host times are on the step's own thread; the parts and ``other_ms`` sum to ``wall_ms``. A moment belongs to the
-    innermost label of the user among `perfhooks.core.labels.PARTS`, otherwise to the part by
-    `perfhooks.trace.nesting.parts`.
-
-    Device times are over the union of all devices, for work launched inside the step on any thread. Work launched
-    before the recording (`device.before_window`) belongs to no step. Other work without a launch in the trace counts in
-    the step in which it ran.
+    Host times are on the step's own thread; the parts (`perfhooks.trace.nesting.parts`) and ``other_ms`` sum to
+    ``wall_ms``. Device times are over the union of all devices, for work launched inside the step on any thread. Work
+    without a launch in the trace counts in the step in which it ran, unless it was launched before the recording.
 
     * ``device_span_ms``: from the first start to the last end of the step's work
     * ``busy_ms`` = |the step's work|
@@ -79,17 +74,13 @@ def table(
         idle                               |...|  |..|
         device_span       |.....................................|
 
-    In the wall of the step, ``device_busy_ms`` = |all work| and ``device_idle_ms`` is the remaining time.
+    In the wall of the step, ``device_busy_ms`` = |all work| and ``device_idle_ms`` is the remaining time. Counts
+    include everything that begins inside the step, on any thread. ``sync_ms`` is the wait of the host for the device,
+    in calls that synchronise and in blocking copies. Memory is that of the devices if any was traced. Operations are in
+    `utilisation.of_steps`.
 
-    Counts include everything that begins inside the step, on any thread. ``launches`` excludes calls captured into a
-    graph. ``sync_ms`` is the wait of the host for the device: calls that synchronise, and blocking copies beyond the
-    cost of their call (`waits.blocking`).
-
-    Memory (MiB) is that of the devices if any was traced, otherwise of the host. ``tflop``, ``mfu_percent``,
-    ``hfu_percent`` and ``known_percent`` are in `utilisation.of_steps`.
-
-    Without ``stage``, `stages.shown` detects it. ``own_work`` are intervals in which perfhooks blocked the thread of
-    the steps, in seconds since 1970; they are excluded.
+    ``own_work`` are intervals in which perfhooks blocked the thread of the steps, in seconds since 1970; they are
+    excluded.
     """
     steps = step_marks.find(trace)
     count = len(steps.number)

@@ -32,15 +32,13 @@ _SCHEMA: Final = {
 def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     """List the waits of the host for a device, and of a stream for another stream, by time: one row each.
 
-    Rows are runtime calls that synchronise (`device.wait_calls`), calls of copies that block (`waits.blocking`), and
-    waits reported by the device's tracer (``cuda_sync`` events). A call and a report with the same correlation are one
-    row. If no runtime calls were traced, the outermost of `operators.READERS` replace them.
+    Rows are runtime calls that synchronise, calls of copies that block (`waits.blocking`), and waits reported by the
+    device's tracer (``cuda_sync`` events). A call and a report with the same correlation are one row. If no runtime
+    calls were traced, the outermost of `operators.READERS` replace them.
 
-    ``step`` is the step in which it began; ``start_ms`` counts from the first slice of the trace. ``kind`` is the
-    tracer's name for it or ``Blocking Copy``. ``host_ms`` is the time for which the call blocked the host, for a copy
-    beyond the normal cost of its call. ``device_ms`` is the time that the tracer reports. ``operator`` is the outermost
-    operator around the call. ``line`` is the innermost line of the user around it (see
-    `perfhooks.trace.names.attribution.lines`), otherwise any line.
+    ``host_ms`` is the time for which the call blocked the host, for a copy beyond the normal cost of its call.
+    ``device_ms`` is the time that the tracer reports. ``operator`` is the outermost operator around the call, ``line``
+    the innermost line of the user, otherwise any line.
     """
     wait_calls, copies_with_wait = _waiting_calls(trace), waits.blocking(trace)
     calls = np.concatenate([wait_calls, copies_with_wait.call])

@@ -1,6 +1,6 @@
 """Repairs of slices that cross other slices on their lane, because viewers drop them.
 
-A label of torch begins and ends within functions. With stacks, these functions are slices that the label crosses.
+A label of torch begins and ends within functions. With stacks, the label crosses these slices.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ class Repairs(NamedTuple):
 def find(trace: Trace) -> Repairs:
     """Return the repairs that a trace needs.
 
-    - The start of a label moves after slices that end within the label. Its end moves before slices that begin within
-      it.
+    - The start of a label moves after slices that end within it, its end before slices that begin within it.
     - If a label would lose half of its length (the mark of a step: all of it), it gets a separate lane instead.
-    - Work that overlaps earlier work of its stream gets a separate lane. So do all other crossing slices.
+    - Work that overlaps earlier work, and all other crossing slices, get a separate lane.
     """
     repairs = Repairs(*np.zeros((3, len(trace)), np.int64))
     ends = trace.end.copy()
@@ -124,8 +123,6 @@ def _open_at(around: Nesting, start: Ints, time: Ints) -> Ints:
 
 
 class _Lane:
-    """Open slices of a lane, and the end of its work."""
-
     def __init__(self) -> None:
         self._open: list[int] = []
         self._works_until = -1

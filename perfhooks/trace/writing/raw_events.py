@@ -18,7 +18,6 @@ _T = TypeVar("_T")
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
 _BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
 _LONGEST: Final = 16 << 20
-"""Maximum bytes of one event."""
 _OVERLAP: Final = 64
 """A match may cross the boundary of blocks."""
 _REST: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -87,7 +86,6 @@ class RawEvents(Generic[_T]):
         raise TraceError(f"{self.path} has no list of traceEvents")
 
     def _whole_events(self, buffer: bytearray) -> tuple[list[_T], int]:
-        """Return the complete events, and the position after them."""
         # a boundary within an event gives no valid JSON, so the last boundaries are tried in turn
         begin = max(0, len(buffer) - BLOCK // 8)
         for match in reversed(list(_BETWEEN.finditer(buffer, begin))[-64:]):

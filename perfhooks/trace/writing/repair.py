@@ -1,5 +1,3 @@
-"""Repair of saved traces for viewers: decoded names, and no slices that cross each other."""
-
 from __future__ import annotations
 
 from decimal import Decimal
@@ -42,15 +40,13 @@ _HEADS: Final = msgspec.json.Decoder(list[_Head])
 
 
 class _Change(NamedTuple):
-    """Times are in ns."""
-
     start: int
     later: int
     earlier: int
     lane: int | None
     name: str | None
     closed: int
-    """Distance by which the end moves."""
+    """Distance by which the end moves, in ns."""
 
 
 def write(trace: Trace, source: Path, target: IO[bytes], *, compress: bool) -> None:

@@ -1,10 +1,8 @@
-"""Traces of torch_npu for Ascend NPUs.
+"""Traces of torch_npu for Ascend NPUs, converted to the columns of a `Trace`.
 
-A trace of torch_npu has no categories for device work, no metadata, and several processes for one training. The modules
-of this package convert it to the columns of a `Trace`, so that no table depends on it.
-
-Sources: ``torch_npu/profiler/analysis`` of https://gitcode.com/Ascend/pytorch, ``analysis/csrc`` of
-https://gitcode.com/Ascend/msprof, and recorded traces of torch_npu from January 2024 and January 2025.
+They have no categories for device work, no metadata, and several processes for one training. Sources:
+``torch_npu/profiler/analysis`` of https://gitcode.com/Ascend/pytorch, ``analysis/csrc`` of
+https://gitcode.com/Ascend/msprof, and recorded traces of January 2024 and January 2025.
 """
 
 from perfhooks.trace.reading.ascend.adapter import AscendTranslator

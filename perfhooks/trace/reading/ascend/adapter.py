@@ -30,10 +30,8 @@ class AscendTranslator:
         return [*classify(self._processes, self._numbers, columns, arguments)]
 
     def link(self, columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]) -> None:
-        """Link device work to the host, in sorted columns."""
         relabel(columns, list(self._numbers.names))
         link(self._processes, self._numbers, columns, arguments, self._flows)
 
     def device(self, pid: int | str) -> int:
-        """Return the number of the device of a process, or -1."""
         return self._processes.device(pid)

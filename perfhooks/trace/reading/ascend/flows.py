@@ -1,5 +1,3 @@
-"""Flows, which link slices of different threads."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -33,6 +31,6 @@ class FlowEnds:
             self._ends.append((key, end))
 
     def links(self, category: str) -> tuple[list[FlowEnd], list[FlowEnd]]:
-        """Return the starts and the ends of the flows of a category, in the same order."""
+        """Return the starts and the ends of the flows, in the same order."""
         pairs = [(self._starts[key], end) for key, end in self._ends if key[0] == category and key in self._starts]
         return [start for start, _ in pairs], [end for _, end in pairs]

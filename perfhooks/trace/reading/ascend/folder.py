@@ -22,13 +22,12 @@ _MAX_RANKS: Final = 1_000_000
 
 
 def process_of(path: str) -> str | None:
-    """Return the folder name of the process that wrote a trace; None for other recorders."""
     *_, process, output, name = ["", "", *re.split(r"[/\\]", path)]
     return process or output if output == _OUTPUT and name in _TRACES else None
 
 
 def traces_below(folder: Path) -> list[str]:
-    """Return the traces in the folder of a process, or in a folder of such folders, sorted."""
+    """Return the traces in a folder of one or several processes, sorted."""
     processes = [folder, *(path for path in sorted(folder.iterdir()) if path.name.endswith(_END))]
     files = ([path / _OUTPUT / name for name in _TRACES] for path in processes)
     return [str(path) for paths in files for path in [*filter(Path.is_file, paths)][:1]]
@@ -53,6 +52,6 @@ def _rank(text: bytes) -> int | None:
 
 
 def with_rank(metadata: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return the metadata with the rank, in the form of other recorders."""
+    """Return the metadata with the rank, as other recorders write it."""
     rank = None if "distributedInfo" in metadata else rank_of(path)
     return dict(metadata) if rank is None else {**metadata, "distributedInfo": {"rank": rank}}

@@ -1,5 +1,3 @@
-"""Labels that torch_npu writes as operators."""
-
 from __future__ import annotations
 
 import re

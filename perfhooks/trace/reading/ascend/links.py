@@ -1,4 +1,4 @@
-"""Links from work of an NPU to the operator and the call that launched it."""
+"""Links from work of an NPU to its operator and call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DIRECTIONS: Final = {
     for source in _SIDES
     for target in _SIDES
 }
-"""Copies in the queue, and their direction in the form of other recorders."""
+"""Copies in the queue, and their direction."""
 _DEQUEUE: Final = "Dequeue@"
 _LIMIT: Final = 2**62
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -54,10 +54,10 @@ def link(
     arguments: dict[str, tuple[Ints, Column]],
     flows: FlowEnds,
 ) -> None:
-    """Link device work to the host, and add the direction to the names of copies.
+    """Link device work to the host in sorted columns, and add the direction to the names of copies.
 
-    The launch of work is the operator that requested it, else the call. It begins when the operator puts the work into
-    the queue. It ends when the call on the other thread returns::
+    The launch of work begins when the operator puts it into the queue. It ends when the call on the other thread
+    returns::
 
         training   |------ aten::mm ------|
                        |Enqueue|
@@ -66,8 +66,7 @@ def link(
         device                                                   |-- kernel --|
                        ^ launch_begin                       ^ launch_end
 
-    ``columns`` are sorted as in a `Trace`. The arguments ``correlation``, ``launch``, ``launch_begin`` and
-    ``launch_end`` are added.
+    It adds the arguments ``correlation``, ``launch``, ``launch_begin`` and ``launch_end``.
     """
     linker = _Linker(processes, numbers, columns, arguments)
     moments = linker.launch_moments(flows)
@@ -135,7 +134,6 @@ class _Linker:
         return self._slice_around(self._dequeues, self._on_lane(Lane.OTHER, thread, time))
 
     def enqueues(self, dequeue: Ints) -> Ints:
-        """Return the slice that put each work into the queue, or -1."""
         enqueue = by_number(self._queue, self._enqueues).of(self._queue[dequeue])
         return np.where(dequeue >= 0, enqueue, -1)
 
@@ -167,7 +165,6 @@ class _Linker:
             self._arguments[name] = rows, values[has_operator]
 
     def name_copies(self, operator: Ints, dequeue: Ints) -> None:
-        """Add the direction to the names of copies, from the entry in the queue or the operator."""
         for copy in self._copies.tolist():
             names = [self._names[self._name[row]] for row in (dequeue[copy], operator[copy]) if row >= 0]
             directions = [

@@ -1,4 +1,4 @@
-"""Processes of a trace of torch_npu. Their names decide the meaning of their slices."""
+"""Processes of a trace. Their names decide the meaning of their slices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.processes import ProcessNames
 
 _LABEL: Final = re.compile(r"NPU (\d{1,9})$")
-"""Number of the device, in newer traces."""
 _GROUP: Final = re.compile(r"Group (.*) Communication$")
 """Lane with the collectives of one process group. Other lanes contain their parts."""
 _HOST_BITS: Final = 10
@@ -41,7 +40,6 @@ _ROLES: Final = {
     "Python GC": Role.GARBAGE,
 }
 _OF_ASCEND: Final = frozenset(("CANN", "Ascend Hardware", "HCCL", "Overlap Analysis"))
-"""Process names that no other recorder writes."""
 
 ThreadKey = tuple[Lane, int | str, int | str]
 
@@ -75,7 +73,6 @@ class Processes:
         return (Lane.DEVICE, self.device(pid), tid) if role is Role.DEVICE else (Lane.HOST, self.host(pid), tid)
 
     def host(self, pid: int | str) -> int | str:
-        """Return the process of the training that belongs to a process."""
         if isinstance(pid, int) and pid >> _HOST_BITS in self._hosts:
             return pid >> _HOST_BITS
         return pid if pid in self._hosts or len(self._hosts) != 1 else next(iter(self._hosts))

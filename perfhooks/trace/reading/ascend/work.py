@@ -1,5 +1,3 @@
-"""Classification of the slices of torch_npu."""
-
 from __future__ import annotations
 
 import re
@@ -25,7 +23,6 @@ _STREAM_WAIT: Final = re.compile(r"EVENT_WAIT")
 _NO_WORK: Final = re.compile(
     r"EVENT_|NOTIFY|WRITE[ _]VALUE|PLACE_HOLDER|PROFILING_|SDMA|ROCCE|RDMA|PCIE|CDQM|CONTEXT|^MODEL_|TIMEOUT"
 )
-"""Marks, waits, and parts of collectives."""
 _KERNEL: Final = re.compile(r"AI_?(?:CORE|CPU|VEC)|^AI[CV](?:_SQE)?$|MIX|DSA|^KERNEL_|C_CORE|HOST_CPU|VPC|JPEG|TOF|VQ6")
 _UNTYPED: Final = re.compile(r"(?:OTHER|UNKNOWN|N/?A)?$")
 """Task types of January 2024 that do not distinguish kernels. Names decide instead."""
@@ -72,7 +69,7 @@ def classify(
 def _classify_tasks(
     numbers: Numbers, columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]], rows: Ints
 ) -> int:
-    """Classify the tasks of the device. Return the number of unknown tasks."""
+    """Return the number of unknown tasks."""
     types = _values_of(arguments.pop("task_type", _NONE), rows, len(columns["kind"]))
     name = columns["name"][rows].astype(np.int64)
     pairs, position = np.unique(np.stack([types, name]), axis=1, return_inverse=True)
@@ -106,7 +103,7 @@ def _classify_collectives(
     rows: Ints,
     groups: list[str | None],
 ) -> None:
-    """Classify the collectives, and add operation and group in the form of other recorders."""
+    """Add operation and group in the form of other recorders."""
     columns["kind"][rows] = Kind.KERNEL
     for name in ("in_elements", "dtype"):  # other slices may have arguments with these names
         slices, values = arguments.pop(name, _NONE)
