@@ -12,7 +12,7 @@ from perfhooks.core.words import line
 
 
 def main() -> None:
-    """Run the command line. Errors of perfhooks print one line and exit, mostly with code 2."""
+    """Errors of perfhooks print one line and exit, mostly with code 2."""
     try:
         plain = run.parsed(sys.argv[1:])
         if plain is not None:

@@ -39,5 +39,5 @@ def _manifests() -> Iterator[Path]:
 
 
 def run_in(folder: Path) -> Path | None:
-    """Return the folder itself if it is a run, else the latest run in it."""
+    """Return the folder if it is a run, else the latest run in it."""
     return next((path for path in (folder, folder / LATEST) if (path / MANIFEST).exists()), None)

@@ -1,5 +1,3 @@
-"""The command line: one module per verb."""
-
 from __future__ import annotations
 
 from typing import Annotated

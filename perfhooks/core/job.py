@@ -16,5 +16,5 @@ class Job:
 
     @property
     def first(self) -> Job:
-        """Rank 0, as far as its facts are known."""
+        """The facts of rank 0."""
         return replace(self, rank=0, local_rank=0)

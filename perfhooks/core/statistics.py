@@ -33,15 +33,15 @@ CONFIDENCE: Final = 0.99
 LEAST_STEPS: Final = 20
 """Minimum length of a series: one bootstrap block."""
 OF_NORMAL: Final = NormalDist().inv_cdf(0.75)
-"""In standard deviations."""
+"""Median absolute deviation of a normal distribution, in standard deviations."""
 
 SLOW: Final = 0.1
 """Minimum excess of a slow rank, as a ratio to the step."""
 MANY: Final = 8
-"""Minimum ranks for the outlier rule of `MANY_SLOW` and `FAR`."""
+"""From this number of ranks, `MANY_SLOW` and `FAR` replace `SLOW`."""
 MANY_SLOW: Final = 0.02
 FAR: Final = 6.0
-"""In median absolute deviations; about four standard deviations."""
+"""Limit in median absolute deviations; about four standard deviations."""
 CHANCE: Final = 0.01
 """Maximum probability that a window names any rank if all ranks have equal work."""
 MOST_PERCENT: Final = 75.0
@@ -56,7 +56,7 @@ _ANGLES: Final = np.linspace(0.0, np.pi / 2, 20_001)
 """For the sum of Student's density: quantiles are exact to five digits."""
 _COSINES: Final = np.cos(_ANGLES)
 _NEARLY_NORMAL: Final = 200
-"""From here the normal expansion is exact to eight digits."""
+"""Degrees of freedom from which the expansion is exact to eight digits."""
 
 
 @functools.lru_cache(maxsize=8192)
@@ -255,7 +255,7 @@ def _deviation(columns: Matrix, length: int, memory: int) -> Values:
 
 
 def _visible_variance(count: int, length: int, memory: int) -> float:
-    """Return the ratio of the variance between blocks to that of independent blocks, see `_deviation`."""
+    """Return the variance between blocks as a ratio to that of independent blocks."""
     memories = length / max(memory, 1)
     return (1 - length / count) * (1 + math.expm1(-memories) / memories)
 

@@ -1,1 +1,1 @@
-"""Run recorded operators again, to measure advice on the user's own shapes. Needs torch."""
+"""Run recorded operators again, to measure advice on the user's own shapes."""

@@ -36,7 +36,6 @@ class VariantResult:
     variant: str
     timing: Timing | None = None
     difference: float | None = None
-    """See `perfhooks.trials.ready.difference`."""
     is_wrong: bool = False
     problem: str = ""
 
@@ -52,9 +51,8 @@ class TrialOptions:
     device: torch.device
     variants: tuple[str, ...] = ()
     limit: int = 10
-    """Number of operators; the costliest come first."""
     memory: float = math.inf
-    """GiB of memory."""
+    """In GiB."""
     seconds: float = math.inf
     """Time limit. A call that is still running is killed."""
     clock: Clock | None = None
@@ -75,7 +73,7 @@ class TrialOptions:
 def open_bench(
     signatures: Sequence[Signature | Update], options: TrialOptions, circumstances: Circumstances
 ) -> Iterator[Callable[..., Any]]:
-    """Yield a function that calls a method of a `Bench` in a child process by its name."""
+    """Yield a function that calls a method of a `Bench` in a child process."""
     with safe.recorded_settings(circumstances):
         safe.limit_memory(options.memory, options.device)
         bench = Bench(signatures, options)

@@ -1,6 +1,7 @@
-"""A child process that answers requests. If a request kills it, a new child continues.
+"""A child process that answers requests.
 
-A recording is untrusted: one operator in fifty ends its process if its arguments are bad enough.
+A recording is untrusted: one operator in fifty ends its process if its arguments are bad enough. Then a new child
+continues.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class DeadError(Exception):
 
 
 class ChildProcess:
-    """A process that starts with the first request. ``answering`` is a context manager of a function in the child.
+    """``answering`` is a context manager of a function in the child.
 
-    With ``forks`` it starts in milliseconds, but not after a device or several threads were used.
+    A process that uses a device or several threads cannot fork.
     """
 
     def __init__(self, answering: Callable[[], AbstractContextManager[Answer]], *, forks: bool) -> None:

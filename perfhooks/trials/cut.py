@@ -1,4 +1,4 @@
-"""The selection of recorded calls to run again: whole updates and outermost operators."""
+"""Selects the recorded calls to run again: whole updates and outermost operators."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class OperatorSelection:
 
 
 def select_calls(calls: CountedCalls, is_selected: Callable[[str], object] | None = None) -> OperatorSelection:
-    """Select the outermost calls that can run again, or the outermost ones that match the filter."""
+    """Return the outermost calls that can run again, or that match the filter."""
     signatures, names, is_operator = calls.signatures(), calls.names(), calls.is_operator
     updates = dict(_updates(calls, signatures, names))
     reason_of = functools.cache(_reason)
@@ -105,8 +105,7 @@ def _updates(
 ) -> Iterator[tuple[int, Update]]:
     """Yield the updates that can run again, each with the index of its label.
 
-    torch's label names the optimizer. The backward passes since the previous update reveal its parameters. If these
-    passes differ, the parameters are unknown.
+    torch's label names the optimizer. Equal backward passes since the previous update reveal its parameters.
     """
     trace = calls.trace
     start, thread = trace.start[calls.row].tolist(), trace.thread[calls.row].tolist()
@@ -129,7 +128,6 @@ def _updates(
 
 
 def _descendants(calls: CountedCalls, index: int) -> slice:
-    """Descendants are all following calls up to the first one outside."""
     outside = np.flatnonzero(calls.parent[index + 1 :] < index)
     return slice(index + 1, index + 1 + int(outside[0]) if len(outside) else None)
 

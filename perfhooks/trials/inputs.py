@@ -69,7 +69,7 @@ def _bytes(argument: Argument) -> int:
 
 
 def build(again: Signature | Update, device: str | torch.device) -> PreparedCall:
-    """Make a recorded call or update ready to run. Raise an UnmatchedError if it cannot run again."""
+    """Raise an UnmatchedError if a call or update cannot run again."""
     if isinstance(again, Update):
         return _update(again, [_parameter(*parameter, device) for parameter in again.parameters], again.implementation)
     operator, arguments = schemas.overload(again)
@@ -112,7 +112,7 @@ def _dtype(value: Argument, name: str, arguments: Mapping[str, Any]) -> torch.dt
 
 
 def _fill(tensor: torch.Tensor, operator: str, name: str, arguments: Mapping[str, Any], place: int) -> None:
-    """Fill a tensor with values that are valid for an operator, for example indices within range, or probabilities."""
+    """Fill a tensor with valid values, for example indices within range, or probabilities."""
     if operator in _PROBABILITIES:
         tensor.copy_(torch.rand(tensor.shape, device=tensor.device))
     elif operator in _POSITIVE or name in _POSITIVE_NAMES:
@@ -133,7 +133,6 @@ def _limit(name: str, arguments: Mapping[str, Any], place: int) -> int:
         return weights
     source = next((arguments[name] for name in ("weight", "self", "input") if _has_sizes(arguments.get(name))), None)
     if source is None or arguments.get(name) is source:
-        # 0 and 1 are valid for any argument
         return 2
     sizes = source.dims
     if name == "target":

@@ -16,7 +16,6 @@ _AS_GOOD: Final = 1.05
 _COSTLY_S: Final = 0.1
 """Minimum seconds per pass for new workers before ``persistent_workers`` is suggested."""
 _WAITING: Final = 50.0
-"""Minimum percentage before the workers are reported as waiting."""
 
 
 class LoaderSetting(msgspec.Struct, frozen=True):
@@ -26,7 +25,6 @@ class LoaderSetting(msgspec.Struct, frozen=True):
     pinned: bool = False
 
     def __str__(self) -> str:
-        """Return the keyword arguments: ``num_workers=4, prefetch_factor=2``."""
         ahead = "" if self.ahead is None else f", prefetch_factor={self.ahead}"
         return f"num_workers={self.workers}{ahead}{', pin_memory=True' if self.pinned else ''}"
 
@@ -105,7 +103,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         """Return one row per setting.
 
         ``batches_per_s`` is the median over all blocks, ``planned`` the rate extrapolated from one worker on idle CPUs.
-        ``processors`` is the average number of CPUs in use by the workers. ``waited_percent`` is the percentage of
+        ``processors``: CPUs in use by the workers. ``waited_percent`` is the percentage of
         worker time without computation and without run-queue wait. ``verdict`` compares the setting with half the
         workers, or with its base setting.
         """
@@ -220,7 +218,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
             rest_s=rest_ms / 1e3,
             waited_s=waited_ms / 1e3,
             processors=None if self.cores is None else self.cores / self.ranks,
-            own_s=rest_ms / 1e3,  # assumes that the step keeps one CPU busy
+            own_s=rest_ms / 1e3,
             workers=0 if self.own is None else self.own.setting.workers,
         )
 

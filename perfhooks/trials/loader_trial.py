@@ -1,6 +1,6 @@
 """Measure a training's loader without the training, with different settings in interleaved blocks.
 
-All settings exist at the same time. A signal stops the workers of all settings except the current one::
+A signal stops the workers of all settings except the current one::
 
     1 worker    ─►▐██████▌                  ▐██████▌                    ▌ stopped by a signal
     2 workers             ─►▐██████▌ ▐██████▌                           ─► prefetched batches, not counted: a worker
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.verdict import Outcome
 
 SECONDS: Final = 60.0
-"""Default time limit. Five settings of a loader with 100 ms per batch need half of it."""
+"""Five settings of a loader with 100 ms per batch need half of it."""
 BLOCK_S: Final = 0.25
 """Minimum length of a block. Most batches take a tenth of it."""
 TOLERANCE: Final = 0.05
@@ -58,7 +58,7 @@ class _WorkerClocks(NamedTuple):
 
 
 class _Runner:
-    """An endless iteration over the loader with one setting. Its workers are stopped between blocks."""
+    """An endless iteration with one setting. Its workers are stopped between blocks."""
 
     def __init__(self, loader: Any, setting: LoaderSetting, own: LoaderSetting) -> None:
         self.setting, self.is_own = setting, setting == own
@@ -70,7 +70,6 @@ class _Runner:
         self._loader = self._with_setting(loader)
         self._in_pass = 0
         self._is_short = False
-        """Whether each pass is counted completely, including its start."""
         self._pids: list[int] = []
         self._batches: Any = None
         began = time.monotonic()
@@ -350,7 +349,6 @@ class _Trial:
         return workers * memory <= 0.5 * (Circumstances.current().memory_bytes or float("inf"))
 
     def _start(self, setting: LoaderSetting, baseline: LoaderSetting | None) -> LoaderSetting | None:
-        """Return None and record the problem if it fails."""
         if setting in self._runners:
             return setting
         with self._failing(setting):
@@ -401,7 +399,6 @@ def _is_endless(data: Any) -> bool:
 
 
 def _describe(loader: Any) -> str:
-    """For example ``DataLoader of 50,000 ImageFolder, batch_size=64``."""
     with contextlib.suppress(Exception):
         data = type(loader.dataset).__name__
         return f"{type(loader).__name__} of {len(loader.dataset):,} {data}, batch_size={loader.batch_size}"
@@ -422,10 +419,7 @@ def _unique_memory(pid: int) -> int:
 
 
 def _scheduler_times(pid: int) -> tuple[int, int]:
-    """Return CPU time and run-queue wait of all threads, in nanoseconds; 0 if unknown.
-
-    Source: ``schedstat``, see https://docs.kernel.org/scheduler/sched-stats.html.
-    """
+    """Return CPU time and run-queue wait of all threads, in ns, from ``schedstat``; 0 if unknown."""
     cpu_ns = queued_ns = 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         for thread in Path(f"/proc/{pid}/task").iterdir():

@@ -45,12 +45,9 @@ _Given = tuple[Sequence[Any], Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class TimedCall:
-    """One call with one set of inputs and one number of threads."""
-
     call: str
     """``description`` of ``torch.utils.benchmark.Timer``."""
     sub_label: str
-    """Name of the inputs."""
     threads: int
     seconds: tuple[float, ...]
     timing: Timing | None = None

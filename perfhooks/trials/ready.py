@@ -24,7 +24,7 @@ class PreparedCall:
     name: str = ""
     """Recorded name: ``aten::mm``."""
     setting: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """Context manager for each run, for example with flags of torch."""
+    """Entered for each run, for example to set flags of torch."""
     result: Callable[[Any], Any] = lambda given: given
     """Selects the part of the result that is compared."""
     remade: Callable[[str], PreparedCall | None] | None = None
@@ -81,7 +81,6 @@ class PreparedCall:
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in lists and mappings of any depth."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple, dict)):
@@ -102,7 +101,7 @@ def extent(dims: Sequence[int], strides: Sequence[int] | None) -> int:
 
 
 def difference(a: PreparedCall, b: PreparedCall) -> float | None:
-    """Return the largest difference between results, relative to the largest value of each tensor of ``a``.
+    """Return the largest difference, relative to the largest value of each tensor of ``a``.
 
     Infinity: shapes differ, or only one result is finite at some position. None: results are random, uninitialised or
     no tensors.

@@ -28,14 +28,13 @@ _OF_LIST: Final[Any] = tuple[_OF_TENSOR, ...]
 
 class Argument(NamedTuple):
     type: str
-    """``float``, ``long int``, ``c10::BFloat16``, ... of a tensor; else ``TensorList``, ``Scalar`` or ``ScalarList``.
-    Empty for None."""
+    """``float``, ``long int``, ...; ``TensorList``, ``Scalar`` or ``ScalarList``. Empty for None."""
     dims: tuple[Any, ...]
     """Sizes of the tensor, or of each tensor of a list."""
     strides: tuple[Any, ...] | None
     """Like ``dims``; None if not recorded."""
     value: str
-    """Text of a value that is not a tensor, as printed by torch."""
+    """As printed by torch; only if the argument is no tensor."""
 
     @property
     def is_tensor(self) -> bool:
@@ -56,11 +55,8 @@ class Argument(NamedTuple):
 
 @dataclass(frozen=True)
 class Signature:
-    """The common properties of equal calls."""
-
     name: str
     arguments: tuple[Argument, ...] | None
-    """None if shapes were not recorded."""
 
     @property
     def shapes(self) -> str:
@@ -77,12 +73,11 @@ def _shape(argument: Argument) -> str:
 
 @dataclass(frozen=True)
 class Update:
-    """The common properties of equal updates by an optimizer; used like a `Signature`."""
+    """An update by an optimizer; used like a `Signature`."""
 
     optimizer: str
     """Name of the class in ``torch.optim``."""
     parameters: tuple[tuple[str, tuple[int, ...]], ...]
-    """Type and sizes of each parameter."""
     options: tuple[tuple[str, Any], ...]
     """Options that its operators reveal."""
     implementation: str
@@ -118,7 +113,7 @@ class CountedCalls:
 
     @property
     def is_operator(self) -> Flags:
-        """Mask of operators and autograd nodes. Other calls are labels and calls of the device runtime."""
+        """Other calls are labels and calls of the device runtime."""
         operators: Flags = self.trace.kind[self.row] == Kind.OP
         return operators
 
@@ -175,11 +170,8 @@ class _Costs(NamedTuple):
 def load_calls(tables: Tables, unrecorded_ms: float | None = None, timed: Tables | None = None) -> CountedCalls:
     """Return the calls of a window.
 
-    With the unprofiled step time ``unrecorded_ms``, host times are reduced by the recorder's overhead, evenly over all
+    With ``unrecorded_ms`` (unprofiled step time), host times are reduced by the recorder's overhead, evenly over all
     slices. With ``timed``, each operator's time in that window is divided among its calls in ``tables``.
-
-    Raises:
-        PerfhooksError: The trace has no operators or no shapes.
     """
     trace = tables.trace
     if not len(trace.sparse("types")[0]):

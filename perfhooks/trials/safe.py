@@ -75,7 +75,7 @@ def _set(values: Mapping[Flag, Any]) -> None:
 
 @contextmanager
 def preserve_state() -> Iterator[None]:
-    """Restore random numbers, flags and threads on exit, and free cached memory."""
+    """Restore random numbers, flags and threads, and free cached memory."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
         try:
@@ -126,7 +126,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def select_device(name: str | None, *, on_device: bool) -> torch.device:
-    """Return the device of the user, else ``cuda`` or ``cpu``. Raise an OptionError if it is not available."""
+    """Return the user's device, else ``cuda`` or ``cpu``. Raise an OptionError if it is not available."""
     device_name = name or ("cuda" if on_device else "cpu")
     try:
         device = torch.device(device_name)

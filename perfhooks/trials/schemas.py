@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perfhooks.trials.recorded import Argument, Signature
 
 _UNUSUAL: Final = ("uint16", "uint32", "uint64", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
-"""Types that hardly any operator accepts, so no tensors of them are made."""
+"""Hardly any operator accepts these types."""
 DTYPES: Final[dict[str, torch.dtype]] = {
     spelled: getattr(torch, name) for spelled, name in tensor_types.SPELLINGS.items() if name not in _UNUSUAL
 }
@@ -72,10 +72,10 @@ def overloads(name: str) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
 
 
 def is_pure(operator: Any, parameters: tuple[Any, ...]) -> bool:
-    """Return whether a call of an overload from an untrusted trace is safe: it only computes tensors.
+    """Return whether a call from an untrusted trace is safe: it only computes tensors.
 
     The schema lists every tensor that the operator writes to. A tag marks operators that change the metadata of inputs,
-    for example ``resize_``. Other arguments, such as streams and generators, are never passed.
+    for example ``resize_``. Streams and generators are never passed.
     """
     has_tensor_result = any(str(result.type) in _TENSORS for result in _schema(operator).returns)
     string_names = {argument.name for argument in parameters if "str" in str(argument.type)}

@@ -1,4 +1,4 @@
-"""Two calls, timed in interleaved blocks (A B B A) with torch's clock, and their comparison."""
+"""Times two calls in interleaved blocks (A B B A) with torch's clock, and compares them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 BLOCK_S: Final = 1e-3
 """Minimum length of a block. The overhead of a clock is then below 0.01%."""
 TOLERANCE: Final = 0.05
-"""Relative difference that counts as equal. 5% of an operator that takes a fifth of a step is 1% of the step."""
+"""Relative difference that counts as equal. 5% of an operator is 1% of the step, if it takes a fifth of it."""
 PAIRS: Final = LEAST_STEPS
-"""Minimum blocks per side for a decision."""
 MOST_PAIRS: Final = 160
 SECONDS: Final = 0.8
 """Default time limit: ten operators with five variants take a minute."""
@@ -38,8 +37,7 @@ _MOST: Final = 1 << 30
 UNBOUNDED: Final = 1e9
 """End of an unknown interval."""
 PIECE: Final = 256
-"""Calls between two resets of written inputs. After a thousand products with 0.9 values are subnormal, which CPUs
-multiply slowly."""
+"""Calls between two resets of written inputs. Products would become subnormal, which CPUs multiply slowly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +91,7 @@ class Blocks:
                 raise OptionError("clock must advance while calls run: it measured no time for a billion calls")
 
     def seconds(self) -> float:
-        """Time one block. Return the seconds per call."""
+        """Return the seconds per call of one block."""
         return self._seconds(self.number) / self.number
 
     def _seconds(self, number: int) -> float:
@@ -107,10 +105,7 @@ class Blocks:
 def time_interleaved(
     a: Blocks, b: Blocks, *, seconds: float = SECONDS, longest: float = LONGEST_S, tolerance: float = TOLERANCE
 ) -> Timing:
-    """Time two calls in interleaved blocks until the comparison is decided.
-
-    ``seconds`` limits an undecided comparison, ``longest`` the minimum number of blocks.
-    """
+    """Time two calls until the comparison is decided. ``longest`` limits the minimum number of blocks."""
     times_a: list[float] = []
     times_b: list[float] = []
     elapsed_s, next_check = 0.0, PAIRS
@@ -124,7 +119,7 @@ def time_interleaved(
 
 
 def _round(a: Blocks, b: Blocks, times_a: list[float], times_b: list[float]) -> float:
-    """Time the blocks A B B A, so that a drift affects both equally. Return the elapsed seconds."""
+    """Time the blocks A B B A, so that a drift affects both equally."""
     a_1, b_1 = a.seconds(), b.seconds()
     b_2, a_2 = b.seconds(), a.seconds()
     times_a += a_1, a_2
@@ -133,7 +128,6 @@ def _round(a: Blocks, b: Blocks, times_a: list[float], times_b: list[float]) -> 
 
 
 def _compare(a: Sequence[float], b: Sequence[float], tolerance: float) -> Timing:
-    """With too few blocks the result is undecided."""
     if len(a) < PAIRS:
         ratio = medians.median(after / before for before, after in zip(a, b, strict=True))
         return Timing(outcome="undecided", ratio=ratio, low=1 / UNBOUNDED, high=UNBOUNDED, a=tuple(a), b=tuple(b))

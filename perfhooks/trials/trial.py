@@ -1,7 +1,4 @@
-"""The trial of the costliest recorded operators: each runs as recorded and in every suitable variant.
-
-A child process runs the measurements, see `perfhooks.trials.bench`.
-"""
+"""The trial of the costliest recorded operators: each runs as recorded and in every suitable variant."""
 
 from __future__ import annotations
 
@@ -24,8 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.trials.cut import Group, OperatorSelection
 
 COMPARABLE: Final = (0.5, 2.0)
-"""Time of a call alone, relative to its recorded time, for which results apply to the training. Outside of it caches or
-load differed."""
+"""Ratio of a call alone to its recorded time for which results apply to the training."""
 
 
 class Saving(NamedTuple):
@@ -54,7 +50,7 @@ class OperatorResult:
 
     @property
     def beside_recorded(self) -> float | None:
-        """Time of a call outside the training, as a multiple of its recorded time."""
+        """Ratio of the time outside the training to the recorded time."""
         return None if self.alone_ms is None or not self.group.call_ms else self.alone_ms / self.group.call_ms
 
     @property
@@ -66,8 +62,8 @@ class OperatorResult:
     def saving(self, result: VariantResult) -> Saving | None:
         """Return the estimated reduction of the step time; None if it is unknown.
 
-        It is a range if the comparison is undecided, or if the call took another time outside the training. Then only
-        the common part of both times certainly belongs to the operator.
+        It is a range if the comparison is undecided. If the call took another time outside the training, only the
+        common part certainly belongs to the operator.
         """
         if result.timing is None or result.is_wrong or not self.beside_recorded:
             return None
@@ -86,7 +82,6 @@ class Trial:
     rows: list[OperatorResult] = field(default_factory=list)
     is_interrupted: bool = False
     is_out_of_time: bool = False
-    """Whether the time limit ended the trial before the last operator."""
 
     def saved(self) -> dict[str, list[Saving]]:
         """Return the savings of each correct variant, one per operator, the largest sum first."""
@@ -107,10 +102,7 @@ def run(
     *,
     ends: float | None = None,
 ) -> Trial:
-    """Measure the operators of a recording. Ctrl-C ends the trial early, with the measurements until then.
-
-    ``ends`` is monotonic time; None means ``options.seconds`` from now.
-    """
+    """Measure the operators. Ctrl-C ends the trial early, with the measurements until then."""
     start = time.monotonic()
     trial = Trial(cut=cut, step_ms=step_ms, device=str(options.device))
     signatures = tuple(group.signature for group in cut.groups)
@@ -167,5 +159,5 @@ class _Requests:
             row.tried += [result] if result else []
 
     def _ask(self, seconds: float, *question: Any) -> Any:
-        """The limit of a request is its share, or half of the remaining time if that is longer."""
+        """The limit is the share of a request, or half of the remaining time if that is longer."""
         return self._child.ask(min(max(self.left / 2, seconds), max(self.left, SHORTEST_S)), *question, seconds)

@@ -1,4 +1,4 @@
-"""Variants of a recorded call, and the variants that a finding recommends; see docs/try.md."""
+"""Variants of a recorded call; see docs/try.md."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ _NO_COMPILER: Final = "No working C++ compiler"
 class Variant:
     name: str
     suits: Test
-    """Whether the variant is tried by default."""
     changed: Change
     """Returns None if the change is impossible or has no effect."""
     tolerance: float = _EXACT
@@ -61,7 +60,7 @@ def _is_named(pattern: str, *, on_cuda: bool | None = None) -> Test:
 
 
 def _with_inputs(convert: Callable[[torch.Tensor], torch.Tensor]) -> Change:
-    """Return a change of each input. It returns None for updates, and if no input changes."""
+    """The change returns None for updates, and if no input changes."""
 
     def changed(call: PreparedCall) -> PreparedCall | None:
         if call.remade is not None or all(convert(tensor) is tensor for tensor in call.tensors()):
@@ -97,7 +96,6 @@ def _is_odd(call: PreparedCall) -> bool:
 
 
 def _padded(call: PreparedCall) -> PreparedCall | None:
-    """Return the product with zero padding of both factors and of the added matrix."""
     if not _is_odd(call):
         return None
     factor_a, factor_b = (call.arguments[index] for index in operators.FACTORS[call.name])
@@ -221,12 +219,11 @@ VARIANTS: Final = (
         "compile", lambda _: False, _compiled, _OTHER_WAY
     ),  # compilation takes seconds, and its gains are between calls
 )
-"""In the order of their trials."""
 BY_NAME: Final = {variant.name: variant for variant in VARIANTS}
 
 
 def select_variants(names: Sequence[str]) -> tuple[Variant, ...]:
-    """Return all variants without names. Raise an OptionError for an unknown name."""
+    """Return all without names. Raise an OptionError for an unknown name."""
     for name in names:
         if name not in BY_NAME:
             raise OptionError(f"variant must be one of {', '.join(BY_NAME)}, got {name!r}")

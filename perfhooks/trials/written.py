@@ -35,12 +35,8 @@ SCHEMA: Final = {
     "verdict": pl.String,
     **dict.fromkeys(("difference", "saved_ms", "saved_percent"), pl.Float64),
 }
-"""Columns of the table.
-
-``beside_recorded``: time outside the training, as a multiple of the recorded time. ``times``: speedup, with the 99%
-interval from ``low`` to ``high``. ``saved_ms`` and ``saved_percent``: estimated reduction of the step time, null for a
-range.
-"""
+"""``beside_recorded``: time outside the training, as a multiple of the recorded time. ``times``: speedup, with the 99%
+interval from ``low`` to ``high``. ``saved_ms`` and ``saved_percent``: null for a range."""
 _NAMED: Final = 3
 
 
@@ -141,7 +137,6 @@ def _all(trial: Trial) -> Iterator[VariantResult]:
 
 
 def _line(name: str, savings: list[Saving], trial: Trial) -> str:
-    """Return the saving of one variant, and the number of operators with an uncertain saving."""
     total = Saving.sum(savings)
     uncertain = sum(not saving.is_sure for saving in savings)
     ends = [total.least] if total.is_sure else total
@@ -182,7 +177,6 @@ def data(trial: Trial) -> dict[str, Any]:
 
 
 def advice_results(trial: Trial) -> list[TriedAdvice]:
-    """Return the best measured variant of each advice."""
     entries: list[TriedAdvice] = []
     for rule, advice in ADVICE.items():
         rows = [row for row in trial.rows if re.fullmatch(advice.operators, row.group.signature.name)]

@@ -1,5 +1,3 @@
-"""Requests for a window of a running job."""
-
 from __future__ import annotations
 
 import contextlib
@@ -79,7 +77,6 @@ class CaptureRequest:
                 requests.withdraw(self.run, self.name)
 
     def _ranks(self) -> list[int]:
-        """Return the ranks that are not known to have ended."""
         if not self._owners:
             raise PerfhooksError(f"{self.run}: no process has recorded into it")
         if self.wish.ranks is not None:

@@ -40,7 +40,7 @@ def flame(target: str | None, out: Path | None, *, by: Measure, form: Form | Non
 
 
 def drawn(path: Path, *, by: Measure, form: Form) -> bytes:
-    """Return the file of a flame graph; empty if there is nothing to draw."""
+    """Return an empty file if there is nothing to draw."""
     handler: Handler = Flame(by=by) if form == "svg" else Stacks(by=(by,), format=form)
     artifacts = list(handler.artifacts(Capture(stage=path.name), read(path)))
     content = io.BytesIO()

@@ -48,5 +48,5 @@ def _nothing(seconds: float) -> str:
 
 
 def _end(number: int, _: object) -> NoReturn:
-    """Exit by an exception, so that the terminal is restored."""
+    """The exception restores the terminal."""
     sys.exit(128 + number)

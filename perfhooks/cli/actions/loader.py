@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _GRACE_S: Final = 5.0
-"""Maximum time after ``--seconds`` for a trial to write its result."""
+"""Time after ``--seconds`` for a trial to write its result."""
 
 
 def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
@@ -55,7 +55,7 @@ def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
 
 
 def _run(words: Sequence[str], environment: dict[str, str], file: Path, ends: float) -> int | None:
-    """Return the exit code of a program, or None after a timeout. Its output goes to standard error."""
+    """Return None after a timeout. The output goes to standard error."""
     program = psutil.Popen(words, env=environment, stdout=sys.stderr)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the program, which then writes its result
     try:

@@ -53,7 +53,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def here(target: str | None, *, traces: bool = False) -> Path:
-    """Return the local path: the last run without a target, a mirror for a URL."""
+    """Return the last run without a target, and a mirror for a URL."""
     if target is None:
         return last_run()
     if not remote.is_url(target):
@@ -69,12 +69,11 @@ def named(target: str | None) -> str | None:
 
 
 def is_file(url: str) -> bool:
-    """Return whether the name is that of a trace or a baseline."""
     return url.partition("?")[0].endswith((".json", ".json.gz"))
 
 
 def holds_traces(url: str) -> bool:
-    """Return whether a URL is a folder of traces, and not a run or a window."""
+    """Return False for a run or a window."""
     return not is_file(url) and all(_base(part)[0] is None for part in _parts(url))
 
 
@@ -127,7 +126,6 @@ def bring(window: Path) -> None:
 
 
 def url_of(path: Path) -> str | None:
-    """Return the URL of a file that was not copied; None for other files."""
     root = Path(*path.parts[:-3])
     if root.parent != remote.temporary_folder() / _MIRRORS:
         return None
@@ -148,7 +146,7 @@ def _parts(target: str) -> list[str]:
 
 @functools.cache
 def _base(url: str) -> tuple[str | None, str]:
-    """Return the URL of the run, or None, and the name of the window in it."""
+    """Return the URL of the run, if any, and the name of the window in it."""
     above, _, name = url.rstrip("/").rpartition("/")
     with remote.reaching(url) as (system, path):
         if system.exists(f"{path}/{layout.MANIFEST}"):

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 _ROWS: Final = 500
-"""Rows of a piece. A row can contain several kernel names of 8,192 letters."""
 
 
 def write(path: Path, content: bytes) -> None:
@@ -35,7 +34,6 @@ def csv(table: pl.DataFrame) -> Iterator[str]:
 
 
 def csv_of_three_digits(table: pl.DataFrame) -> str:
-    """Return a small table, its floats with three significant digits."""
     rounded = [column.round_sig_figs(3) for column in table if column.dtype.is_float()]
     return table.with_columns(rounded).write_csv()
 

@@ -23,13 +23,12 @@ _LONG_S: Final = 0.05
 _SMALLEST, _LARGEST = 256, 16384
 """Rows. GEMMs of most devices reach their peak at a third of the largest."""
 _COPIED: Final = {"cpu": 1 << 28, "cuda": 1 << 30}
-"""Bytes; several times any cache."""
 _TYPES: Final = ("float64", "float32", "tf32", "float16", "bfloat16")
 """Types with a single multiply call."""
 
 
 def measure() -> Iterator[str]:
-    """Measure the first device, else the CPU, store the result, and yield a line for each measurement.
+    """Measure the first device, else the CPU, and store the result.
 
     Square matrices are doubled until a product takes 50 ms. The best of five counts.
     """
@@ -83,7 +82,7 @@ def _product(torch: Any, device: str, kind: str) -> float | None:
             rows *= 2
             took = _multiplied(torch, device, dtype, rows, of=1)
         return 2 * rows**3 / _multiplied(torch, device, dtype, rows) / 1e12
-    except RuntimeError:  # no such product, or too little memory
+    except RuntimeError:
         return None
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
@@ -101,14 +100,13 @@ _TF32: Final = 8
 
 
 def _copy(torch: Any, device: str) -> float:
-    """Return GB/s, read and written."""
     source = torch.ones(_COPIED[device], dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * _COPIED[device] / _best(torch, device, lambda: target.copy_(source)) / 1e9
 
 
 def _best(torch: Any, device: str, act: Callable[[], object], of: int = _BEST_OF) -> float:
-    """Return the shortest time in seconds, after a first call."""
+    """Return seconds, without a first call."""
 
     def once() -> float:
         started = time.perf_counter()

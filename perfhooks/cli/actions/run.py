@@ -1,7 +1,6 @@
 """Read the options of ``perfhooks run``, and replace this process by the command.
 
-This module parses without typer, because each training waits for this start. `perfhooks.cli.run` handles ``--help`` and
-wrong options.
+This module parses without typer, because each training waits for it. `perfhooks.cli.run` handles ``--help`` and errors.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Parsed(NamedTuple):
 
 
 def parsed(arguments: Sequence[str]) -> Parsed | None:
-    """Return the command and the options; None for another verb, for ``--help`` and for errors."""
+    """Return None for another verb, for ``--help`` and for errors."""
     if list(arguments[:1]) != ["run"]:
         return None
     flags, kinds = _flags(), _kinds()
@@ -76,7 +75,7 @@ def _written(name: str) -> str:
 
 
 def kind_of(option: Option) -> Any:
-    """Return the type of an option; None for objects that only Python can make."""
+    """Return None for objects that only Python can make."""
     if option.name in _LISTS:
         return str
     kinds = [option.type, *getattr(option.type, "__args__", ())]
@@ -110,7 +109,7 @@ def start(parsed: Parsed) -> None:
 
 
 def _folder_for_notes() -> str:
-    """Return a folder for notes; empty if the disk is full."""
+    """Return an empty text if the disk is full."""
     try:
         return tempfile.mkdtemp(prefix="perfhooks-run-")
     except OSError:  # a part of the exit summary is lost, not the recording
@@ -144,7 +143,6 @@ def _read(name: str, value: Any) -> Any:
 
 
 def written_out(value: str) -> list[Any]:
-    """Return a JSON list, in which each may be a mapping."""
     try:
         activities: list[Any] = json.loads(value)
     except ValueError as error:
@@ -155,7 +153,6 @@ def written_out(value: str) -> list[Any]:
 
 
 def numbers(parts: Sequence[str], value: str) -> list[int]:
-    """Parse ranks, such as ``4-7``."""
     try:
         return sorted({number for part in parts for number in _span(part)})
     except ValueError:

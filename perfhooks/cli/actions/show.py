@@ -57,7 +57,6 @@ GROUPS: Final = {
     "counters": ("kernel",),
     "stacks": ("host", "device", "bytes"),
 }
-"""Columns to split a table by; a table of stacks has one measure."""
 
 _FINDINGS: Final = {
     "rule": str,
@@ -68,16 +67,13 @@ _FINDINGS: Final = {
     **dict.fromkeys(("advice", "code", "evidence", "estimate"), str),
 }
 _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
-"""Names in `perfhooks.trace.window.Tables` that differ."""
 _SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
-"""Names of tables after a split."""
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
 _OF_STACKS: Final = ("functions", "modules", "stacks")
-"""Tables that come from the second window if the last one has no stacks."""
+"""The second window supplies these if the last one has no stacks."""
 _BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
-"""Columns that come from the second window."""
+"""The second window supplies these columns."""
 _OF_RUN: Final = ("startup", "slow")
-"""Tables of a run, not of a window."""
 
 Form = Literal["table", "csv", "json"]
 
@@ -169,7 +165,7 @@ def _of_process(name: str, capture: Capture) -> pl.DataFrame:
 
 
 def _of_run(name: str, run: Path | None) -> pl.DataFrame:
-    """Return a table of a whole run; without a run it is empty."""
+    """Without a run the table is empty."""
     return slow_rows.table(run) if name == "slow" else startup_rows.table(run)
 
 
@@ -181,7 +177,6 @@ def _stacks(tables: Tables, by: str) -> pl.DataFrame:
 
 
 def check(name: str, by: Sequence[str] = ()) -> None:
-    """Raise an OptionError if the table or the split does not exist."""
     if name not in TABLES:
         close = difflib.get_close_matches(name, TABLES, n=1, cutoff=0.7)
         hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -325,7 +320,6 @@ def show(
 
 
 def _summary(target: str | None) -> str:
-    """Return the step time, its parts and the reason to doubt them; empty for a trace."""
     run = run_of(target)
     by_name = None if run is None else read_summary(run)
     return "" if by_name is None else "\n".join(filter(None, [by_name.line, by_name.warning]))
@@ -360,7 +354,6 @@ def _sorted(name: str, table: pl.DataFrame, sort: str) -> pl.DataFrame:
 
 
 def _written(by_name: dict[str, pl.DataFrame], form: Form, *, alone: bool) -> Iterator[str]:
-    """JSON is a list of rows for one table, else an object of lists."""
     if form == "csv":
         (table,) = by_name.values()
         yield from output.csv(table)

@@ -46,7 +46,7 @@ class Source:
 
 
 def find(target: str | None) -> list[Source]:
-    """Find the traces of a target, sorted by window and rank.
+    """Return traces, sorted by window and rank.
 
     A target is a trace, its URL, the folder of a run, of a window or of runs (the latest run counts), or any folder
     with traces. Raises a TraceError without traces.
@@ -68,7 +68,6 @@ def find(target: str | None) -> list[Source]:
 
 
 def run_of(target: str | None) -> Path | None:
-    """Return the run folder of a target; None if the target is a trace."""
     path = last_run() if target is None else Path(target)
     if not path.is_dir():
         return None

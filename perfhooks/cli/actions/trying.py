@@ -65,7 +65,6 @@ def tried(
 
 
 def _read(source: Source, timed: Source) -> tuple[Any, float | None, Any]:
-    """Return tables with shapes, the unprofiled step time, and tables with times."""
     read = trace.read(source.path, strides=True)
     if source.capture is None or timed.capture is None:
         return Tables(read), None, None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from perfhooks.cli.turns.supervisor import Owner
 
 BY_SIGNAL: Final = 128
-"""Added to the number of a signal for the exit code of a shell."""
+"""Plus the number of the signal: exit code of a shell."""
 FAILED: Final = 1
 
 
@@ -40,7 +40,7 @@ def outcome(
     steps: int | None,
     seconds: float | None,
 ) -> str:
-    """Run both sides (a git revision or None, and a command) until the verdict is decided. Write the result."""
+    """Run both sides, each a git revision (or None) and a command, and write the result."""
     for name, most in (("steps", steps), ("seconds", seconds)):
         if most is not None and not 0 < most < float("inf"):
             raise OptionError(f"{name} must be more than 0, got {most:g}")

@@ -32,7 +32,7 @@ def line(state: RunState) -> str:
 
 
 def screen(state: RunState, note: str, width: int, height: int, blocks: str = BLOCKS) -> Text:
-    """Return the lines for a terminal. Text from the run is never markup."""
+    """Text from the run is never markup."""
     above, below = list(_above(state, width, blocks)), list(_below(state, note))
     room = max(1, height - len(above) - len(below) - 1)
     rows = [
@@ -46,7 +46,6 @@ def screen(state: RunState, note: str, width: int, height: int, blocks: str = BL
 
 
 _Line = tuple[str, str, str]
-"""Subject, text and style."""
 
 
 def _above(state: RunState, width: int, blocks: str) -> Iterator[_Line]:

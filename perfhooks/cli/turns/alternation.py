@@ -34,7 +34,6 @@ _PATIENCE_S: Final = 60.0
 """Seconds without steps before a message. Programs without detectable steps may never end."""
 _TELL_S: Final = 0.5
 _GROWTH: Final = 4
-"""Maximum growth of a block, because the first steps are not typical."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +44,9 @@ class Plan:
     in_turns: bool = False
     """Whether the programs of a pair run one after the other."""
     steps: int | None = None
-    """Steps after which each program is ended; None lets it end by itself."""
+    """End each program after these steps; None lets it end by itself."""
     seconds: float | None = None
-    """Seconds of steps after which each program is ended."""
+    """End each program after these seconds of steps."""
 
 
 class ComparisonResult(NamedTuple):
@@ -56,29 +55,25 @@ class ComparisonResult(NamedTuple):
     shortage: str
     programs: Sequence[ProgramResult]
     failed: ProgramResult | None
-    """Program with an exit code other than 0, which ends the comparison."""
+    """A program with an exit code other than 0 ends the comparison."""
     interrupted: int = 0
     folder: Path | None = None
-    """Output of the programs; None after a signal."""
 
 
 @dataclass(kw_only=True)
 class Alternation:
     plan: Plan
     folder: Path
-    """Output of the programs."""
     owner: Owner
     pairs: list[ProcessPair] = field(default_factory=list)
     programs: list[Program] = field(default_factory=list)
     failed: Program | None = None
     interrupted: int = 0
-    """Signal that ended the comparison; 0 for none."""
 
     judgement: Judgement | None = None
 
     @property
     def _is_over(self) -> bool:
-        """Whether no further pair is necessary or useful."""
         judgement = self.judgement
         return judgement is not None and (judgement.verdict.outcome != "undecided" or judgement.is_hopeless)
 
@@ -139,7 +134,6 @@ class Alternation:
         return program
 
     def _count(self, programs: Sequence[Program]) -> ProcessPair:
-        """Add a pair, if there are both programs and it counts."""
         blocks = {program.command.name: program.blocks for program in programs}
         pair = ProcessPair(a=blocks.get("A", []), b=blocks.get("B", []), is_together=not self.plan.in_turns)
         if pair.counts:

@@ -69,7 +69,6 @@ class Freezer:
         _ptrace(_INTERRUPT, thread)
 
     def _is_incomplete(self) -> bool:
-        """Update the states of all threads; return whether some have not paused yet."""
         for thread in list(self._signals):
             try:
                 changed, status = os.waitpid(thread, _ALL_THREADS | os.WNOHANG)
@@ -77,7 +76,7 @@ class Freezer:
                 del self._signals[thread]
                 continue
             if changed and not os.WIFSTOPPED(status):
-                del self._signals[thread]  # it has ended
+                del self._signals[thread]
             elif changed:
                 is_pause = status >> 16
                 self._signals[thread] = 0 if is_pause else os.WSTOPSIG(status)
@@ -85,7 +84,7 @@ class Freezer:
 
 
 def _ptrace(request: int, thread: int, number: int = 0) -> int:
-    """Return the error number; 0 for success."""
+    """Return the error number."""
     return ctypes.get_errno() if _library().ptrace(request, thread, None, number) else 0
 
 

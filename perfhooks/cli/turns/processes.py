@@ -35,7 +35,6 @@ class Descendant(NamedTuple):
 
 
 def children() -> dict[int, bool]:
-    """Return for each child whether it is alive."""
     if sys.platform != "linux":
         return {child.pid: child.status() != psutil.STATUS_ZOMBIE for child in psutil.Process().children()}
     return {process.pid: not process.is_dead for process in _descendants() if process.parent == os.getpid()}

@@ -1,5 +1,3 @@
-"""One program of a comparison, with its ranks."""
-
 from __future__ import annotations
 
 import contextlib
@@ -41,7 +39,6 @@ _PATIENCE: Final = 5.0
 @dataclass(frozen=True, kw_only=True)
 class Command:
     name: str
-    """``A`` or ``B``."""
     label: str
     words: Sequence[str]
     folder: Path
@@ -73,7 +70,7 @@ class _Connection(NamedTuple):
         return int(_PEER.unpack(peer)[0])
 
     def answer(self, turn: Turn) -> None:
-        with contextlib.suppress(OSError):  # it has ended, as its socket will tell
+        with contextlib.suppress(OSError):
             self.connection.sendall(msgspec.json.encode(turn) + b"\n")
 
 
@@ -91,7 +88,6 @@ class Program:
         self._said = folder / f"{number}-{command.name}"
         self._said.mkdir()
         self.is_over = False
-        """Whether it runs no more blocks."""
         self._ranks: dict[int, _Connection] = {}
         self._held: dict[int, TurnEnd] = {}
         self._turn = Turn(0)
@@ -173,7 +169,7 @@ class Program:
         self._give_up()
 
     def stop_children(self) -> None:
-        """Pause the children of its ranks, so that they do not work ahead."""
+        """They must not work ahead."""
         if self.is_alone:
             return
         self._freezer.freeze(self.pids)
@@ -259,7 +255,7 @@ class Program:
             self.is_over = True
 
     def has_lost_patience(self, beside: Program) -> bool:
-        """Whether the other program has waited too long for this one's first step."""
+        """Whether the other program has waited too long for the first step."""
         if self.has_steps or beside.first_step_s is None:
             return False
         patience = max(_PATIENCE_S, _PATIENCE * beside.first_step_s)
@@ -272,7 +268,6 @@ class Program:
         return code
 
     def mark_end(self) -> None:
-        """Mark that perfhooks ends it, unless it has ended by itself."""
         self.is_ended |= self._process.poll() is None
         self.free()
 

@@ -39,7 +39,6 @@ TICK_S: Final = 0.1
 """Seconds between checks for signals and for the death of the other process."""
 _NUMBERS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SET_DEATH_SIGNAL, _SET_ADOPTS, _GET_ADOPTS = 1, 36, 37
-"""From Linux' ``prctl.h``."""
 
 
 class ComparisonEndError(Exception):
@@ -85,7 +84,7 @@ class Owner:
         return process
 
     def end_all(self, ranks: Collection[int] = ()) -> None:
-        """End every process below this one. Ranks get SIGTERM first, so that they can end their own children."""
+        """Ranks get SIGTERM first, so that they can end their own children."""
         for pid in {*ranks, *(process.pid for process in self._started if process.poll() is None)}:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
@@ -114,7 +113,6 @@ def supervise(
 
     Raises:
         ComparisonEndError: A signal ended the work before it had a result.
-        PerfhooksError: By the work, or because the supervisor was killed.
     """
     spared = set(processes.children())
     ours, theirs = Pipe()
@@ -222,7 +220,6 @@ def _end_children(
 
 
 def _is_reaped(pid: int) -> bool:
-    """Return whether a child is gone, after reaping it."""
     try:
         return os.waitpid(pid, os.WNOHANG) != (0, 0)
     except ChildProcessError:  # SIGCHLD is ignored: the kernel has reaped it

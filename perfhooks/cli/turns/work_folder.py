@@ -34,7 +34,6 @@ class WorkFolder:
             file.write(os.fsencode(common) + b"\0")
 
     def keep_output(self) -> Path:
-        """Move the output to a folder that stays."""
         output = Path(tempfile.mkdtemp(prefix=_ENDED))
         for log in self.path.glob("*.txt"):
             log.rename(output / log.name)
@@ -97,7 +96,6 @@ def _remove(folder: Path) -> None:
 
 
 def _worktrees(common: Path) -> list[tuple[Path, Path]]:
-    """Return for each worktree its registration in the repository, and its own ``.git``."""
     worktrees = []
     for entry in (common / "worktrees").glob("*"):
         with contextlib.suppress(OSError):

@@ -71,8 +71,7 @@ class WhenSettled(OnRequest):
         ended = step - (self._origin or 0)
         if together and ended == 1:
             self._since = now
-        # fewer times than steps if the caller keeps only the last ones
-        # two groups, without the first fifth
+        # two groups, without the first fifth; the caller may keep fewer times than steps
         compared = max(1, int(0.4 * min(ended, len(walls))))
         before, last = walls[-2 * compared : -compared], walls[-compared:]
         if not before:
