@@ -1,4 +1,7 @@
-"""For tests: small traces from a list of events, and a test that fails when a training became slower."""
+"""For tests: small traces from a list of events, and a test that fails when a training became slower.
+
+All times of events are nanoseconds.
+"""
 
 from __future__ import annotations
 
@@ -39,39 +42,36 @@ __all__ = [
 def slice_event(
     category: str, name: str, start: int, end: int, *, pid: int | str = PID, tid: int | str = PID, **args: Any
 ) -> Event:
-    """Return a complete event of any category. Times are nanoseconds.
-
-    ``category`` is Kineto's. Underscores in the names of ``args`` stand for spaces.
-    """
+    """Return a complete event of any category of Kineto. Underscores in the names of ``args`` stand for spaces."""
     event: Event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid}
     event |= {"ts": start / 1000, "dur": (end - start) / 1000}
     return event | ({"args": {key.replace("_", " "): value for key, value in args.items()}} if args else {})
 
 
 def op(name: str, start: int, end: int, *, tid: int = PID, external: int = 0, **args: Any) -> Event:
-    """Return an operator on the host. ``external`` links it to device work. Times are nanoseconds."""
+    """Return an operator on the host. ``external`` links it to device work."""
     return slice_event("cpu_op", name, start, end, tid=tid, **_external(external), **args)
 
 
 def annotation(name: str, start: int, end: int, *, tid: int = PID, external: int = 0, **args: Any) -> Event:
-    """Return a label around code, as ``record_function`` writes it. Times are nanoseconds."""
+    """Return a label around code, as ``record_function`` writes it."""
     return slice_event("user_annotation", name, start, end, tid=tid, **_external(external), **args)
 
 
 def step_mark(number: int, start: int, end: int, *, tid: int = PID) -> Event:
-    """Return the mark of one step, as ``torch.profiler`` writes it. Times are nanoseconds."""
+    """Return the mark of one step, as ``torch.profiler`` writes it."""
     return annotation(f"ProfilerStep#{number}", start, end, tid=tid)
 
 
 def python_frame(name: str, start: int, end: int, *, tid: int = PID, **args: Any) -> Event:
-    """Return a Python frame, as ``with_stack=True`` records it. Times are nanoseconds."""
+    """Return a Python frame, as ``with_stack=True`` records it."""
     return slice_event("python_function", name, start, end, tid=tid, **args)
 
 
 def launch(
     correlation: int, start: int, end: int, *, name: str = "cudaLaunchKernel", tid: int = PID, external: int = 0
 ) -> Event:
-    """Return a runtime call; ``correlation`` links it to the work that it launches. Times are nanoseconds."""
+    """Return a runtime call; ``correlation`` links it to the work that it launches."""
     return slice_event("cuda_runtime", name, start, end, tid=tid, correlation=correlation, **_external(external))
 
 
@@ -87,13 +87,13 @@ def kernel(
     external: int = 0,
     **args: Any,
 ) -> Event:
-    """Return device work: a kernel, or with another category a copy or a memset. Times are nanoseconds."""
+    """Return device work: a kernel, or with another category a copy or a memset."""
     place: dict[str, Any] = {"device": device, "stream": stream, "correlation": correlation}
     return slice_event(category, name, start, end, pid=device, tid=stream, **_external(external), **place, **args)
 
 
 def memory(time: int, size: int, *, allocated: int = -1, device: int = -1, tid: int = PID) -> Event:
-    """Return an allocation of ``size`` bytes, or a release if negative, at a nanosecond; device -1 is the host."""
+    """Return an allocation of ``size`` bytes, or a release if negative; device -1 is the host."""
     args = {"Addr": 4096, "Bytes": size, "Total Allocated": allocated, "Total Reserved": 0}
     args |= {"Device Type": int(device >= 0), "Device Id": device}
     event = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": PID, "tid": tid}

@@ -101,7 +101,7 @@ class ProfilerCallback(Adapter, Callback):
                 self._stages.resume(adapters.read_counts(state_dict.get("steps")))
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
-        """Set the folder of the run and broadcast its name. Lightning's ``log_dir`` is equal on all ranks."""
+        """Set the folder of the run and broadcast its name."""
         self._trainer = trainer
         self._fits = stage == "fit"
         self._out = adapters.folder_in(trainer.log_dir or trainer.default_root_dir)
@@ -114,7 +114,7 @@ class ProfilerCallback(Adapter, Callback):
         self._stop(None)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Stop all loops after an error, Ctrl-C or SIGTERM. Lightning calls no other hook then."""
+        """Lightning calls no other hook after an error, Ctrl-C or SIGTERM."""
         self._stop(adapters.cause_of(exception))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -123,7 +123,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
             self._loops.put(runner)
 
     def before_train(self, runner: Any) -> None:
-        """Begin the training, after mmengine loaded the weights and the iteration of a resumed training."""
+        """Begin after mmengine loaded the weights and the iteration of a resumed training."""
         resumed = self._loaded if runner.iter else {}
         self._stages.resume(resumed)
         if self._closed:
@@ -147,7 +147,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
         data_batch: Any = None,
         outputs: Any = None,
     ) -> None:
-        """End a step. The wait for the next batch belongs to the next iteration."""
+        """The wait for the next batch belongs to the next iteration."""
         if self._closed:
             return
         if self._updates is None or self._updates.end_iteration():
@@ -197,12 +197,12 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
         stage.begin(runner, step=step, out=adapters.folder_in(runner.log_dir), run=runner.timestamp)
 
     def _close(self) -> None:
-        """Stop at the limit of ``by_epoch`` and ``profile_times``. It may cut a window of a schedule short."""
+        """Stop at the limit of ``by_epoch`` and ``profile_times``, which may cut a window short."""
         self._closed = True
         self._train.stop()
 
     def _export_chrome_trace(self, runner: Any) -> None:
-        """Stop. Subclasses of mmengine's hook call this method at the end of the profile."""
+        """Subclasses of mmengine's hook call this method at the end of the profile."""
         self._close()
 
     @contextmanager

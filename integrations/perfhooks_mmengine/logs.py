@@ -23,14 +23,12 @@ _SHOWN: Final = "train/perf_"
 
 
 class _ForwardingHandler(logging.Handler):
-    """Sends log records of perfhooks to a runner's logger."""
-
     def __init__(self, target: logging.Logger) -> None:
         super().__init__()
         self.target = target
         self.users = 0
         self.runs: set[str] = set()
-        """Names of run folders. After the training only lines with one of these names are sent."""
+        """After the training only lines with a name of these run folders are sent."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.runs and not any(run in record.getMessage() for run in self.runs):
@@ -42,7 +40,7 @@ class _ForwardingHandler(logging.Handler):
 
 
 class RunnerLog:
-    """Adds log records of perfhooks to the log of a runner, once for all hooks of the runner."""
+    """Adds log records of perfhooks to the log of a runner, once for all its hooks."""
 
     def __init__(self, *, is_wanted: bool) -> None:
         self._is_wanted = is_wanted
@@ -63,7 +61,7 @@ class RunnerLog:
             logger.setLevel(logging.INFO)  # the runner's log has a level of its own
 
     def stay_for(self, runs: Iterable[str]) -> None:
-        """Forward only records about some runs, because other trainings may follow in the process."""
+        """Other trainings may follow in the process."""
         if self._handler is not None:
             self._handler.runs.update(runs)
 
@@ -83,7 +81,6 @@ class LogLine:
         self._methods = WrappedMethods()
 
     def show(self, runner: Any, values: Mapping[str, float]) -> None:
-        """Add numbers to the next line of the training."""
         for name, value in values.items():
             runner.message_hub.update_scalar(f"{_SHOWN}{name}", value, resumed=False)
         self._methods.wrap(runner.log_processor, "get_log_after_iter", self._show_once)
@@ -92,7 +89,7 @@ class LogLine:
         self._methods.unwrap()
 
     def _show_once(self, make_line: Callable[..., Any]) -> Callable[..., Any]:
-        """Remove our numbers from the message hub after one line, because a line shows all its contents."""
+        """A line shows the whole message hub, so remove our numbers after one line."""
 
         @functools.wraps(make_line)
         def line(runner: Any, batch_idx: int, mode: str) -> Any:
@@ -108,7 +105,7 @@ class LogLine:
 
 
 def show(runner: Any, capture: Capture, place: Place, line: LogLine) -> None:
-    """Send the steps of a window to the visualizer, and the mean of training steps to the log line."""
+    """Send the steps to the visualizer, and the mean of training steps to the log line."""
     rows = list(step_rows(place))
     for step, row in rows:
         scalars = {f"perf/{capture.stage}/{name}": value for name, value in row.items()}

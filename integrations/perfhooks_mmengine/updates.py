@@ -31,7 +31,7 @@ class Updates:
         return self._has_updated()
 
     def before_end(self, checkpoint: dict[str, Any]) -> bool:
-        """Return whether a checkpoint includes an update of an iteration that has not ended yet."""
+        """Return whether a checkpoint includes an update of an unfinished iteration."""
         return bool(checkpoint["meta"]["iter"] > self._iteration) and self._has_updated()
 
     def _has_updated(self) -> bool:

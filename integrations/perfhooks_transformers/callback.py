@@ -109,7 +109,6 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
         self._train.data_arrived()
 
     def on_substep_end(self, *_: Any, **__: Any) -> None:
-        """The batch only accumulates gradients."""
         if not self._by_update:
             self._train.step()
 

@@ -72,7 +72,6 @@ _KEEP: Final = Rule("'all' or 'slow'", ("all", "slow").__contains__)
 class Default(NamedTuple):
     value: object
     rule: Rule | None = None
-    """None for flags, and for values that torch checks."""
 
 
 class RecordingOptions(TypedDict, total=False):

@@ -102,12 +102,11 @@ class Level:
     mean: Estimate
     """Without outliers: the basis of throughput."""
     whole: Estimate
-    """With outliers."""
     steps: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
     far: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
     """Outliers, not included in ``steps``."""
     own: Estimate | None = None
-    """Without run-queue wait; None if not measured."""
+    """Without run-queue wait."""
     waited: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
     """Ratio of the stepping thread's run-queue wait."""
     others: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
@@ -115,7 +114,6 @@ class Level:
 
     @property
     def far_share(self) -> float:
-        """Ratio of outliers to all steps."""
         return self.far / (self.steps + self.far)
 
     @property
@@ -140,14 +138,14 @@ def level(
     """Return the step times of one run, with errors from a moving-block bootstrap.
 
     The bootstrap draws blocks of consecutive steps with replacement (circular, Politis & Romano 1992). Mean and median
-    of infinitely many draws have a closed form: the mean of a draw, and the number of its steps below x, are sums over
-    blocks. Both sums are nearly normal; few blocks give them degrees of freedom.
+    of infinitely many draws have a closed form: the mean of a draw, and the number of its steps below x, are nearly
+    normal sums over blocks.
 
     Args:
         steps: Step times above 0 in execution order, with at least `LEAST_STEPS` that are not outliers.
         is_far: Mask of outliers.
         usual: Expected time of each step, from all runs with the same data. Only deviations from it count as variation.
-        waited: Ratio of run-queue wait in each step; NaN or None if not measured.
+        waited: Ratio of run-queue wait in each step; NaN if not measured.
 
     Raises:
         OptionError: There are fewer steps, or times that are not above 0.
@@ -241,11 +239,6 @@ def _shares_below(values: Values, grid: Values) -> Values:
 
 
 def _deviation(columns: Matrix, length: int, memory: int) -> Values:
-    """Return the standard error of the mean of each column, from the variation between blocks.
-
-    Blocks of one run vary less than independent blocks, because steps correlate with the last ``memory`` steps. For an
-    autoregressive process the variance is lower by (1 - exp(-x)) / x, for blocks of x memories.
-    """
     wrapped = np.concatenate([np.zeros((1, columns.shape[1])), columns, columns[: length - 1]])
     sums = np.cumsum(wrapped, axis=0)
     means = (sums[length:] - sums[:-length]) / length
@@ -255,7 +248,10 @@ def _deviation(columns: Matrix, length: int, memory: int) -> Values:
 
 
 def _visible_variance(count: int, length: int, memory: int) -> float:
-    """Return the variance between blocks as a ratio to that of independent blocks."""
+    """Return the variance between blocks as a ratio to that of independent blocks.
+
+    For an autoregressive process it is lower by (1 - exp(-x)) / x, if a block is x times as long as the memory.
+    """
     memories = length / max(memory, 1)
     return (1 - length / count) * (1 + math.expm1(-memories) / memories)
 
@@ -280,7 +276,7 @@ class RankDelays:
 
 
 def compare_ranks(times: Matrix, step: float) -> RankDelays:
-    """Compare ranks. ``times`` may be a part of the step; ``step`` is the total, in the same unit."""
+    """``times`` may be a part of the step; ``step`` is the total, in the same unit."""
     excess = beyond_others(times)
     limit = SLOW * step
     if len(excess) >= MANY and np.isfinite(excess).any():
@@ -294,7 +290,7 @@ def compare_ranks(times: Matrix, step: float) -> RankDelays:
 
 
 def are_slow(excess: Values, slow_percent: Values, certain: Flags) -> Flags:
-    """Return the slow ranks. If more than half are slow, return none: the others are fast."""
+    """If more than half are slow, return none: the others are fast."""
     is_slow: Flags = (excess > 0) & (slow_percent >= MOST_PERCENT) & certain
     return is_slow if 2 * is_slow.sum() <= len(is_slow) else np.zeros(len(is_slow), np.bool_)
 
@@ -307,7 +303,6 @@ def beyond_others(values: Matrix) -> Matrix:
     ordered = np.take_along_axis(values, order, axis=0)
     other_count = np.isfinite(values).sum(axis=0) - 1
     low, high = np.maximum(other_count - 1, 0) // 2, np.maximum(other_count, 0) // 2
-    # skip the value itself in the sorted column
     low, high = (np.minimum(index + (index >= rank_order), len(values) - 1) for index in (low, high))
     middle = (np.take_along_axis(ordered, low, axis=0) + np.take_along_axis(ordered, high, axis=0)) / 2
     excess: Matrix = np.where(other_count > 0, values - middle, np.nan)
@@ -352,9 +347,9 @@ def is_near(wall: Values | Ints) -> Flags:
 
 
 def most_common(wall: Values) -> Flags:
-    """Return the mask of the most common kind of steps. A gap between two kinds exceeds the spread of the larger one.
+    """Return the mask of the most common kind of steps.
 
-    Gap and spread are ratios, from the 5th to the 95th percentile of each side.
+    A gap between two kinds exceeds the spread of the larger one. Both are ratios, from the 5th to the 95th percentile.
     """
     groups = [np.argsort(wall, kind="stable")]
     # at most eight kinds

@@ -36,7 +36,7 @@ def number(value: float) -> str:
 def share(part: float) -> str:
     """Return a ratio as percentage: ``61%``, ``0.3%``."""
     percent = 100 * part
-    if 0 < percent < 0.1:  # the last digit that is written
+    if 0 < percent < 0.1:
         return "<0.1%"
     return f"{percent:.0f}%" if abs(percent) >= 9.95 else f"{percent:.1f}".removesuffix(".0") + "%"
 
@@ -55,7 +55,6 @@ def count(number: int, one: str, many: str | None = None) -> str:
 
 
 def steps(first: int, last: int) -> str:
-    """Return ``step 3`` or ``steps 3-5``."""
     return f"step {first}" if first == last else f"steps {first}-{last}"
 
 
@@ -67,9 +66,7 @@ def _rounded(value: float) -> float:
 def _plain(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}" if value < _ABSURD else f"{value:.3g}"
-    text = (
-        f"{value:.{1 if value >= 10 else 2}f}" if value >= 1 else f"{value:.3g}"
-    )  # two digits before the decimal point
+    text = f"{value:.{1 if value >= 10 else 2}f}" if value >= 1 else f"{value:.3g}"
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
