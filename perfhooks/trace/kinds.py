@@ -46,7 +46,7 @@ LEGACY_HOST: Final = "CPU functions"
 LEGACY_PROCESSES: Final = (LEGACY_HOST, "CUDA functions")
 """Processes in torch's legacy ``export_chrome_trace``, whose events have no category."""
 
-# Kineto's ActivityType names, the capitalised names of torch 1.8 to 1.9, and name patterns of backends.
+# Kineto's ActivityType names, names of torch 1.8 to 1.9, and name patterns of backends
 _EXACT: Final = {
     "cpu_op": Kind.OP,
     "operator": Kind.OP,
@@ -57,7 +57,7 @@ _EXACT: Final = {
     "overhead": Kind.OVERHEAD,
     "trace": Kind.SPAN,
     "mtia_ccp_events": Kind.KERNEL,
-    # in a CUDA graph: a host function and an event; neither keeps the device busy
+    # host function and event of a CUDA graph, which keep no device busy
     "graph_host_node": Kind.OTHER,
     "graph_event_node": Kind.OTHER,
 }

@@ -111,7 +111,7 @@ class Trace:
     counters: Samples
     doubts: list[Doubt]
     overflowed: Ints = field(default_factory=lambda: np.empty(0, np.int64), init=False)
-    """Device work with a wrong recorded length, ascending, which was cut."""
+    """Device work whose wrong length was cut, ascending."""
     is_npu: bool = False
     communication: str | None = field(default=None, init=False)
     """The user's name parts of communication kernels."""
@@ -157,14 +157,14 @@ class Trace:
         return self.names[self.name[row]] if row >= 0 else None
 
     def rows(self, *kinds: Kind) -> Ints:
-        """Return the slices of these kinds, ascending."""
+        """Return the rows of these kinds, ascending."""
         is_selected = np.zeros(len(self), np.bool_)
         for kind in kinds:
             is_selected |= self.kind == int(kind)  # a plain int keeps the comparison in bytes
         return np.flatnonzero(is_selected)
 
     def matching(self, pattern: re.Pattern[str], rows: Ints) -> Flags:
-        """Return which slices have a name that contains a regular expression; each name is tested once."""
+        """Each name is tested once."""
         name_numbers = self.name[rows]
         numbers = np.flatnonzero(np.bincount(name_numbers, minlength=1)) if len(name_numbers) else name_numbers
         is_match = np.zeros(len(self.names) + 1, np.bool_)
@@ -172,9 +172,9 @@ class Trace:
         return is_match[name_numbers]
 
     def chosen(self, is_wanted: Callable[[str], object], *kinds: Kind) -> Ints:
-        """Return the slices whose name passes a test; each name is tested once."""
+        """Each name is tested once."""
         numbers = [number for number in self.names_of(*kinds) if is_wanted(self.names[number])]
-        if not numbers:  # the usual case
+        if not numbers:
             return np.empty(0, np.int64)
         rows = self.rows(*kinds)
         match = np.zeros(len(self.names), np.bool_)
@@ -182,7 +182,7 @@ class Trace:
         return rows[np.flatnonzero(match[self.name[rows]])]
 
     def searched(self, pattern: str, *kinds: Kind) -> Ints:
-        if not self.names_of(*kinds):  # saves the compilation, which takes a millisecond
+        if not self.names_of(*kinds):  # saves the compilation (1 ms)
             return np.empty(0, np.int64)
         return self.chosen(re.compile(pattern).search, *kinds)
 
@@ -267,7 +267,7 @@ def by_number(numbers: Ints, rows: Ints) -> Numbered:
 
 
 _MAX_TIME_BASE_NS: Final = 2**62
-"""In ns, in the year 2116. Sums with a larger base could exceed 64 bits."""
+"""The year 2116, in ns. Sums with a larger base could exceed 64 bits."""
 
 
 def epoch(metadata: Mapping[str, Any]) -> int:

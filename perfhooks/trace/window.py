@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 STUB: Final = 0.1
 """Minimum length of the last mark without operators, as a fraction of the median step. An idle ``step()`` leaves a
-shorter mark at the end of an unfinished recording. Other short steps are real steps of a different kind."""
+shorter mark."""
 
 
 @dataclass(frozen=True)
@@ -224,10 +224,10 @@ def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
     wall: Ints = marks.end - marks.start
     is_finished = [number != unfinished and (number is None or number >= first) for number in marks.number]
     finished: Flags = np.array(is_finished, np.bool_)
-    # an interrupted step may have waited for its interruption, so it is not typical
+    # an interrupted step may have waited for its interruption
     typical = np.median(wall[finished] if finished.any() else wall) if len(wall) else 0.0
     is_whole: Flags = np.ones(len(wall), np.bool_)
-    # marks are sorted by time, so only the last mark can be the stub of an idle step()
+    # only the last mark can be the stub of an idle step()
     if len(wall) and wall[-1] < STUB * typical:
         op_starts = trace.start[trace.rows(Kind.OP)]
         is_whole[-1] = bool(((op_starts >= marks.start[-1]) & (op_starts < marks.end[-1])).any())

@@ -1,5 +1,3 @@
-"""Peaks of devices, from the datasheets of their vendors."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -27,10 +27,7 @@ def by_torch_per_call(trace: Trace, rows: Ints) -> Ints:
 
 
 def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
-    """Return the operations that torch's profiler omits for each call, or -1.
-
-    A call within a counted call does not count. ``parent`` is an index in ``rows``, or -1.
-    """
+    """Return the operations that torch's profiler omits for each call outside of counted calls, or -1."""
     missed, _ = redispatch.resolved(trace, rows, per_call(trace, rows, _KNOWN))
     missed[per_call(trace, rows, MISSED_BY_TORCH) < 0] = -1
     has_operations = (missed > 0) | (per_call(trace, rows, BY_TORCH) > 0)
@@ -103,7 +100,7 @@ def _direct_convolution(image: Shape, weight: Shape, options: list[str]) -> int:
 
 def _convolution(call: Call) -> int:
     image, weight = call.shapes[0], call.shapes[1]
-    if call.arguments[6] == "True":  # transposed: the positions are those of the input
+    if call.arguments[6] == "True":  # transposed: positions of the input
         return 2 * image[0] * math.prod(weight) * math.prod(image[2:])
     return _direct_convolution(image, weight, list(call.arguments[3:6]))
 
@@ -159,7 +156,7 @@ def _kernel_attention(first: int, ragged: int, products: tuple[int, int]) -> For
 
     def formula(call: Call) -> int | None:
         if len(call.shapes) > ragged and call.shapes[ragged]:
-            return None  # the sequence lengths are in a tensor, not in a shape
+            return None  # the sequence lengths are in a tensor
         query, key, value = map(_heads_first, call.shapes[first : first + 3])
         return _attention(query, key, value, products)
 
@@ -179,15 +176,11 @@ MISSED_BY_TORCH: Final[Mapping[str, Formula]] = {
     operators.SCALED_GEMM: lambda call: _matmul(call.shapes[0], call.shapes[1]),
     operators.ACTIVATED_GEMM: lambda call: _matmul(call.shapes[1], call.shapes[2]),
 }
-"""Formulas of operators that torch's profiler omits, from ``torch/utils/flop_counter.py`` of torch 2.15.
-
-Attention has two products forward and five backward, because the backward pass computes the scores again. Masks are
-ignored, so causal attention counts in full. Packed sequences do not count, because no shape contains their lengths.
-
-Torch's counter does not divide the gradient of the weight of a grouped convolution by the groups. It does not count
-attention of backends outside of torch (``overrideable``), a GEMM with an activation, or convolutions of other libraries
-than cuDNN.
-"""
+"""Formulas of operators that torch's profiler omits, from ``torch/utils/flop_counter.py`` of torch 2.15. Attention has
+two products forward and five backward, because the backward pass computes the scores again. Masks are ignored, so
+causal attention counts in full. Torch's counter does not divide the gradient of the weight of a grouped convolution by
+the groups. It does not count ``overrideable`` attention, a GEMM with an activation, or convolutions of other libraries
+than cuDNN."""
 
 _KNOWN: Final = {**BY_TORCH, **MISSED_BY_TORCH}
 COUNTED: Final[Mapping[str, Formula]] = {

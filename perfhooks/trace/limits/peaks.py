@@ -22,10 +22,7 @@ _MAX_BYTES: Final = 1 << 20
 
 @cached_per_trace
 def of_trace(trace: Trace) -> Peaks | None:
-    """Return the peaks of the device of a trace, or of its CPU if no device was traced.
-
-    Measured peaks override the datasheet. A partition has only measured peaks.
-    """
+    """Return the peaks of the device of a trace, or of its CPU if no device was traced; measured ones first."""
     name, units = device(trace)
     datasheet = DATASHEETS.get(name)
     peaks = datasheet if datasheet is not None and units in (None, datasheet.units) else None
@@ -70,7 +67,7 @@ def is_partial(trace: Trace) -> bool:
 
 
 def measured_as(name: str, units: int | None) -> str:
-    """Return the device name in the file of measured peaks, which is different for partitions."""
+    """Partitions have names of their own."""
     datasheet = DATASHEETS.get(name)
     is_whole = datasheet is None or datasheet.units is None or units in (None, datasheet.units)
     return name if is_whole else f"{name}, {units} multiprocessors"

@@ -1,5 +1,3 @@
-"""Rates of operators and kernels, and the limits of the device."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -33,7 +31,7 @@ SUMS: Final = (
     *("ceiling_ps", "ceiling_ns"),
 )
 SHORT_NS: Final = 10_000
-"""Below it latency may dominate. An empty kernel takes 2 to 3 us."""
+"""Kernel duration below which latency may dominate. An empty kernel takes 2 to 3 us."""
 FILLED: Final = 0.5
 """Ratio of limit and duration from which latency does not dominate."""
 
@@ -92,7 +90,7 @@ def calls(trace: Trace) -> CallCosts:
 
 
 def _add_nested_calls(outer: Ints, values: Ints) -> Ints:
-    # a loop is fast enough: few calls contain another call, and nested calls follow the outer call
+    # fast enough, because few calls contain another call; nested calls follow the outer call
     total: Ints = values.copy()
     nested = np.flatnonzero(outer >= 0)[::-1]
     for call, holder in zip(nested.tolist(), outer[nested].tolist(), strict=True):
@@ -105,7 +103,6 @@ def _is_wrapper(trace: Trace) -> Flags:
 
 
 def _calls_across_links(trace: Trace, of_work: Ints, outer: Ints) -> Ints:
-    """Return the calls that copy over a link between devices, or to the host."""
     work = trace.device_rows
     is_within = trace.chosen(lambda name: device_work.WITHIN_DEVICE in name, Kind.COPY)
     across = np.flatnonzero((trace.kind[work] == Kind.COPY) & ~np.isin(work, is_within) & (of_work >= 0))
@@ -116,7 +113,7 @@ def _calls_across_links(trace: Trace, of_work: Ints, outer: Ints) -> Ints:
 def _computing_types(trace: Trace, rows: Ints, computed: Ints, of_work: Ints) -> Ints:
     """Return the type of the first tensor. Kernel names decide between float32 and TF32."""
     text = trace.argument("types")[rows]
-    numbers, position = distinct(text + 1)  # -1 stands for no text
+    numbers, position = distinct(text + 1)
     kind = np.array([_first_type(trace.text(number)) for number in (numbers - 1).tolist()], np.int64)[position]
     kind[computed <= 0] = -1
     if not trace.is_device_traced:
@@ -150,16 +147,15 @@ def _first_type(types: object) -> int:
 def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
     """Return the rates and the limit of each row, from the sums of `of_calls` or `of_work`.
 
-    Rates use the duration of the device work that the calls launched, without a traced device the duration of the
-    calls.
+    Rates use the duration of the launched device work, without a traced device the duration of the calls.
 
-    - ``tflops_per_s``: 10^12 floating point operations per second, of calls in `flops.COUNTED`; null above the peak.
+    - ``tflops_per_s``: 10^12 operations per second, of calls in `flops.COUNTED`; null above the peak.
     - ``gb_per_s``: 10^9 bytes per second, of calls with known minimum traffic (`traffic`).
-    - ``flops_per_byte``: the ratio of operations and bytes, of calls with both.
+    - ``flops_per_byte``: of calls with both.
     - ``limit_percent``: the minimum time that the device needs, in percent of the measured time, by the roofline model
       of Williams, Waterman and Patterson, 2009. It may exceed 100, because bytes may come from caches.
-    - ``limit``: ``compute`` or ``memory``, whichever takes longer. It is ``latency`` if kernels take less than 10 us
-      and need less than half of it.
+    - ``limit``: ``compute`` or ``memory``, whichever takes longer; ``latency`` if kernels take less than 10 us and need
+      less than half of it.
     """
     flops_, bytes_, flops_of_bytes, least = (sums[name] for name in ("flops", "bytes", "flops_of_bytes", "least_ps"))
     limit_ns = np.stack([sums[f"{limit}_ns"] for limit in LIMITS])
@@ -205,7 +201,7 @@ def of_calls(trace: Trace) -> dict[str, Ints]:
 def of_work(trace: Trace) -> dict[str, Ints]:
     """Return the terms of `SUMS` for each of `Trace.device_rows`, from the launching operator.
 
-    A kernel has the operations of its call only if no other kernel of the call multiplies.
+    Operations are unknown if the call launched several kernels that multiply.
     """
     costs, work = calls(trace), trace.device_rows
     names = [work_kinds.of_kernel(trace.names[name]) in _MULTIPLIES for name in trace.names_of(Kind.KERNEL)]

@@ -39,7 +39,7 @@ def per_call(trace: Trace, rows: Ints, formulas: Mapping[str, Formula]) -> Ints:
     has_formula = np.array([name in formulas for name in trace.names] or [False])[trace.name[rows]]
     calls = np.flatnonzero(has_formula & (trace.kind[rows] == Kind.OP))
     name, *arguments = trace.name[rows[calls]], *(trace.argument(column)[rows[calls]] for column in _ARGUMENTS)
-    by_arguments = groups(name, *(text + 1 for text in arguments))  # -1 stands for no text
+    by_arguments = groups(name, *(text + 1 for text in arguments))
     keys = zip(*(column[by_arguments.first].tolist() for column in (name, *arguments)), strict=True)
     values = [_evaluate(trace, formulas[trace.names[number]], *texts) for number, *texts in keys]
     result = np.full(len(rows), -1, np.int64)

@@ -43,8 +43,7 @@ def again(trace: Trace) -> tuple[Ints, Ints]:
 def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
     """Return the operations or bytes of calls after redispatch, and which of the calls count.
 
-    A call gets the sum of the calls of the same operator within its dispatcher: for a distributed tensor these are
-    local.
+    A call gets the sum of the same operator within its dispatcher.
     """
     counts = np.ones(len(rows), np.bool_)
     inner_calls, holder = _inner_calls(trace, rows, values)
@@ -52,19 +51,19 @@ def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
     for outer in sorted(inner_calls, reverse=True):  # inner calls follow their outer call
         counts[inner_calls[outer]] = False
         repeated = [call for call in inner_calls[outer] if trace.name[rows[call]] == trace.name[rows[outer]]]
-        # a distributed tensor calls the operator first on meta tensors, within a mode
+        # a distributed tensor calls the operator first on meta tensors
         local = [call for call in repeated if call not in inner_calls] or repeated[-1:]
         call = outer if local else -1
-        while call >= 0 and values[call] == values[outer]:  # and its wrappers
+        while call >= 0 and values[call] == values[outer]:
             total[call] = sum(total[inner] for inner in local)
             call = holder[call]
     return total, counts
 
 
 def _inner_calls(trace: Trace, rows: Ints, values: Ints) -> tuple[dict[int, list[int]], list[int]]:
-    """Return the calls with values within dispatchers, by outer call, and the holder of each call.
+    """Return the calls with values within dispatchers, by outer call, and their holders.
 
-    The holder is the innermost call with a value and without a dispatcher between them, or -1.
+    A holder is the innermost call with a value and without a dispatcher between them, or -1.
     """
     if not (_dispatcher(trace) >= 0).any():
         return {}, []

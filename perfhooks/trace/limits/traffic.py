@@ -1,7 +1,6 @@
 """Minimum bytes that operators must move, from recorded shapes and types.
 
-Each tensor that a call reads or writes counts once. Shapes of outputs follow from the inputs. Caches are ignored.
-Tensors without dimensions do not count.
+Each tensor that a call reads or writes counts once. Caches are ignored.
 """
 
 from __future__ import annotations
@@ -209,7 +208,7 @@ def _channels(call: Call) -> int:
 def _gradients(read: Sequence[int], written: Sequence[int], flags: int | None = None) -> Formula:
     """Add the inputs and the requested gradients, whose sizes are those of ``written``.
 
-    ``flags`` is the index of the argument with the requested gradients. Without it, all are.
+    ``flags`` is the index of the argument with the requested gradients (default: all).
     """
 
     def formula(call: Call) -> int:
@@ -244,7 +243,7 @@ def _softmax_gradient(call: Call) -> int | None:
 
 
 def _dropout(call: Call) -> int:
-    return 2 * _size(call, 0) + math.prod(call.shapes[0])  # the mask has one byte per element
+    return 2 * _size(call, 0) + math.prod(call.shapes[0])  # one byte per element of the mask
 
 
 def _selected_rows(table: int, index: int) -> Formula:

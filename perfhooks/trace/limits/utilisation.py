@@ -45,10 +45,7 @@ def computed(trace: Trace) -> Computed:
 
 
 def _is_recomputed(trace: Trace, rows: Ints) -> Flags:
-    """Return which calls recompute the forward pass (activation checkpoints).
-
-    They are in the node of a checkpoint, or in an operator with a sequence number that only models call.
-    """
+    """Calls that only models make, with a sequence number, recompute inside any autograd node."""
     tree, nodes = host.tree(trace), autograd.find(trace)
     entry = tree.entry[rows]
     node = nodes.inside[entry]
@@ -67,8 +64,8 @@ def of_steps(trace: Trace, step: Ints, work_step: Ints, wall: Ints) -> dict[str,
     """Return operations, MFU and HFU of each step; no columns without recorded shapes, NaN for unknown values.
 
     - ``tflop``: 10^12 operations of matrix products, convolutions and attention.
-    - ``mfu_percent``: the time of these operations at the peaks of their types, in percent of the duration times active
-      devices. Recomputed calls do not count (Chowdhery et al., PaLM, 2022, appendix B).
+    - ``mfu_percent``: the time of these operations at their peaks, in percent of duration times active devices, without
+      recomputed calls (Chowdhery et al., PaLM, 2022, appendix B).
     - ``hfu_percent``: the same with recomputed calls (Korthikanti et al., 2022).
     - ``known_percent``: percentage of the time of computing kernels whose operations are known.
     """

@@ -25,8 +25,7 @@ def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = Fa
     """Return the innermost line of the user around each host slice (or -1); None without a line.
 
     If an installed package runs inside of it, its line follows: ``train.py(5): main, in lightning/pytorch/x.py(7):
-    fit``. The number is the first line of the function; frames that were open at the start of the recording have none.
-    ``otherwise`` also accepts any other line except ours.
+    fit``. The number is the first line of the function. ``otherwise`` accepts any other line except ours.
     """
     preference = PREFERENCE[: 3 if otherwise else 2]
     frames_by_origin = [_innermost_frame(trace, rows, origins, owners).tolist() for origins in preference]
@@ -39,10 +38,7 @@ def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], I
 
 
 def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
-    """Return the lines that run during each slice, in the form of `of_rows`.
-
-    A frame is its own line.
-    """
+    """Return the lines that run during each slice, in the form of `of_rows`. A frame is its own line."""
     tree = host.tree(trace)
     names, parent = trace.name[tree.row], tree.nesting.parent
     frames = [nearest(parent, tree.entry[rows], names_of(trace, origins, owners)[names]) for origins in PREFERENCE]
@@ -54,7 +50,7 @@ def _distinct_lines(trace: Trace, user: Ints, library: Ints, other: Ints | None 
     open_frames = np.fromiter(open_at_start(trace), np.int64)
     names[open_frames] += len(trace.names)  # other frames with the same name have a line number
     other = np.full(len(user), -1) if other is None else np.where((user < 0) & (library < 0), other, -1)
-    # the text depends on both names and on which frame is the inner one: one number encodes all three
+    # the text depends on both names and on which frame is the inner one
     key = 2 * (names[user] * (2 * len(trace.names) + 1) + names[library]) + (library > user)
     key = np.where(other >= 0, -names[other], key)
     _, first, position = np.unique(key, return_index=True, return_inverse=True)
@@ -70,7 +66,7 @@ def describe_frames(trace: Trace, user: int, library: int, other: int = -1) -> s
     line, inner = _frame_name(trace, user), _frame_name(trace, library)
     if line is None and inner is None:
         return _frame_name(trace, other)
-    # of two slices around the same slice, the inner has the higher index
+    # the inner slice has the higher index
     return f"{line}, in {inner}" if line and library > user else line or inner
 
 

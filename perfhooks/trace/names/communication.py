@@ -1,5 +1,3 @@
-"""Names of communication kernels (with sources) and operators."""
-
 from __future__ import annotations
 
 import functools

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# parts of names of cuBLAS and cuDNN kernels: float32 without tensor cores, and kernels with tensor cores
+# kernels of cuBLAS and cuDNN: float32 without tensor cores, and kernels with tensor cores
 _PLAIN_CORES: Final = r"sgemm|scudnn|simt_s|_f32f32_f32f32_f32|(?:dgrad|wgrad)\w*<float|implicit_convolve"
 _TENSOR_CORES: Final = r"tf32|tensorop|wmma|tensor\d|[sh](?:884|1688|16816|161616)|[hsi]mma|bf16|_f16|half|fp16|16f"
 FLOAT32_GEMM: Final = rf"^(?!.*(?:{_TENSOR_CORES})).*(?:{_PLAIN_CORES})"
@@ -15,7 +15,7 @@ TF32: Final = r"tf32|tensorop_s1688|xf32|_S_MX_"
 """float32 as TF32, on tensor cores or on AMD's matrix cores."""
 HALF: Final = r"b?f16|fp16|half|[sh](?:16816|161616)|h(?:884|1688)"
 UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{HALF}).*align[124]\b|(?:s1688|tf32).*align[12]\b)"
-"""GEMM on tensor cores that loads less than 16 bytes at once, as all kernels of double precision do (excluded)."""
+"""GEMM on tensor cores that loads less than 16 bytes at once, without double precision, which always does."""
 GEMV: Final = r"(?i)gemv|mat_?vec"
 LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d+x\d+"
 """Conversion between channels first and last, in cuDNN and MIOpen."""
@@ -30,10 +30,10 @@ BETWEEN_HOSTS: Final = "HtoH"
 TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice")
 PAGEABLE: Final = r"\bHtoD\b.*\(Pageable -> "
 UNPINNED: Final = r"\bHtoD\b.*\((?:Pageable|Host) -> "
-"""From memory that may not be pinned. On ROCm only the call distinguishes pageable memory."""
+"""Copies from memory that may not be pinned. On ROCm only the call distinguishes pageable memory."""
 
 
 def family(name: str) -> str:
-    """Return the name of a kernel without template arguments, parameters and numbers at the end."""
+    """Return a kernel name without template arguments, parameters and numbers at the end."""
     match = _OWN_NAME.match(name.replace("(anonymous namespace)::", ""))
     return match[1] if match else name

@@ -111,7 +111,7 @@ def _first_operation(*texts: object) -> str | None:
 def _backend(trace: Trace, name: str) -> str | None:
     kernel_library = library(name)
     info = trace.metadata.get("distributedInfo")
-    # a record without a library belongs to the backend of the job
+    # without a library: the backend of the job
     backend = info.get("backend") if isinstance(info, dict) and name == RECORD else None
     return kernel_library.name if kernel_library else word(backend)
 
@@ -122,7 +122,7 @@ def _bytes(elements: int, dtype: str | None) -> int | None:
 
 
 def _input_bytes(dims: object, types: object, operation: str | None, size: int | None) -> int | None:
-    """Return the bytes of a message. A gathered tensor has the inputs of all ranks."""
+    """A gathered tensor has the inputs of all ranks."""
     if not isinstance(dims, list) or not isinstance(types, list):
         return None
     total = 0

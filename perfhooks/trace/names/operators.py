@@ -1,7 +1,4 @@
-"""Names of operators for rules and formulas. Texts that begin with ``^`` are regular expressions.
-
-`perfhooks.trace.names.work_kinds` classifies all operators.
-"""
+"""Names of operators for rules and formulas. Texts that begin with ``^`` are regular expressions."""
 
 from __future__ import annotations
 
@@ -41,7 +38,6 @@ CALLED_BY_MODELS: Final = (
 DISPATCHERS: Final = ("PythonDispatchMode", "PythonSubclass")
 """Ranges of torch around the calls of a dispatch mode, and of a tensor subclass."""
 COUNTED_ELEMENTWISE: Final = ("aten::mul", "aten::add")
-"""Operators whose operations torch counts, in addition to `FACTORS` and `CONV2D`."""
 GENERAL_CONVOLUTIONS: Final = ("aten::convolution", "aten::_convolution")
 PADDING_OF_CONVOLUTIONS: Final = {
     "aten::cudnn_convolution": 2,

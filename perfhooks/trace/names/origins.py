@@ -1,8 +1,7 @@
 """Origin of a frame, by the name of its file. This is the only definition of user code.
 
-The recorder removes the folders of ``sys.path`` from file names. So names alone do not separate an installed
-``lightning/pytorch/x.py`` from the user's ``models/net.py``. The capture looks up the recording host
-(`perfhooks.run.installation`); otherwise well-known names decide.
+The recorder removes the folders of ``sys.path``, so names alone do not separate installed files from the user's. The
+capture looks up the recording host (`perfhooks.run.installation`); otherwise well-known names decide.
 """
 
 from __future__ import annotations
@@ -51,12 +50,12 @@ _TORCH: Final = frozenset(("torch", "functorch", "torchgen", "triton"))
 LOCATION: Final = re.compile(r"(?P<file><[^>]*>[.\d]*|.+\.py\w?)\(\d+\): ")
 _INSTALLED: Final = re.compile(r"/(?:site-packages|dist-packages)/(?P<rest>.+)")
 _STANDARD: Final = re.compile(r"/(?:lib/)?python3(?:\.\d+)?/(?!(?:site|dist)-packages/)|\.zip/")
-# files of torch.compile may be below a folder of sys.path, which the recorder removes, or in a cache of any name
+# files of torch.compile may be below a folder of sys.path, or in a cache of any name
 _GENERATED: Final = re.compile(
     r"(?:^|/)torchinductor_|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$|^<eval_with_key>|(?:^|/)\.triton/"
 )
 _GENERATORS: Final = ("torchinductor_", "<eval_with_key>", ".triton/")
-_HASHED: Final = 55  # characters of a file name of torch.compile that is a hash of the content
+_HASHED: Final = 55  # characters of a hash of the content
 _OURS: Final = re.compile(r"perfhooks(?:_\w+)?$")
 _OUR_FILES: Final = re.compile(r"/(?:perfhooks|integrations/perfhooks_\w+)/(?!examples/|tests/|benchmarks/)[\w/]+\.py$")
 
@@ -91,7 +90,7 @@ def origin(name: str, owners: Mapping[str, str] | None = None) -> Origin:
 
 
 def _is_generated(file: str) -> bool:
-    # the expression is slow for long names, so cheap checks come first
+    # cheap checks first, because the expression is slow for long names
     may_be = len(file.rpartition("/")[2]) == _HASHED or any(word in file for word in _GENERATORS)
     return may_be and _GENERATED.search(file) is not None
 

@@ -1,5 +1,3 @@
-"""Parts of a step by the names of labels and Python frames."""
-
 from __future__ import annotations
 
 import re

@@ -5,7 +5,7 @@ from typing import Final
 
 RUNTIME: Final = r"(?:cuda|hip|cu|hsa_|ze|musa|mu|cnrt|acl|rt)[A-Z_]\w*$"
 LAUNCH: Final = re.compile(r"^(?!(?:AscendCL|Hccl|Runtime)@).*launch(?!hostfunc)", re.IGNORECASE)
-"""Not of a host function. CANN also reports calls around each launch, which do not count."""
+"""Launches, but not of host functions. CANN also reports calls around each launch, which do not count."""
 GRAPH: Final = re.compile(r"GraphLaunch", re.IGNORECASE)
 """One launch for all nodes of a graph."""
 CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture", re.IGNORECASE)
@@ -19,7 +19,6 @@ ASYNCHRONOUS: Final = re.compile(r"^(?:AscendCL|Runtime|Node|Hccl)@(?!aclrtMemcp
 """Calls of CANN that return before the device has done the work."""
 WAIT: Final = re.compile(rf"synchronize|{WAITING_COPY}", re.IGNORECASE)
 TIMED: Final = re.compile(r"^(?:cuda|hip)Event(?:Synchronize|ElapsedTime)")
-"""Libraries measure device work with these calls to select a kernel."""
 
 MODULES: Final = re.compile(r"^(?:cu|hip|cuda)(?:Module|Library)(?:Load|Get|Enumerate)")
 FULL_QUEUE: Final = "Command Buffer Full"

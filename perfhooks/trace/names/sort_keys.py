@@ -37,7 +37,7 @@ _TORCH_KEYS: Final[dict[str, dict[str, str]]] = {
     "functions": _CALLS,
     "kernels": {"device_time_total": "total_ms", "self_device_time_total": "total_ms", "device_time": "mean_ms"},
 }
-"""By table. A mean is a column divided by a number of calls."""
+"""Column of torch's keys, by table. A mean is a column divided by a number of calls."""
 
 
 _RATES: Final = ("tflops_per_s", "gb_per_s", "flops_per_byte", "limit_percent", "limit")

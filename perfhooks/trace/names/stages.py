@@ -1,5 +1,3 @@
-"""Detection of training or inference, by events that only one of them has."""
-
 from __future__ import annotations
 
 import re
@@ -18,7 +16,7 @@ INFERENCE: Final = "inference"
 UNKNOWN: Final = "unknown"
 
 _GRADIENTS: Final = re.compile(rf"^{re.escape(ranges.NODE)}|(?:^|[: ]){ranges.BACKWARD_CLASS}")
-# kernels of the gradient of the input do not count: a transposed convolution runs them in the forward pass
+# without the gradient of the input, because a transposed convolution runs its kernels in the forward pass
 _GRADIENT_KERNELS: Final = re.compile(r"wgrad|_wrw_|backward|bn_bw|norm\w*bwd|_bwd_(?!data|gtc)", re.IGNORECASE)
 _SERVING: Final = re.compile(r"kv_?cache|and_cache|paged_?(?:kv|attention)", re.IGNORECASE)
 """Only generation of tokens has a cache of keys and values."""
@@ -31,7 +29,7 @@ def shown(trace: Trace) -> str:
     """Return the loop of a trace: `TRAIN`, `INFERENCE` or `UNKNOWN`.
 
     Training has a backward pass or updates. Inference has neither, but a cache of keys and values, or layers without
-    the sequence numbers that torch gives operators while gradients are enabled.
+    sequence numbers.
     """
     if _is_training(trace):
         return TRAIN

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Instants, Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
 
-# values of c10::DeviceType that torch counts as host memory and as device memory
+# values of c10::DeviceType
 _HOST_TYPES: Final = (0, 2, 5)  # CPU, MKLDNN, IDEEP
 _DEVICE_TYPES: Final = (1, 6, 12, 20)  # CUDA, HIP, XPU, PrivateUse1
 
@@ -39,8 +39,7 @@ def hidden(trace: Trace, rows: Ints) -> Flags:
 def tree_threads(trace: Trace, rows: Ints) -> Ints:
     """Return the thread of each slice in the tree of calls.
 
-    A runtime call belongs to the thread of the operator with its external id. Calls without such an operator get
-    threads of their own, unless no call has one.
+    A runtime call belongs to the thread of the operator with its external id, otherwise to a thread of its own.
     """
     thread = trace.thread[rows].astype(np.int64)
     calls = np.flatnonzero(trace.kind[rows] == Kind.RUNTIME)

@@ -23,7 +23,7 @@ KINDS: Final = (
 
 TRITON: Final = r"^triton_"
 _FUSED: Final = rf"{TRITON}[a-z]{{2,4}}_fused_"
-"""The letters stand for pointwise, reduction, persistent reduction and so on."""
+"""Fused kernels. The letters stand for pointwise, reduction, persistent reduction and so on."""
 _NUMBER: Final = r"\d*(?:_[\dcde]+)?$"
 
 # Operators that only move numbers or change shapes, or that are a separate call (a matrix product).
@@ -190,7 +190,7 @@ _DTYPE: Final = re.compile(r"-dtype_.*$")
 """Suffix of kernels of MTIA devices, which are named after operators."""
 
 
-@functools.lru_cache(maxsize=2048)  # windows of one run have the same names
+@functools.lru_cache(maxsize=2048)  # windows of one run share names
 def of_kernel(name: str) -> str:
     plain = name[:_MAX_LENGTH].lower().replace(_ANONYMOUS, "")
     return _first_match(plain, _searches(KERNELS)) or _of_operator(f"::{_DTYPE.sub('', plain)}")

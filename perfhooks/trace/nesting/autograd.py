@@ -28,8 +28,8 @@ class Nodes(NamedTuple):
 def find(trace: Trace) -> Nodes:
     """Return the autograd nodes and the operators that created them.
 
-    The operator is at the other end of the forward-backward link, otherwise the last one with the node's sequence
-    number, as in Kineto. Nodes that accumulate gradients have neither.
+    The operator is at the other end of the forward-backward link, otherwise the last one with the sequence number, as
+    in Kineto. Nodes that accumulate gradients have neither.
     """
     tree = host.tree(trace)
     is_node = (trace.kind[tree.row] == Kind.OP) & named(trace, NODE)[trace.name[tree.row]]

@@ -33,7 +33,7 @@ def _thread_captures(trace: Trace, calls: Ints, begins: Flags) -> Intervals:
     starts = begins[trace.name[calls]]
     start = [first] if not starts[0] else []
     start += trace.start[calls[starts]].tolist()
-    # if two begin without an end between them, the second continues the first
+    # a second begin without an end continues the first
     end = [*trace.end[calls[~starts]].tolist(), *([last] if starts[-1] else [])]
     following = np.searchsorted(end, start, "left")
     return intervals.union(np.array(start, np.int64), np.array(end, np.int64)[following])

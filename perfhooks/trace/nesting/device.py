@@ -1,5 +1,3 @@
-"""Device work: its class, launch, owner, and clock."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 CLASSES: Final = ("compute", "communication", "copy", "set")
 COMPUTE, COMMUNICATION, COPY, SET = range(len(CLASSES))
 
-_LIMIT: Final = 2**31  # device numbers are below it; a process id may be any number
+_LIMIT: Final = 2**31  # a process id may be any number
 _MAX_DRIFT: Final = 0.01
 """Maximum lead of device work over its launch, as a fraction of a step."""
 _MIN_APART_NS: Final = 60 * 10**9
@@ -89,10 +87,7 @@ def devices(trace: Trace, rows: Ints) -> Ints:
 
 @cached_per_trace
 def owners(trace: Trace) -> Ints:
-    """Return the operator or label that launched each of `Trace.device_rows`, or -1.
-
-    It has the external id of the work, otherwise it is the innermost one around the launch.
-    """
+    """Return the operator or label that launched each of `Trace.device_rows`, by external id or launch, or -1."""
     owner = torch_rules.named_operator(trace, trace.device_rows)
     is_operator = (owner < 0) & (trace.launches >= 0) & (trace.kind[trace.launches] == Kind.OP)
     owner[is_operator] = trace.launches[is_operator]
@@ -148,7 +143,7 @@ def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
     ):
         return in_tree
     holding = around(trace, rows, candidates)
-    index = np.zeros(len(trace), np.int64)  # index of each slice in `nested`
+    index = np.zeros(len(trace), np.int64)  # in `nested`
     index[rows] = 1
     index[holding] = 1
     nested = np.flatnonzero(index)
@@ -241,7 +236,7 @@ def before_window(trace: Trace) -> Flags:
 def launch_times(trace: Trace) -> Ints:
     """Return the launch time of each of `Trace.device_rows`, in ns; its own start if the launch is unknown.
 
-    Work launched before the recording gets a time before the first slice.
+    For work launched before the recording, it is before the first slice.
     """
     launches = trace.launches
     own = trace.start[trace.device_rows]
@@ -261,10 +256,7 @@ class DeviceClock(NamedTuple):
 
 @cached_per_trace
 def clocks(trace: Trace) -> DeviceClock:
-    """Compare the device clock with the host clock, by launches and by the extent of both recordings.
-
-    A small lead (`_MAX_DRIFT`) is drift and moves step boundaries at most that much.
-    """
+    """Compare the device clock with the host clock, by launches and by the extent of both recordings."""
     work, host_rows = trace.device_rows, trace.rows(*HOST)
     nothing = np.empty(0, np.int64)
     if not len(work) or not len(host_rows):

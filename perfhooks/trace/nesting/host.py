@@ -72,7 +72,7 @@ def paths(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
 def _paths_by_entry(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
     count = int(frame.max(initial=0)) + 1
     numbers: dict[int, int] = {}
-    node = [-1] * (len(frame) + 1)  # the last entry serves parent -1
+    node = [-1] * (len(frame) + 1)
     entry_frames = np.where(skipped, -1, frame).tolist()
     for entry, (parent, own_frame) in enumerate(zip(nesting.parent.tolist(), entry_frames, strict=True)):
         parent_node = node[parent]
@@ -87,7 +87,7 @@ def _paths_by_level(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
     unskipped = np.flatnonzero(~skipped)
     nearest = np.append(inherited(nesting.parent, np.where(skipped, -1, np.arange(len(frame)))), -1)
     parent_entry, frame = nearest[nesting.parent[unskipped]], frame[unskipped]
-    node = np.full(len(nearest), -1, np.int64)  # the last entry serves parent -1
+    node = np.full(len(nearest), -1, np.int64)
     parents, frames = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     node_count = 0
     for level in _levels(parent_entry, unskipped):
@@ -115,7 +115,7 @@ def _levels(parent: Ints, entries: Ints) -> Iterator[Ints]:
 
 def summed_up(parents: Ints, values: Column) -> Column:
     """Return the sum of each node and all its ancestors."""
-    total, ancestor = np.append(values, 0), np.append(parents, -1)  # the last entry serves parent -1
+    total, ancestor = np.append(values, 0), np.append(parents, -1)
     while (ancestor >= 0).any():  # each round doubles the number of ancestors
         total = total + total.take(ancestor)
         ancestor = ancestor.take(ancestor)
@@ -136,11 +136,8 @@ def depths(parents: Ints) -> Ints:
 
 
 def writable_depth(parents: Ints, depth: Ints, length: Ints, max_letters: int) -> int:
-    """Return the maximum depth at which all joined names have at most ``max_letters``, without root nodes.
-
-    Deep traces would otherwise repeat a name millions of times.
-    """
-    if (int(depth.sum()) + len(depth)) * (int(length.max(initial=0)) + 1) <= max_letters:  # upper bound
+    """Return the maximum depth at which all joined names have at most ``max_letters``, without root nodes."""
+    if (int(depth.sum()) + len(depth)) * (int(length.max(initial=0)) + 1) <= max_letters:
         return int(depth.max(initial=0))
     path_length = summed_up(parents, (length + 1).astype(np.float64))
     written = np.cumsum(np.bincount(depth, weights=np.where(depth > 0, path_length, 0), minlength=1))

@@ -24,7 +24,7 @@ _WAITS: Final = re.compile(
     r"|(?:^|/)multiprocessing/\w+\.py\(\d+\): (?:wait|poll|_poll|recv|recv_bytes|_recv|_recv_bytes|accept|get|acquire)$"
     r"|^<(?:built-in )?(?:method|function) '?(?:acquire|select|poll|sleep|wait|accept|recv|recv_into)\b"
     r"|^<built-in method get of _queue\.SimpleQueue"
-    # perfhooks' watcher waits in C since before the recording, so torch has no frame for that wait
+    # the watcher waits in C since before the recording, so it has no frame
     r"|(?:^|/)perfhooks/record/watch/watcher\.py\(\d+\): _run$"
 )
 
@@ -33,7 +33,7 @@ _WAITS: Final = re.compile(
 def waiting(trace: Trace) -> Flags:
     """Return which entries of `host.tree` are waits for a lock, queue, file or time, with all calls inside.
 
-    On the thread of the steps no wait is excluded, because the training waits with it.
+    The thread of the steps has none, because the training waits with it.
     """
     tree = host.tree(trace)
     is_wait = (trace.kind[tree.row] == Kind.PYTHON) & ~np.isin(tree.thread, _step_threads(trace))

@@ -76,10 +76,7 @@ def within(a: Intervals, start: Ints, end: Ints) -> Ints:
 
 
 def highest(values: Ints, first: Ints, last: Ints) -> Ints:
-    """Return the maximum of the values in each range, end excluded; 0 for an empty range.
-
-    Two overlapping blocks whose size is a power of two cover each range.
-    """
+    """Return the maximum of the values in each range, end excluded; 0 for an empty range."""
     maximum = np.zeros(len(first), np.int64)
     width = np.maximum(last - first, 0)
     size, tops = 1, values

@@ -62,9 +62,7 @@ def unknown(trace: Trace) -> Unknown:
     * It has fewer kernels than `FEW` times those of its neighbours, although it launched as many.
     * It replays a graph with fewer kernels than another replay of the graph.
     * One of its kernels begins long before its launch.
-    * Operators computed, but no kernel of the trace computes. This concerns all steps.
-
-    If host and devices have different clocks, busy intervals are unknown.
+    * Operators computed, but no kernel of the trace computes.
     """
     marks = step_marks.find(trace)
     nothing = np.zeros(len(marks.number), np.bool_)
@@ -90,7 +88,7 @@ def unknown(trace: Trace) -> Unknown:
 def is_sampled(trace: Trace) -> bool:
     """Return whether the recorder kept only a sample of the operators and launches.
 
-    torch and the runtime number them. Complete recordings contain at least 97% of these numbers.
+    Complete recordings contain at least 97% of their numbers.
     """
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     numbers = trace.external[rows]
@@ -112,10 +110,7 @@ def lost_launches(trace: Trace) -> Ints:
 
 @cached_per_trace
 def few_kernels(trace: Trace) -> FewKernels | None:
-    """Compare the kernels of each step with its neighbours; None without a neighbour or a device.
-
-    Graph kernels are excluded, because a step may replay a different graph than its neighbours.
-    """
+    """Compare the kernels of each step with its neighbours, without kernels of graphs; None without neighbours."""
     marks = step_marks.find(trace)
     is_alone = len(marks.number) < _MIN_STEPS or len(intervals.distinct(marks.thread)) > 1
     if is_alone or not trace.is_device_traced:
@@ -144,8 +139,7 @@ def _neighbours(counts: Ints) -> Ints:
 def short_replays(trace: Trace) -> ShortReplays:
     """Return the graph replays that lack kernels of another replay of the same graph.
 
-    Replays of one graph have the same kernel names in the same order and, if the recorder numbers graph nodes, share a
-    node.
+    Replays of one graph have the same kernel names in the same order, and share a numbered node.
     """
     graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
     graph_kernels = np.flatnonzero(np.isin(trace.launches, graphs) & (trace.kind[trace.device_rows] == Kind.KERNEL))
@@ -187,10 +181,7 @@ def _is_subsequence(part: Ints, sequence: Ints) -> bool:
 
 @cached_per_trace
 def lacks_computation(trace: Trace) -> bool:
-    """Return whether kernels that compute are missing, for example because the recorder lost a stream.
-
-    If calls were recorded and none is a launch, the operators ran on the host.
-    """
+    """Return whether kernels that compute are missing, for example because the recorder lost a stream."""
     if not trace.is_device_traced or (device.classes(trace) == device.COMPUTE).any():
         return False
     if not len(trace.rows(Kind.KERNEL, Kind.RUNTIME)):
@@ -204,8 +195,8 @@ def lacks_computation(trace: Trace) -> bool:
 def cut_overflowed(trace: Trace) -> None:
     """Shorten each kernel with a wrong length to the start of the next work on its stream, and add a doubt.
 
-    Work that a stream runs later cannot end during a kernel. Exceptions are work of the same operator or graph, and
-    partial overlap (programmatic dependent launch). Call this before any computation.
+    A stream runs work in order, except work of one operator or graph, and partial overlap (programmatic dependent
+    launch). Call this before any computation.
     """
     work = trace.device_rows
     index = np.flatnonzero(trace.end[work] > trace.start[work])
@@ -231,7 +222,6 @@ def cut_overflowed(trace: Trace) -> None:
 
 
 def _last_begun(trace: Trace, rows: Ints, holders: Ints) -> Ints:
-    """Return the last work on the stream that begins before each work ends."""
     last: Ints = holders.copy()
     for thread in intervals.distinct(trace.thread[rows[holders]]).tolist():
         begin, end = np.searchsorted(trace.thread[rows], [thread, thread + 1])

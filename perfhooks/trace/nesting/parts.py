@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class _PartSlices(NamedTuple):
-    """Slices with the part of the step that they show, by thread and time."""
-
     thread: Column
     start: Ints
     end: Ints
@@ -49,21 +47,20 @@ class _PartSources(NamedTuple):
 def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
     """Return the disjoint intervals of each part on one thread, over the extent of its slices.
 
-    A moment belongs to the first open slice in this order. Within one kind, the innermost slice decides:
+    A moment belongs to the first open slice in this order, then to the innermost slice:
 
     1. a label of the user: the names of `perfhooks.core.labels.PARTS`, and the names in `part_names`;
     2. a fetch of PyTorch's DataLoader;
     3. automatic labels of perfhooks, torch's ranges around optimizers, and outside of these labels
 
        * ``backward``: from the first to the last autograd node on any thread, or the whole call with recorded stacks;
-       * ``forward``: operators that create autograd nodes, regions of torch.compile, module calls, and ranges of DDP
-         and FSDP;
+       * ``forward``: operators that create autograd nodes, regions of torch.compile, module calls, DDP and FSDP;
        * ``checkpoint``: ``torch.save`` in recorded stacks;
 
     4. ``transfer``: operators that copy from the host to a device;
     5. ``communication``: collectives that the thread itself starts or waits for.
 
-    Fetches and transfers of a validation count as ``validation``; see `validations`.
+    `validations` separates ``validation``.
     """
     written, fetches, automatic, ranges, compiled, frames, copies, collectives, losses, marks = (
         source.on(thread) for source in _part_sources(trace)
@@ -150,7 +147,7 @@ def _host_copies(trace: Trace) -> Ints:
 
 
 def _correct_validations(written: Spans, groups: list[Spans], hints: list[Spans]) -> list[Spans]:
-    """Separate validation from training. ``hints`` are optimizers and losses, which separate both."""
+    """Separate validation from training by ``hints``: optimizers and losses."""
     if not any(labels.VALIDATION in spans.part for spans in groups):
         return groups
     marks = _mark_order(written, [*groups, *hints])
@@ -163,9 +160,9 @@ def _correct_validations(written: Spans, groups: list[Spans], hints: list[Spans]
 
 
 def _mark_order(written: Spans, groups: list[Spans]) -> list[tuple[int, int, int, str]]:
-    """Return the marks of a thread by start: start, group, position in the group, and apparent part.
+    """Return the marks of a thread by start: start, group (-1 for the user's), position in the group, apparent part.
 
-    User labels have group -1. They and fetches hide slices inside them, because a data set may call modules.
+    Labels of the user and fetches hide slices inside them, because a data set may call modules.
     """
     marks = []
     for group, spans in enumerate(groups):

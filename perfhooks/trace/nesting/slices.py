@@ -54,7 +54,7 @@ def _nest(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _cut(start: Ints, end: Ints) -> Ints | None:
-    """Return the ends, cut at the first crossing slice; None if many slices cross."""
+    """Cut slices at the first crossing slice; None if many slices cross."""
     last = np.searchsorted(start, end, "left")
     container = np.flatnonzero(last > np.arange(1, len(start) + 1))  # another slice begins before they end
     after, last = container + 1, last[container]
@@ -63,7 +63,7 @@ def _cut(start: Ints, end: Ints) -> Ints | None:
     if width.sum() > _MAX_CROSSED_PASSES * len(start):
         return None
     row = container[crossed]
-    # the slices that begin in each crossed slice, concatenated; the first longer slice crosses it
+    # the slices that begin in each crossed slice; the first longer slice crosses it
     group_start = np.cumsum(width) - width
     inner = np.arange(int(width.sum())) + np.repeat(after - group_start, width)
     outlasting = np.flatnonzero(end[inner] > np.repeat(end[row], width))
@@ -73,13 +73,12 @@ def _cut(start: Ints, end: Ints) -> Ints | None:
 
 
 def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
-    """Nest slices by counting; None if slices cross."""
     count = len(start)
     long = end > start  # a slice of zero length contains nothing
     depth = np.cumsum(long) - long - _count_ended(end[long], start)
     by_depth = np.argsort(_narrow(depth), kind="stable")
     level = depth[by_depth] * count
-    # A slice deeper than its predecessor is its child. Otherwise its parent is that of the last slice of equal depth.
+    # A slice deeper than its predecessor is its child; otherwise its parent is that of the last slice of equal depth.
     first = np.zeros(count, np.int64)
     first[1:] = np.where(depth[1:] > depth[:-1], np.arange(1, count), 0)
     parent = np.empty(count, np.int64)
@@ -88,7 +87,7 @@ def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
 
 
 def _count_ended(end: Ints, time: Ints) -> Ints:
-    """Return how many slices have ended at each time. Both are almost sorted."""
+    """Both arguments are almost sorted."""
     merged = np.argsort(np.concatenate([np.sort(end, kind="stable"), time]), kind="stable")
     return np.flatnonzero(merged >= len(end)) - np.arange(len(time))
 
@@ -115,7 +114,7 @@ def _nest_crossing(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _own_times(parent: Ints, length: Ints) -> Ints:
-    own = np.append(length, 0)  # the last entry serves parent -1
+    own = np.append(length, 0)
     np.subtract.at(own, parent, length)
     return own[:-1]
 
@@ -132,7 +131,7 @@ def inherited(parent: Ints, own: Ints) -> Ints:
     if not (own >= 0).any():
         return np.full(len(own), -1, np.int64)
     count = len(own)
-    source = np.append(np.where(own >= 0, np.arange(count), parent), -1)  # the last entry serves parent -1
+    source = np.append(np.where(own >= 0, np.arange(count), parent), -1)
     while True:
         ancestor = source.take(source)
         if np.array_equal(ancestor, source):
@@ -179,9 +178,9 @@ def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:
         holder[ended] = nesting.parent[holder[ended]]
         ended = ended[(holder[ended] >= 0) & (nesting.end[holder[ended]] < time[ended])]
     jumps = [np.append(nesting.parent, -1)] if len(ended) else []
-    while jumps and (jumps[-1] >= 0).any():  # each jump is twice as long as the previous one
+    while jumps and (jumps[-1] >= 0).any():  # each jump is twice as long
         jumps.append(jumps[-1][jumps[-1]])
-    for jump in reversed(jumps):  # outer slices end later, so shorter and shorter jumps find the first open slice
+    for jump in reversed(jumps):  # outer slices end later, so shorter and shorter jumps find the first open one
         ancestor = jump[holder[ended]]
         is_ended = (ancestor >= 0) & (nesting.end[ancestor] < time[ended])
         holder[ended] = np.where(is_ended, ancestor, holder[ended])

@@ -32,10 +32,9 @@ CHOOSING: Final = "trying out convolutions"
 def by_kind(trace: Trace) -> dict[str, Intervals]:
     """Return the intervals of a trace that belong to a start, by kind; kinds may overlap.
 
-    ``compiling`` and ``capturing graphs`` are ranges of TorchDynamo; the latter also graph captures. ``trying out
-    convolutions`` is benchmarking in cuDNN and MIOpen: convolutions that time kernels with events. ``loading kernels``
-    are calls that load modules with their preparation, long runtime calls before the first run of a kernel
-    (`LOADING_NS`), and the driver's records.
+    ``compiling`` and ``capturing graphs`` are ranges of TorchDynamo or graph captures. ``trying out convolutions`` are
+    convolutions that time kernels with events (cuDNN, MIOpen). ``loading kernels`` are calls that load modules, long
+    runtime calls before the first run of a kernel, and records of the driver.
     """
     moments_of = {
         COMPILING: _range_intervals(trace, ranges.COMPILING),
@@ -80,7 +79,7 @@ def _preparing_calls(trace: Trace) -> Ints:
     launches, kernel, is_first = _launched_kernels(trace)
     if not len(launches):
         return launches
-    index = np.searchsorted(launches, calls)  # slices are sorted by thread and time
+    index = np.searchsorted(launches, calls)
     following = np.append(launches, -1)[index]
     has_launch = (following >= 0) & (trace.thread[following] == trace.thread[calls])
     calls, index = calls[has_launch], index[has_launch]
@@ -92,7 +91,7 @@ def _preparing_calls(trace: Trace) -> Ints:
 
 @cached_per_trace
 def _launched_kernels(trace: Trace) -> tuple[Ints, Ints, Flags]:
-    """Return the launching calls, a kernel name for each, and whether it is the first run."""
+    """Return the launching calls, their kernel names, and whether it is the first run."""
     kernels = np.flatnonzero((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0))
     launches, names = trace.launches[kernels], trace.name[trace.device_rows[kernels]]
     order = np.argsort(trace.start[launches], kind="stable")
@@ -106,8 +105,7 @@ def _launched_kernels(trace: Trace) -> tuple[Ints, Ints, Flags]:
 def _preparation_starts(trace: Trace, calls: Ints, modules: Flags) -> Ints:
     """Return the start of the preparation of each call.
 
-    If it loads a module, that is the last other activity of the operator: MIOpen compiles kernels in 110 to 140 ms
-    (MI300X).
+    For modules it is the last other activity of the operator: MIOpen compiles kernels in 110 to 140 ms (MI300X).
     """
     start: Ints = trace.start[calls]  # fancy indexing copies
     ops = trace.rows(Kind.OP)

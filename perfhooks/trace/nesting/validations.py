@@ -17,11 +17,10 @@ WRITTEN: Final = -1
 def classify(parts: list[str], groups: list[int]) -> list[str]:
     """Return the corrected parts of one thread's marks, given in order of their starts.
 
-    * A call in evaluation mode without gradients is a validation if no backward pass follows. It must also use a batch
-      of a loader, or a loss must be computed from it. Any other call (a teacher, a rollout) belongs to the forward
-      pass.
+    * A call in evaluation mode without gradients is a validation if no backward pass follows, and if it uses a batch of
+      a loader or has a loss. Any other call (a teacher, a rollout) belongs to the forward pass.
     * A fetch or a copy belongs to the following call. The last fetch of a validation has no call: it is the first of
-      several fetches after the validation.
+      several fetches after it.
     """
     corrected = _demote_inference_calls(parts, groups)
     following: str | None = None
@@ -44,7 +43,6 @@ def _previous_call(parts: list[str], position: int) -> str | None:
 
 
 def _demote_inference_calls(parts: list[str], groups: list[int]) -> list[str]:
-    """Change inference calls that are no validation to forward."""
     corrected = list(parts)
     has_fetch = fetched_since = False
     previous: str | None = None

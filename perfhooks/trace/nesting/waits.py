@@ -28,9 +28,9 @@ class BlockingCopies(NamedTuple):
 def blocking(trace: Trace) -> BlockingCopies:
     """Return the copies whose calls blocked the host until the device reached them.
 
-    CUDA copies pageable memory through a buffer. So ``cudaMemcpyAsync`` returns only after the buffer is read or
-    written ("API synchronization behavior" in CUDA's manual). A call blocked if its memory is not known to be pinned
-    and the copy began before it returned::
+    CUDA copies pageable memory through a buffer, so even ``cudaMemcpyAsync`` waits for it ("API synchronization
+    behavior" in CUDA's manual). A call blocked if its memory is not known to be pinned and the copy began before it
+    returned::
 
         host    |---- cudaMemcpyAsync -----|          pageable: the host waits
                  own|~~~~~~ held ~~~~~~~~~~|
@@ -38,8 +38,6 @@ def blocking(trace: Trace) -> BlockingCopies:
 
         host    |call|                                pinned: the call returns, and the copy comes later
         device  |---- earlier work ---||copy|
-
-    Calls that always synchronise (`device.wait_calls`) are excluded.
     """
     work, calls = trace.device_rows, trace.calls
     copies_with_call = np.flatnonzero((trace.kind[work] == Kind.COPY) & (calls >= 0))

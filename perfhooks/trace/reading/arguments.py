@@ -72,7 +72,7 @@ class Launch(Owned, gc=False):
 
 class Work(Owned, gc=False):
     device: int = msgspec.field(default=-1, name="device")
-    # runtime events of ROCm contain a handle in hexadecimal
+    # ROCm writes a handle in hexadecimal
     stream: int | str = msgspec.field(default=-1, name="stream")
     correlation: int = msgspec.field(default=-1, name="correlation")
     nbytes: int | str = msgspec.field(default=-1, name="bytes")

@@ -121,7 +121,7 @@ class Columns:
 
     def add(self, events: Sequence[Event], start: Ints, good: Flags) -> None:
         """Add events with their ``ts`` in ns; ``good`` is whether it is a valid time."""
-        # one map per attribute and zip take half of the time of one getter that returns tuples
+        # half of the time of one getter that returns tuples
         origins = zip(*(map(getter, events) for getter in _ORIGIN), strict=True)
         keys = np.fromiter(map(self._keys.__getitem__, origins), np.int64, len(events))
         if self._origins.shape[1] < len(self._keys):
@@ -149,7 +149,7 @@ class Columns:
             kind = Kind(origin.kind) if origin.role == _Role.SLICE else None
             new = Category(frozenset([first.ph]), kind, origin.role == _Role.INSTANT)
             old = self.categories.setdefault(first.cat, new)
-            if old[1:] == new[1:]:  # otherwise the first event of the category decides, and this event does not fit
+            if old[1:] == new[1:]:  # otherwise the first event of the category decides
                 self.categories[first.cat] = new._replace(phases=old.phases | new.phases)
         return origin
 
@@ -214,7 +214,7 @@ class Columns:
             chunks.append((rows, column) if count == len(rows) else (rows[is_present], column[is_present]))
 
     def _read(self, args: Sequence[Any], variants: Sequence[MarkedStruct]) -> dict[str, Column]:
-        """Return the arguments of events of one kind, from texts only or structs only."""
+        """Events are texts only or structs only."""
         structs: Sequence[Arguments] = args if isinstance(args[0], Arguments) else parsed(args, variants)
         columns: dict[str, Column] = {}
         for name, absent, value in fields(type(structs[0])):
@@ -223,7 +223,6 @@ class Columns:
             elif absent is not NOTHING:
                 columns[name] = _integers(value, structs)
             elif (texts := list(map(value, structs))).count(absent) < len(texts):
-                # the number 0 stands for no text
                 columns[name] = np.fromiter(map(self._texts.__getitem__, map(bytes, texts)), np.int32, len(texts)) - 1
             elif name == FIRST_OF_COLLECTIVES:
                 break
@@ -358,13 +357,13 @@ def _without_middle(name: str) -> str:
 
 
 def _lengths(micros: Floats) -> tuple[Ints, Flags]:
-    """Return valid durations in ns. The product with 1000 rounds like the decimals of the file."""
+    """The product with 1000 rounds like the decimals of the file."""
     good = np.abs(micros) < _LIMIT
     return np.rint(np.where(good, micros, 0.0) * 1000).astype(np.int64), good
 
 
 def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
-    """Return microseconds as nanoseconds, and which of them are valid times.
+    """Return microseconds as ns, and which of them are valid times.
 
     A double represents time stamps to half a nanosecond, but not their product with 1000.
     """
@@ -376,7 +375,7 @@ def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
 
 
 def exact_nanoseconds(values: Iterable[float | Decimal]) -> tuple[Ints, Flags]:
-    """Return microseconds as exact nanoseconds, and which of them are valid times. This is slow."""
+    """Convert microseconds exactly. This is slow."""
     nanos = list(map(_exact, values))
     good = np.array([value is not None for value in nanos], np.bool_)
     return np.array([value or 0 for value in nanos], np.int64), good
@@ -404,7 +403,7 @@ def _integer(value: object) -> int:
             return -1
     if not isinstance(value, int) or not -(2**63) <= value < 2**64:
         return -1
-    return value if value < 2**63 else value - 2**64  # some recorders write addresses unsigned; they are only compared
+    return value if value < 2**63 else value - 2**64  # some recorders write unsigned addresses
 
 
 def _joined(chunks: list[dict[str, Column]]) -> dict[str, Column]:

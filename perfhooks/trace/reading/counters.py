@@ -1,5 +1,3 @@
-"""Counters: events with a number and a time."""
-
 from __future__ import annotations
 
 import math
@@ -30,7 +28,7 @@ class CounterRows:
         self._samples: list[tuple[int, int, float]] = []
 
     def add(self, event: Event, time: int) -> None:
-        """Add the samples of an event at a time in ns. Its arguments are numbers by name."""
+        """``time`` is in ns. The arguments of the event are numbers by name."""
         for name, argument in (decode_object(bytes(event.args)) or {}).items():
             value = number(argument)
             if math.isfinite(value):
@@ -44,7 +42,7 @@ class CounterRows:
                 self._samples.append((series, time, value))
 
     def all(self, device_of: Callable[[int | str], int] | None = None) -> Samples:
-        """Return all samples, sorted by series and time. By default the process names the device."""
+        """Return all samples by series and time. By default the process names the device."""
         series, time, value = zip(*self._samples, strict=True) if self._samples else ((), (), ())
         series_number, times = np.array(series, np.int64), np.array(time, np.int64)
         order = np.lexsort((times, series_number))

@@ -81,7 +81,7 @@ def download(system: Any, targets: Mapping[str, Path]) -> None:
 
 
 def opened(url: str) -> IO[bytes]:
-    """Download a file, which is deleted when it is closed."""
+    """The file is deleted when it is closed."""
     system, path = located(url)
     with tempfile.TemporaryDirectory(prefix="perfhooks-") as folder:
         local = Path(folder) / "content"
@@ -101,7 +101,6 @@ def located(url: str) -> tuple[Any, str]:
 
 
 def _unnamed(folder: Path) -> int | None:
-    """Open a file without a name; None if the system has none."""
     try:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
     except (AttributeError, OSError):

@@ -11,7 +11,7 @@ import msgspec
 _ATTEMPTS: Final = 8
 MALFORMED: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
-# escapes that JSON does not have (Windows paths without escapes), and the literal that Kineto writes for unknown values
+# escapes that JSON does not have (Windows paths), and Kineto's literal for unknown values
 _BAD_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _BAD_LITERAL: Final = re.compile(r"(?<=:)\s*N/A")
 
@@ -122,7 +122,7 @@ def _lenient(raw: dict[str, Any]) -> Event:
 
 
 def _text(value: object) -> str:
-    # JSON allows lone surrogates, but they cannot be written to files
+    # lone surrogates cannot be written to files
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 

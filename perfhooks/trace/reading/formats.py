@@ -1,5 +1,3 @@
-"""Detection of the program that wrote a file without PyTorch events."""
-
 from __future__ import annotations
 
 import re

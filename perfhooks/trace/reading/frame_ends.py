@@ -24,8 +24,7 @@ _MOST_NUMBERS: Final = 16
 def close(trace: Trace) -> None:
     """Move the end of each frame that was never closed, and add a doubt. Call this before any computation.
 
-    Each frame has the number of its caller. So other frames inside that caller ended before the frame started, and no
-    frame lasts longer than its caller.
+    Each frame has the number of its caller. Other frames inside that caller ended before, and no frame lasts longer.
     """
     _, numbers = trace.sparse(FRAME)
     rows = trace.rows(Kind.PYTHON)

@@ -1,7 +1,6 @@
 """Conversion of traces of torch's next recorder (torch 2.15) to the form of Kineto, so that no table depends on it.
 
-This recorder names all copies ``Memcpy``, and its launches have no external ids. Sources:
-``torch/profiler/_cuspy/trace.py`` of torch 2.15, and ``ActivityStrings.cpp`` for the words of Kineto.
+Sources: ``torch/profiler/_cuspy/trace.py`` of torch 2.15, and ``ActivityStrings.cpp`` for the words of Kineto.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def _memory(kind: object) -> str:
 def to_streams(
     columns: dict[str, Column], arguments: dict[str, tuple[Ints, Column]], threads: Mapping[tuple[Any, ...], int]
 ) -> None:
-    """Move work of CUDA graphs from the lane of the export to the stream on which it ran.
+    """Move work of CUDA graphs from the lane of the export to its stream.
 
     ``graph_lanes="all"`` exports all replays on a few lanes, where work of several streams overlaps.
     """
@@ -94,8 +93,8 @@ def to_streams(
 def number_launches(columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]]) -> None:
     """Add external ids: to launches that of the operator around them, to device work that of its launch.
 
-    This applies only if no launch and no work has one, or the ids are wrong (torch before 2.1). In seven traces with
-    external ids, 25,597 of 25,598 calls follow this rule, and all device work.
+    This applies only if none exists or they are wrong (torch before 2.1). In seven traces with external ids, 25,597 of
+    25,598 calls follow this rule, and all device work.
     """
     kind = columns["kind"]
     rows, numbers = arguments.get("external", _NONE)

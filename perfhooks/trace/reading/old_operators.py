@@ -1,7 +1,7 @@
 """Names and sequence numbers for autograd nodes of torch 1.8 and 1.9, in the form of later recorders.
 
-There all events have the category ``Operator``, and nothing links a node to the operator that created it. The names do:
-the node of ``aten::addmm`` is an ``AddmmBackward``, and the last operator creates the first node.
+Nothing links a node to its operator except names: the node of ``aten::addmm`` is an ``AddmmBackward``, and the last
+operator creates the first node.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def number_nodes(
     rows = rows[np.argsort(columns["start"][rows], kind="stable")]
     waiting: dict[str, list[int]] = {}
     pairs: list[tuple[int, int]] = []
-    node_ends: dict[int, int] = {}  # by thread; operators that start within a node create no node
+    node_ends: dict[int, int] = {}  # by thread; no operator inside a node creates a node
     slices = zip(
         rows.tolist(), *(columns[column][rows].tolist() for column in ("name", "thread", "start", "end")), strict=True
     )
@@ -63,7 +63,6 @@ def number_nodes(
 
 
 def _stem(name: str) -> str:
-    """Return the common part of the names of an operator and its node, or an empty text."""
     node = re.match(ranges.BACKWARD_CLASS, name.removeprefix(ranges.NODE))
     word = node[1] if node else name.removeprefix(NAMESPACE) if name.startswith(NAMESPACE) else ""
     return word.replace("_", "").lower()

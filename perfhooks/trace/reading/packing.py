@@ -42,7 +42,7 @@ def copy_trace(source: Path, target: IO[bytes], *, compress: bool) -> None:
 
 
 def copy_stream(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None:
-    """Copy an open file in chunks. Gzip data is not compressed again."""
+    """Gzip data is not compressed again."""
     has_gzip = is_packed(source)
     if has_gzip == compress:
         shutil.copyfileobj(source, target, _CHUNK)
@@ -54,11 +54,11 @@ def copy_stream(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None
 
 
 def copy_with_names(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None:
-    """Copy an open file, and decode escaped names if it is plain."""
+    """Decode escaped names if the file is plain."""
     try:
         with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as text:
             has_escapes = text.find(ESCAPE.encode()) >= 0
-    except (OSError, ValueError):  # some file systems do not support mmap, and empty files cannot be mapped
+    except (OSError, ValueError):  # empty files, and some file systems, do not support mmap
         has_escapes = True
     if not has_escapes or is_packed(source):
         copy_stream(source, target, compress=compress)

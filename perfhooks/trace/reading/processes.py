@@ -32,7 +32,7 @@ class ProcessNames:
 
 
 def check_single(trace: Trace) -> None:
-    """Raise TraceError if a trace has several processes. Correlations and ids are unique only within a process."""
+    """Raise TraceError if a trace has several processes, because ids are unique only within a process."""
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     threads = np.unique(trace.thread[rows if len(rows) else trace.rows(Kind.RUNTIME)])
     count = len({trace.threads[thread].pid for thread in threads.tolist()} - {-1, ""})

@@ -42,7 +42,7 @@ _FEW: Final = 64
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
 _ANOTHER: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A\[\s*\{|\}\s*\]\s*\[\s*\{')
 _FIRST_EVENT: Final = re.compile(rb"\s*\{")
-# strings escape their quotes, so no string of a valid file contains this text
+# strings escape their quotes, so no valid string contains this text
 _COMPACT_BOUNDARY: Final = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|name|cat|ts|pid|tid|dur|args|id|s)"\s*:)')
 _FIRST_KEY: Final = re.compile(rb'\s*\{\s*("(?:ph|name|cat|ts|pid|tid|dur|args|id|s)")\s*:')
 _EVENT_AHEAD: Final = re.compile(rb'\}\s*,\s*\{[^{}\[\]]*"ph"\s*:')
@@ -50,7 +50,7 @@ _PERFETTO: Final = b"\n"
 """First byte of Perfetto's protobuf: a packet. A text with this first byte contains no zero byte."""
 _TEXT_TIME: Final = re.compile(rb'"ts"\s*:\s*"')
 _FRACTION: Final = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
-# above this number of microseconds, a double is less precise than one nanosecond
+# above it, a double of microseconds is less precise than one nanosecond
 _DOUBLE_LIMIT: Final = 2.0**43
 _TIME: Final = attrgetter("ts")
 
@@ -142,7 +142,7 @@ class _Reader:
                 with memoryview(buffer) as view, view[: cut - 1] as events:
                     text = b"".join((b"[", events, b"]"))
                 self._add_list(text, bytes(buffer[cut - 2 : cut + _LOOKAHEAD]))
-                # if the list ended in this chunk, the comma belongs to the keys after it
+                # at the end of the list, the comma belongs to the keys after it
                 del buffer[: cut if self._tail is None else cut - 1]
         self._read_rest(buffer)
 
@@ -158,7 +158,7 @@ class _Reader:
             self._lost += 1
 
     def _is_past_endless(self, buffer: bytearray) -> bool:
-        """Discard more of a text that is too long; return whether it ended."""
+        """Return whether the text ended."""
         end = self._boundary.search(buffer)
         self._is_inside_endless = end is None
         del buffer[: end.end() if end else max(0, len(buffer) - _LOOKAHEAD)]
@@ -205,7 +205,7 @@ class _Reader:
             indent = space[space.rindex(b"\n") + 1 :]
             self._boundary = re.compile(rb"\}\s*,(?=\s*\n" + re.escape(indent) + rb"\{)")
         elif key := _FIRST_KEY.match(head):
-            # all events of one writer begin with the same key; objects within events rarely do
+            # all events of one writer begin with the same key
             self._looser = self._boundary
             self._boundary = re.compile(rb"\}\s*,(?=\s*\{\s*" + key[1] + rb"\s*:)")
 
@@ -230,7 +230,7 @@ class _Reader:
             self._add_any(remainder, following)
 
     def _add_typed(self, text: bytes) -> bytes:
-        """Add a list of events by typed decoding, except a few odd events. Return the unread remainder."""
+        """Return the unread remainder of the list."""
         self._typed.learn(self._columns.categories)
         try:
             self._columns.add(*self._timed(self._typed.decode, text))
@@ -282,7 +282,6 @@ class _Reader:
         self._columns.add(events, *exact_nanoseconds([event.ts for event in events]))
 
     def _timed(self, decode: Callable[..., Sequence[Event]], text: bytes) -> tuple[Sequence[Event], Ints, Flags]:
-        """Return events and their times in the form of `Columns.add`."""
         if not self._exact:
             try:
                 plain = decode(text, exact=False)
@@ -326,7 +325,6 @@ class _Reader:
         buffer.clear()
 
     def _read_rest(self, buffer: bytearray) -> None:
-        """Add the last event, the end of the list, and the keys after it."""
         if self._tail is not None:
             self._grow_tail(buffer)
             self._read_tail()
@@ -350,7 +348,7 @@ class _Reader:
         if self._tail is not None:
             self._read_tail()
         elif self._lost > before:
-            self._lost -= 1  # the event that the end of the file truncates is counted in this doubt
+            self._lost -= 1  # the doubt already counts this event
             self.doubts.append(Doubt("cut-off", 1, "the file ends in the middle of an event"))
         else:
             self.doubts.append(Doubt("cut-off", 1, "the file ends before the end of its list of events"))

@@ -23,8 +23,7 @@ _ADDRESS: Final = re.compile(r"(?: of pybind11_builtins\.\w+ object)? at 0x[0-9a
 def spelled(name: str) -> str:
     """Return a name in the spelling of its program.
 
-    Names that are not ASCII are escaped. Kineto does not escape Windows paths, so the separator before ``nn`` is a line
-    break.
+    Names that are not ASCII are escaped. In Windows paths, Kineto's separator before ``nn`` is a line break.
     """
     if _CONTROL.search(name) and _FRAME.search(name):
         name = _CONTROL.sub(lambda letter: _LETTERS[letter[0]], name)

@@ -50,7 +50,7 @@ def opened(path: str) -> Iterator[IO[bytes]]:
 def _open(path: str) -> IO[bytes]:
     if "://" not in path:
         return Path(path).open("rb")
-    from perfhooks.trace.reading import downloads  # the import is slow, and only URLs need it
+    from perfhooks.trace.reading import downloads  # slow import that only URLs need
 
     return downloads.opened(path)
 
@@ -58,8 +58,8 @@ def _open(path: str) -> IO[bytes]:
 def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[bytes]:
     """Yield the blocks of a file, decompressed if it is gzip with any number of members.
 
-    ``max_unpacked_mb`` is in 10^6 bytes. The default is the environment variable `MAX_UNPACKED_MB`, else `RATIO` times
-    the archive, at least `FLOOR`. Raises TornArchiveError after all valid blocks.
+    ``max_unpacked_mb`` (10^6 bytes) is by default `MAX_UNPACKED_MB`, else `RATIO` times the archive, at least `FLOOR`.
+    Raises TornArchiveError after all valid blocks.
     """
     limit = _limit_bytes(max_unpacked_mb)
     start = file.read(_PACKED_BLOCK)
@@ -72,7 +72,7 @@ def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[by
 
 
 def _limit_bytes(max_unpacked_mb: float | None) -> float | None:
-    """Return the limit in bytes; None if it depends on the file."""
+    """None if it depends on the file."""
     variable = os.environ.get(MAX_UNPACKED_MB, "").strip()
     name = "max_unpacked_mb" if max_unpacked_mb is not None else MAX_UNPACKED_MB
     try:

@@ -56,14 +56,12 @@ class _WorkTimes(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """Return the time of each kind of work: one row for each of `CATEGORIES` in the trace, most time first.
 
-    Each piece of device work, and each operator without nested operators, is in one row. The first matching rule
-    decides:
+    Each device work and each operator without nested ones is in one row, by the first matching rule:
 
     1. ``communication`` and ``copies`` (with memsets): by its class in the table of kernels;
     2. ``attention``: if an operator of that name is around its launch;
-    3. ``optimizer``: if it was launched in the optimizer's part of its thread (`perfhooks.trace.nesting.parts`);
-    4. by the innermost operator around its launch with a known kind; an autograd node has the kind of its forward
-       operator;
+    3. ``optimizer``: if it was launched in that part of its thread (`perfhooks.trace.nesting.parts`);
+    4. by the innermost operator around its launch with a known kind, for an autograd node by its forward operator;
     5. by its own name, otherwise ``other``.
     """
     on_device = _device_costs(trace)
@@ -94,7 +92,7 @@ def of_work(trace: Trace) -> Column:
     host = calls(trace)
     by_row[host.row] = host.category
     category = by_row[owner]
-    # communication operators also copy into buckets and wait; only communication kernels are communication
+    # communication operators also copy into buckets and wait
     unknown = (category == OTHER) | (category == COMMUNICATION)
     kernels = intervals.distinct(trace.name[work[unknown]])
     by_name = np.full(len(trace.names) + 1, OTHER, np.int8)

@@ -26,7 +26,7 @@ SEVERITIES: Final = ("error", "warning", "info")
 _MIN_INFO_RATIO: Final = 0.01  # fraction of the window
 _MIN_WARNING_RATIO: Final = 0.05
 _MIN_START_RATIO: Final = 0.5  # fraction of the steps' time
-_MIN_TAIL_LAUNCHES: Final = 8  # kernel launches without a kernel at the end of a window
+_MIN_TAIL_LAUNCHES: Final = 8  # at the end of a window
 
 _COUNTS: Final = re.compile(
     r"(Out-of-range|Invalid ext correlations|CPU GPU out-of-order|CUPTI stopped early\?) = (\d{1,18})"

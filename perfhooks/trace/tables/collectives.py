@@ -46,12 +46,12 @@ def table(trace: Trace) -> pl.DataFrame:
     """List the collectives by time: a row for each communication kernel, or for a host range without kernels.
 
     Ranges of gloo, MPI and UCC are the collective itself. Other host ranges only request it, and are rows only if no
-    device was traced. ``operation`` comes from the arguments, otherwise from names. ``duration_ms`` is null if the
-    range was still open at the end of the recording.
+    device was traced. ``duration_ms`` is null if the range was open at the end of the recording. ``bytes`` is the
+    larger of the input and the output of one rank. ``exposed_ms`` is the time in which no device of the process
+    computed.
 
-    ``bytes`` is the larger of the input and the output of one rank. ``exposed_ms`` is the time in which no device of
-    the process computed. With S bytes, n ranks and the duration t, in 10^9 bytes per second, by
-    https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md:
+    With S bytes, n ranks and the duration t, by https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, in
+    10^9 bytes per second:
 
     * ``algorithm_gb_per_s`` = S / t
     * ``bus_gb_per_s`` = S / t x 2(n-1)/n for all_reduce; x (n-1)/n for all_gather, reduce_scatter, all_to_all, gather
@@ -167,7 +167,7 @@ def _independent_ranges(trace: Trace, marks: Ints, label: Ints, launching: Ints)
     outer = intervals.distinct(root)
     unused = outer[~np.isin(outer, root[launching[launching >= 0]])]
     shown: Ints = unused[_runs_on_host(trace, label[unused]) | (not trace.is_device_traced)]
-    # a record may be a different call: creation of a group, or a wait
+    # a record may be the creation of a group, or a wait
     arguments = trace.argument("collective")[marks[shown]].tolist()
     return shown[
         [label[mark] >= 0 or bool(operation(trace.text(text))) for mark, text in zip(shown, arguments, strict=True)]

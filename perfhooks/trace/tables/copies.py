@@ -31,10 +31,9 @@ _SCHEMA: Final = {
 def table(trace: Trace) -> pl.DataFrame:
     """List the copies of the devices by time: one row each.
 
-    ``kind``, ``source`` and ``target`` come from Kineto's name of the copy. Memory is ``host`` if the recorder does not
-    separate pinned from pageable memory. ``blocking`` says whether the host waited for the copy: the call always waits,
-    pageable memory blocked it (`waits.blocking`), or the operator then waited for the device. ``host_ms`` is the time
-    of the call, including the wait.
+    Memory is ``host`` if the recorder does not separate pinned from pageable memory. ``blocking``: the call always
+    waits, pageable memory blocked it (`waits.blocking`), or the operator then waited for the device. ``host_ms`` is the
+    time of the call, including the wait.
     """
     work = trace.device_rows
     copies = np.flatnonzero(trace.kind[work] == Kind.COPY)
@@ -76,7 +75,7 @@ def _is_blocking(trace: Trace, launch: Ints, call: Ints, owner: Ints) -> pl.Seri
 def _has_later_wait(trace: Trace, calls: Ints, launch: Ints, owner: Ints) -> Flags:
     if not len(calls):
         return np.zeros(len(launch), np.bool_)
-    # slices are sorted by thread and start, so the first wait after the launch is the next row among the waits
+    # slices are sorted, so the first wait after the launch is the next row among the waits
     next_index = np.searchsorted(calls, launch, "right")
     first = calls[np.minimum(next_index, len(calls) - 1)]
     is_on_thread: Column = (next_index < len(calls)) & (trace.thread[first] == trace.thread[launch])

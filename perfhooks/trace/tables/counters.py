@@ -50,7 +50,7 @@ class _Series(NamedTuple):
 
     def until(self, moment: Ints) -> tuple[Floats, Floats]:
         """Return the integral up to each time, in unit times ns, and the covered time, in ns."""
-        # relative to the first sample, because a double cannot represent ns since 1970 exactly
+        # a double cannot represent ns since 1970 exactly
         ends = self.ends - self.time[0]
         edges = np.concatenate(([0], ends))
         area = np.concatenate(([0.0], np.cumsum(self.value * np.diff(edges))))
@@ -73,15 +73,14 @@ class OverTime(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """Return the values of each counter during each step: one row for each counter, device and step, by time.
 
-    Counters are the events with phase ``C``. A sample is valid until the next one, the last sample for the median
-    distance::
+    A sample is valid until the next one, the last sample for the median distance::
 
         samples    70 W        90 W   90 W
                    |-----------|------|......|
         step               |=========|            integral 70 W * 4 ms + 90 W * 5 ms = 0.73 J
 
-    ``mean`` is over the covered time of the step, ``covered_ms``. ``integral`` is in the unit times seconds: for power
-    in W it is the energy in joules. It is null if samples do not cover the step (`_MIN_COVERAGE`).
+    ``mean`` is over the covered time of the step, ``covered_ms``. ``integral`` is in the unit times seconds, for power
+    in joules. It is null if samples do not cover the step (`_MIN_COVERAGE`).
     """
     marks = step_marks.find(trace)
     rows = [

@@ -1,5 +1,3 @@
-"""Device time of each step: work by class, work of other steps, and idle time by cause."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -89,7 +87,7 @@ class Idle(NamedTuple):
 class Span(NamedTuple):
     """Time from the first to the last work that each step launched, in ns, one entry per mark.
 
-    Communication is exposed while no computation runs, a copy or memset while no kernel runs. See the table of steps.
+    See the table of steps.
     """
 
     device_span: Ints
@@ -120,8 +118,8 @@ def numbers(trace: Trace) -> list[int]:
 def work(trace: Trace, number: int = ALL) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """Return the busy time in the wall of each step, in ns: one row per mark.
 
-    The columns `device.CLASSES` are work of the step itself. Each excludes time already in an earlier column. The last
-    column is other work. With `idle` the columns sum to the wall.
+    The columns `device.CLASSES` are work of the step itself, each without the time of earlier columns. The last column
+    is other work. With `idle` the columns sum to the wall.
     """
     marks, selected = step_marks.find(trace), _device_work(trace, number)
     rows = trace.device_rows[selected]
@@ -154,7 +152,7 @@ def span(trace: Trace) -> Span:
         trace.start[rows[own_work]],
         trace.end[rows[own_work]],
     )
-    # work of different steps can overlap, so each step gets its own range of time numbers
+    # a separate range of numbers for each step, because work of several steps can overlap
     time = intervals.distinct(start, end)
     begin, finish = (step * len(time) + np.searchsorted(time, edge) for edge in (start, end))
     kinds = (kind == device.COMPUTE, kind == device.COMMUNICATION, kind > device.COMMUNICATION)
@@ -172,7 +170,7 @@ def span(trace: Trace) -> Span:
 
 @cached_per_trace
 def idle(trace: Trace, number: int = ALL) -> Idle:
-    """Return the idle intervals of each step with their causes.
+    """Return the idle intervals of each step with their causes; of all devices without ``number``.
 
     The next work ends an idle interval. After its launch, the cause is start latency for at most `LATENCY_NS`; then the
     work waits for an event of another stream, or for an unknown reason::
@@ -181,9 +179,9 @@ def idle(trace: Trace, number: int = ALL) -> Idle:
         device  work|                                                       |next work
                     |      before launch      |launch| latency |   waiting   |
 
-    Before its launch, one-time work (`perfhooks.trace.nesting.starts`) decides, then the part of the step, then the
-    innermost slice of the launching thread. If that thread did nothing, the thread of the steps decides, and then
-    autograd's thread. If two steps overlap, the later one counts. Without ``number``, all devices are idle.
+    Before its launch, the innermost slice of the launching thread decides. One-time work
+    (`perfhooks.trace.nesting.starts`) and the part of the step replace operators and code. If that thread did nothing,
+    the thread of the steps decides, and then autograd's thread. If two steps overlap, the later one counts.
     """
     marks, selected = step_marks.find(trace), _device_work(trace, number)
     if not len(marks.start) or not len(trace.device_rows):
@@ -209,8 +207,7 @@ def idle(trace: Trace, number: int = ALL) -> Idle:
 def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """Return the time in the wall of each step by queue length (`QUEUE`), in ns.
 
-    A replay of a graph is one launch. Launches before the recording are missing, so the queue can be longer at the
-    start.
+    A replay of a graph is one launch. Launches before the recording are missing.
     """
     marks = step_marks.find(trace)
     launched, started = _launch_and_start(trace)
@@ -346,7 +343,7 @@ def _launch_and_start(trace: Trace) -> tuple[Ints, Ints]:
 
 @cached_per_trace
 def _blocked_launches(trace: Trace) -> Ints:
-    """Return the launches that waited for room in the queue."""
+    """Driver records, or slow launches at a full queue."""
     launched, started = (np.sort(times) for times in _launch_and_start(trace))
     calls = device.launch_calls(trace)
     calls = calls[(trace.end - trace.start)[calls] > _BLOCKED_NS]

@@ -30,11 +30,11 @@ def table(trace: Trace) -> pl.DataFrame:
     """Return the cost of each Python function that was called while stacks were recorded: most self time first.
 
     ``self_ms`` is its time without called functions (cProfile's ``tottime``), but with operators. ``total_ms`` includes
-    called functions (``cumtime``); a recursive call counts once. ``line`` is the beginning of the function; it is null
-    if the recording began inside the only call (`perfhooks.trace.names.attribution.open_at_start`).
+    called functions (``cumtime``). ``line`` is the beginning of the function, if it is known
+    (`perfhooks.trace.names.attribution.open_at_start`).
 
-    Frames of perfhooks and their callees are left out, and waits on threads without steps. The other self times sum
-    exactly to the time in which any function ran, for each thread::
+    Frames of perfhooks and waits on threads without steps are left out. The other self times sum exactly to the time in
+    which any function ran, for each thread::
 
         main   |----------------|     self 6, total 18
         load     |-----|              self 7
@@ -52,7 +52,7 @@ def table(trace: Trace) -> pl.DataFrame:
             "own": np.where(idle_threads.waiting(trace)[tree.entry[rows]], 0, nesting.own),
         }
     ).filter(~own_frames.is_perfhooks(trace)[tree.entry[rows]])
-    # within a function and thread, a call that begins before all earlier calls ended is nested
+    # a call that begins before all earlier calls of the function ended is nested
     latest_end = pl.col("end").cum_max().shift(1).over("place", "thread")
     outermost = (pl.col("start") >= latest_end).fill_null(value=True)
     by_function = (

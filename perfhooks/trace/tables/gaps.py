@@ -29,8 +29,8 @@ _SCHEMA: Final = {
 def table(trace: Trace, selected: Flags, *, owners: Owners = ()) -> pl.DataFrame:
     """List the longest intervals without device work in the selected steps: at most ten, the longest first.
 
-    A gap ends when work begins, or at the end of the steps. ``cause``, ``name`` and ``line`` describe the cause with
-    most of the gap's time, ``cause_ms``, see `perfhooks.trace.tables.idle`.
+    A gap ends when work begins, or at the end of the steps. ``cause_ms`` is the time of its main cause, which has the
+    columns of `perfhooks.trace.tables.idle`.
     """
     intervals = idle.of_steps(trace, selected)
     if not len(intervals.start):

@@ -42,7 +42,7 @@ def table(trace: Trace, selected: Flags, *, by_step: bool = False, owners: Owner
 
     ``device`` is null for all devices together: a moment is idle if no device works. ``cause`` is one of
     `device_time.CAUSES`, ``place`` one of `device_time.PLACES`. ``name`` is the host slice, the launch, or the delayed
-    work. ``line`` is the innermost line of the user there. ``percent`` is the percentage of the walls of these steps.
+    work. ``percent`` is relative to the walls of these steps.
     """
     numbers = device_time.numbers(trace)
     device_choices = [device_time.ALL, *(numbers if len(numbers) > 1 else [])] if len(numbers) else []
@@ -82,7 +82,7 @@ def explain(trace: Trace, idle: device_time.Idle, owners: Owners) -> ExplainedId
 
 
 def of_steps(trace: Trace, selected: Flags, number: int = device_time.ALL) -> device_time.Idle:
-    """Return the idle intervals of some steps, without steps whose device times are unknown."""
+    """Steps whose device times are unknown are left out."""
     idle = device_time.idle(trace, number)
     is_kept = np.append(selected & ~missing_work.unknown(trace).wall, False)[idle.step]
     return device_time.Idle(*(column[is_kept] for column in idle))

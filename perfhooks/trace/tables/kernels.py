@@ -29,15 +29,14 @@ _BY_LAUNCH: Final = {"operator": pl.String, **_KEYS, **_MEASURES, **rates.COLUMN
 
 
 def table(trace: Trace) -> pl.DataFrame:
-    """Return the cost of each kernel: one row for each device, name and class, most time first.
+    """Return the cost of each kernel, copy and memset: one row for each device, name and class, most time first.
 
-    Copies and memsets are rows too. Kernels that ran side by side count in full. A kernel counts without other work
-    inside it (`device.own_times`). So the kernels of a stream sum to its busy time.
+    Kernels that ran side by side count in full. A kernel counts without other work inside it (`device.own_times`). So
+    the kernels of a stream sum to its busy time.
 
     ``occupancy_percent`` is Kineto's ``est. achieved occupancy %``, weighted by time. Kineto writes whole percents, and
     0 for many large kernels. ``gap_before_ms`` and ``gap_after_ms`` are the mean idle times of the stream around the
-    work. ``operators`` names up to three launching operators (`device.owners`), or the region in a CUDA graph
-    (`device.regions`).
+    work. ``operators`` names up to three launching operators (`device.owners`), or the region in a CUDA graph.
     """
     if not trace.is_device_traced:
         return pl.DataFrame(schema=_SCHEMA)
@@ -65,7 +64,6 @@ def by_launch(trace: Trace) -> pl.DataFrame:
 
 
 def _work_rows(trace: Trace) -> pl.DataFrame:
-    """Return one row for every piece of device work; times in ns."""
     rows = trace.device_rows
     names = pl.Series([*trace.names, BEFORE, None], dtype=pl.String)
     before_window, without_name = len(trace.names), len(trace.names) + 1

@@ -31,8 +31,8 @@ _PARTS: Final = frozenset((*PARTS, *AUTOMATIC.values()))
 def table(trace: Trace) -> pl.DataFrame:
     """Return the cost of each label: labels of the user first (``own``), then by time.
 
-    ``own`` excludes labels of torch and frameworks, and the names of `perfhooks.core.labels.PARTS`. ``percent`` is the
-    percentage of the recorded time. Nested and parallel labels count in full, so percentages may sum to more than 100.
+    ``own`` excludes labels of torch and frameworks, and `perfhooks.core.labels.PARTS`. ``percent`` is the percentage of
+    the recorded time; it may sum to more than 100, because nested and parallel labels count in full.
     """
     return of_operators(trace, operators.table(trace))
 

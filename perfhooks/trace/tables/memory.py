@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BEFORE: Final = "before the recording"
 OUTSIDE: Final = "(outside)"
 
-_MS: Final = 1_000_000  # nanoseconds in a millisecond
+_MS: Final = 1_000_000
 # c10's DeviceType, by the names of torch.device
 _DEVICE_TYPES: Final = (
     *("cpu", "cuda", "mkldnn", "opengl", "opencl", "ideep", "hip", "fpga", "maia", "xla", "vulkan", "metal", "xpu"),
@@ -50,8 +50,8 @@ class _Usage(NamedTuple):
 def over_time(trace: Trace) -> pl.DataFrame:
     """Return the memory of each device after every allocation and release, by device and time.
 
-    Values are totals of the allocator. On a device they include allocations before the recording. torch before 1.10
-    writes no totals; then ``allocated_bytes`` is the sum since the recording began.
+    Values are totals of the allocator. torch before 1.10 writes none; then ``allocated_bytes`` is the sum since the
+    recording began.
     """
     frames = [pl.DataFrame(schema=_OVER_TIME)]
     for usage in _usages(trace):
@@ -110,9 +110,8 @@ def alive_at_peak(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     """Return the allocations alive at the peak of each device, most bytes first.
 
     ``operator`` is the innermost operator on the thread of the allocation, or the caller of an operator that only
-    allocates (``aten::empty``). ``source`` is the innermost Python function of the user, otherwise the innermost
-    function. All other memory at the peak is a row ``before the recording``, so the bytes of a device sum exactly to
-    `peak`.
+    allocates. ``source`` is the innermost Python function of the user, otherwise the innermost function. With the row
+    ``before the recording``, the bytes of a device sum exactly to `peak`.
     """
     frames = [pl.DataFrame(schema=_ALIVE)]
     for usage in _usages(trace):
@@ -143,7 +142,7 @@ def _usages(trace: Trace) -> Sequence[_Usage]:
 def _iterate_usages(trace: Trace) -> Iterator[_Usage]:
     events = trace.instants
     pairs = np.stack([events.device_type, events.device])
-    # most events have the device of the previous event, so only changes are compared
+    # only changes of the device are compared, because they are rare
     begins = np.flatnonzero(np.append(True, (pairs[:, 1:] != pairs[:, :-1]).any(axis=0))[: pairs.shape[1]])
     devices, run = np.unique(pairs[:, begins], axis=1, return_inverse=True)
     index = np.repeat(run.ravel(), np.diff(begins, append=pairs.shape[1]))
@@ -168,7 +167,7 @@ def _since_start(trace: Trace, time: Ints) -> Ints:
 
 
 def _alive_events(trace: Trace, events: Ints) -> Ints:
-    """Return the events of one device that are the last of their address and allocations."""
+    """Return the allocations that are the last event of their address."""
     address = trace.instants.address[events]
     order = np.argsort(address, kind="stable")
     last = np.append(address[order][1:] != address[order][:-1], True)[: len(order)]
@@ -200,7 +199,6 @@ def _source_lines(trace: Trace, entry: Ints, owners: Owners) -> list[str | None]
 
 
 def _nearest_names(parent: Ints, entry: Ints, name: Ints, choices: tuple[np.ndarray, ...]) -> list[int]:
-    """Return the name of the nearest open entry of the first choice, or -1."""
     innermost = np.full(len(entry), -1, np.int64)
     for is_candidate in choices:
         innermost = np.where(innermost >= 0, innermost, np.append(name, -1)[nearest(parent, entry, is_candidate)])

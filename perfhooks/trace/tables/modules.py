@@ -1,5 +1,3 @@
-"""The cost of each ``nn.Module``, forward and backward, on the host and on devices."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -67,15 +65,12 @@ def table(trace: Trace) -> pl.DataFrame:
     Modules are the ``nn.Module: Linear_3`` frames of ``with_stack=True``. ``qualified_name`` is the name in the model,
     see `qualified_names`.
 
-    ``forward_ms`` is the host time of its calls. ``backward_ms`` sums the time of the autograd nodes created by its
-    forward operators, by the forward-backward link of the trace or the sequence number. ``AccumulateGrad`` has neither,
-    and belongs to the module of the previous node. Time between nodes, and nodes of the loss, belong to no module.
-    Device columns sum the work launched in either.
+    ``backward_ms`` sums the time of the autograd nodes created by its forward operators
+    (`perfhooks.trace.nesting.autograd`). ``AccumulateGrad`` belongs to the module of the previous node. Time between
+    nodes, and nodes of the loss, belong to no module. A module that runs inside the backward pass is recomputed
+    (activation checkpointing): backward time of its caller.
 
-    A module that runs inside the backward pass is recomputed (activation checkpointing): backward time of its caller.
-
-    A region that ``torch.cuda.graph_annotations`` names in a CUDA graph (`device.regions`) has its own row, with device
-    columns only, below the module that replayed the graph.
+    A region that ``torch.cuda.graph_annotations`` names in a CUDA graph has its own row, with device columns only.
     """
     tree = find(trace)
     count = len(tree.names)
@@ -100,8 +95,7 @@ def table(trace: Trace) -> pl.DataFrame:
 def model(trace: Trace, modules: pl.DataFrame) -> str | None:
     """Return the class of the outermost module that contains `MODEL` of the time, without wrappers; otherwise None.
 
-    If only several modules together do, for example a generator and a discriminator, up to `_MAX_MODELS` are named. The
-    time is device time of all computation without updates, otherwise host time.
+    If only several modules together do, for example a generator and a discriminator, up to `_MAX_MODELS` are named.
     """
     modules = modules.filter(pl.col("calls").is_not_null())
     if not trace.is_device_traced:
@@ -135,7 +129,6 @@ def _computation_ms(trace: Trace) -> float:
 
 
 def _unwrapped_class(rows: pl.DataFrame, path: str, cost: float) -> str | None:
-    """Return the class of a module, or of the module inside its wrappers."""
     while (name := ranges.class_of_module(path.rpartition("/")[2])) in ranges.AROUND_MODELS:
         inner = rows.filter(pl.col("path").str.starts_with(f"{path}/") & (pl.col("depth") == path.count("/") + 1))
         if not inner.height or inner["cost"][0] < MODEL * cost:
@@ -148,8 +141,7 @@ def _unwrapped_class(rows: pl.DataFrame, path: str, cost: float) -> str | None:
 def qualified_names(trace: Trace) -> dict[str, str]:
     """Return the names of modules in the model, for traces of perfhooks: ``Conv2d_3`` is ``layer1.0.conv2``.
 
-    The recorder writes the names of a class in the order of first calls. A class whose numbers and names do not match
-    is omitted, because a missed call would shift all its names.
+    A class whose numbers and recorded names do not match is omitted, because a missed call would shift all its names.
     """
     names_by_class = trace.metadata.get(labels.MODULE_NAMES)
     calls = [name.removeprefix(ranges.MODULE).rpartition("_") for name in trace.names if name.startswith(ranges.MODULE)]
@@ -208,7 +200,7 @@ def _is_writable(trace: Trace, paths: host.Paths, shown: list[str]) -> Flags:
 
 
 def of_slices(trace: Trace) -> tuple[list[str], Ints]:
-    """Return the paths of all modules, and the index of the module (or region of a CUDA graph) of each slice, or -1."""
+    """Return the paths of all modules, and the index of each slice's module (or region of a CUDA graph), or -1."""
     modules, tree = find(trace), host.tree(trace)
     module = np.append(np.where(modules.backward >= 0, modules.backward, modules.forward), -1)
     index = np.full(len(trace), -1, np.int64)
@@ -218,7 +210,7 @@ def of_slices(trace: Trace) -> tuple[list[str], Ints]:
 
 
 def _node_modules(trace: Trace, nodes: autograd.Nodes, forward: Ints) -> Ints:
-    """Return the module of each entry that is an autograd node; otherwise -1."""
+    """Nodes that accumulate gradients belong to the module of the previous node of their thread."""
     owner: Ints = np.append(forward, -1)[nodes.source]
     tree, entry = host.tree(trace), nodes.entry
     if not len(entry):

@@ -58,7 +58,7 @@ class _Rows(NamedTuple):
 
 
 class _Key(NamedTuple):
-    """Numbers for values that separate rows, because numbers are grouped faster than texts."""
+    """Numbers for values, because numbers are grouped faster than texts."""
 
     values: pl.Series
     number: Ints
@@ -70,14 +70,14 @@ def table(
 ) -> pl.DataFrame:
     """Return the cost of each operator: the rows of ``torch.profiler.profile.key_averages()`` for the same capture.
 
-    One row for each name, ``kind`` and value of the keys in ``by``.
+    One row for each name, ``kind`` and value of the keys in ``by`` (`GROUPS`). ``all_flops`` also counts operators that
+    torch omits: `flops.MISSED_BY_TORCH`.
 
     * ``self_cpu_ms``, ``cpu_ms``: host time without and with nested calls, by torch's rules
       (`perfhooks.trace.names.torch_rules`). Self times may count runtime calls twice.
     * ``exclusive_cpu_ms``: host time without nested calls. It sums to the time in which any call ran, for each thread.
     * ``self_device_ms``, ``device_ms``: device work launched by the call, without and with nested calls.
     * ``self_cpu_bytes``, ``cpu_bytes``, ``self_device_bytes``, ``device_bytes``: allocated minus released memory.
-    * ``flops``, and the columns of `rates.columns`.
 
     This table differs if torch is wrong:
 
@@ -88,9 +88,6 @@ def table(
     * Work without an external id belongs to the operator or label that launched it. torch loses this work.
 
     torch shows no children of a call that ends on a different thread. A trace does not show which calls these are.
-
-    Keys in ``by`` are `GROUPS`. ``"stack"`` is the innermost ``stack_depth`` Python frames, ``"line"`` the innermost
-    line of the user. ``all_flops`` also counts operators that torch omits: `flops.MISSED_BY_TORCH`.
     """
     group_keys = (by,) if isinstance(by, str) else tuple(by)
     for group_key in group_keys:
@@ -162,7 +159,7 @@ def _host_rows(trace: Trace) -> _Rows:
         "cpu_ms": end - start,
         "exclusive_cpu_ms": _exclusive_times(trace, tree),
     }
-    # a label crossed by other slices would have negative self time
+    # crossed labels would have negative self time
     crossed = (columns["self_cpu_ms"] < 0) & (trace.kind[tree.row] == Kind.ANNOTATION)
     columns["self_cpu_ms"][crossed] = columns["exclusive_cpu_ms"][crossed]
     if trace.is_device_traced:
@@ -192,7 +189,6 @@ def _flops(trace: Trace, *, everything: bool) -> Ints:
 
 
 def _known_sum(grouped: Groups, values: Ints) -> Ints:
-    """Return the sum of the valid values of each group, or -1."""
     valued = np.flatnonzero(values >= 0)
     total = summed(grouped.of[valued], values[valued], len(grouped.first))
     return np.where(np.bincount(grouped.of[valued], minlength=len(total)) > 0, total, -1)
@@ -215,7 +211,7 @@ def _rows(trace: Trace, rows: Ints, columns: dict[str, Ints]) -> _Rows:
 
 
 def _self_values(values: Ints, tree: Calls) -> Ints:
-    own = np.append(values, 0)  # the last entry serves parent -1
+    own = np.append(values, 0)
     np.subtract.at(own, np.where(tree.into == np.arange(len(values)), tree.parent, -1), values)
     return own[:-1]
 
@@ -291,7 +287,6 @@ def _keys(trace: Trace, by: tuple[str, ...], row: Ints, stack_depth: int, owners
 
 
 def _launch_rows(trace: Trace, rows: Ints) -> Ints:
-    """Return for each host slice itself, for device work its launch or -1."""
     launcher = np.arange(len(trace))
     launcher[trace.device_rows] = trace.launches
     return launcher[rows]
@@ -314,7 +309,7 @@ def _shapes(trace: Trace, rows: Ints) -> _Key:
 
 @cached_per_trace
 def _memory_row(trace: Trace) -> dict[str, int]:
-    """Return the row of memory allocated outside of all shown calls, if any."""
+    """Memory allocated outside of all shown calls."""
     rows = _shown_rows(trace)
     homeless = torch_rules.memory_outside(trace.instants, trace.start[rows], trace.end[rows])
     if not homeless.any():

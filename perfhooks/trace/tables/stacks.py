@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 UNINTERESTING: Final = (
-    # only two branches, because the regex tries each at every letter of every name
+    # only two branches, because the regex tries each at every letter
     r"(?:^|/)(?:runpy\.py\(|importlib/|threading\.py\(\d+\): (?:_bootstrap|_bootstrap_inner|run)$"
     r"|torch/(?:profiler/|autograd/profiler\.py\())|<frozen (?:runpy>|importlib)"
 )
@@ -49,8 +49,7 @@ def folded(
     """Return the self cost of each call stack (``outer;inner;leaf``), greatest first.
 
     The sum over all stacks is complete: host times (in ns) sum to the union of the slices of each thread, device times
-    to the durations of all work. Work has the stack of its launch and its own name as leaf. Bytes include memory
-    released later.
+    to the durations of all work. Work has the stack of its launch. Bytes include memory released later.
 
     The self time of frames that match ``skip`` counts to their caller. Unless ``skip`` is None, host times also exclude
     the work of perfhooks, and waits on threads without steps.
@@ -123,8 +122,7 @@ def _frame(name: str) -> dict[str, str | int]:
 def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
     """Return the distinct stacks of the innermost Python frames, and for each slice the index of its stack, or -1.
 
-    Device work has the stack of its launch. As in torch, work of the backward pass has the stack of the forward
-    operator.
+    As in torch, work of the backward pass has the stack of the forward operator.
     """
     tree = host.tree(trace)
     frame = trace.name[tree.row]
@@ -237,7 +235,6 @@ def _host_values(trace: Trace, named: _Named) -> tuple[Ints, Ints, Ints]:
 
 
 def _device_values(trace: Trace, named: _Named) -> tuple[Ints, Ints, Ints]:
-    """Return device work by the stack of its launch, otherwise of its operator."""
     work = trace.device_rows
     node = np.append(named.paths.node, -2)[host.launchers(trace)]
     return node, named.frame[trace.name[work]], device.own_times(trace)

@@ -46,13 +46,13 @@ def table(
 ) -> pl.DataFrame:
     """Return the time of each step, split into its parts.
 
-    A step is a ``ProfilerStep#N`` mark on the host. Without marks, the whole trace is one step. |X| is the length of a
-    union of intervals. Device columns are null without a device, or if work of the step is missing or wrong
-    (`perfhooks.trace.nesting.missing_work.unknown`).
+    A step is a ``ProfilerStep#N`` mark on the host, or the whole trace without marks. Device columns are null without a
+    device, or if work of the step is missing or wrong (`perfhooks.trace.nesting.missing_work.unknown`).
 
     Host times are on the step's own thread; the parts (`perfhooks.trace.nesting.parts`) and ``other_ms`` sum to
     ``wall_ms``. Device times are over the union of all devices, for work launched inside the step on any thread. Work
-    without a launch in the trace counts in the step in which it ran, unless it was launched before the recording.
+    without a launch counts in the step in which it ran, unless it was launched before the recording. |X| is the length
+    of a union of intervals.
 
     * ``device_span_ms``: from the first start to the last end of the step's work
     * ``busy_ms`` = |the step's work|
@@ -75,11 +75,9 @@ def table(
         device_span       |.....................................|
 
     In the wall of the step, ``device_busy_ms`` = |all work| and ``device_idle_ms`` is the remaining time. Counts
-    include everything that begins inside the step, on any thread. ``sync_ms`` is the wait of the host for the device,
-    in calls that synchronise and in blocking copies. Memory is that of the devices if any was traced. Operations are in
-    `utilisation.of_steps`.
+    include everything that begins inside the step, on any thread. Memory is that of the devices if any was traced.
 
-    ``own_work`` are intervals in which perfhooks blocked the thread of the steps, in seconds since 1970; they are
+    ``own_work`` are intervals in seconds since 1970 in which perfhooks blocked the thread of the steps; they are
     excluded.
     """
     steps = step_marks.find(trace)

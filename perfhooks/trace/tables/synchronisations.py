@@ -33,17 +33,16 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     """List the waits of the host for a device, and of a stream for another stream, by time: one row each.
 
     Rows are runtime calls that synchronise, calls of copies that block (`waits.blocking`), and waits reported by the
-    device's tracer (``cuda_sync`` events). A call and a report with the same correlation are one row. If no runtime
-    calls were traced, the outermost of `operators.READERS` replace them.
+    device's tracer (``cuda_sync`` events), merged by correlation. Without traced runtime calls, `operators.READERS`
+    replace them.
 
     ``host_ms`` is the time for which the call blocked the host, for a copy beyond the normal cost of its call.
-    ``device_ms`` is the time that the tracer reports. ``operator`` is the outermost operator around the call, ``line``
-    the innermost line of the user, otherwise any line.
+    ``device_ms`` is the time that the tracer reports. ``operator`` is the outermost operator around the call.
     """
     wait_calls, copies_with_wait = _waiting_calls(trace), waits.blocking(trace)
     calls = np.concatenate([wait_calls, copies_with_wait.call])
     reported = trace.rows(Kind.SYNC)
-    # a report without a waiting call is a separate row, and its correlation gives its call
+    # a report without a waiting call is a separate row
     report = _same_correlation(trace, calls, reported)
     separate = reported[~np.isin(reported, report)]
     if not len(calls) + len(separate):

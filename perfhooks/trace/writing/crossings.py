@@ -1,6 +1,6 @@
 """Repairs of slices that cross other slices on their lane, because viewers drop them.
 
-A label of torch begins and ends within functions. With stacks, the label crosses these slices.
+With stacks, a label of torch crosses the functions in which it begins and ends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def find(trace: Trace) -> Repairs:
 
     - The start of a label moves after slices that end within it, its end before slices that begin within it.
     - If a label would lose half of its length (the mark of a step: all of it), it gets a separate lane instead.
-    - Work that overlaps earlier work, and all other crossing slices, get a separate lane.
+    - All other crossing slices, and overlapping work, get a separate lane.
     """
     repairs = Repairs(*np.zeros((3, len(trace)), np.int64))
     ends = trace.end.copy()
@@ -96,7 +96,7 @@ def _has_crossings(start: Ints, end: Ints) -> bool:
 
 
 def _move_labels(around: Nesting, start: Ints, begin: Ints, finish: Ints) -> tuple[Ints, Ints]:
-    """Return starts and ends of labels (``begin``, ``finish``) with which they cross no slice of the lane."""
+    """Move labels (``begin``, ``finish``) so that they cross no slice of the lane."""
     parent, end = np.append(around.parent, -1), around.end
     for_starts = _open_at(around, start, begin)
     crossed = for_starts >= 0
@@ -128,7 +128,7 @@ class _Lane:
         self._works_until = -1
 
     def add(self, start: int, end: int, *, is_work: bool) -> bool:
-        """Put a slice on this lane if it crosses no slice there. Slices come sorted by start, the longest first."""
+        """Slices come sorted by start, the longest first. Return whether this one crosses no slice on the lane."""
         while self._open and self._open[-1] <= start:
             self._open.pop()
         if (self._open and self._open[-1] < end) or (is_work and self._works_until > start):
@@ -139,7 +139,7 @@ class _Lane:
 
 
 def _assign_lanes(start: Ints, end: Ints, is_work: Flags, is_out: Flags, last_lane: int = 0) -> list[int]:
-    """Return the first free lane of each slice, which are sorted by start, the longest first.
+    """Return the first free lane of each slice; slices are sorted by start, the longest first.
 
     Device work overlaps no other work on its lane. Slices with ``is_out`` must not be on lane 0.
     """

@@ -58,7 +58,7 @@ class RawEvents(Generic[_T]):
             unread = 0
             for block in source:
                 buffer += block
-                # without a complete event, the next attempt needs twice as much text
+                # the next attempt needs twice as much text
                 if len(buffer) < max(BLOCK, 2 * unread):
                     continue
                 events, end = self._whole_events(buffer)
@@ -71,7 +71,7 @@ class RawEvents(Generic[_T]):
         yield self._decode(self.rest.pop("traceEvents"))
 
     def _head(self, source: Iterator[bytes]) -> bytearray:
-        """Read the keys before the events. Return the text from the first event on."""
+        """Return the text from the first event on."""
         head = bytearray()
         for block in source:
             searched = max(len(head) - _OVERLAP, 0)
@@ -86,7 +86,7 @@ class RawEvents(Generic[_T]):
         raise TraceError(f"{self.path} has no list of traceEvents")
 
     def _whole_events(self, buffer: bytearray) -> tuple[list[_T], int]:
-        # a boundary within an event gives no valid JSON, so the last boundaries are tried in turn
+        # a boundary within an event gives no valid JSON, so the last ones are tried in turn
         begin = max(0, len(buffer) - BLOCK // 8)
         for match in reversed(list(_BETWEEN.finditer(buffer, begin))[-64:]):
             try:

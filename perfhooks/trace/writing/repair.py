@@ -50,10 +50,9 @@ class _Change(NamedTuple):
 
 
 def write(trace: Trace, source: Path, target: IO[bytes], *, compress: bool) -> None:
-    """Copy the file of a trace with decoded names and without crossing slices.
+    """Copy the file of a trace with decoded names and without crossing slices, so that `read` returns the same trace.
 
-    Moved labels get their distances as arguments, and the file lists the lanes. So `read` returns the same trace. A
-    file with an invalid event is copied unchanged.
+    A file with an invalid event is copied unchanged.
     """
     repair = _Repair(trace)
     if repair.is_needed:

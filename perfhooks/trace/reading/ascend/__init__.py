@@ -1,7 +1,6 @@
 """Traces of torch_npu for Ascend NPUs, converted to the columns of a `Trace`.
 
-They have no categories for device work, no metadata, and several processes for one training. Sources:
-``torch_npu/profiler/analysis`` of https://gitcode.com/Ascend/pytorch, ``analysis/csrc`` of
+Sources: ``torch_npu/profiler/analysis`` of https://gitcode.com/Ascend/pytorch, ``analysis/csrc`` of
 https://gitcode.com/Ascend/msprof, and recorded traces of January 2024 and January 2025.
 """
 

@@ -36,7 +36,7 @@ _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 def split_inputs(arguments: dict[str, tuple[Ints, Column]], numbers: Numbers) -> None:
     r"""Replace shapes and types that are a single text (``"8,64;\r\n"``) by lists, as in other traces.
 
-    The text does not contain the shapes within lists of tensors, so these become null.
+    The shapes within lists of tensors are missing, so these become null.
     """
     texts = list(numbers.texts)[1:]
     count = max((int(arguments[name][0].max(initial=-1)) + 1 for name in _INPUTS if name in arguments), default=0)

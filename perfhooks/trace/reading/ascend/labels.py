@@ -22,7 +22,7 @@ _OPERATOR: Final = re.compile(rf"\w::|{ranges.BACKWARD_CLASS}|(?:{'|'.join(range
 def relabel(columns: Mapping[str, Column], names: Sequence[str]) -> None:
     """Set the kind of labels that have the category of operators, in sorted columns.
 
-    Labels of torch and perfhooks are detected by name. Other labels are outside of all operators and contain some.
+    Labels of the user are outside of all operators and contain some.
     """
     kind, name = columns["kind"], columns["name"]
     rows = np.flatnonzero(kind == Kind.OP)

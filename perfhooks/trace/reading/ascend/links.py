@@ -1,5 +1,3 @@
-"""Links from work of an NPU to its operator and call."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -56,8 +54,7 @@ def link(
 ) -> None:
     """Link device work to the host in sorted columns, and add the direction to the names of copies.
 
-    The launch of work begins when the operator puts it into the queue. It ends when the call on the other thread
-    returns::
+    The launch begins when the operator puts work into the queue, and ends when the call on the other thread returns::
 
         training   |------ aten::mm ------|
                        |Enqueue|
@@ -65,8 +62,6 @@ def link(
                                         |--- Node@launch ---|
         device                                                   |-- kernel --|
                        ^ launch_begin                       ^ launch_end
-
-    It adds the arguments ``correlation``, ``launch``, ``launch_begin`` and ``launch_end``.
     """
     linker = _Linker(processes, numbers, columns, arguments)
     moments = linker.launch_moments(flows)
@@ -140,8 +135,8 @@ class _Linker:
     def operators(self, flows: FlowEnds, enqueue: Ints) -> Ints:
         """Return the operator that requested each work, or -1.
 
-        It is the operator of the flow, unless that began after the work. Otherwise it is the operator around the
-        enqueue slice.
+        It is the operator of the flow, otherwise (or if that began after the work) the operator around the enqueue
+        slice.
         """
         starts, ends = flows.links(OPERATOR)
         work = self._slice_at(self._work, self._moments_of(ends, self._device))
@@ -188,7 +183,6 @@ class _Linker:
         return -1 if key is None else self._numbers.threads.get(key, -1)
 
     def _on_lane(self, lane: Lane, thread: Ints, time: Ints) -> _Moments:
-        """Return the same times on the threads with the same numbers in another lane."""
         threads = self._numbers.threads
         lane_threads = [threads.get((lane, pid, tid), -1) for _, pid, tid in threads]
         return _Moments(np.array([*lane_threads, -1], np.int64)[thread], time)
