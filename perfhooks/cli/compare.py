@@ -37,7 +37,7 @@ _RUNNING: Final = "Commands that take turns"
 
 
 class CLASS(TyperCommand):
-    """A command with ``--`` between two lists, and options on both sides of it."""
+    """A command with ``--`` between two lists, and options on both sides."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [_BETWEEN if part == "--" else part for part in _with_revisions(args)])

@@ -75,7 +75,6 @@ def command(
 
 
 def examine(out: Path) -> Iterator[Diagnosis]:
-    """Yield diagnoses of Python, torch, its profiler, devices, frameworks and the output folder."""
     yield Diagnosis("ok", "python", sys.version.split()[0])
     torch = _looked("torch", _torch)
     yield torch

@@ -53,7 +53,6 @@ def _say_all(context: typer.Context, is_wanted: bool | None) -> None:
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
-    """Return the options of `perfhooks.Options` as text, and the options of ``run``, for typer."""
     words, recorded = typer.Argument(metavar="COMMAND...", show_default=False), get_type_hints(RecordingOptions)
     yield _parameter("words", list[str], words, inspect.Parameter.empty)
     yield _parameter("schedule", str | None, typer.Option("--schedule", help=_SCHEDULE, show_default=False), None)

@@ -29,7 +29,7 @@ def show_spinner(text: str) -> Iterator[None]:
 
 @contextmanager
 def status_line() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows one line, which is removed at the end."""
+    """Yield a function that shows one line. The line is removed at the end."""
     is_shown = False
 
     def tell(text: str) -> None:

@@ -375,6 +375,5 @@ def _gap(scale: Values) -> list[int]:
 
 
 def _edges(values: Values, first: Ints, last: Ints) -> tuple[Values, Values]:
-    """Return the 5th and the 95th percentile of sorted values between two indices."""
     trimmed = (0.05 * (last - first)).astype(np.int64)
     return values[first + trimmed], values[last - trimmed]

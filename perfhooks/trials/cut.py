@@ -133,7 +133,6 @@ def _descendants(calls: CountedCalls, index: int) -> slice:
 
 
 def _parameter(leaf: Signature) -> tuple[str, tuple[int, ...]]:
-    """Return type (empty without recorded shapes) and sizes of the parameter of a gradient."""
     return (leaf.arguments[0].type, leaf.arguments[0].dims) if leaf.arguments else ("", ())
 
 

@@ -104,7 +104,7 @@ def _value_of(formal: Any, arguments: Mapping[str, Any], operator: str, device: 
 
 
 def _dtype(value: Argument, name: str, arguments: Mapping[str, Any]) -> torch.dtype:
-    """Lists have no recorded types: use the type of the call's other tensors."""
+    """Lists have no recorded types: use that of the call's other tensors."""
     if value.is_tensor:
         return DTYPES[value.type]
     other_tensors = (other for other in arguments.values() if isinstance(other, Argument) and other.is_tensor)

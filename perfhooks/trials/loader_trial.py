@@ -45,7 +45,7 @@ BLOCK_S: Final = 0.25
 TOLERANCE: Final = 0.05
 """Relative difference that counts as equal: two runs of one program differ by as much."""
 _GAIN: Final = 1.1
-"""Minimum gain of a doubling before the number of workers is doubled again."""
+"""Minimum gain of a doubling before the next doubling."""
 _FIRST: Final = (1, 2, 4)
 _FEW: Final = 2
 _MOST: Final = 64
@@ -172,7 +172,7 @@ class _Runner:
 
     def close(self) -> None:
         self._signal(signal.SIGCONT)
-        # explicitly: garbage collection may run inside a worker of the next setting, and raises there
+        # garbage collection may run inside a worker of the next setting, and raises there
         getattr(self._batches, "_shutdown_workers", bool)()
         self._batches = vars(self._loader)["_iterator"] = None
 

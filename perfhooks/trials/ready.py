@@ -47,7 +47,7 @@ class PreparedCall:
         yield from tensors((self.arguments, self.keywords))
 
     def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> PreparedCall:
-        """Return the same call with changed tensors. Equal tensors stay equal, and written ones are copied."""
+        """Return the call with changed tensors. A repeated tensor stays a single one; written ones are copied."""
         replacements: dict[int, torch.Tensor] = {}
         written_ids = {id(tensor) for tensor in self.written}
 

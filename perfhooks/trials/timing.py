@@ -37,7 +37,7 @@ _MOST: Final = 1 << 30
 UNBOUNDED: Final = 1e9
 """End of an unknown interval."""
 PIECE: Final = 256
-"""Calls between two resets of written inputs. Products would become subnormal, which CPUs multiply slowly."""
+"""Calls between two resets of written inputs. Repeated products become subnormal, which slows CPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ def time_interleaved(
 
 
 def _round(a: Blocks, b: Blocks, times_a: list[float], times_b: list[float]) -> float:
-    """Time the blocks A B B A, so that a drift affects both equally."""
+    """A drift affects both equally in the order A B B A."""
     a_1, b_1 = a.seconds(), b.seconds()
     b_2, a_2 = b.seconds(), a.seconds()
     times_a += a_1, a_2

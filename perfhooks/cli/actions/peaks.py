@@ -28,10 +28,7 @@ _TYPES: Final = ("float64", "float32", "tf32", "float16", "bfloat16")
 
 
 def measure() -> Iterator[str]:
-    """Measure the first device, else the CPU, and store the result.
-
-    Square matrices are doubled until a product takes 50 ms. The best of five counts.
-    """
+    """Measure the first device, else the CPU, and store the result."""
     try:
         import torch
     except ImportError as error:

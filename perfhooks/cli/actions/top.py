@@ -73,7 +73,7 @@ def _print(look: Callable[[], RunState]) -> None:
 
 
 def _show(look: Callable[[], RunState], unheard: str | None) -> None:
-    """Draw until the user quits. ``unheard`` is the reason why no rank would read a request."""
+    """``unheard`` is the reason why no rank would read a request."""
     console = Console()
     blocks = ASCII if console.options.ascii_only else BLOCKS
     state = look()

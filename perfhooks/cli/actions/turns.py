@@ -40,7 +40,7 @@ def outcome(
     steps: int | None,
     seconds: float | None,
 ) -> str:
-    """Run both sides, each a git revision (or None) and a command, and write the result."""
+    """Run both sides, each a git revision (or None) and a command."""
     for name, most in (("steps", steps), ("seconds", seconds)):
         if most is not None and not 0 < most < float("inf"):
             raise OptionError(f"{name} must be more than 0, got {most:g}")
@@ -96,7 +96,7 @@ def _command(name: str, revision: str | None, text: str, work: WorkFolder, owner
     folder, paths = Path.cwd(), list[Path]()
     if revision is not None:
         tree, folder = check_out(revision, name, work, owner)
-        # a package that is installed in editable mode must come from the revision too
+        # an editable package must come from the revision too
         paths = [path for path in (tree, tree / "src") if path.is_dir()]
     try:
         words_of_command = shlex.split(text)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_out(revision: str, name: str, folder: WorkFolder, owner: Owner) -> tuple[Path, Path]:
-    """Make a worktree of a revision and of its checked-out submodules.
+    """Make worktrees of a revision and its submodules.
 
     Returns:
         The folder of the worktree, and the folder in it that corresponds to the current one.

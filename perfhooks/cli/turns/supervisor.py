@@ -147,7 +147,7 @@ def supervise(
 
 
 def _messages(connection: Connection, pid: int, received: Sequence[int]) -> Iterator[tuple[str, Any]]:
-    """Yield messages until the supervisor dies. Pass signals on, and kill it if it ignores them."""
+    """Pass signals on, and kill the supervisor if it ignores them."""
     passed, deadline = 0, math.inf
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
@@ -197,7 +197,7 @@ def _end_children(
 ) -> None:
     """Wait for all children, including adopted ones, and kill the remaining ones after a time limit.
 
-    Only children are killed: until this process reaps them, their numbers are not reused.
+    Only children are killed: until they are reaped, their numbers are not reused.
     """
     deadline = time.monotonic() + GRACE_S
     own = {process.pid for process in started}

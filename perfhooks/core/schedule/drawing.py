@@ -36,7 +36,6 @@ def drawing(windows: Iterable[Planned], *, repeat: int, total: int | None) -> st
 
 
 def _cells(spans: tuple[tuple[int, int, Phase], ...]) -> tuple[str, str]:
-    """Return aligned step numbers and signs of spans ``(first step, step after the last, phase)``."""
     above = below = ""
     for begin, end, phase in spans:
         if begin == end:

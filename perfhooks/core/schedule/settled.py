@@ -62,7 +62,7 @@ class WhenSettled(OnRequest):
         return max(self._look_at, step + 1)
 
     def decided(self, step: int, now: int, walls: Sequence[int], *, together: bool) -> Planned | None:
-        """Return the window if it begins with this step. ``now`` and ``walls`` (step times) are in nanoseconds.
+        """Return the window if it begins with this step. All times are in nanoseconds.
 
         The last `MOST_LOOKED_AT` times suffice. ``together``: other ranks must come to the same decision.
         """
@@ -100,7 +100,7 @@ def _is_even(before: float, last: float) -> bool:
 
 
 def is_enough(walls: Sequence[int], operators: float) -> bool:
-    """Return whether a window of one rank needs no further steps. Step times are in nanoseconds."""
+    """Return whether a window of one rank needs no further steps."""
     if len(walls) < FEWEST_STEPS:
         return False
     return operators >= ENOUGH_OPERATORS or len(walls) >= _active(max(median(walls), 1))
