@@ -19,6 +19,7 @@ ASYNCHRONOUS: Final = re.compile(r"^(?:AscendCL|Runtime|Node|Hccl)@(?!aclrtMemcp
 """Calls of CANN that return before the device has done the work."""
 WAIT: Final = re.compile(rf"synchronize|{WAITING_COPY}", re.IGNORECASE)
 TIMED: Final = re.compile(r"^(?:cuda|hip)Event(?:Synchronize|ElapsedTime)")
+"""Calls with which libraries time kernels, to select one."""
 
 MODULES: Final = re.compile(r"^(?:cu|hip|cuda)(?:Module|Library)(?:Load|Get|Enumerate)")
 FULL_QUEUE: Final = "Command Buffer Full"

@@ -88,7 +88,7 @@ def unknown(trace: Trace) -> Unknown:
 def is_sampled(trace: Trace) -> bool:
     """Return whether the recorder kept only a sample of the operators and launches.
 
-    Complete recordings contain at least 97% of their numbers.
+    torch and the runtime number them. Complete recordings contain at least 97% of these numbers.
     """
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     numbers = trace.external[rows]
