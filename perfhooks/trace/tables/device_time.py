@@ -38,9 +38,6 @@ CAUSES: Final = (
 )
 SYNC, DATA, MEMORY, COMPILING, CAPTURING, LOADING, CHOOSING, GARBAGE, RANKS, VALIDATION, CHECKPOINT = range(11)
 OPERATORS, CODE, CALLS, NOTHING, LAUNCHING, FULL, LATENCY, DEPENDENCY, PENDING, GRAPH, UNKNOWN = range(11, len(CAUSES))
-NOT_ASKED: Final = tuple(range(LAUNCHING))
-"""Causes before the next launch: the activity of the launching thread."""
-UNEXPLAINED: Final = (NOTHING, PENDING, UNKNOWN)
 
 PLACES: Final = ("before the first work", "between", "after the last work")
 
