@@ -138,9 +138,11 @@ class ProfilerCallback(Adapter):
             self._train.step()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Stop, for ``fabric.call("on_train_end")``."""
         self.stop()
 
     def on_exception(self, *_: Any, exception: BaseException | None = None, **__: Any) -> None:
+        """Stop with a reason, for ``fabric.call("on_exception", exception=error)``."""
         self.stop(None if exception is None else adapters.cause_of(exception))
 
     def begin(self, stage: Stage, step: int | None = None) -> None:

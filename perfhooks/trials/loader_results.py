@@ -86,7 +86,14 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why no setting could be measured, in one line."""
 
     def cost(self, *, of: int = 1) -> BatchCost | None:
-        """Return the cost of one batch, measured with ``of`` workers; None if not measured."""
+        """Return the cost of one batch, measured with a given number of workers.
+
+        Args:
+            of: Number of workers of the setting.
+
+        Returns:
+            The cost; None if this setting was not measured.
+        """
         row = next((row_ for row_ in self.tried if row_.setting.workers == of and row_.batches), None)
         if row is None or row.processor_s is None:
             return None
@@ -102,10 +109,10 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per setting.
 
-        ``batches_per_s`` is the median over all blocks, ``planned`` the rate extrapolated from one worker on idle CPUs.
-        ``processors``: CPUs in use by the workers. ``waited_percent`` is the percentage of
-        worker time without computation and without run-queue wait. ``verdict`` compares the setting with half the
-        workers, or with its base setting.
+        ``batches_per_s`` is the median over all blocks. ``planned`` is the rate that is expected from the cost of one
+        worker on idle CPUs. ``processors`` counts the CPUs in use by the workers, on average. ``waited_percent`` is
+        the percentage of worker time without computation and without run-queue wait. ``verdict`` compares the setting
+        with the setting of half the workers, or with its base setting.
         """
         return [
             {
@@ -136,7 +143,12 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join((*(lines if rows else ()), *self.sentences()))
 
     def sentences(self, rest_ms: float | None = None, waited_ms: float = 0.0) -> Iterator[str]:
-        """Yield the conclusions. Both times are milliseconds per step of the training."""
+        """Yield the conclusions.
+
+        Args:
+            rest_ms: Step time of the training without its wait for data, in milliseconds; None if unknown.
+            waited_ms: Wait for data per step, in milliseconds.
+        """
         yield f"{self.name}: measured without training steps."
         for loader in self.tried:
             if loader.problem:
