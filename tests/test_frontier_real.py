@@ -41,7 +41,7 @@ def test_the_rank_and_the_part_of_the_step_that_make_others_wait_are_named(tmp_p
     run = trained(channel, tmp_path, case)
     told = ranks.gather(run)
     first = ranks.findings(told)[0]
-    assert (first["rule"], first["rank"], first["part"]) == ("led", rank, stage)
+    assert (first["rule"], first["rank"], first["part"]) == ("straggler", rank, stage)
     (group,) = told["frontier"]
     assert group["stages"]["name"] == ["update", "data", "forward", "backward"]
     assert sum(group["stages"]["exposed_ms"]) == pytest.approx(group["step_ms"])

@@ -6,12 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from perfhooks.analysis.ranks import findings, steps
+from perfhooks.analysis.ranks import collectives, files, findings, steps
 from perfhooks.core.statistics import beyond_others
 
 pytestmark = pytest.mark.nightly
 
 WALL = 100.0
+NO_COLLECTIVES = collectives.large(collectives.match(pl.DataFrame(schema=dict(files.COLLECTIVES))))
 
 
 def named(own):
@@ -21,7 +22,7 @@ def named(own):
     split = pl.DataFrame({"rank": rank, "step": step, "wall_ms": wall, "own_ms": work, "wait_ms": wall - work})
     split = split.with_columns(compute_ms="own_ms", data_ms=pl.lit(0.0), communication_ms=pl.lit(0.0))
     split = split.with_columns(other_ms="data_ms", busy_comm_ms="data_ms", exposed_comm_ms="data_ms")
-    table = steps.of_ranks(split, {})
+    table = steps.of_ranks(split, NO_COLLECTIVES, {})
     window = {"name": "w", "ranks": {name: table[name].to_list() for name in table.columns}}
     return [rank for finding in findings({"windows": [window]}) for rank in finding["ranks"]]
 

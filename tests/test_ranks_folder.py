@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from collections import Counter
 
+import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from perfhooks.analysis import ranks
 from perfhooks.analysis.ranks.findings import merge_findings
 from perfhooks.cli.app import app
 from perfhooks.testing import kernel, launch, op, step_mark, write_trace
@@ -199,3 +205,122 @@ def test_rank_that_lost_most_of_its_kernels_is_found_by_the_other_ranks(tmp_path
     assert data["windows"][0]["ranks"]["compute_ms"][1] is None
     (entry,) = (entry for entry in data["missing"] if entry["what"] == "lost-kernels")
     assert entry["text"].startswith("rank 1 lacks kernels in its trace (2 kernels in a step, other ranks 5")
+
+
+# --- the rank that arrives last in large collectives
+
+
+def compared(durations, sizes, *, steps=1, wall_ms=100.0):
+    """Compare ranks whose hosts run ahead, from the duration of each collective (column) on each rank (row).
+
+    Each step has as many of the collectives as the next one. The devices need ten times as long as the hosts.
+    """
+    ranks_steps, ranks_collectives = {}, {}
+    for rank, row in enumerate(durations):
+        numbers = [index * steps // len(row) for index in range(len(row))]
+        busy = [wall_ms] * steps
+        ranks_steps[rank] = pl.DataFrame(
+            {"step": range(steps), "wall_ms": [wall_ms / 10] * steps, "busy_ms": busy, "device_idle_ms": [0.0] * steps}
+            | {"compute_ms": [wall_ms - sum(row) / steps] * steps, "comm_ms": [sum(row) / steps] * steps}
+            | {"exposed_comm_ms": [sum(row) / steps] * steps, "ops": [9] * steps, "kernels": [9] * steps}
+        )
+        ends = [10.0 * index + 9.0 for index in range(len(row))]
+        starts = [round((end - duration) * 1e6) for end, duration in zip(ends, row, strict=True)]
+        ranks_collectives[rank] = pl.DataFrame(
+            {"step": numbers, "start_ns": starts, "operation": "all_reduce", "backend": "nccl", "group": "0"}
+            | {"group_size": len(durations), "dtype": "float", "bytes": sizes, "duration_ms": row, "exposed_ms": row}
+            | {"bus_gb_per_s": None, "device": 0}
+        )
+    return ranks.compare("window", ranks_steps, ranks_collectives)
+
+
+def plain_counts(durations, sizes):
+    """Count for each rank the large collectives in which it is last, step by step."""
+    counts = []
+    for row in durations:
+        last = 0
+        for index, duration in enumerate(row):
+            column = [other[index] for other in durations]
+            if sizes[index] * 10 >= max(sizes) and duration == min(column) < max(column):
+                last += 1
+        counts.append(last)
+    return counts
+
+
+@given(st.data())
+def test_large_collectives_are_counted_like_in_an_obvious_computation(data):
+    count, world = data.draw(st.integers(1, 12)), data.draw(st.integers(2, 5))
+    sizes = data.draw(st.lists(st.sampled_from([1000, 99_999, 100_000, 1_000_000]), min_size=count, max_size=count))
+    row = st.lists(st.integers(1, 8).map(float), min_size=count, max_size=count)
+    durations = data.draw(st.lists(row, min_size=world, max_size=world))
+    table = compared(durations, sizes)["windows"][0]["ranks"]
+    assert table["last"] == plain_counts(durations, sizes)
+    assert table["large"] == [sum(size * 10 >= max(sizes) for size in sizes)] * world
+
+
+def late_in(ranks_last, *, late_ms=1.0, world=4):
+    """Durations of collectives in each of which one rank is later than the others; None for none."""
+    return [
+        [1.0 if last == rank else 1.0 + late_ms * (last is not None) for last in ranks_last] for rank in range(world)
+    ]
+
+
+def test_rank_that_is_last_in_most_large_collectives_is_the_straggler_in_a_single_step():
+    """Small collectives do not count, in which another rank is last."""
+    large, small = late_in([2] * 41 + [0, 1, 3, 0, 1, 3, 0], late_ms=0.8), late_in([0] * 60, late_ms=0.01)
+    durations = [[*of_large, *of_small] for of_large, of_small in zip(large, small, strict=True)]
+    (finding,) = ranks.findings(compared(durations, [25 << 20] * 48 + [4] * 60))
+    assert (finding["rule"], finding["rank"]) == ("straggler", 2)
+    assert finding["evidence"][0].endswith("; last in 41 of 48 large collectives (25 MiB or more)")
+
+
+@pytest.mark.parametrize(
+    ("last", "late_ms", "sizes"),
+    [
+        ([0, 1, 2, 3] * 12, 1.0, 25 << 20),  # each is last as often
+        ([2] * 41 + [0] * 7, 0.01, 25 << 20),  # last, and nobody waits for long
+        ([None] * 48, 1.0, 25 << 20),  # equal
+        ([2] * 41 + [0] * 7, 1.0, None),  # of unknown size: a single step is no evidence
+    ],
+)
+def test_ranks_are_no_stragglers_without_delay_or_order(last, late_ms, sizes):
+    assert ranks.findings(compared(late_in(last, late_ms=late_ms), [sizes] * len(last))) == []
+
+
+@pytest.mark.parametrize("job", ["cases/b5_ranks_without_loader", "ascend/level1", "sampled-128ranks-*"])
+def test_last_ranks_of_recorded_jobs_are_those_of_an_obvious_computation(recordings, tmp_path, job):
+    from perfhooks.report.finishing.adoption import adopted
+
+    for path in recordings.glob(job if "*" in job else f"{job}/*"):
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, tmp_path / path.name)
+    with adopted(tmp_path) as run:
+        (window,) = ranks.gather(run.folder)["windows"]
+        tables = [pl.read_csv(path) for path in sorted(run.folder.glob("*/rank*.collectives.csv"))]
+    found = [row for table in tables for row in table.sort("start_ns").iter_rows(named=True) if row["bytes"]]
+    calls, numbers = {}, Counter()
+    for row in found:
+        key = tuple(row[name] for name in ("step", "group", "operation", "dtype", "bytes"))
+        if row["operation"] in ("all_reduce", "all_gather", "reduce_scatter"):
+            calls.setdefault((*key, numbers[row["rank"], key]), {})[row["rank"]] = row["duration_ms"]
+            numbers[row["rank"], key] += 1
+    common = {key: call for key, call in calls.items() if len(call) == len(tables)}
+    keys = [key for key in common if key[4] * 10 >= max(size for *_, size, _ in common)]
+    durations = [[common[key][rank] for key in keys] for rank in range(len(tables))]
+    assert window["ranks"]["last"] == plain_counts(durations, [key[4] for key in keys])
+    assert window["ranks"]["large"] == [len(keys)] * len(tables)
+    assert sum(window["ranks"]["last"]) > 0
+
+
+@pytest.mark.parametrize(("compute", "named"), [((50, 70, 50), [1]), ((50, 50, 50), []), ((50, 54), [])])
+def test_ranks_without_collectives_are_compared_by_their_computation(compute, named):
+    """Their steps take equally long, so somebody waits in what was not recorded."""
+    count = {"step": range(4), "wall_ms": [100.0] * 4, "comm_ms": [0.0] * 4, "exposed_comm_ms": [0.0] * 4}
+    tables = {}
+    for rank, compute_ms in enumerate(compute):
+        device = {"busy_ms": float(compute_ms), "compute_ms": float(compute_ms), "device_idle_ms": 100.0 - compute_ms}
+        tables[rank] = pl.DataFrame(count | device)
+    found = ranks.findings(ranks.compare("window", tables, dict.fromkeys(tables, pl.DataFrame())))
+    assert [finding["rank"] for finding in found] == named
+    for finding in found:
+        assert finding["title"].startswith("Rank 1 computes longer: 20 ms more than the others in a step.")
+        assert finding["gain_ms"] == pytest.approx(20)

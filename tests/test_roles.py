@@ -114,7 +114,7 @@ def test_a_rank_that_others_wait_for_in_one_of_two_runs_is_a_difference(tmp_path
         for name, slow in (("a", {}), ("b", {5: 15.0}))
     )
     assert a == {}
-    assert b == {"led 5 data": "Rank 5 is late by 15 ms waiting for data: the other ranks wait 15 ms a step."}
+    assert b == {"straggler 5 data": "Rank 5 is late by 15 ms waiting for data: the other ranks wait 15 ms a step."}
 
 
 def test_ranks_that_tell_other_stages_are_not_compared():
@@ -125,3 +125,15 @@ def test_ranks_that_tell_other_stages_are_not_compared():
     known = [steps(50), steps(50, data_ms=1), steps(50), steps(0), steps(50, data_ms=1)]
     assert group_comparable(known, [None] * 5) == [[0, 2], [1, 4], [3]]
     assert group_comparable(known, [0, 0, 1, 1, 0]) == [[0], [1, 4], [2], [3]]
+
+
+def test_steps_of_hosts_that_run_ahead_name_no_rank(tmp_path):
+    """Their unprofiled steps show where a host was blocked, not whose device was late."""
+    run = pipeline(tmp_path / "run", slow_data={5: 15.0})
+    for path in run.glob("*/rank*.steps.csv"):
+        table = pl.read_csv(path)
+        table.with_columns(pl.col("wall_ms") / 2).write_csv(path)
+    told = ranks.gather(run)
+    assert [group["leads"] for group in told["frontier"]] == [None, None]
+    assert told["windows"][0]["ranks"]["last"][5] > 0
+    assert [finding["windows"] for finding in ranks.findings(told)] == [[told["windows"][0]["name"]]]

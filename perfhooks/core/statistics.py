@@ -44,7 +44,6 @@ FAR: Final = 6.0
 """Limit in median absolute deviations; about four standard deviations."""
 CHANCE: Final = 0.01
 """Maximum probability that a window names any rank if all ranks have equal work."""
-MOST_PERCENT: Final = 75.0
 
 OUTLIER: Final = 3.0
 """Multiple of the median from which a step is an outlier."""
@@ -261,38 +260,54 @@ def _crossing(positions: Values, values: Values) -> float:
     return float(np.interp(0.0, rising, positions))
 
 
-@dataclass(frozen=True)
-class RankDelays:
-    excess: Values
-    """Median over all steps of the excess over the median of the other ranks; NaN without others."""
-    slow_percent: Values
-    """Percentage of steps with an excess of `SLOW`; for `MANY` ranks of `MANY_SLOW` and `FAR`."""
-    certain: Flags
+def least_delay(means: Values, step: float) -> float:
+    """Return the mean delay per step from which a rank is late.
 
-    @property
-    def is_slow(self) -> Flags:
-        """Ranks that delay the others."""
-        return are_slow(self.excess, self.slow_percent, self.certain)
-
-
-def compare_ranks(times: Matrix, step: float) -> RankDelays:
-    """``times`` may be a part of the step; ``step`` is the total, in the same unit."""
-    excess = beyond_others(times)
-    limit = SLOW * step
-    if len(excess) >= MANY and np.isfinite(excess).any():
-        limit = max(MANY_SLOW * step, FAR * float(np.nanmedian(np.abs(excess))))
-    steps = np.isfinite(excess).sum(axis=1)
-    slow_percent = np.divide(
-        (excess >= limit).sum(axis=1) * 100.0, steps, where=steps > 0, out=np.full(len(excess), np.nan)
-    )
-    # with many ranks the limit includes their variation, so a single step is enough
-    return RankDelays(medians(excess), slow_percent, _is_certain(excess, alone=len(excess) >= MANY))
+    Args:
+        means: A mean per step of each rank, from which the usual deviation of `MANY` ranks is known.
+        step: Step time, in the same unit.
+    """
+    known = means[np.isfinite(means)]
+    if len(means) < MANY or not len(known):
+        return SLOW * step
+    return max(MANY_SLOW * step, FAR * float(np.median(np.abs(known - np.median(known)))))
 
 
-def are_slow(excess: Values, slow_percent: Values, certain: Flags) -> Flags:
-    """If more than half are slow, return none: the others are fast."""
-    is_slow: Flags = (excess > 0) & (slow_percent >= MOST_PERCENT) & certain
-    return is_slow if 2 * is_slow.sum() <= len(is_slow) else np.zeros(len(is_slow), np.bool_)
+def are_late(delays: Matrix, step: float, least: float, chance: float) -> Flags:
+    """Return which ranks the others wait for. All parts of perfhooks use this rule.
+
+    A rank is late if its mean delay is at least the limit and significant. Each delay is limited to one step, so that a
+    long pause is no evidence. In series of `LEAST_STEPS` or more, neighbours may be correlated, see `certainty`.
+
+    Args:
+        delays: Delay of each rank (row) in each step (column); NaN if the rank has no such step.
+        step: Step time, in the same unit.
+        least: Result of `least_delay`.
+        chance: Maximum probability that a rank with the mean delay 0 is late.
+    """
+    bounded = np.clip(delays, -step, step)
+    is_long = np.isfinite(bounded).sum(axis=1) >= LEAST_STEPS
+    late: Flags = (means_of(bounded) >= least) & (is_long | _are_certain(bounded, chance))
+    for row in np.flatnonzero(late & is_long):
+        late[row] = certainty(bounded[row, np.isfinite(bounded[row])], chance) >= 1
+    return late
+
+
+def fewer_than_others(late: Flags) -> Flags:
+    """Return the late ranks; none if more than half are late, because then the others are early."""
+    return late if 2 * late.sum() <= len(late) else np.zeros(len(late), np.bool_)
+
+
+def chance_of(count: int, number: int, share: float) -> float:
+    """Return a limit for the probability that at least ``count`` of ``number`` draws hit, each with a probability.
+
+    Source: the bound of Chernoff, exp(-n KL(count / n, share)).
+    """
+    found = count / number
+    if found <= share:
+        return 1.0
+    miss = (1 - found) * math.log((1 - found) / (1 - share)) if found < 1 else 0.0
+    return math.exp(-number * (found * math.log(found / share) + miss))
 
 
 def beyond_others(values: Matrix) -> Matrix:
@@ -309,36 +324,34 @@ def beyond_others(values: Matrix) -> Matrix:
     return excess
 
 
-def medians(values: Matrix) -> Values:
-    """Return the median of each row; NaN for rows without values."""
-    has_values = np.isfinite(values).any(axis=1)
-    result = np.full(len(values), np.nan)
-    if has_values.any():
-        result[has_values] = np.nanmedian(values[has_values], axis=1)
-    return result
+def means_of(values: Matrix) -> Values:
+    """Return the mean of each row; NaN for rows without values."""
+    counts = np.isfinite(values).sum(axis=1)
+    means: Values = np.divide(np.nansum(values, axis=1), counts, where=counts > 0, out=np.full(len(values), np.nan))
+    return means
 
 
-def _is_certain(excess: Matrix, *, alone: bool) -> Flags:
-    """Return which ranks have a significant excess, by Student's t.
+def _are_certain(delays: Matrix, chance: float) -> Flags:
+    """Return which ranks have a significant mean delay, by Student's t.
 
-    The standard error of a mean excess comes from the variation between steps: of the rank or of all ranks, the larger
-    one. The limit is the quantile for `CHANCE`, divided by the number of ranks (Bonferroni). ``alone`` is the result if
-    no rank has two steps.
+    The mean is compared with its standard error. The error comes from the variation between steps: of the rank itself
+    or of all ranks, the larger one. So two steps that agree are evidence, and three that disagree are not. A single
+    step is evidence only among `MANY` ranks, because their limit includes their variation.
     """
-    is_measured = np.isfinite(excess)
+    is_measured = np.isfinite(delays)
     steps = is_measured.sum(axis=1)
-    values = np.where(is_measured, excess, 0.0)
+    values = np.where(is_measured, delays, 0.0)
     mean = values.sum(axis=1) / np.maximum(steps, 1)
     squares = np.where(is_measured, (values - mean[:, None]) ** 2, 0.0).sum(axis=1)
     total_freedom = int(np.maximum(steps - 1, 0).sum())
     if not total_freedom:
-        return np.full(len(excess), alone)
+        return np.full(len(delays), len(delays) >= MANY)
     spread = np.maximum(squares.sum() / total_freedom, squares / np.maximum(steps - 1, 1))
     error = np.sqrt(spread / np.maximum(steps, 1))
-    # excesses of all ranks in a step sum to about 0, so one of them is not independent
-    independent = max(total_freedom * (len(excess) - 1) // len(excess), 1)
-    is_certain: Flags = (steps > 0) & (mean > student(CHANCE / len(excess), independent) * error)
-    return is_certain
+    # delays of all ranks in a step sum to about 0, so one of them is not independent
+    independent = max(total_freedom * (len(delays) - 1) // len(delays), 1)
+    are_certain: Flags = (steps > 0) & (mean > student(chance, independent) * error)
+    return are_certain
 
 
 def is_near(wall: Values | Ints) -> Flags:

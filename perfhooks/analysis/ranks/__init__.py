@@ -51,6 +51,8 @@ def gather(
             too many;
           * ``collectives``: one row per kind, see `collectives.kinds`; ``worst``: those with the longest waits, see
             `collectives.by_collective`; ``matched`` and ``unmatched``: number of rows with and without partners;
+          * ``large_bytes``: size of the smallest large collective, see `collectives.large`; None without one;
+          * ``host_ahead``: whether the devices need more time than the hosts, see `steps.parts`;
           * ``clocks``: ``error_ms``, ``error_95_ms`` and ``ranks``, the number of aligned ranks;
 
         * ``frontier``: stragglers over all steps, see `frontier.of_run`;
@@ -77,7 +79,7 @@ def gather(
         "windows": sorted(
             (summary.compared for summary in by_name.values()), key=lambda summary: (summary["stage"], summary["first"])
         ),
-        "frontier": frontier.of_run(folder, listing, nodes, together),
+        "frontier": frontier.of_run(folder, listing, nodes, together, host_ahead=_is_host_ahead(by_name.values())),
         "missing": missing.of_run(
             {name: set(summary.ranks) for name, summary in by_name.items()},
             {name: (summary.compared["stage"], summary.compared["first"]) for name, summary in by_name.items()},
@@ -102,6 +104,12 @@ def _last_values(summaries: Iterable[WindowSummary], column: str) -> dict[int, A
     tables = [table for summary in summaries if column in (table := summary.compared["ranks"])]
     pairs = (pair for summary in tables for pair in zip(summary["rank"], summary[column], strict=True))
     return {rank: value for rank, value in pairs if value is not None}
+
+
+def _is_host_ahead(summaries: Iterable[WindowSummary]) -> bool:
+    """Return whether the hosts run ahead of their devices in most windows."""
+    ahead = [bool(summary.compared.get("host_ahead")) for summary in summaries]
+    return 2 * sum(ahead) > len(ahead)
 
 
 def _summarize(folder: Path) -> WindowSummary:
@@ -130,7 +138,13 @@ def _compare_window(window: RankedWindow) -> dict[str, Any]:
     matched = collectives.match(window.collectives, window.clocks)
     split = steps.parts(lost_kernels.without(window), collectives.of_steps(matched))
     valid_steps = steps.complete_steps(split, matched.unsure)
-    rank_table = steps.of_ranks(valid_steps, roles.of_ranks(window.facts, window.collectives))
+    large = collectives.large(matched)
+    rank_table = steps.of_ranks(
+        valid_steps,
+        large,
+        roles.of_ranks(window.facts, window.collectives),
+        knows_waits=matched.rows.height > 0,
+    )
     by_collective = collectives.by_collective(matched)
     offsets = matched.clocks.offset_ms
     facts = next(iter(window.facts.values()), files.Facts(stage=window.name))
@@ -146,6 +160,8 @@ def _compare_window(window: RankedWindow) -> dict[str, Any]:
         "own": _tabulate_own_work(split),
         "collectives": _to_columns(collectives.kinds(by_collective).head(60)),
         "worst": _to_columns(by_collective.sort("wait_ms", descending=True, nulls_last=True).head(40)),
+        "large_bytes": large["bytes"].min(),
+        "host_ahead": steps.is_host_ahead(window.steps),
         "matched": matched.rows.height,
         "unmatched": matched.unmatched,
         "clocks": {

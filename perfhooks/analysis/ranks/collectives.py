@@ -17,6 +17,8 @@ _SYNCHRONIZING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_a
 """Operations that end on all ranks at the same time."""
 _EQUAL_SIZE: Final = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather")
 BETWEEN_TWO: Final = ("send", "recv", "send_recv")
+_LARGE: Final = 0.1
+"""Minimum size of a large collective, as a share of the largest one of the window."""
 _SLACK: Final = 10
 """Maximum gap between two ranks in one collective, in clock errors."""
 _TICK_MS: Final = 0.05
@@ -167,6 +169,20 @@ def kinds(collectives: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("total_ms", descending=True)
     )
+
+
+def large(matched: Matched) -> pl.DataFrame:
+    """Return the rows of large collectives: ``rank step ranks is_last bytes``.
+
+    A collective is large if all its ranks wait for each other and it moves at least a tenth of the bytes of the largest
+    one in the window. Small ones, for example of a loss, say little about the work of a rank. Those of unknown size do
+    not count. ``is_last`` is whether the rank arrived last, which means that it did not wait, and another rank did.
+    """
+    rows = matched.rows.filter(pl.col("operation").is_in(_SYNCHRONIZING) & (pl.col("bytes") > 0))
+    size = pl.col("bytes").max().over("match")
+    is_last = (pl.col("wait_ms") == 0) & (pl.col("wait_ms").max().over("match") > 0)
+    rows = rows.select("rank", "step", "ranks", is_last=is_last, bytes=size)
+    return rows.filter(pl.col("bytes") >= _LARGE * pl.col("bytes").max())
 
 
 def of_steps(matched: Matched) -> pl.DataFrame:

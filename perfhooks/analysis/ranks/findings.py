@@ -7,12 +7,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from perfhooks.analysis.findings.finding import Finding, ordered
 from perfhooks.analysis.ranks import frontier, missing
 from perfhooks.analysis.ranks.steps import PARTS
-from perfhooks.core.statistics import are_slow
+from perfhooks.core import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +24,10 @@ _WORDS: Final = {
     "communication": "communicates longer",
     "other": "spends longer on its host",
     "": "takes longer for its own work",
+}
+_CONSEQUENCE: Final = {
+    "own": "the other ranks wait {} ms in a step for it.",
+    "compute": "{} ms more than the others in a step. No collective shows who waits.",
 }
 _ADVICE: Final = {
     "data": frontier.ADVICE["data"],
@@ -54,12 +56,12 @@ class RunFinding(Finding):
 
 
 def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a finding for each part of the step in which ranks delay the other ranks; empty without stragglers.
+    """Return the stragglers, as a finding for each part of the step; the report, `show` and `compare` name these.
 
-    A rank that waits in a collective is not slow, so ranks are compared by their own work: the step without waits. A
-    rank is named if it is slow (`perfhooks.core.statistics.RankDelays`) in most windows that it recorded. The part is
-    the one with the largest excess over the other ranks. Stragglers found in all steps of the run by
-    `perfhooks.analysis.ranks.leads.leads` are not repeated for windows.
+    All steps of the run are the best evidence: see `perfhooks.analysis.ranks.leads.leads`. In windows, ranks are
+    compared by their own work, because a rank that waits in a collective is not slow: see `steps.of_ranks`. Such a rank
+    is named if it is a straggler in most windows that it recorded, unless all steps name it already. The part is the
+    one with the largest excess over the other ranks. Both use `perfhooks.core.statistics.are_late`.
 
     Args:
         data: Result of `gather`.
@@ -72,10 +74,11 @@ def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     slow: dict[int, list[dict[str, Any]]] = {}
     for rows in (rows for window in data["windows"] for rows in _group_by_role(window)):
         window_counts.update(row["rank"] for row in rows)
-        slow_rows = _select_slow(rows)
-        limit = max((row["own_ms"] for row in rows if row not in slow_rows and row["own_ms"] is not None), default=0.0)
+        slow_rows = [row for row in rows if row.get("is_straggler")]
         for row in slow_rows:
-            slow.setdefault(row["rank"], []).append(row | {"gain_ms": max(row["own_ms"] - limit, 0.0)})
+            basis = f"{row['by']}_ms"
+            limit = max((other[basis] or 0.0 for other in rows if other not in slow_rows), default=0.0)
+            slow.setdefault(row["rank"], []).append(row | {"gain_ms": max(row[basis] - limit, 0.0)})
     named = [rows for rank, rows in slow.items() if 2 * len(rows) > window_counts[rank]]
     results = [
         _build_finding(part, of_part)
@@ -84,7 +87,6 @@ def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
     stragglers = frontier.findings(data.get("frontier", ()))
     straggler_ranks = {finding["rank"] for finding in stragglers}
-    # all steps of the run are better evidence than those of windows
     results = stragglers + [result for result in results if not straggler_ranks.issuperset(result["ranks"])]
     return sorted(results, key=lambda finding: -finding["gain_ms"])
 
@@ -125,17 +127,9 @@ def _group_by_role(window: Mapping[str, Any]) -> Iterable[list[dict[str, Any]]]:
     table = window["ranks"]
     by_role: dict[int | None, list[dict[str, Any]]] = {}
     for values in zip(*table.values(), strict=True):
-        row = dict(zip(table, values, strict=True), window=window["name"])
+        row = dict(zip(table, values, strict=True), window=window["name"], large_bytes=window.get("large_bytes"))
         by_role.setdefault(row.get("role"), []).append(row)
     return by_role.values()
-
-
-def _select_slow(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    columns = {name: [row.get(name) for row in rows] for name in ("excess_ms", "slow_percent", "certain")}
-    excess, slow_percent = (np.array(columns[name], np.float64) for name in ("excess_ms", "slow_percent"))
-    certain = np.array([value is not False for value in columns["certain"]], np.bool_)
-    is_slow = are_slow(excess, slow_percent, certain)
-    return [row for row, slow in zip(rows, is_slow, strict=True) if slow]
 
 
 def _find_part(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -155,7 +149,7 @@ def _build_finding(part: str, by_rank: list[list[dict[str, Any]]]) -> dict[str, 
     subject = f"Rank {ranks[0]}{_format_node(nodes[:1])}{suffix}"
     return {
         "rule": "straggler",
-        "title": f"{subject} {_WORDS[part]}: the other ranks wait {_format_ms(excess)} ms in a step for it.",
+        "title": f"{subject} {_WORDS[part]}: {_CONSEQUENCE[worst[0]['by']].format(_format_ms(excess))}",
         "gain_ms": round(gain, 6),
         "gain_percent": round(100 * gain / wall, 2) if wall else None,
         "estimate": (
@@ -186,8 +180,14 @@ def _describe_evidence(row: Mapping[str, Any]) -> str:
     )
     return (
         f"{row['window']}: {_format_ms(row['own_ms'])} ms of its own in a step of {_format_ms(row['wall_ms'])} ms, "
-        f"{_format_ms(row['excess_ms'])} ms more than the others, in {row['slow_percent']:.0f}% of the steps: {parts}"
+        f"{_format_ms(row['excess_ms'])} ms more than the others: {parts}{_describe_last(row)}"
     )
+
+
+def _describe_last(row: Mapping[str, Any]) -> str:
+    if 2 * (row.get("last") or 0) <= (row.get("large") or 0):
+        return ""
+    return f"; last in {row['last']} of {row['large']} large collectives ({words.size(row['large_bytes'])} or more)"
 
 
 def _format_ms(milliseconds: float, sign: str = "") -> str:

@@ -47,7 +47,7 @@ OTHERWISE: Final = "Record the same window on this rank and on another one, and 
 
 
 def of_run(
-    run: Run, listing: layout.Listing, nodes: Mapping[int, str], roles: Mapping[int, int]
+    run: Run, listing: layout.Listing, nodes: Mapping[int, str], roles: Mapping[int, int], *, host_ahead: bool
 ) -> list[dict[str, Any]]:
     """Find the stragglers in the loop in which the ranks spent most time.
 
@@ -56,6 +56,7 @@ def of_run(
         listing: Listing of its folder.
         nodes: Node of each rank, if known.
         roles: Role of each rank if there are several, see `roles.of_ranks`.
+        host_ahead: Whether the hosts run ahead of their devices. Then steps on the host do not show who is late.
 
     Returns:
         Plain data for each group of comparable ranks (see `perfhooks.analysis.ranks.leads.group_comparable`):
@@ -64,7 +65,8 @@ def of_run(
         * ``steps``, ``first`` and ``last``: the common unprofiled steps;
         * ``stages``, columns: ``name``, ``exposed_ms`` (the mean; the sum is a step), and the ``rank`` that is last
           most often with its ``percent`` of the steps;
-        * ``leads``: the fields of `perfhooks.analysis.ranks.leads.Lead`, with ``rank`` and ``text``.
+        * ``leads``: the fields of `perfhooks.analysis.ranks.leads.Lead`, with ``rank`` and ``text``; None if the hosts
+          run ahead.
 
         Empty for a single rank, or with too few steps.
     """
@@ -82,7 +84,8 @@ def of_run(
         key=lambda loop_groups: sum(int(timeline.stages.times.sum()) for timeline in loop_groups),
         default=[],
     )
-    return [_describe_group(group, node_names) for group in longest]
+    described = [_describe_group(group, node_names) for group in longest]
+    return [group | {"leads": None} for group in described] if host_ahead else described
 
 
 class _Group(NamedTuple):
@@ -142,7 +145,7 @@ def findings(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a finding for each straggler, in the format of `perfhooks.analysis.ranks.findings`."""
     return [
         {
-            "rule": "led",
+            "rule": "straggler",
             "title": f"{lead['text']}.",
             "gain_ms": round(lead["cost_ms"], 6),
             "gain_percent": round(100 * lead["cost_ms"] / group["step_ms"], 2) if group["step_ms"] else None,
@@ -156,7 +159,7 @@ def findings(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "windows": [],
         }
         for group in groups
-        for lead in group["leads"]
+        for lead in group["leads"] or ()
     ]
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from perfhooks.core import words
-from perfhooks.core.statistics import CHANCE, FAR, LEAST_STEPS, MANY, MANY_SLOW, SLOW, beyond_others, certainty
+from perfhooks.core.statistics import CHANCE, LEAST_STEPS, MANY, SLOW, are_late, beyond_others, least_delay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -170,12 +170,9 @@ def leads(stages: StageTimes) -> list[Lead]:
     """Return the stragglers of each stage, the most expensive first.
 
     A rank has two excesses over the other ranks: in the time of the stage, and in the end of the stage. Its delay is
-    the smaller one. A rank that was early and waits therefore has no delay. A rank is a straggler if its mean delay is
-    at least `SLOW` of the step. With `MANY` ranks the limits are `MANY_SLOW` of the step and `FAR` times the usual
-    deviation of ranks. The delay must also be significant: chance alone exceeds it in one of 100 comparisons of equal
-    ranks. Each delay is limited to one step, so that a long pause is no evidence. If the delay changes once, the span
-    before or after the change may count alone. If more than half of the ranks are late, none is reported, because the
-    other ranks are fast.
+    the smaller one. A rank that was early and waits therefore has no delay. A rank is a straggler by
+    `perfhooks.core.statistics.are_late`. If the delay changes once, the span before or after the change may count
+    alone. If more than half of the ranks are late, none is reported, because the other ranks are fast.
     """
     times, ranks = stages.times, len(stages.times)
     if ranks <= 1:  # a single rank has no straggler
@@ -189,7 +186,7 @@ def leads(stages: StageTimes) -> list[Lead]:
         stage_times = times[:, stage]
         ends += stage_times
         means = stage_times.sum(axis=1) / stage_times.shape[1]
-        least = _min_delay(means, step)
+        least = least_delay(means, step)
         behind = _find_delays(stage_times, ends, _find_candidates(stage_times, means))
         parts = {row: _find_span(delays, step, least, chance) for row, delays in behind.items()}
         suspects = [_Suspect(row, stage, part, behind[row]) for row, part in parts.items() if part is not None]
@@ -220,12 +217,6 @@ def describe_lead(lead: Lead, name: str) -> str:
     return f"is late by {delay}{often}{span}: the other ranks wait {words.ms(lead.cost_ms)} a step"
 
 
-def _min_delay(means: Values, step: float) -> float:
-    if len(means) < MANY:
-        return SLOW * step
-    return max(MANY_SLOW * step, FAR * float(np.median(np.abs(means - np.median(means)))))
-
-
 def _find_candidates(times: Ints, means: Values) -> list[int]:
     # also by the last quarter, so that a recent delay is found
     last = max(times.shape[1] // 4, LEAST_STEPS)
@@ -249,9 +240,7 @@ def _find_span(behind: Values, step: float, least: float, chance: float) -> slic
     """Return the steps in which a rank is a straggler; None if it is not."""
     bounded = np.clip(behind, -step, step)
     span = _split_at_change(bounded)
-    values = bounded[span]
-    is_lead = values.mean() >= least and certainty(values, chance) >= 1
-    return span if is_lead else None
+    return span if are_late(bounded[None, span], step, least, chance)[0] else None
 
 
 def _split_at_change(values: Values) -> slice:

@@ -1,16 +1,24 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
-from perfhooks.core.statistics import beyond_others, compare_ranks, medians
+from perfhooks.core.statistics import (
+    CHANCE,
+    are_late,
+    beyond_others,
+    chance_of,
+    fewer_than_others,
+    least_delay,
+    means_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from perfhooks.core.statistics import Matrix
+    from perfhooks.core.statistics import Flags, Matrix
 
 PARTS: Final = ("data", "compute", "communication", "other")
 """Parts in which a rank may be slow; ``other`` is the remaining host time if devices were traced."""
@@ -34,7 +42,7 @@ def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """
     joined = steps.join(waits, on=["rank", "step"], how="left", nulls_equal=True)
     on_device = pl.lit(steps["busy_ms"].is_not_null().any())
-    if _is_host_ahead(steps):
+    if is_host_ahead(steps):
         joined = joined.with_columns(wall_ms=pl.max_horizontal("wall_ms", "busy_ms").median().over("step"))
     communication = pl.when(on_device).then("exposed_comm_ms").otherwise(pl.col("host_comm_ms").fill_null(0.0))
     is_limited = on_device & pl.col("data_ms").is_not_null()
@@ -56,7 +64,7 @@ def parts(steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     ).select("rank", "step", *_TIMES, "busy_comm_ms", "exposed_comm_ms")
 
 
-def _is_host_ahead(steps: pl.DataFrame) -> bool:
+def is_host_ahead(steps: pl.DataFrame) -> bool:
     """Return whether the devices need more time for the steps than the hosts."""
     device_steps = steps.filter(pl.col("busy_ms").is_not_null())
     return float(device_steps["busy_ms"].sum()) > float(device_steps["wall_ms"].sum())
@@ -75,44 +83,71 @@ def complete_steps(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
     return remaining if remaining.height else split
 
 
-def of_ranks(split: pl.DataFrame, roles: Mapping[int, int]) -> pl.DataFrame:
-    """Return one row per rank: the means of the parts, and the excess of its own work.
+def of_ranks(
+    split: pl.DataFrame, large: pl.DataFrame, roles: Mapping[int, int], *, knows_waits: bool = True
+) -> pl.DataFrame:
+    """Return one row per rank: the means of the parts, and whether the other ranks wait for it.
 
-    ``excess_ms``, ``slow_percent`` and ``certain`` are about own work, see `perfhooks.core.statistics.RankDelays`.
-    ``data_excess_ms`` and so on are about the parts. Ranks are compared with ranks of the same ``role``, a column that
-    exists if there are several roles.
+    ``excess_ms`` is the mean of its own work beyond the median of the other ranks in the same step, and
+    ``data_excess_ms`` and so on those of the parts. ``last`` is the number of ``large`` collectives in which the rank
+    arrived last, of those it took part in. Both are null without large collectives. ``is_straggler`` is whether the
+    excess is a delay by `perfhooks.core.statistics.are_late`: over the steps, or over the large collectives if the rank
+    is last in most of them. If the waits are unknown, and own work shows no straggler, the computation counts instead:
+    ``by`` is ``own`` or ``compute``. Ranks are compared with ranks of the same ``role``, a column that exists if there
+    are several roles.
 
     Args:
         split: Result of `parts`.
+        large: Result of `collectives.large`.
         roles: See `roles.of_ranks`.
+        knows_waits: Whether there are matched collectives.
     """
+    large = large.join(split.select("rank", "step"), on=["rank", "step"], how="semi", nulls_equal=True)
     if len({*roles.values()}) <= 1 or not split.height:
-        return _compare_role(split)
+        return _compare_role(split, large, knows_waits=knows_waits)
     role = pl.col("rank").replace_strict(roles, return_dtype=pl.Int64)
     by_role = split.with_columns(role=role).partition_by("role", include_key=False)
-    return pl.concat(map(_compare_role, by_role), how="diagonal").sort("rank").with_columns(role=role)
+    tables = [_compare_role(each, large.join(each, on="rank", how="semi"), knows_waits=knows_waits) for each in by_role]
+    return pl.concat(tables, how="diagonal").sort("rank").with_columns(role=role)
 
 
-def _compare_role(split: pl.DataFrame) -> pl.DataFrame:
+def _compare_role(split: pl.DataFrame, large: pl.DataFrame, *, knows_waits: bool) -> pl.DataFrame:
+    counts = large.group_by("rank").agg(
+        pl.col("is_last").sum().alias("last"), pl.len().alias("large"), group_ranks=pl.col("ranks").min()
+    )
     means = (
         split.group_by("rank")
         .agg(pl.len().alias("steps"), pl.col(*_TIMES, "busy_comm_ms", "exposed_comm_ms").mean())
+        .join(counts, on="rank", how="left")
         .sort("rank")
     )
-    ranks, row = np.unique(split["rank"].to_numpy(), return_inverse=True)
-    column = split["step"].rank("dense").fill_null(0).to_numpy().astype(np.int64)
-    if not len(ranks):
+    if not means.height:
         return means
-    shape = (len(ranks), int(column.max()) + 1)
-    matrices = {name: _to_matrix(split[name], row, column, shape) for name in _TIMES[2:]}
-    delays = compare_ranks(matrices["own_ms"], float(np.nanmedian(split["wall_ms"].to_numpy())))
-    parts = {f"{part}_excess_ms": medians(beyond_others(matrices[f"{part}_ms"])) for part in PARTS}
-    return means.with_columns(
-        pl.Series("excess_ms", delays.excess, nan_to_null=True),
-        *(pl.Series(name, values, nan_to_null=True) for name, values in parts.items()),
-        pl.Series("slow_percent", delays.slow_percent, nan_to_null=True),
-        pl.Series("certain", delays.certain, dtype=pl.Boolean),
+    excess = {name: beyond_others(_to_matrix(split, f"{name}_ms", means["rank"])) for name in ("own", *PARTS)}
+    step = float(np.nanmedian(split["wall_ms"].to_numpy()))
+    by, late = "own", _find_late("own", excess["own"], means, step)
+    if not knows_waits and not late.any():
+        by, late = "compute", _find_late("compute", excess["compute"], means, step)
+    return means.drop("group_ranks").with_columns(
+        pl.Series("excess_ms", means_of(excess[by]), nan_to_null=True),
+        *(pl.Series(f"{part}_excess_ms", means_of(excess[part]), nan_to_null=True) for part in PARTS),
+        pl.Series("is_straggler", fewer_than_others(late)),
+        by=pl.lit(by),
     )
+
+
+def _find_late(name: str, excess: Matrix, means: pl.DataFrame, step: float) -> Flags:
+    least = least_delay(means[f"{name}_ms"].cast(pl.Float64).to_numpy(), step)
+    late = are_late(excess, step, least, CHANCE / means.height)
+    is_last: Flags = late | ((means_of(np.clip(excess, -step, step)) >= least) & _are_last(means))
+    return is_last
+
+
+def _are_last(means: pl.DataFrame) -> Flags:
+    """Return which ranks are last in most large collectives, by more than chance. Equal ones share the last place."""
+    rows = means.select(pl.col("last", "large", "group_ranks").fill_null(0)).iter_rows()
+    chance = CHANCE / means.height
+    return np.array([2 * last > large and chance_of(last, large, 1 / ranks) < chance for last, large, ranks in rows])
 
 
 def of_steps(split: pl.DataFrame) -> pl.DataFrame:
@@ -132,7 +167,11 @@ def of_steps(split: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _to_matrix(column: pl.Series, row: Any, step: Any, shape: tuple[int, int]) -> Matrix:
-    matrix = np.full(shape, np.nan)
-    matrix[row, step] = column.cast(pl.Float64).to_numpy()
+def _to_matrix(table: pl.DataFrame, values: str, ranks: pl.Series) -> Matrix:
+    """Return values by rank (row) and step."""
+    step_of = table["step"].rank("dense").fill_null(0).to_numpy().astype(np.int64)
+    matrix = np.full((len(ranks), int(step_of.max()) + 1), np.nan)
+    matrix[np.searchsorted(ranks.to_numpy(), table["rank"].to_numpy()), step_of] = (
+        table[values].cast(pl.Float64).to_numpy()
+    )
     return matrix

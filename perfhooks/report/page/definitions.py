@@ -351,17 +351,18 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "compute is the rest."
         ),
         "excess": (
-            "The rank's own work minus the median of the other ranks in the same step, as median over the steps. "
+            "The rank's own work minus the median of the other ranks in the same step, as mean over the steps. "
             "It is below 0 if the rank is faster. Slowest in is the part with the largest excess."
         ),
-        "slow steps": (
-            "Steps whose excess is at least a tenth of the step. Among 8 ranks or more, a fiftieth and six "
-            "times the usual spread between them."
+        "last in": (
+            "The large collectives in which the rank arrived last, of those it took part in. A collective is large if "
+            "it moves at least a tenth of the bytes of the largest one in the window, and all its ranks wait for each "
+            "other. The rank that arrives last does not wait."
         ),
-        "evidence": (
-            "A rank is named if three of four of its steps are slow and its excess exceeds chance. Chance is "
-            "Student's t for the variation between steps and the number of ranks: one false name in a hundred "
-            "windows. Two steps that agree are enough; three that disagree are not."
+        "straggler in a window": (
+            "A rank whose excess is at least 10% of the step, and exceeds chance. Among 8 ranks or more, 2% and six "
+            "times the usual spread are enough. Chance is judged over the steps, or over the large collectives if the "
+            "rank is last in most of them. Equal ranks have one straggler in 100 windows."
         ),
         "busy communication": (
             "The time in which a rank communicated, the wait included. Exposed is the part of it in which its device "

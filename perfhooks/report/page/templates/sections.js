@@ -359,7 +359,7 @@ function togetherColumns(node) {
     { key: "wait_ms", label: "Wait, ms", kind: "ms", title: of("wait") },
     { key: "excess_ms", label: "Excess, ms", kind: "ms", title: of("excess") },
     { key: "slowest", word: true, label: "Slowest in", kind: "text", title: of("excess") },
-    { key: "slow_percent", label: "Slow steps, %", kind: "percent", title: of("slow steps") },
+    { key: "last_in", label: "Last in", kind: "text", title: of("last in") },
     { key: "busy_comm_ms", label: "Busy comm, ms", kind: "ms", title: of("busy communication") },
     { key: "exposed_comm_ms", label: "Exposed comm, ms", kind: "ms", title: of("busy communication") },
     { key: "offset_ms", label: "Clock offset, ms", kind: "ms", title: of("clock offset") },
@@ -424,7 +424,10 @@ function frontierPart(together) {
   if (!groups.length) return null;
   const of = (term) => meaning("ranks", term);
   const longest = groups.reduce((top, group) => (group.step_ms > top.step_ms ? group : top));
-  const leads = groups.flatMap((group) => group.leads);
+  const leads = groups.flatMap((group) => group.leads || []);
+  const none = groups.some((group) => group.leads)
+    ? "No rank is a straggler beyond chance."
+    : "The hosts run ahead of their devices, so the recorded windows show who is late.";
   return [
     el("h3", null, "Stragglers over the whole run"),
     el(
@@ -433,7 +436,7 @@ function frontierPart(together) {
       `${plural(longest.steps, "unprofiled step")} of ${longest.stage}, ${longest.first} to ` +
         `${longest.last}: ${ms(longest.step_ms)} from one synchronisation of the ranks to the next. `,
       groups.length > 1 ? `Ranks are compared with those that do the same work, in ${groups.length} groups. ` : null,
-      leads.length ? null : "No rank is a straggler beyond chance.",
+      leads.length ? null : none,
     ),
     leads.length
       ? el(
@@ -504,6 +507,7 @@ function ranksSection(window_, rank) {
     ...row,
     role: known(row.role) ? String(row.role) : null,
     slowest: slowestPart(row),
+    last_in: row.large ? `${row.last} of ${row.large}` : null,
   }));
   if (!rows.length) {
     const why = together.problem ? `The ranks could not be compared: ${together.problem}` : null;
@@ -520,15 +524,17 @@ function ranksSection(window_, rank) {
     .map((row) => row.own_ms)
     .filter(known)
     .sort((a, b) => a - b);
-  const worst = rows.reduce((top, row) => ((row.excess_ms || 0) > (top.excess_ms || 0) ? row : top), rows[0]);
+  const late = rows.filter((row) => row.is_straggler).sort((a, b) => b.excess_ms - a.excess_ms);
   const lead =
     own.length > 1
-      ? `A step takes ${ms(whole)}. The own work of ranks is ${ms(own[0])} to ${ms(own[own.length - 1])}.${
-          worst.excess_ms > 0
-            ? ` Rank ${worst.rank} has the longest own work, ${ms(worst.excess_ms)} more than the ` +
-              `others${worst.slowest ? `, mostly in ${worst.slowest}` : ""}.`
-            : ""
-        }`
+      ? `A step takes ${ms(whole)}. The own work of ranks is ${ms(own[0])} to ${ms(own[own.length - 1])}.${late
+          .slice(0, 4)
+          .map(
+            (row) =>
+              ` Rank ${row.rank} is a straggler: ${ms(row.excess_ms)} more own work than the others` +
+              `${row.slowest ? `, mostly in ${row.slowest}` : ""}.`,
+          )
+          .join("")}`
       : null;
   const groups = {
     together: { label: "Compared", columns: togetherColumns(button), rows },
