@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import _thread
+import functools
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -16,6 +18,8 @@ from torch.profiler import ProfilerActivity
 from warm import Process
 
 from perfhooks import Profiler
+from perfhooks.core.handlers import is_of_handler
+from perfhooks.record.loop import labelling
 from perfhooks.record.loop.ending import lifetime, signals
 from perfhooks.trace import read
 
@@ -255,3 +259,79 @@ def test_no_thread_waits_in_c_where_threads_are_greenlets(monkeypatch):
     monkeypatch.setattr("_thread.start_new_thread", lambda *given: started.append(given))
     assert not signals._SignalThread().begin()
     assert not started
+
+
+class ExpiredError(TimeoutError):
+    """What a handler of the program raises."""
+
+
+@pytest.fixture
+def expire():
+    """Raise in a handler of the program, inside whatever function is called."""
+
+    def handler(*_):
+        raise ExpiredError
+
+    before = signal.signal(signal.SIGALRM, handler)
+    yield lambda *_: signal.raise_signal(signal.SIGALRM)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("name", ["_part_of", "_is_compiled", "_begin", "LabelledRange"])
+def test_error_of_a_handler_inside_a_label_reaches_the_program(tmp_path, monkeypatch, expire, name):
+    model = torch.nn.Linear(8, 8)
+    with Profiler(schedule="wait=0 warmup=0 active=9", out=tmp_path, run="r", background=False) as prof:
+        model(X)
+        prof.step()
+        monkeypatch.setattr(labelling, name, expire)
+        with pytest.raises(ExpiredError) as error:
+            model(X)
+        monkeypatch.undo()
+        assert not labelling._state.is_label_open
+        model(X)
+    assert [entry.path.name for entry in error.traceback if "labelling" in entry.path.name] == []
+    (trace,) = tmp_path.glob("r/train-*/*.pt.trace.json.gz")
+    assert "forward (auto)" in read(trace).names
+
+
+@pytest.mark.parametrize("kind", ["function", "method", "partial", "object"])
+def test_errors_of_handlers_of_each_kind_are_recognized(kind):
+    class Handler:
+        def __call__(self, *_):
+            raise ExpiredError
+
+        method = __call__
+
+    def function(*_):
+        raise ExpiredError
+
+    handlers = {"function": function, "method": Handler().method, "object": Handler()}
+    handlers["partial"] = functools.partial(function, 1)
+    before = signal.signal(signal.SIGALRM, handlers[kind])
+    with pytest.raises(ExpiredError) as error:
+        signal.raise_signal(signal.SIGALRM)
+    assert is_of_handler(error.value)
+    signal.signal(signal.SIGALRM, before)
+    assert not is_of_handler(error.value)
+
+
+INTERRUPTED_IMPORT = """
+import signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "perfhooks.record.launch.hooks":
+            signal.raise_signal(signal.SIGALRM)
+def handler(*_):
+    raise {error}
+signal.signal(signal.SIGALRM, handler)
+sys.meta_path.insert(0, Interrupt())
+import torch
+"""
+
+
+@pytest.mark.parametrize(("error", "code"), [("TimeoutError", 1), ("SystemExit(7)", 7)])
+def test_error_of_a_handler_during_our_imports_reaches_the_program(tmp_path, error, code):
+    (tmp_path / "train.py").write_text(INTERRUPTED_IMPORT.format(error=error))
+    command = [sys.executable, "-m", "perfhooks", "run", "--out", "runs", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert done.returncode == code, done.stderr

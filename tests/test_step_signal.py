@@ -140,6 +140,7 @@ def fetched(count):
     list(torch.utils.data.DataLoader(range(count - 1)))
 
 
+@pytest.mark.recorder
 def test_fewer_than_twenty_fetches_without_an_update_are_no_steps(heard):
     """As a look at the data, or a sanity check, before the training."""
     _, begun = heard
@@ -150,6 +151,7 @@ def test_fewer_than_twenty_fetches_without_an_update_are_no_steps(heard):
     assert [each.mode for each in begun] == ["loader"]
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("fetches", [2, 10, 40])
 def test_updates_that_follow_each_other_are_the_steps_whatever_was_fetched_before_them(heard, fetches):
     """As where a loader gives all data at once, or is read into a list."""
@@ -169,6 +171,7 @@ def test_fetches_in_the_middle_of_a_training_by_updates_leave_its_steps_alone(he
     assert [(each.mode, each.step_num) for each in begun] == [("optimizer", 20)]
 
 
+@pytest.mark.recorder
 def test_a_step_has_the_fetches_and_updates_since_steps_were_what_they_are(heard, monkeypatch):
     """Forty fetches before the training, and the two updates after which it is known what a step is, are not of it."""
     said = []
@@ -278,6 +281,7 @@ def test_a_loader_with_an_iterator_that_cannot_tell_gives_its_batches_and_update
     assert [(each.mode, each.step_num) for each in begun] == [("optimizer", 12)]
 
 
+@pytest.mark.recorder
 def test_a_warm_up_of_the_optimizer_does_not_hide_the_loader(heard):
     _, begun = heard
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
@@ -347,6 +351,7 @@ def passes(heard):
     calls.ignore_backward()
 
 
+@pytest.mark.recorder
 @pytest.mark.usefixtures("passes")
 @pytest.mark.parametrize(("kind", "mode"), [(list, "backward"), (iter, "loader")])
 @pytest.mark.parametrize("loop", [by_hand, by_grad])
@@ -362,6 +367,7 @@ def test_a_backward_pass_is_as_good_as_an_update_if_twenty_came_without_an_optim
     assert begun[-1].first in (20, 22), "and are in no step"
 
 
+@pytest.mark.recorder
 @pytest.mark.usefixtures("passes")
 def test_backward_passes_are_no_updates_where_an_optimizer_steps(heard):
     signal, begun = heard
@@ -372,6 +378,7 @@ def test_backward_passes_are_no_updates_where_an_optimizer_steps(heard):
     assert all(began < ended for began, ended in begun[0].passes)
 
 
+@pytest.mark.recorder
 @pytest.mark.usefixtures("passes")
 @pytest.mark.parametrize(("is_known", "first"), [(True, 0), (False, 1)])
 def test_an_optimizer_that_steps_after_thirty_passes_makes_the_steps(heard, monkeypatch, is_known, first):
@@ -408,6 +415,7 @@ def test_a_loader_that_another_thread_iterates_from_the_start_leaves_steps_to_up
     assert [(each.mode, each.step_num) for each in begun] == [("optimizer", 8)]
 
 
+@pytest.mark.recorder
 def test_each_fetch_says_when_it_was_asked_for_and_when_it_came(heard):
     """Of a step that accumulates, both: what lies between them is work."""
     _, begun = heard
@@ -419,6 +427,7 @@ def test_each_fetch_says_when_it_was_asked_for_and_when_it_came(heard):
     assert times == sorted(times)
 
 
+@pytest.mark.recorder
 def test_a_sanity_check_before_training_is_no_training(heard):
     _, begun = heard
     list(torch.utils.data.DataLoader(range(25)))
@@ -434,6 +443,7 @@ def test_who_stands_down_hears_nothing_more(heard):
     assert begun == []
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize(("kind", "mode", "steps"), [("raw", "loader", 64 - 40), ("no_loader", "optimizer", 80 - 40)])
 def test_what_is_trained_after_a_framework_is_told_as_ever_after_forty_updates(heard, kind, mode, steps):
     signal, begun = heard
@@ -452,6 +462,7 @@ def test_what_is_trained_after_a_framework_is_told_as_ever_after_forty_updates(h
     assert begun[0].step_num < steps + 40, "what the face counts is not counted twice"
 
 
+@pytest.mark.recorder
 def test_who_gives_way_to_a_framework_hears_the_end_of_the_start_and_no_step(heard, monkeypatch):
     signal, begun = heard
     monkeypatch.setattr(Startup, "is_over", False)
@@ -466,6 +477,7 @@ def test_who_gives_way_to_a_framework_hears_the_end_of_the_start_and_no_step(hea
     assert signal.events.updates == 32
 
 
+@pytest.mark.recorder
 def test_an_iterator_that_asks_for_its_own_class_finds_the_one_that_it_was_written_as(heard):
     class Own(torch.utils.data.dataloader._SingleProcessDataLoaderIter):
         def __next__(self):
@@ -486,6 +498,7 @@ def test_an_iterator_that_asks_for_its_own_class_finds_the_one_that_it_was_writt
     assert len(Own.__mro__[1].__subclasses__()) == before
 
 
+@pytest.mark.recorder
 def test_a_loader_keeps_its_class_its_length_and_its_batches(heard):
     iterator = iter(loops.loader())
     assert isinstance(iterator, torch.utils.data.dataloader._BaseDataLoaderIter)
@@ -563,6 +576,7 @@ def test_a_stage_with_an_optimizer_of_its_own_swallows_no_step(heard, is_kept):
     assert [(each.mode, each.step_num) for each in begun] == [("optimizer", 60)]
 
 
+@pytest.mark.recorder
 def test_a_training_that_goes_on_without_its_loader_goes_on_making_steps(heard):
     """In the run that it has; one of the updates at the seam may be the last of the loader's, as of a rest."""
     _, begun = heard
@@ -572,6 +586,7 @@ def test_a_training_that_goes_on_without_its_loader_goes_on_making_steps(heard):
     assert 16 + 29 <= begun[0].step_num <= 16 + 30
 
 
+@pytest.mark.recorder
 def test_a_step_may_have_some_more_updates_than_any_before_it(heard):
     """As where several rests of accumulated passes come together: the loader goes on, and so do its steps."""
     _, begun = heard
@@ -583,6 +598,7 @@ def test_a_step_may_have_some_more_updates_than_any_before_it(heard):
     assert [(each.mode, each.step_num) for each in begun] == [("loader", 8 + 1 + 4)]
 
 
+@pytest.mark.recorder
 def test_without_an_end_of_the_loader_seven_updates_without_a_fetch_are_steps(heard):
     _, begun = heard
     batches = iter(torch.utils.data.DataLoader(range(100)))

@@ -7,11 +7,11 @@ import os
 import select
 import signal
 import sys
-import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.core.frames import is_ours
+from perfhooks.core.handlers import is_of_handler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,13 +118,6 @@ def hide_frames(error: BaseException) -> None:
         if inner is not trace.tb_next:
             trace.tb_next = inner
         trace = inner
-
-
-def is_of_handler(error: BaseException) -> bool:
-    """Return whether a signal handler of the program raised it, so perfhooks must not catch it."""
-    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers} - {None}
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 @contextmanager

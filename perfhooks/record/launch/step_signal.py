@@ -31,7 +31,8 @@ from perfhooks.record.launch.step_detectors import (
     Round,
     Undecided,
 )
-from perfhooks.run.timeline import OWN_WORK, clock
+from perfhooks.record.loop.ending import lifetime
+from perfhooks.run.timeline import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -237,24 +238,23 @@ class StepSignal:
         )
 
     def _start_profiling(self, detector: ActiveDetector) -> None:
-        began = clock()
         enable_console_log(apart=True)
         self.startup.first_step()
-        self._profilers = self._profilers or self._make_profilers()
-        if isinstance(self.events.detector, (Undecided, BesideIntegration)):
-            self._profilers.request = self.next_request()
-        self.events.detector, self.events.armed = detector, False
-        self.early.at_detector()
-        self.profiler = self.events.pulse = NO_PROFILER
-        reason = self._profilers.begin(detector, self.events, [face for _, face in self._integrations])
-        if reason is not None:
-            self.disable(reason)
-            return
-        self.profiler = self._profilers.current
-        self.events.pulse = self.profiler.pulse
-        self._first_profilers = (self.profiler,)
-        process.at_end(process.End.COUNTS, self._write_counts)
-        OWN_WORK.append((threading.get_ident(), began, clock()))  # exclude this time from the running step
+        with lifetime.busy():  # an error of a signal handler must not leave a half-started profiler
+            self._profilers = self._profilers or self._make_profilers()
+            if isinstance(self.events.detector, (Undecided, BesideIntegration)):
+                self._profilers.request = self.next_request()
+            self.events.detector, self.events.armed = detector, False
+            self.early.at_detector()
+            self.profiler = self.events.pulse = NO_PROFILER
+            reason = self._profilers.begin(detector, self.events, [face for _, face in self._integrations])
+            if reason is not None:
+                self.disable(reason)
+                return
+            self.profiler = self._profilers.current
+            self.events.pulse = self.profiler.pulse
+            self._first_profilers = (self.profiler,)
+            process.at_end(process.End.COUNTS, self._write_counts)
 
     def _make_profilers(self) -> Profilers | Turns:
         if self.request.turns:

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.core import frames, words
-from perfhooks.core.guard import cause_of, guard, is_of_handler, logger
+from perfhooks.core.guard import cause_of, guard, logger
+from perfhooks.core.handlers import is_of_handler
 from perfhooks.core.options import check_step
 from perfhooks.core.schedule import FromStartToStop, OnRequest, Phase, WhenSettled
 from perfhooks.record.loop import request_signal

@@ -23,6 +23,7 @@ from torch.nn import Module
 
 from perfhooks.core import labels
 from perfhooks.core.guard import hide_frames, logger
+from perfhooks.core.handlers import is_of_handler
 from perfhooks.record.loop import next_recorder
 from perfhooks.record.loop.like_torch.accepted import metadata_json
 from perfhooks.record.loop.like_torch.labelled_range import LabelledRange
@@ -177,7 +178,9 @@ def describe(window: Window) -> None:
         try:
             if value := _call_unrecorded(source):
                 window.add_metadata_json(key, metadata_json(json.dumps(value)))
-        except Exception:  # an error in the model's code must not end the training
+        except Exception as error:  # an error in the model's code must not end the training
+            if is_of_handler(error):
+                raise
             logger.debug("%s could not be written into the trace", key, exc_info=True)
 
 
@@ -239,8 +242,9 @@ def _labelling(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def labelled(*args: Any, **kwargs: Any) -> Any:
         if is_compiling() or _state.is_label_open or get_ident() != _state.thread:
             return function(*args, **kwargs)
-        label = begin(part)
+        label = None
         try:
+            label = begin(part)
             return function(*args, **kwargs)
         except BaseException as error:
             hide_frames(error)
@@ -302,8 +306,9 @@ def _labelled_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
         if _is_compiled(module):
             _restore_call()
         return _call_module(module, *args, **kwargs)
-    label = _begin_call(module)
+    label = None
     try:
+        label = _begin_call(module)
         return _call_module(module, *args, **kwargs)
     except BaseException as error:
         hide_frames(error)
@@ -329,7 +334,9 @@ def _begin_call(module: Module) -> _Label:
         part = _state.last_part = _part_of(module)
         if _is_compiled(module):
             _restore_call()
-    except Exception:
+    except Exception as error:
+        if is_of_handler(error):
+            raise
         logger.debug("the part of a module call could not be determined", exc_info=True)
         part = labels.FORWARD
     if _state.on_call is not None:
@@ -353,7 +360,9 @@ def _begin(part: str) -> _Label:
             _state.has_function_mode = any(not type(mode).__module__.startswith("torch.") for mode in _function_modes())
         label: AbstractContextManager[Any] = LabelledRange(labels.AUTOMATIC[part])
         label.__enter__()
-    except Exception:
+    except Exception as error:
+        if is_of_handler(error):
+            raise
         logger.debug("%s could not be labelled", part, exc_info=True)
         return None
     return label
@@ -368,5 +377,7 @@ def _end(label: _Label) -> None:
     if label is not None:
         try:
             label.__exit__(None, None, None)
-        except Exception:
+        except Exception as error:
+            if is_of_handler(error):
+                raise
             logger.debug("a label could not be closed", exc_info=True)

@@ -155,11 +155,22 @@ def attempt(function: Any, *args: Any) -> Any:
     """An error disables perfhooks and never reaches the program."""
     try:
         return function(*args)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 -- the program must continue
+    except (Exception, SystemExit) as error:
+        if is_of_handler(error):
+            raise
         watcher.waiting.clear()
         if function is not leave_note:
             attempt(leave_note, error)
         return None
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """False as well if perfhooks cannot be imported."""
+    try:
+        checked: bool = watcher.our_code("perfhooks.core.handlers").is_of_handler(error)
+    except Exception:  # noqa: BLE001 -- the installation may be broken
+        return False
+    return checked
 
 
 def leave_note(error: BaseException) -> None:

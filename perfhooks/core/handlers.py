@@ -1,0 +1,30 @@
+"""Errors that signal handlers of the program raise while code of perfhooks runs in the main thread.
+
+This module imports little, because each Python under ``perfhooks run`` may need it.
+"""
+
+from __future__ import annotations
+
+import signal
+from types import FunctionType, MethodType
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Return whether a signal handler of the program raised it, so perfhooks must not catch it."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {_code(handler) for handler in handlers} - {None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code(handler: object) -> object:
+    """Return the code of a function, a method, a partial or an object that can be called; None for C code."""
+    while hasattr(handler, "func"):  # functools.partial
+        handler = handler.func
+    if callable(handler) and not isinstance(handler, (FunctionType, MethodType)):
+        handler = type(handler).__call__
+    return getattr(getattr(handler, "__func__", handler), "__code__", None)
