@@ -35,9 +35,7 @@ _DIGITS: Final = 6
 def gather(
     run: Path, windows: Sequence[Path] | None = None, cache: SummaryCache | None = None, listing: Listing | None = None
 ) -> dict[str, Any]:
-    """Compare the ranks of a run.
-
-    Unfinished windows of the run folder count as missing.
+    """Compare the ranks of a run. Unfinished windows count as missing.
 
     Returns:
         Plain data. Tables are dictionaries of columns:
@@ -45,21 +43,15 @@ def gather(
         * ``world_size`` (None if unknown) and ``ranks``, all ranks with files;
         * ``windows`` by stage and step: ``name stage first last``, and
 
-          * ``ranks``: one row per rank, see `steps.of_ranks`, with ``offset_ms`` of its clock;
-          * ``steps``: one row per step, see `steps.of_steps`;
-          * ``own``: ``ranks``, ``steps`` and ``own_ms``, the own work of each rank in each step; empty if there are
-            too many;
-          * ``collectives``: one row per kind, see `collectives.kinds`; ``worst``: those with the longest waits, see
-            `collectives.by_collective`; ``matched`` and ``unmatched``: number of rows with and without partners;
-          * ``large_bytes``: size of the smallest large collective, see `collectives.large`; None without one;
-          * ``host_ahead``: whether the devices need more time than the hosts, see `steps.parts`;
+          * ``ranks`` (see `steps.of_ranks`) with ``offset_ms`` of its clock, and ``steps`` (see `steps.of_steps`);
+          * ``own``: the own work of each rank in each step; empty if there are too many;
+          * ``collectives`` by kind, and ``worst``: those with the longest waits; ``matched`` and ``unmatched`` rows;
+          * ``large_bytes``: size of the smallest large collective, see `collectives.large`;
+          * ``host_ahead``: whether the devices need more time than the hosts;
           * ``clocks``: ``error_ms``, ``error_95_ms`` and ``ranks``, the number of aligned ranks;
 
         * ``frontier``: stragglers over all steps, see `frontier.of_run`;
         * ``missing``: ``window what ranks text`` for each missing thing.
-
-    Raises:
-        PerfhooksError: The folder is not a run folder.
     """
     folder = Run.existing(run)
     cache, listing = cache or SummaryCache(), listing or Listing.of(run)
@@ -107,7 +99,6 @@ def _last_values(summaries: Iterable[WindowSummary], column: str) -> dict[int, A
 
 
 def _is_host_ahead(summaries: Iterable[WindowSummary]) -> bool:
-    """Return whether the hosts run ahead of their devices in most windows."""
     ahead = [bool(summary.compared.get("host_ahead")) for summary in summaries]
     return 2 * sum(ahead) > len(ahead)
 

@@ -27,11 +27,11 @@ _TICK_MS: Final = 0.05
 @dataclass(frozen=True)
 class Matched:
     rows: pl.DataFrame
-    """One row per rank and collective: the columns of the table, ``match``, ``ranks`` (a count) and ``wait_ms``."""
+    """One row per rank and collective, with ``match``, ``ranks`` (a count) and ``wait_ms``."""
     clocks: Clocks
     unmatched: int
     unsure: frozenset[int]
-    """Steps with such rows. Their waits are unknown."""
+    """Steps with unmatched rows. Their waits are unknown."""
     on_host: pl.DataFrame
     """``rank step start_ms duration_ms`` of all communication on a host."""
 
@@ -174,9 +174,9 @@ def kinds(collectives: pl.DataFrame) -> pl.DataFrame:
 def large(matched: Matched) -> pl.DataFrame:
     """Return the rows of large collectives: ``rank step ranks is_last bytes``.
 
-    A collective is large if all its ranks wait for each other and it moves at least a tenth of the bytes of the largest
-    one in the window. Small ones, for example of a loss, say little about the work of a rank. Those of unknown size do
-    not count. ``is_last`` is whether the rank arrived last, which means that it did not wait, and another rank did.
+    In them, all ranks wait for each other, and move at least a tenth of the bytes of the largest one. Small ones, for
+    example of a loss, say little about the work of a rank. ``is_last`` is whether the rank did not wait, and another
+    rank did.
     """
     rows = matched.rows.filter(pl.col("operation").is_in(_SYNCHRONIZING) & (pl.col("bytes") > 0))
     size = pl.col("bytes").max().over("match")
@@ -188,8 +188,7 @@ def large(matched: Matched) -> pl.DataFrame:
 def of_steps(matched: Matched) -> pl.DataFrame:
     """Return, for each rank and step, the time of pure waiting, and on hosts the time of all communication.
 
-    Overlapping intervals count once. ``wait_ms`` = |first ``wait_ms`` of each|, limited to the exposed time if known.
-    ``host_comm_ms`` = |collectives and messages that run on the host|. Waits in messages are unknown.
+    Overlapping intervals count once. Waits in messages are unknown.
     """
     on_device = pl.col("device").is_not_null()
     wait = pl.min_horizontal("wait_ms", pl.when(on_device).then("exposed_ms"))

@@ -56,19 +56,11 @@ class RunFinding(Finding):
 
 
 def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the stragglers, as a finding for each part of the step; the report, `show` and `compare` name these.
+    """Return the stragglers of `gather`, as a finding for each part of the step, largest gain first.
 
-    All steps of the run are the best evidence: see `perfhooks.analysis.ranks.leads.leads`. In windows, ranks are
-    compared by their own work, because a rank that waits in a collective is not slow: see `steps.of_ranks`. Such a rank
-    is named if it is a straggler in most windows that it recorded, unless all steps name it already. The part is the
-    one with the largest excess over the other ranks. Both use `perfhooks.core.statistics.are_late`.
-
-    Args:
-        data: Result of `gather`.
-
-    Returns:
-        Findings with the largest gain first. They have the fields of a finding of the report, and ``rank`` (the
-        slowest), ``ranks``, ``part`` and ``windows``.
+    All steps of the run are the best evidence, see `leads.leads`. In windows, ranks are compared by their own work,
+    because a rank that waits in a collective is not slow. A rank is named if it is a straggler in most windows that it
+    recorded. The part is the one with the largest excess over the other ranks.
     """
     window_counts: Counter[int] = Counter()
     slow: dict[int, list[dict[str, Any]]] = {}

@@ -51,24 +51,16 @@ def of_run(
 ) -> list[dict[str, Any]]:
     """Find the stragglers in the loop in which the ranks spent most time.
 
-    Args:
-        run: The run.
-        listing: Listing of its folder.
-        nodes: Node of each rank, if known.
-        roles: Role of each rank if there are several, see `roles.of_ranks`.
-        host_ahead: Whether the hosts run ahead of their devices. Then steps on the host do not show who is late.
+    If the hosts run ahead of their devices, steps on the host do not show who is late.
 
     Returns:
-        Plain data for each group of comparable ranks (see `perfhooks.analysis.ranks.leads.group_comparable`):
+        Plain data for each group of comparable ranks; empty for a single rank, or with too few steps:
 
         * ``ranks``, and ``stage``: the loop;
         * ``steps``, ``first`` and ``last``: the common unprofiled steps;
         * ``stages``, columns: ``name``, ``exposed_ms`` (the mean; the sum is a step), and the ``rank`` that is last
           most often with its ``percent`` of the steps;
-        * ``leads``: the fields of `perfhooks.analysis.ranks.leads.Lead`, with ``rank`` and ``text``; None if the hosts
-          run ahead.
-
-        Empty for a single rank, or with too few steps.
+        * ``leads``: the fields of `leads.Lead`, with ``rank`` and ``text``; None if the hosts run ahead.
     """
     ranks = sorted(layout.timeline.ranks(listing.files))
     max_bytes = _MAX_BYTES // max(len(ranks), 1)

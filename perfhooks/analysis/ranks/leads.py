@@ -172,7 +172,7 @@ def leads(stages: StageTimes) -> list[Lead]:
     A rank has two excesses over the other ranks: in the time of the stage, and in the end of the stage. Its delay is
     the smaller one. A rank that was early and waits therefore has no delay. A rank is a straggler by
     `perfhooks.core.statistics.are_late`. If the delay changes once, the span before or after the change may count
-    alone. If more than half of the ranks are late, none is reported, because the other ranks are fast.
+    alone.
     """
     times, ranks = stages.times, len(stages.times)
     if ranks <= 1:  # a single rank has no straggler
@@ -237,7 +237,6 @@ def _find_excess(times: Ints, rows: list[int]) -> Matrix:
 
 
 def _find_span(behind: Values, step: float, least: float, chance: float) -> slice | None:
-    """Return the steps in which a rank is a straggler; None if it is not."""
     bounded = np.clip(behind, -step, step)
     span = _split_at_change(bounded)
     return span if are_late(bounded[None, span], step, least, chance)[0] else None

@@ -88,19 +88,11 @@ def of_ranks(
 ) -> pl.DataFrame:
     """Return one row per rank: the means of the parts, and whether the other ranks wait for it.
 
-    ``excess_ms`` is the mean of its own work beyond the median of the other ranks in the same step, and
-    ``data_excess_ms`` and so on those of the parts. ``last`` is the number of ``large`` collectives in which the rank
-    arrived last, of those it took part in. Both are null without large collectives. ``is_straggler`` is whether the
+    ``excess_ms`` is the mean of its own work beyond the median of the other ranks of its ``role`` in the same step.
+    ``last`` is the number of ``large`` collectives in which the rank arrived last. ``is_straggler`` is whether the
     excess is a delay by `perfhooks.core.statistics.are_late`: over the steps, or over the large collectives if the rank
     is last in most of them. If the waits are unknown, and own work shows no straggler, the computation counts instead:
-    ``by`` is ``own`` or ``compute``. Ranks are compared with ranks of the same ``role``, a column that exists if there
-    are several roles.
-
-    Args:
-        split: Result of `parts`.
-        large: Result of `collectives.large`.
-        roles: See `roles.of_ranks`.
-        knows_waits: Whether there are matched collectives.
+    ``by`` is ``own`` or ``compute``.
     """
     large = large.join(split.select("rank", "step"), on=["rank", "step"], how="semi", nulls_equal=True)
     if len({*roles.values()}) <= 1 or not split.height:
@@ -168,7 +160,6 @@ def of_steps(split: pl.DataFrame) -> pl.DataFrame:
 
 
 def _to_matrix(table: pl.DataFrame, values: str, ranks: pl.Series) -> Matrix:
-    """Return values by rank (row) and step."""
     step_of = table["step"].rank("dense").fill_null(0).to_numpy().astype(np.int64)
     matrix = np.full((len(ranks), int(step_of.max()) + 1), np.nan)
     matrix[np.searchsorted(ranks.to_numpy(), table["rank"].to_numpy()), step_of] = (
