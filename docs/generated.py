@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfhooks.analysis.findings import finding, frameworks
+from perfhooks.trace.names import devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -119,7 +120,7 @@ _MEASURED = {
 }
 """Replacements of measured values in titles and fixes; N for all other values."""
 
-_FILLED_IN = {"optimizer": "Adam"}
+_FILLED_IN = {"optimizer": "Adam", "device": "cuda"}
 """Values of the names in braces in the code of fixes."""
 
 _SOURCE = re.compile(r"^Source:((,| and)? `[\w.]+`)*[.;]? ?(the (?=time |kernels ))?")
@@ -210,14 +211,20 @@ def _text(node: ast.expr, module: ModuleType) -> str:
     if isinstance(node, ast.JoinedStr):
         return "".join(_text(part, module) for part in node.values)
     if isinstance(node, ast.FormattedValue):
-        if isinstance(constant := getattr(module, ast.unparse(node.value), None), str):
+        if isinstance(constant := _named(node.value, module), str):
             return constant
         return next((word for code, word in _MEASURED.items() if re.search(code, ast.unparse(node.value))), "N")
     if isinstance(node, ast.IfExp):
         text, alternative = _text(node.body, module), _text(node.orelse, module)
         return alternative if text in alternative else f"{text}\n\n{alternative}"
     code = frameworks.code_for(ast.literal_eval(node.args[0]), **_FILLED_IN) if _is_code_of_framework(node) else ""
-    return code or str(getattr(module, ast.unparse(node), ""))
+    return code or str(_named(node, module) or "")
+
+
+def _named(node: ast.expr, module: ModuleType) -> object:
+    """Return the value of a name of the module, or of NVIDIA's devices; None for all other expressions."""
+    owner, _, name = (text := ast.unparse(node)).rpartition(".")
+    return getattr(devices.NVIDIA, name) if owner == "window.device" else getattr(module, text, None)
 
 
 def _is_code_of_framework(node: ast.AST) -> TypeGuard[ast.Call]:

@@ -141,8 +141,8 @@ def graph_breaks(window: Evidence) -> Iterator[Finding]:
         advice=(
             "Move printing, logging and item() out of the function, and replace conditions on tensors by torch.where. "
             "With fullgraph=True, torch raises at the first line that breaks the graph. At each of these lines, "
-            "compiled code ends and Python runs. Kernels are not fused across the line, CUDA graphs do not span it, "
-            "and guards are checked again."
+            "compiled code ends and Python runs. Kernels are not fused across the line, replayed graphs do not span "
+            "it, and guards are checked again."
         ),
         code=_WHOLE,
     )

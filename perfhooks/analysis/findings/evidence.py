@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,7 +13,7 @@ from perfhooks.analysis.findings import frameworks
 from perfhooks.analysis.findings.finding import NOTABLE, Finding, basis_text, unprofiled_gain
 from perfhooks.core import words
 from perfhooks.trace.kinds import HOST, Kind
-from perfhooks.trace.names import attribution, stages, step_kinds
+from perfhooks.trace.names import attribution, devices, stages, step_kinds
 from perfhooks.trace.names.origins import Origin
 from perfhooks.trace.nesting import device, intervals, missing_work, parts, starts
 from perfhooks.trace.nesting.grouping import groups
@@ -429,14 +428,19 @@ class Evidence:
 
     @cached_property
     def gpu(self) -> tuple[str, int] | None:
-        devices = self.trace.metadata.get("deviceProperties")
-        first = devices[0] if isinstance(devices, list) and devices else None
+        properties = self.trace.metadata.get("deviceProperties")
+        first = properties[0] if isinstance(properties, list) and properties else None
         name, major = (first.get("name"), first.get("computeMajor")) if isinstance(first, dict) else (None, None)
-        is_known = isinstance(name, str) and type(major) is int and not re.search("AMD|Radeon|Instinct|Intel", name)
+        is_known = isinstance(name, str) and type(major) is int and self.device == devices.NVIDIA
         return (str(name), int(major or 0)) if is_known else None
 
     def code_for(self, advised: str, **values: object) -> str:
-        return frameworks.code_for(advised, self.circumstances.framework, **values)
+        code = frameworks.code_for(advised, self.circumstances.framework, **values)
+        return code.replace('"{device}"', f'"{self.device.type}"' if self.device.type else "device")
+
+    @cached_property
+    def device(self) -> devices.Device:
+        return devices.of_trace(self.trace)
 
     def option(self, name: str, value: bool | str = True) -> str:
         return frameworks.option(name, value, self.circumstances)

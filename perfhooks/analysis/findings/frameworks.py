@@ -44,7 +44,7 @@ CODE: Final[Mapping[str, Mapping[str, str]]] = {
         MMENGINE: 'optim_wrapper = dict(..., optimizer=dict(type="{optimizer}", lr=..., fused=True))',
     },
     "pinned batches": {
-        TORCH: 'DataLoader(..., pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
+        TORCH: 'DataLoader(..., pin_memory=True)\nbatch = batch.to("{device}", non_blocking=True)',
         TRAINER: "TrainingArguments(..., dataloader_pin_memory=True, accelerator_config=dict(non_blocking=True))",
         LIGHTNING: "DataLoader(..., pin_memory=True)   # Lightning then copies without waiting",
         FABRIC: "DataLoader(..., pin_memory=True)   # setup_dataloaders() then copies without waiting",
@@ -58,7 +58,7 @@ CODE: Final[Mapping[str, Mapping[str, str]]] = {
         ),
     },
     "tf32": {
-        TORCH: _TF32 + 'with torch.autocast("cuda", dtype=torch.bfloat16): output = model(batch)',
+        TORCH: _TF32 + 'with torch.autocast("{device}", dtype=torch.bfloat16): output = model(batch)',
         TRAINER: "TrainingArguments(..., tf32=True)   # or: bf16=True",
         LIGHTNING: _TF32 + 'Trainer(..., precision="bf16-mixed")',
         FABRIC: _TF32 + 'Fabric(..., precision="bf16-mixed")',
@@ -67,7 +67,8 @@ CODE: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "float16": {
         TORCH: (
-            'scaler = torch.amp.GradScaler("cuda")\nwith torch.autocast("cuda", dtype=torch.float16):\n    loss = ...'
+            'scaler = torch.amp.GradScaler("{device}")\n'
+            'with torch.autocast("{device}", dtype=torch.float16):\n    loss = ...'
         ),
         TRAINER: "TrainingArguments(..., fp16=True)",
         LIGHTNING: 'Trainer(..., precision="16-mixed")',
@@ -75,6 +76,7 @@ CODE: Final[Mapping[str, Mapping[str, str]]] = {
         MMENGINE: 'optim_wrapper = dict(type="AmpOptimWrapper", loss_scale="dynamic", ...)',
         ACCELERATE: 'Accelerator(mixed_precision="fp16")',
     },
+    "autocast": {TORCH: 'with torch.autocast("{device}", dtype=torch.float16):\n    output = model(batch)'},
     "compile": {
         TORCH: "model = torch.compile(model)",
         TRAINER: "TrainingArguments(..., torch_compile=True)",

@@ -265,9 +265,8 @@ def synchronisation(window: Evidence) -> Iterator[Finding]:
         advice=(
             "Keep values on the device, add them up there, and read them once every many steps. Reading a value "
             "(item(), cpu(), nonzero(), a condition on a tensor, print) makes the host wait for the device. Use "
-            "torch.where instead of indexing with masks. Remove torch.cuda.synchronize(), which only measurements "
-            "need. To find other waits, use "
-            'torch.cuda.set_sync_debug_mode("warn").'
+            f"torch.where instead of indexing with masks. Remove {window.device.module}.synchronize(), which only "
+            f"measurements need.{window.device.other_waits}"
         ),
         code=window.code_for("values read seldom"),
     )

@@ -53,9 +53,11 @@ def slow_convolution(window: Evidence) -> Iterator[Finding]:
     on_device = window.runs_on_device(rows)
     time_ms, limit = window.cost(rows)
     gain = min(UNFOLDED * time_ms, limit)
-    if window.share(time_ms) < HEAVY or not window.is_worth(gain) or _is_library_on(window, on_device=on_device):
+    library = window.device.convolutions if on_device else "oneDNN"
+    if window.share(time_ms) < HEAVY or not window.is_worth(gain) or not library:
         return
-    library = "cuDNN" if on_device else "oneDNN"
+    if _is_library_on(window, on_device=on_device):
+        return
     backend = "cudnn" if on_device else "mkldnn"
     yield from window.finding(
         "slow-convolution",
@@ -108,7 +110,7 @@ def layout_conversions(window: Evidence) -> Iterator[Finding]:
         advice=(
             "Keep model and images in channels-last memory; shapes and results do not change. The convolutions compute "
             "in channels-last layout, but the tensors have channels first, so the library converts them before and "
-            "after. On ROCm, also set PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment."
+            f"after.{window.device.layout}"
         ),
         code=(
             "model = model.to(memory_format=torch.channels_last)\nimages = images.to(memory_format=torch.channels_last)"

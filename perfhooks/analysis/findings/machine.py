@@ -145,7 +145,7 @@ def lowered_clock(window: Evidence) -> Iterator[Finding]:
             "Query the reason, then check the cooling, the power limit and other processes on the device. A device "
             "lowers its clock if it becomes too hot or reaches its power limit."
         ),
-        code="nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE   # during the run: the reason for the lower clock",
+        code=window.device.state,
     )
 
 
@@ -192,11 +192,11 @@ def shared_device(window: Evidence) -> Iterator[Finding]:
             *top_lines(list(zip(kernels, lengths, strict=True))),
         ],
         advice=(
-            "List the processes on the device while the program runs. End other processes, give each process its own "
-            "device, or let them share it with NVIDIA MPS instead of taking turns. If there is no other process, look "
-            "for a stream that waits for an event of another process."
+            "List the processes on the device while the program runs. End other processes, or give each process its "
+            f"own device{window.device.sharing}. If there is no other process, look for a stream that waits for an "
+            "event of another process."
         ),
-        code="nvidia-smi pmon -c 1   # processes on each device; on AMD: rocm-smi --showpids",
+        code=window.device.processes,
     )
 
 

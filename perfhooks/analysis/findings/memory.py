@@ -58,12 +58,12 @@ def allocator_churn(window: Evidence) -> Iterator[Finding]:
             *window.by_line(rows),
         ],
         advice=(
-            "Use expandable segments, keep shapes constant, or use less memory. Remove torch.cuda.empty_cache() "
-            "from the loop: it makes the next step slower. After the warm-up, torch's allocator uses cached memory. "
-            "It calls the device again if memory is nearly full or fragmented by changing shapes, or if "
-            "PYTORCH_NO_CUDA_MEMORY_CACHING disables the cache."
+            "Use expandable segments, keep shapes constant, or use less memory. Remove "
+            f"{window.device.module}.empty_cache() from the loop: it makes the next step slower. After the warm-up, "
+            "torch's allocator uses cached memory. It calls the device again if memory is nearly full or fragmented by "
+            f"changing shapes{window.device.uncached}."
         ),
-        code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True   # in the environment; no empty_cache() in the loop",
+        code=f"{window.device.allocator}=expandable_segments:True   # in the environment; no empty_cache() in the loop",
         of=window.spans(rows),
     )
 

@@ -35,7 +35,6 @@ TF32: Final = 8
 """Minimum compute capability for TF32 (Ampere)."""
 
 _MIN_WEIGHTS: Final = 0.5
-_AUTOCAST: Final = 'with torch.autocast("cuda", dtype=torch.float16):\n    output = model(batch)'
 _MIN_NAMED: Final = 0.1
 _PLAIN_NAME: Final = re.compile(r"\w+(?:\([\w\s*,&]*\))?")
 _LIBRARY_KERNEL: Final = re.compile(
@@ -92,7 +91,11 @@ def float32_products(window: Evidence) -> Iterator[Finding]:
             if window.is_training
             else "Use automatic mixed precision: GEMMs run in float16 on the tensor cores."
         ),
-        code=window.code_for("tf32") if has_tf32 else window.code_for("float16") if window.is_training else _AUTOCAST,
+        code=window.code_for("tf32")
+        if has_tf32
+        else window.code_for("float16")
+        if window.is_training
+        else window.code_for("autocast"),
     )
 
 

@@ -1,0 +1,106 @@
+"""Names of modules, variables and tools of each kind of device, for advice. The trace decides, not the framework."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from perfhooks.trace.kinds import Kind
+
+if TYPE_CHECKING:
+    from perfhooks.trace.model import Trace
+
+_AMD: Final = re.compile("AMD|Radeon|Instinct")
+_INTEL: Final = re.compile("Intel")
+
+
+class Device(NamedTuple):
+    """Names of one kind of device, and parts of advice; empty without such a name."""
+
+    type: str
+    """The type in ``torch.device``."""
+    module: str
+    allocator: str = "PYTORCH_ALLOC_CONF"
+    """Variable with the options of torch's allocator."""
+    uncached: str = ""
+    """Text about the variable that disables the cache of torch's allocator."""
+    other_waits: str = ""
+    """How to find waits."""
+    convolutions: str = ""
+    """Library of convolutions that ``torch.backends.cudnn`` enables."""
+    layout: str = ""
+    """What channels-last convolutions need besides their layout."""
+    sharing: str = ""
+    """How processes share a device."""
+    processes: str = ""
+    """Command that lists the processes on each device."""
+    state: str = ""
+    """Command that shows clocks, power and temperature."""
+
+
+def _other_waits(module: str) -> str:
+    return f' To find other waits, use {module}.set_sync_debug_mode("warn").'
+
+
+def _uncached(variable: str) -> str:
+    return f", or if {variable} disables the cache"
+
+
+def _processes(command: str) -> str:
+    return f"{command}   # processes on each device"
+
+
+def _state(command: str) -> str:
+    return f"{command}   # during the run: the reason for the lower clock"
+
+
+NVIDIA: Final = Device(
+    type="cuda",
+    module="torch.cuda",
+    allocator="PYTORCH_CUDA_ALLOC_CONF",
+    uncached=_uncached("PYTORCH_NO_CUDA_MEMORY_CACHING"),
+    other_waits=_other_waits("torch.cuda"),
+    convolutions="cuDNN",
+    sharing=", or let them share it with NVIDIA MPS instead of taking turns",
+    processes=_processes("nvidia-smi pmon -c 1"),
+    state=_state("nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE"),
+)
+ROCM: Final = Device(
+    type="cuda",
+    module="torch.cuda",
+    allocator="PYTORCH_HIP_ALLOC_CONF",
+    uncached=_uncached("PYTORCH_NO_HIP_MEMORY_CACHING"),
+    other_waits=_other_waits("torch.cuda"),
+    convolutions="MIOpen",
+    layout=" Also set PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment.",
+    processes=_processes("rocm-smi --showpids"),
+    state=_state("rocm-smi --showclocks --showpower --showtemp"),
+)
+"""PyTorch for ROCm calls its module ``torch.cuda``, too."""
+ASCEND: Final = Device(
+    type="npu",
+    module="torch.npu",
+    allocator="PYTORCH_NPU_ALLOC_CONF",
+    uncached=_uncached("PYTORCH_NO_NPU_MEMORY_CACHING"),
+    other_waits=_other_waits("torch.npu"),
+    processes=_processes("npu-smi info"),
+    state=_state("npu-smi info"),
+)
+XPU: Final = Device(
+    type="xpu", module="torch.xpu", processes=_processes("xpu-smi ps"), state=_state("xpu-smi stats -d 0")
+)
+OTHER: Final = Device(type="", module="torch.accelerator")
+
+
+def of_trace(trace: Trace) -> Device:
+    """Return the kind of device that a trace is about; NVIDIA's if nothing else is known."""
+    if trace.is_npu:
+        return ASCEND
+    properties = trace.metadata.get("deviceProperties")
+    devices = properties if isinstance(properties, list) else []
+    names = [str(device.get("name")) for device in devices if isinstance(device, dict)]
+    if any(category.startswith("xpu") for category in trace.categories) or any(map(_INTEL.search, names)):
+        return XPU
+    if not trace.has_cuda:
+        return OTHER
+    return ROCM if any(map(_AMD.search, names)) or len(trace.named(Kind.RUNTIME, prefix="hip")) else NVIDIA
