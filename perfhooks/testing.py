@@ -87,7 +87,7 @@ def kernel(
     external: int = 0,
     **args: Any,
 ) -> Event:
-    """Return device work: a kernel, or with another category a copy or a memset."""
+    """Return device work: a kernel, copy or memset, by its category."""
     place: dict[str, Any] = {"device": device, "stream": stream, "correlation": correlation}
     return slice_event(category, name, start, end, pid=device, tid=stream, **_external(external), **place, **args)
 

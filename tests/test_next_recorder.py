@@ -273,7 +273,7 @@ def test_words_mean_what_torchs_objects_mean(recorder):
         ("cuda:cuspy+speed", "enable_speed"),
         ("gpu:cuspy", "activities must be some of"),
         ({"cuda": {"profiler_configs": [{"type": "os"}]}}, "must name one of torch.profiler's configurations"),
-        ({"cuda": {"kinds": []}}, "is no configuration of an activity"),
+        ({"cuda": {"kinds": []}}, "is not a valid activity configuration"),
     ],
 )
 def test_words_that_mean_nothing_are_refused_at_construction(wrong, said):

@@ -130,7 +130,7 @@ def test_without_a_schedule_there_is_one_window_of_no_steps():
 
 @pytest.mark.parametrize("wrong", [print, perfhooks.ChromeTrace, 3])
 def test_what_is_no_handler_of_ours_is_refused(wrong):
-    with pytest.raises(perfhooks.OptionError, match="handlers that need only files"):
+    with pytest.raises(perfhooks.OptionError, match="handlers that work on the files"):
         perfhooks.on_trace_ready(wrong)
 
 

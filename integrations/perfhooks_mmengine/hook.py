@@ -63,7 +63,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
 
     priority = "VERY_LOW"
     in_place = False
-    """Whether the hook replaces mmengine's own by name. Without arguments it then profiles the first epoch."""
+    """Whether the hook is registered in place of mmengine's own. If so, it profiles the first epoch by default."""
 
     def __init__(
         self,

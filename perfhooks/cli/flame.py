@@ -27,8 +27,8 @@ def command(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="A Kineto trace, or the folder of a run or of a window: then its last window's lowest rank; the last "
-            "run below this folder by default.",
+            help="A Kineto trace, or the folder of a run or a window. A run shows the lowest rank of its last window. "
+            "Default: the last run below this folder.",
             show_default=False,
         ),
     ] = None,

@@ -247,7 +247,7 @@ def _deviation(columns: Matrix, length: int, memory: int) -> Values:
 
 
 def _visible_variance(count: int, length: int, memory: int) -> float:
-    """Return the variance between blocks as a ratio to that of independent blocks.
+    """Return the ratio of the variance between correlated blocks to that between independent blocks.
 
     For an autoregressive process it is lower by (1 - exp(-x)) / x, if a block is x times as long as the memory.
     """

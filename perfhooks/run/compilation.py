@@ -58,7 +58,7 @@ class Graph:
 
     @property
     def is_limit(self) -> bool:
-        """Whether it now runs uncompiled after too many compilations."""
+        """Whether the function now runs uncompiled, because it reached the limit of compilations."""
         return _LIMIT.search(self.failed) is not None
 
 
@@ -71,9 +71,9 @@ class Break:
     functions: tuple[str, ...] = ()
     """Functions in compilation, callers and callees."""
     is_own: bool = False
-    """Whether code outside of torch met it. The step of an optimizer is torch's."""
+    """Whether the graph break is in code outside of torch."""
     count: int = 1
-    """Compilations that met it."""
+    """Number of compilations with this graph break."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,7 +119,7 @@ class OwnFolder:
 
     @contextmanager
     def opened(self, *, make: bool = False) -> Iterator[_Opened]:
-        """Open the folder. Later changes of its path have no effect."""
+        """Open the folder. A later rename of the folder has no effect."""
         here = _Opened(self._run, os.open(self._run, _FOLDER) if _CAN_NAME else None)
         try:
             for name in self._names:

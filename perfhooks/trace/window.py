@@ -48,9 +48,10 @@ shorter mark."""
 class Tables:
     """Tables of one window, and its counting steps; all readers use the same cached tables.
 
-    Counting steps are complete steps. A step that was open at the end of the recording does not count. A mark without a
-    step does not count either (see `STUB`). If no step remains, all marks that are steps count. Without marks, the
-    whole recording is one step. The file of steps, the log line, the report and the findings use only counting steps.
+    Counting steps are complete steps. A step that was open at the end of the recording does not count, and neither does
+    the short mark of an idle ``step()`` (see `STUB`). If no step remains, all marks that are steps count. Without
+    marks, the whole recording is one step. The file of steps, the log line, the report and the findings use only
+    counting steps.
 
     Computed tables are stored in the trace and freed with it.
     """

@@ -58,7 +58,7 @@ class OperatorSelection:
     """The costliest come first."""
     left: tuple[SkippedOperators, ...]
     covered: float
-    """Ratio to the time of all operators and of autograd between them."""
+    """Fraction of the time of all operators, and of autograd between them, that ``groups`` covers."""
 
 
 def select_calls(calls: CountedCalls, is_selected: Callable[[str], object] | None = None) -> OperatorSelection:

@@ -35,7 +35,7 @@ LONGEST_S: Final = 20.0
 _MOST: Final = 1 << 30
 """Maximum calls per block: no call takes less than a picosecond."""
 UNBOUNDED: Final = 1e9
-"""End of an unknown interval."""
+"""Upper end of the interval if there are too few blocks."""
 PIECE: Final = 256
 """Calls between two resets of written inputs. Repeated products become subnormal, which slows CPUs."""
 

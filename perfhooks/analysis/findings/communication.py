@@ -191,7 +191,7 @@ def data_parallel(window: Evidence) -> Iterator[Finding]:
         title=(
             f"DataParallel copies the model to {len(devices)} devices in every {window.unit}, for {words.ms(copy_ms)}."
         ),
-        estimate="The host time of its copies. DistributedDataParallel does not copy, and saves more besides.",
+        estimate="The host time of these copies. DistributedDataParallel does not copy the model, and also saves more.",
         evidence=[
             f"one process uses devices {', '.join(str(number) for number in devices.tolist())}",
             *window.by_name(rows),

@@ -73,7 +73,7 @@ def only_copies(window: Evidence) -> Iterator[Finding]:
         "only-copies",
         gain if window.is_worth(gain) else None,
         title=f"The device only copies: {words.size(size)} in a {window.unit} at {rate}.",
-        estimate=f"The excess of these copies over the {link} at full speed, up to the wait of the host for them.",
+        estimate=f"The copy time above that of the {link} at full speed, and at most the time the host waits for it.",
         evidence=[
             *_direction_lines(table),
             f"the {link} carries {bus:g} GB/s: {device_peaks.source}" if device_peaks and bus else _BUSES,

@@ -191,7 +191,7 @@ class LoaderPlan:
     """Smallest number of workers with the best step time on this host."""
     is_short_of_memory: bool = False
     ahead: int | None = None
-    """Recommended ``prefetch_factor`` against slow batches."""
+    """Recommended ``prefetch_factor``, so that a slow batch delays no step."""
 
     @classmethod
     def of(cls, worker_counts: Sequence[WorkerCounts], needs: Demand) -> LoaderPlan | None:

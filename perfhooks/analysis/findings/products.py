@@ -74,7 +74,7 @@ def float32_products(window: Evidence) -> Iterator[Finding]:
         ),
         estimate=(
             f"Half of the time of these kernels (conservative for {'TF32' if has_tf32 else 'float16'}), and at "
-            "most the wait of the host for the device."
+            "most the time the host waits for the device."
         ),
         evidence=[
             f"{name} has tensor cores (compute capability {major}.x)",

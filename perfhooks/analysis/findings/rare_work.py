@@ -108,10 +108,10 @@ def validation_in_steps(work: Rare) -> Iterator[Finding]:
 def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
     """Saving checkpoints takes 5% of the run or more.
 
-    Source: `SAVING`, `LESS_OFTEN`; the time of each checkpoint of the run, in ``rank0.rare.csv``. ``perfhooks run``
-    times ``torch.save`` on the main thread. Otherwise, the label ``checkpoint`` marks it.
+    Source: the checkpoint times of the run, in ``rank0.rare.csv``. ``perfhooks run`` times ``torch.save`` on the main
+    thread. Other runs need the label ``checkpoint``.
 
-    Measured: half as many checkpoints need no measurement. Writing in a thread saved no time on two cores.
+    Measured: writing in a thread saved no time on two cores. The gain of fewer checkpoints is computed.
     """
     if work.share < SAVING:
         return

@@ -39,10 +39,10 @@ class Matched:
 def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Matched:
     """Match the rows of several ranks that are the same collective.
 
-    Rows match if they have the same step, process group, operation, type, size (if all ranks have one size) and index
-    by time. If a rank has more or fewer rows of a kind in a step than most ranks, these rows are skipped. A collective
-    is also skipped if one rank left it before another arrived, by aligned clocks. Messages between two ranks are not
-    matched.
+    Rows match if they have the same step, process group, operation, type and size, and are in the same place in time
+    order. The size is ignored if it differs between ranks. If a rank has more or fewer rows of a kind in a step than
+    most ranks, these rows are skipped. A collective is also skipped if one rank left it before another arrived, by
+    aligned clocks. Messages between two ranks are not matched.
 
     ``wait_ms`` is the duration minus the shortest duration in the same collective.
     """
@@ -174,9 +174,9 @@ def kinds(collectives: pl.DataFrame) -> pl.DataFrame:
 def large(matched: Matched) -> pl.DataFrame:
     """Return the rows of large collectives: ``rank step ranks is_last bytes``.
 
-    In them, all ranks wait for each other, and move at least a tenth of the bytes of the largest one. Small ones, for
-    example of a loss, say little about the work of a rank. ``is_last`` is whether the rank did not wait, and another
-    rank did.
+    In a large collective all ranks wait for each other and move at least 10% of the bytes of the largest one. Small
+    collectives, for example of a loss, say little about the work of a rank. ``is_last``: another rank waited for this
+    one.
     """
     rows = matched.rows.filter(pl.col("operation").is_in(_SYNCHRONIZING) & (pl.col("bytes") > 0))
     size = pl.col("bytes").max().over("match")

@@ -157,6 +157,6 @@ def findings(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _describe_evidence(group: Mapping[str, Any], lead: Mapping[str, Any]) -> str:
     return (
-        f"late by {words.ms(lead['lead_ms'])}, the median of {lead['percent']:.0f}% of the steps, of {group['steps']} "
-        f"unprofiled steps between {group['first']} and {group['last']}"
+        f"late by {words.ms(lead['lead_ms'])} (median) in {lead['percent']:.0f}% of {group['steps']} unprofiled steps "
+        f"between {group['first']} and {group['last']}"
     )

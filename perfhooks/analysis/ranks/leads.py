@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 _MAX_RATIO: Final = 0.25
-"""Maximum ratio of the delays on both sides of a change."""
+"""Maximum ratio of the mean delays before and after a change, in either order."""
 _CHUNK: Final = 512
 """Steps that fit into the CPU cache for 1,000 ranks."""
 _MOST_UNKNOWN: Final = 0.5
@@ -72,7 +72,7 @@ def align_steps(ranks: Sequence[RankSteps]) -> StageTimes | None:
     """Return the common steps of all ranks in the most detailed common stages; None with too few steps.
 
     ``update`` ends at the end of the step, and ``forward`` at the start of the backward pass. Without backward passes
-    the stages are ``data`` and ``rest``. Without both the only stage is ``step``.
+    the stages are ``data`` and ``rest``. Without times of these, the only stage is ``step``.
     """
     max_steps = None
     for names in (("step",), _ALL_STAGES, ("update", "forward", "backward"), ("data", "rest"), ("step",)):
@@ -123,7 +123,7 @@ def _find_common(a: Ints, b: Ints) -> Ints:
 
 class Frontier(NamedTuple):
     exposed: Ints
-    """Advance of the frontier in ns. The sum over stages is the step of the slowest rank."""
+    """Time from the last rank's end of the previous stage to that of this stage, in ns. The sum is the slowest step."""
     leader: Ints
 
 

@@ -93,7 +93,7 @@ def start(parsed: Parsed) -> None:
     request = command_line.request(schedule, handlers or (), options, seconds)
     reason = exit_summary.known_before(words)
     if reason is not None:
-        write_error(f"perfhooks: nothing may be recorded: {reason}\n")
+        write_error(f"perfhooks: recording may fail: {reason}\n")
     folder = _folder_for_notes()
     is_watched = bool(folder) and detached.is_possible()
     request = msgspec.structs.replace(request, notes=folder, command=os.getpid(), is_watched=is_watched)

@@ -46,9 +46,9 @@ TABLES: Final = (
 )
 
 OVERVIEW: Final = ("labels", "steps", "operators", "kernels", "checks", "findings")
-"""Tables without ``-t``; labels only on a terminal."""
+"""Tables printed without ``-t``. Labels are printed only on a terminal."""
 _SORTED: Final = ("operators",)
-"""Tables for ``--sort`` without ``-t``."""
+"""Tables printed for ``--sort`` without ``-t``."""
 
 GROUPS: Final = {
     "operators": ("shapes", "stack", "line", "module", "step"),

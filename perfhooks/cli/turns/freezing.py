@@ -23,20 +23,20 @@ _SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
 _ALL_THREADS: Final = 0x40000000
 """``__WALL`` of Linux: wait for threads, too."""
 _LIMIT_S: Final = 0.5
-"""Seconds. A thread in a disk read pauses after it."""
+"""Maximum wait for threads to pause. A thread in a disk read pauses after it."""
 _LOOK_S: Final = 0.0005
 
 
 class Freezer:
     def __init__(self) -> None:
         self._signals: dict[int, int | None] = {}
-        """By thread: the signal instead of the pause, 0 for none; None until paused."""
+        """Pending signal of each paused thread, 0 for none; None until the thread is paused."""
         self.refusal = ""
 
     def freeze(self, pids: Collection[int]) -> None:
         """Pause all descendants of some processes, but not these processes."""
         if sys.platform != "linux":
-            self.refusal = "this system has no means for it"
+            self.refusal = "only Linux can pause processes"
             return
         deadline = time.monotonic() + _LIMIT_S
         known_threads = set[int]()

@@ -144,7 +144,7 @@ class Program:
         return [pid for pid in connected if pid is not None]
 
     def until_held(self) -> bool:
-        """Wait until it is held. Return False if it has ended, or runs without blocks."""
+        """Wait until the program is paused. Return False if it ended or does not take part in blocks."""
         while not self.is_over and not self.is_held:
             self.listen()
         if self.is_over:

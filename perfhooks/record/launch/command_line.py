@@ -25,7 +25,7 @@ SITE: Final = Path(__file__).parent / "site"
 
 
 PATIENCE_S: Final = 60.0
-"""Most trainings have made a step by then."""
+"""Default of ``--patience``. Most trainings make their first step within this time."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -132,7 +132,8 @@ def start(
 def _find_original() -> bool:
     """Return whether our replacement can call the current function without being called back.
 
-    ``make_fx`` and ``torch.fx`` patch module calls and then restore the previous attribute. A window may end meanwhile.
+    ``make_fx`` and ``torch.fx`` patch module calls and later restore the previous attribute. If a window ended in
+    between, they restore our replacement.
     """
     global _call_module  # noqa: PLW0603 -- see its docstring
     current = Module.__call__

@@ -63,7 +63,7 @@ def config_of_mapping(mapping: Mapping[str, Any]) -> Any:
     try:
         return activity_config(**{**mapping, "profiler_configs": [_config(config) for config in configs]})
     except TypeError as error:
-        raise OptionError(f"activities: {dict(mapping)!r} is no configuration of an activity ({error})") from None
+        raise OptionError(f"activities: {dict(mapping)!r} is not a valid activity configuration ({error})") from None
 
 
 def _config(config: Any) -> Any:

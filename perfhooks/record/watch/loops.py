@@ -23,7 +23,7 @@ class LoopRequest:
     by: RequestSource
     steps: int
     first: int | None = None
-    """None is the next possible step."""
+    """First step to record; None records from the next possible step."""
     options: Mapping[str, bool] = field(default_factory=dict)
     name: str = ""
     """Empty if no client waits for an answer."""
@@ -82,7 +82,7 @@ class WatchedLoop:
             logger.warning("no window is recorded on request: %s", why)
 
     def has_no_slow(self, first: int) -> bool:
-        """False while the limit is unknown."""
+        """Return whether no step from ``first`` on was slow; False while the limit of slow steps is unknown."""
         if self.limit_ns is None:
             return False
         with self.timeline.taking:

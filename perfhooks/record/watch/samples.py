@@ -62,7 +62,7 @@ class Sample(NamedTuple):
     at: int = 0
     is_held: bool = False
     is_exact: bool = True
-    """Whether the line is exact, and not only close."""
+    """Whether the line is exact. If the sampler got the GIL late, it is approximate."""
     is_evaluating: bool = False
     state: State = State.COMPUTING
 

@@ -265,5 +265,5 @@ def measured_layout() -> Layout:
         except OSError:
             is_right = False
     if not is_right:
-        raise LookupError(f"the layout of Python {sys.version} is not as measured")
+        raise LookupError(f"the stacks of Python {sys.version} could not be read correctly")
     return layout

@@ -33,8 +33,8 @@ DEFINITIONS: Final = {
     "rows": {
         "contribution": (
             "The time of B minus that of A, per profiled step. Each moment of a step is in exactly one row, so the "
-            "rows sum to the difference of the profiled steps. Recording makes steps longer, so the verdict has "
-            "another difference."
+            "rows sum to the difference of the profiled steps. The verdict uses unprofiled "
+            "steps, so its difference is another one."
         ),
         "order": (
             "Certain differences come first: new, missing or more frequent calls, and calls that are slower by more "

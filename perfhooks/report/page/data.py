@@ -52,7 +52,7 @@ class StepsPart(_Part):
     without_steps: bool = False
     """Whether the only row is a recording without steps."""
     is_part: bool = False
-    """Its time is no step time."""
+    """Whether the window recorded only a part of a step."""
     no_device_data: bool = False
     """Whether the trace has launches but no device work."""
 
@@ -153,7 +153,7 @@ class WindowData(_Part):
     checks: FirstRows | None = None
     problems: list[str] = []
     explained: bool = False
-    """Whether `RunData.explanations` has its lines."""
+    """Whether `RunData.explanations` has lines and modules for this window."""
 
 
 EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limits", "roofline")

@@ -20,8 +20,8 @@ _PARTS: Final = ("compute", "exposed communication", "exposed copies", "exposed 
 def of_window(tables: Tables) -> dict[str, Any]:
     """Return the time of all devices together; empty if no device was traced.
 
-    ``parts`` sum to the wall time of a usual step. ``queue`` is the fraction of the step by the number of launches
-    whose work had not started.
+    ``parts`` sum to the wall time of a usual step. ``queue`` has the fraction of the step for each number of
+    launches in the queue.
     """
     trace = tables.trace
     if not tables.is_device_known:

@@ -51,8 +51,8 @@ _WHILE: Final = (
 _HOST_KINDS: Final = ("op", "annotation")
 _WORTH_NAMING: Final = 0.05
 _BEHIND: Final = 1.05
-"""Ratio of device work to host time from which profiled steps are too short (RTX 3060: 2.4 ms on the host, 170 ms of
-work)."""
+"""From this ratio of device work to host time, the headline has both: the device runs behind the host (RTX 3060: 2.4 ms
+on the host, 170 ms of work)."""
 _HALF: Final = 0.5
 """Busy fraction of the device from which operators of the host mostly wait."""
 _FROM_START_TO_STOP: Final = "from start to stop, without steps"

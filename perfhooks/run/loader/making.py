@@ -11,16 +11,16 @@ class WorkerCounts(msgspec.Struct, frozen=True):
     batches: int
     wall_s: float
     making_s: float
-    """To read, decode and collate batches."""
+    """Time to read, decode and collate batches."""
     processor_s: float
     squares: float
     """Sum of squared seconds per batch."""
     longest_s: float
     waited_s: float
-    """Idle with a full prefetch queue."""
+    """Idle time with a full prefetch queue."""
     handed_over_s: float
-    """To transfer batches to the training."""
+    """Time to transfer batches to the training."""
     memory_bytes: int | None
-    """Not shared with the training."""
+    """Memory that the worker does not share with the training."""
     queued_s: float | None = None
     """Run-queue wait within the work."""

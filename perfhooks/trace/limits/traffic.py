@@ -51,7 +51,7 @@ _STEMS: Final = {
 _READ: Final = {stem: count for count, group in enumerate(("one", "two", "three"), 1) for stem in _STEMS[group].split()}
 """Maximum tensors that a pointwise operator reads. Its gradient reads two. Further tensors are outputs."""
 _TRUTHS, _WHOLE, _WRITTEN = (frozenset(_STEMS[group].split()) for group in ("truths", "whole", "written"))
-"""Operators with boolean results; with integer results for integer inputs; and without reads if in place."""
+"""Operators with boolean results, with integer results for integer inputs, and without reads when in place."""
 
 
 def per_call(trace: Trace, rows: Ints) -> Ints:

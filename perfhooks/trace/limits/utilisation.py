@@ -45,7 +45,7 @@ def computed(trace: Trace) -> Computed:
 
 
 def _is_recomputed(trace: Trace, rows: Ints) -> Flags:
-    """Calls that only models make, with a sequence number, recompute inside any autograd node."""
+    """Find forward calls inside autograd nodes: in a checkpoint, or of operators that only models call."""
     tree, nodes = host.tree(trace), autograd.find(trace)
     entry = tree.entry[rows]
     node = nodes.inside[entry]

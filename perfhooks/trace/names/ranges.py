@@ -57,7 +57,7 @@ COMPILED: Final = rf"^(?:{COMPILED_REGION}|CompiledFunction)|CompiledFxGraph"
 """A trace may have only some: the function needs gradients, and the graph needs inductor."""
 
 CAPTURING: Final = r"^CUDAGraphNode\.record\b.* \(dynamo_timed\)$"
-"""No phase of compilation, despite its suffix."""
+"""Capturing a CUDA graph. torch times it like the phases of compilation, but it is none."""
 COMPILING: Final = r"^(?!CUDAGraphNode\.record\b).* \(dynamo_timed\)$"
 
 LIGHTNING: Final = "[pl][profile]"

@@ -27,6 +27,6 @@ FULL_QUEUE: Final = "Command Buffer Full"
 LOADING: Final = re.compile(r"Module Loading|Function Loading|Driver Compiler")
 """The driver loads or compiles kernels, also without a profiler."""
 MEMORY: Final = re.compile(r"^(?:cuda|hip|cu)(?:Mem)?(?:Malloc|Free|Alloc|Create|Map|Unmap|Release)", re.IGNORECASE)
-"""Of any kind, including pools and pinned memory."""
+"""Calls that allocate or free memory, including pools and pinned memory."""
 RELEASE: Final = r"^(?:cuda|hip)Free$|^(?:cu|hip)Mem(?:Unmap|Release)$"
 ALLOCATOR: Final = rf"^(?:cuda|hip)Malloc$|^(?:cu|hip)Mem(?:Create|Map)$|{RELEASE}"

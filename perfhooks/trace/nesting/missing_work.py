@@ -26,7 +26,7 @@ _NOT_COMPUTING: Final = ("communication", "copies", "other")
 
 
 OVERFLOW: Final = "overflow"
-"""Correction of a kernel's end, in ns."""
+"""Sparse column: the time by which the recorded end of a kernel is too late, in ns."""
 
 
 class Unknown(NamedTuple):

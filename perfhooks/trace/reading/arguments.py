@@ -41,7 +41,7 @@ class ShapedOperator(Operator, gc=False):
 
 
 class StridedOperator(ShapedOperator, gc=False):
-    """Strides are only needed for replays of operators. Each field takes time."""
+    """Strides are read only for replays of operators, because decoding a field takes time."""
 
     strides: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Strides")
 

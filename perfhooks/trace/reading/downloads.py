@@ -48,7 +48,7 @@ class _Limits(Callback):  # type: ignore[misc]  # fsspec ships no types
         if now - self._since > SILENCE_S:
             if self._received - self._before < _SLOWEST * SILENCE_S:
                 raise PerfhooksError(
-                    f"{self._name} arrives with less than {_SLOWEST} bytes per second; the download was stopped"
+                    f"{self._name} arrives at less than {_SLOWEST} bytes per second; the download was stopped"
                 )
             self._since, self._before = now, self._received
 

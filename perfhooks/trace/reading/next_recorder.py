@@ -25,7 +25,7 @@ SET: Final = "Memset"
 CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
 """It supports CUDA only, where Kineto writes external ids."""
 KINDS: Final = ("copy_kind", "source_kind", "target_kind", "memory_kind")
-"""These arguments become names."""
+"""Arguments with numbers, which are replaced by names."""
 _DIRECTIONS: Final = {9: BETWEEN_HOSTS}
 _MEMORIES: Final = dict(
     enumerate(("unknown", "pageable", "pinned", "device", "array", "managed", "device_static", "managed_static"))

@@ -95,7 +95,7 @@ def table(trace: Trace) -> pl.DataFrame:
 def by_kernel(trace: Trace) -> pl.DataFrame:
     """Return the values of each counter during each kernel, copy and memset on its device.
 
-    Work that runs side by side counts each moment for each kernel.
+    Values during overlapping work count for each of the kernels.
     """
     work = trace.device_rows
     device_of_work, rows = device.devices(trace, work), []

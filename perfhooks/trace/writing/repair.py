@@ -46,7 +46,7 @@ class _Change(NamedTuple):
     lane: int | None
     name: str | None
     closed: int
-    """Distance by which the end moves, in ns."""
+    """Time by which the end moves back, in ns."""
 
 
 def write(trace: Trace, source: Path, target: IO[bytes], *, compress: bool) -> None:

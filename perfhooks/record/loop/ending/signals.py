@@ -220,7 +220,7 @@ def _is_in_collective() -> bool:
 
 
 def _die(number: int) -> None:
-    """In this thread Python cannot change handlers."""
+    """Python can change signal handlers only in the main thread, so this calls C."""
     ctypes.CDLL(None).signal(number, None)
     os.kill(os.getpid(), number)
 

@@ -28,7 +28,7 @@ WAIT_S_PER_MB: Final = 0.1
 """A training waits at most 2 s with the default limit."""
 FIRST_STEPS_S: Final = 0.5
 EXPLAINING_S: Final = 0.02 * 60
-"""This is 2% of a training's first minute."""
+"""Time limit of the window with stacks and shapes: 2% of the first minute of a training."""
 
 
 class EventCost(NamedTuple):
@@ -265,9 +265,9 @@ class WindowBudget:
         return step_calls.calls * self._steps + in_step + beyond + other_calls
 
     def _estimate_other_calls(self, cpu_s: float) -> float:
-        """If the training time is limited, the maximum rate is assumed.
+        """Estimate the calls of other threads. If the training time is limited, assume the maximum rate.
 
-        Other windows are not shortened because of threads that compute in C.
+        Otherwise assume a usual rate, because threads that compute in C make few calls.
         """
         if self.limits.training_s < math.inf:
             return _MAX_CALLS_PER_S * cpu_s
