@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
+import http.server
 import json
 import sys
+import threading
 
+import fsspec
 import msgspec
 import npu_twins
 import polars as pl
@@ -16,7 +20,7 @@ from npu_twins import Spelling
 
 from perfhooks import trace
 from perfhooks.cli import app
-from perfhooks.cli.actions import show
+from perfhooks.cli.actions import mirror, show
 from perfhooks.trace import Kind
 from perfhooks.trace.tables import device_time
 from perfhooks.trace.window import Tables
@@ -322,3 +326,51 @@ def test_damage_costs_no_more_than_itself(tmp_path, kineto, damage):
     for name in show.TABLES:
         show.compute(found.trace, name)
     assert found.steps["step"].to_list() == [4, 5, 6]
+
+
+@pytest.fixture(params=["file", "memory", "http"])
+def url(request, folder, monkeypatch, tmp_path):
+    """The URL of the folder of both processes, with files of the profiler that nobody needs."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    mirror._base.cache_clear()
+    written(min(folder.iterdir()) / "PROF_000" / "host.json", [])
+    if request.param == "file":
+        yield folder.as_uri()
+    elif request.param == "memory":
+        system = fsspec.filesystem("memory")
+        system.put(str(folder), "/result", recursive=True)
+        yield "memory://result"
+        system.rm("/result", recursive=True)
+    else:
+        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder.parent))
+        monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            yield f"http://127.0.0.1:{server.server_address[1]}/result"
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_every_command_accepts_a_url_of_a_trace_and_of_folders(url, folder, tmp_path, perfhooks):
+    """As it accepts the same folder on this machine."""
+    trace_file, process, whole = ([f"{url}/{path.relative_to(folder)}" for path in targets(folder)[:2]] + [url])[:3]
+    for target, ranks in (
+        (trace_file, [1]),
+        (process, [1]),
+        (f"{process}/ASCEND_PROFILER_OUTPUT", [1]),
+        (whole, [0, 1]),
+    ):
+        rows = perfhooks("show", target, "-t", "steps").splitlines()
+        column = rows[0].split(",").index("rank")
+        assert {int(row.split(",")[column]) for row in rows[1:]} == set(ranks), target
+        assert "| device busy |" in perfhooks("show", target, "--format", "markdown")
+        perfhooks("report", target, "-o", tmp_path / "report.html")
+        assert "hcom_allReduce" in (tmp_path / "report.html").read_text()
+        named = f"rank{'s 0-1' if len(ranks) == 2 else ' 1'}"
+        assert named in perfhooks("merge", target, "-o", tmp_path / "merged.json"), target
+        assert "the profiled steps (3 and 3 steps" in perfhooks("compare", target, process)
+    assert not list((tmp_path / "tmp").rglob("host.json"))

@@ -47,8 +47,15 @@ def candidates(folder: str | Path) -> list[str]:
     found = remote.names(str(folder)) if remote.is_url(folder) else [path.name for path in Path(folder).iterdir()]
     ends = (*_NAMES, SHARE)
     names = sorted(name for name in found if name.endswith(ends) and not name.startswith(".") and name != MERGED)
-    inside = [] if remote.is_url(folder) else ascend.traces_below(Path(folder))
+    inside = _ascend_at(str(folder)) if remote.is_url(folder) else ascend.traces_below(Path(folder))
     return [*(f"{str(folder).rstrip('/')}/{name}" for name in names), *inside]
+
+
+def _ascend_at(url: str) -> list[str]:
+    found = [trace for pattern in ascend.PATTERNS for trace in remote.matching(url, pattern)]
+    return sorted(
+        trace for trace in found if trace.removesuffix(".gz") == trace or trace.removesuffix(".gz") not in found
+    )
 
 
 def looked_at(path: str) -> Loose | None:

@@ -120,6 +120,12 @@ def names(url: str) -> list[str]:
     return [entry["name"].rpartition("/")[2] for entry in entries if entry.get("type") == "file"]
 
 
+def matching(url: str, pattern: str) -> list[str]:
+    """Return the URLs of the files below a URL that match a pattern, sorted."""
+    with reaching(url) as (system, path):
+        return sorted(map(system.unstrip_protocol, system.glob(f"{path.rstrip('/')}/{pattern}")))
+
+
 def content(url: str) -> bytes:
     file: IO[bytes]
     with reaching(url), _downloads().opened(url) as file:

@@ -200,6 +200,6 @@ def data_parallel(window: Evidence) -> Iterator[Finding]:
             "Use DistributedDataParallel with one process per device. DataParallel runs all devices from one process "
             "whose threads share the GIL, and copies the whole model to each device in every step."
         ),
-        code="model = DistributedDataParallel(model, device_ids=[local_rank])   # torchrun --nproc-per-node=gpu ...",
+        code="model = DistributedDataParallel(model, device_ids=[local_rank])   # torchrun --nproc-per-node=auto ...",
         of=window.spans(rows),
     )

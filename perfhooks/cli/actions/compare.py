@@ -22,7 +22,7 @@ from perfhooks.report.comparison import written
 from perfhooks.report.comparison.opening import data
 from perfhooks.report.comparison.page import render
 from perfhooks.report.finishing.adoption import adopted
-from perfhooks.run import loose
+from perfhooks.run import loose, remote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +51,8 @@ def compared(sides: Sequence[Sequence[str]], stage: str | None, tolerance: float
 
 def _run(target: str, adoptions: contextlib.ExitStack) -> Path:
     """Return a run, a trace or a baseline. A folder of traces becomes a temporary run."""
+    if remote.is_url(target) and mirror.holds_traces(target):
+        return adoptions.enter_context(adopted(target)).folder
     path = mirror.here(target)
     if not path.is_dir() or run_in(path) is not None or not loose.traces(path):
         return path

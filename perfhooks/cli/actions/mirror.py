@@ -28,6 +28,7 @@ from perfhooks.core.progress import show_count
 from perfhooks.run import layout, remote
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.reading import LARGEST, read_json
+from perfhooks.trace.reading import ascend
 from perfhooks.trace.reading.downloads import download
 
 if TYPE_CHECKING:
@@ -88,8 +89,9 @@ def mirror(target: str, tell: Callable[[int, int], object] | None = None, *, tra
         if old.stat().st_mtime < time.time() - _KEPT_S:
             shutil.rmtree(old, ignore_errors=True)
     parts = _parts(target)
-    bases = {part: (None if is_file(part) else _base(part)[0]) or part for part in parts}
-    folder = root / bases[parts[0]].rstrip("/").rpartition("/")[2]
+    bases = {part: (None if is_file(part) else _base(part)[0]) or ascend.base_of(part) for part in parts}
+    first = bases[parts[0]].rstrip("/")
+    folder = root / first.rpartition("/")[2]
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(root)
     files = _together([_tree(part) for part in bases.values()])
@@ -101,9 +103,10 @@ def mirror(target: str, tell: Callable[[int, int], object] | None = None, *, tra
     for name in [name for name, file in stored.items() if file.is_here and name not in have]:
         (folder / name).unlink(missing_ok=True)
     is_all = traces or is_file(target)
+    inside = parts[0].rstrip("/").removeprefix(first).lstrip("/")
     missing = [name for name, file in have.items() if not file.is_here and (is_all or not _is_large(name, file))]
     _fill(folder, have, missing, tell)
-    return folder / (target.rpartition("/")[2] if is_file(target) else _base(parts[0])[1])
+    return folder / (inside or (target.rpartition("/")[2] if is_file(target) else ""))
 
 
 def _fill(
@@ -160,6 +163,9 @@ def _tree(url: str) -> dict[str, _File]:
     with remote.reaching(url) as (system, path):
         system.invalidate_cache()
         entries = {path: system.info(path)} if is_file(url) else system.find(path, maxdepth=2, detail=True)
+        if not is_file(url):
+            for pattern in ascend.PATTERNS:
+                entries |= system.glob(f"{path.rstrip('/')}/{pattern}", detail=True)
     if not entries:
         raise PerfhooksError(f"{url} is empty, or is not there")
     if len(entries) > _MOST:
@@ -168,7 +174,11 @@ def _tree(url: str) -> dict[str, _File]:
     for full, info in entries.items():
         name = full.removeprefix(path).lstrip("/") or full.rpartition("/")[2]
         *window, own = name.split("/")
-        if len(window) > 1 or own in _PAGES or any(part.startswith(".") for part in (*window, own)):
+        belongs = ascend.is_part(f"{path.rstrip('/').rpartition('/')[2]}/{name}")
+        belongs = ascend.is_part(name) if belongs is None else belongs
+        if belongs is False or any(part.startswith(".") for part in (*window, own)):
+            continue
+        if not belongs and (len(window) > 1 or own in _PAGES):
             continue
         for part in (*window, own):
             layout.below(Path(), part)
@@ -216,7 +226,7 @@ def _get(files: dict[str, Path]) -> None:
     for urls in of_protocol.values():
         with remote.reaching(urls[0]) as (system, _):
             for folder in {files[url].parent for url in urls}:
-                folder.mkdir(exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
             paths = [url_to_fs(url)[1] for url in urls]
             download(system, dict(zip(paths, (files[url] for url in urls), strict=True)))
 

@@ -8,17 +8,28 @@ from perfhooks.trace.reading.ascend.adapter import AscendTranslator
 from perfhooks.trace.reading.ascend.arguments import TASKS
 from perfhooks.trace.reading.ascend.flows import CATEGORIES as FLOWS
 from perfhooks.trace.reading.ascend.flows import FlowEnds
-from perfhooks.trace.reading.ascend.folder import process_of, rank_of, traces_below, with_rank
+from perfhooks.trace.reading.ascend.folder import (
+    PATTERNS,
+    base_of,
+    is_part,
+    process_of,
+    rank_of,
+    traces_below,
+    with_rank,
+)
 from perfhooks.trace.reading.ascend.processes import is_ascend
 from perfhooks.trace.reading.ascend.work import Numbers
 
 __all__ = [
     "FLOWS",
+    "PATTERNS",
     "TASKS",
     "AscendTranslator",
     "FlowEnds",
     "Numbers",
+    "base_of",
     "is_ascend",
+    "is_part",
     "process_of",
     "rank_of",
     "traces_below",

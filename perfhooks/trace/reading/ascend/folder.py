@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,12 +12,14 @@ from perfhooks.trace.reading.events import decode_object
 from perfhooks.trace.reading.source import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _END: Final = "_ascend_pt"
 _OUTPUT: Final = "ASCEND_PROFILER_OUTPUT"
 _TRACES: Final = ("trace_view.json", "trace_view.json.gz")
 _FACTS: Final = "profiler_info_*.json"
+PATTERNS: Final = tuple(f"{above}{_OUTPUT}/{name}" for above in ("", f"*{_END}/") for name in _TRACES)
+"""Traces in a folder of one or several processes."""
 _MAX_BYTES: Final = 1 << 20
 _MAX_RANKS: Final = 1_000_000
 
@@ -33,17 +36,49 @@ def traces_below(folder: Path) -> list[str]:
     return [str(path) for paths in files for path in [*filter(Path.is_file, paths)][:1]]
 
 
+def is_part(name: str) -> bool | None:
+    """Return whether a file of a process is its trace or has its rank; None for files of all other folders."""
+    process, slash, inside = name.partition(f"{_END}/")
+    if not slash or "/" in process:
+        return None
+    return fnmatch(inside, _FACTS) or inside in [f"{_OUTPUT}/{trace}" for trace in _TRACES]
+
+
+def base_of(url: str) -> str:
+    """Return the folder of the process for its trace and for the folder of the trace, else the URL itself."""
+    above, _, name = url.rstrip("/").rpartition("/")
+    return above.rpartition("/")[0] if process_of(url) else above if name == _OUTPUT else url
+
+
 def rank_of(path: str) -> int | None:
-    """Return ``rank_id`` of ``profiler_info_{rank}.json`` one folder above. URLs have none."""
-    ranks = set()
+    """Return ``rank_id`` of ``profiler_info_{rank}.json`` one folder above."""
     try:
-        for facts in Path(path).absolute().parent.parent.glob(_FACTS) if "://" not in path else ():
-            if facts.is_file() and not facts.is_symlink():
-                with opened(str(facts)) as file:
-                    ranks.add(_rank(file.read(_MAX_BYTES)))
+        ranks = {_rank(text) for text in (_facts_at(path) if "://" in path else _facts_beside(path))}
     except (OSError, TraceError):
         return None
     return ranks.pop() if len(ranks) == 1 else None
+
+
+def _facts_beside(path: str) -> Iterator[bytes]:
+    for facts in Path(path).absolute().parent.parent.glob(_FACTS):
+        if facts.is_file() and not facts.is_symlink():
+            with opened(str(facts)) as file:
+                yield file.read(_MAX_BYTES)
+
+
+def _facts_at(url: str) -> Iterator[bytes]:
+    if process_of(url) is None:
+        return
+    from perfhooks.trace.reading.downloads import located  # slow import that only URLs need
+
+    try:
+        system, folder = located(base_of(url))
+        found = [system.unstrip_protocol(path) for path in system.glob(f"{folder}/{_FACTS}")]
+    except Exception as error:  # file systems of fsspec raise any exception
+        raise TraceError(f"cannot list {base_of(url)}: {error}") from error
+    for facts in found:
+        with opened(facts) as file:
+            yield file.read(_MAX_BYTES)
 
 
 def _rank(text: bytes) -> int | None:
