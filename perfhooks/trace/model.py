@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from perfhooks.trace.bounds import MAX_ID, MAX_NUMBER
 from perfhooks.trace.kinds import DEVICE_WORK, Kind, Lane
 from perfhooks.trace.reading.events import decode_value
 
@@ -17,10 +18,6 @@ Ints: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 Floats: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.float64]]"
 Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 Column: TypeAlias = "np.ndarray[tuple[int], np.dtype[Any]]"
-
-
-_MAX_RANKS: Final = 2**31
-"""Limit of the columns that store ranks; larger numbers are damaged."""
 
 
 _OTHER_DEVICES: Final = ("xpu", "mtia", "hpu", "privateuse1")
@@ -207,7 +204,7 @@ class Trace:
     def rank(self) -> int | None:
         info = self.metadata.get("distributedInfo")
         rank = info.get("rank") if isinstance(info, dict) else None
-        return rank if type(rank) is int and 0 <= rank < _MAX_RANKS else None
+        return rank if type(rank) is int and 0 <= rank < MAX_ID else None
 
     @cached_property
     def device_rows(self) -> Ints:
@@ -266,11 +263,7 @@ def by_number(numbers: Ints, rows: Ints) -> Numbered:
     return Numbered(numbers[rows], rows)
 
 
-_MAX_TIME_BASE_NS: Final = 2**62
-"""The year 2116, in ns. Sums with a larger base could exceed 64 bits."""
-
-
 def epoch(metadata: Mapping[str, Any]) -> int:
     """Return the time base of a trace, in ns since 1970; times are relative to it since torch 2.4."""
     base = metadata.get("baseTimeNanoseconds")
-    return base if type(base) is int and abs(base) < _MAX_TIME_BASE_NS else 0
+    return base if type(base) is int and abs(base) < MAX_NUMBER else 0

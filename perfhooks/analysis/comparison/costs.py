@@ -11,6 +11,7 @@ import numpy as np
 
 from perfhooks.analysis.comparison.around import PARTS, CostKey, HostContext
 from perfhooks.core import json_values, labels
+from perfhooks.trace.bounds import MAX_NUMBER
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators, ranges
 from perfhooks.trace.nesting import device, intervals, parts, step_marks
@@ -216,13 +217,10 @@ def _pack(keys: Keys) -> Ints:
     packed: Ints = np.zeros(len(keys), np.int64)
     for column in keys.T:
         size = int(column.max(initial=-1)) + 2
-        if int(packed.max(initial=0)) >= _MAX_PACKED // size:
+        if int(packed.max(initial=0)) >= MAX_NUMBER // size:
             packed = np.unique(packed, return_inverse=True)[1].ravel()
         packed = packed * size + column + 1
     return packed
-
-
-_MAX_PACKED: Final = 2**62
 
 
 def _build_rows(keys: Iterable[CostKey], sums: list[Ints]) -> dict[CostKey, KeyCost]:

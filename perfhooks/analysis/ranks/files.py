@@ -14,6 +14,7 @@ from perfhooks.run import layout
 from perfhooks.run.capture import Step
 from perfhooks.run.layout import CAPTURE, artifact, ranks_of_run
 from perfhooks.run.reading import read_bytes, read_json
+from perfhooks.trace.bounds import APART_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,9 +39,6 @@ COLLECTIVES: Final[Mapping[str, pl.DataType]] = {
     **dict.fromkeys(("duration_ms", "exposed_ms", "bus_gb_per_s"), pl.Float64()),
     "device": pl.Int64(),
 }
-
-_MAX_CLOCK_DIFFERENCE_S: Final = 60.0
-"""Maximum difference between the clocks of two machines."""
 
 _MAX_BATCH_BYTES: Final = 8 << 20
 
@@ -120,7 +118,7 @@ def _find_earlier(facts: Mapping[int, Facts]) -> dict[int, float]:
     ages = {}
     for rank, fact in facts.items():
         is_before = fact.clock and fact.time < on_clock[fact.clock]
-        if fact.time and (is_before or fact.time < last - _MAX_CLOCK_DIFFERENCE_S):
+        if fact.time and (is_before or fact.time < last - APART_NS / 1e9):
             ages[rank] = last - fact.time
     return ages
 

@@ -19,6 +19,7 @@ from perfhooks.run.finished import FinishedRun
 from perfhooks.run.layout import MANIFEST, MERGED
 from perfhooks.run.publishing import OwnFolder, publish, shown
 from perfhooks.run.reading import NotPlainError, check_plain
+from perfhooks.trace.bounds import MAX_DIGITS, MAX_TIME_US
 from perfhooks.trace.model import epoch
 from perfhooks.trace.reading.events import decode_object
 from perfhooks.trace.reading.packing import packed
@@ -31,11 +32,7 @@ if TYPE_CHECKING:
 
 Event = dict[str, msgspec.Raw]
 
-_MAX_TIME_US: Final = 4.0e15
-"""Larger times could need too much memory."""
 _PLAIN_TIME: Final = re.compile(rb"(\d{1,16})(?:\.(\d{1,3})0*)?")
-_MAX_DIGITS: Final = 18
-"""Maximum digits of an id in 64 bits after it is made unique."""
 _DECODE: Final = msgspec.json.Decoder(list[Event])
 _ENCODE: Final = msgspec.json.Encoder()
 
@@ -272,12 +269,12 @@ def _shift_time(time: bytes, shift: int) -> bytes:
 def _parse_time(time: bytes) -> Decimal | None:
     try:
         micros = Decimal(time.decode().strip('"'))
-        return micros if abs(micros) < _MAX_TIME_US else None
+        return micros if abs(micros) < MAX_TIME_US else None
     except (ArithmeticError, ValueError):
         return None
 
 
 def _make_unique(number: bytes, index: int, count: int) -> bytes:
-    if number.isdigit() and len(number) < _MAX_DIGITS:
+    if number.isdigit() and len(number) < MAX_DIGITS:
         return b"%d" % (int(number) * count + index)
     return _ENCODE.encode(f"{index}.{number.decode('utf-8', 'replace')}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from perfhooks.trace.bounds import MAX_NUMBER
 from perfhooks.trace.names import tensor_types
 from perfhooks.trace.names.communication import LABEL, RECORD, library
 
@@ -20,8 +21,6 @@ _OPERATIONS: Final = (
     *("gather", "scatter", "reduce", "send", "recv"),
 )
 _PLAIN: Final = {name.replace("_", ""): name for name in _OPERATIONS}
-_LIMIT: Final = 2**62
-_MAX_LENGTH: Final = 8192
 
 
 class Message(NamedTuple):
@@ -79,7 +78,7 @@ def messages(trace: Trace, rows: Ints, record: Ints, label: Ints, around: Sequen
                 group_description=process_group.description,
                 group_size=size,
                 dtype=dtype or _input_type(types),
-                bytes=size_bytes if size_bytes is not None and size_bytes < _LIMIT else None,
+                bytes=size_bytes if size_bytes is not None and size_bytes < MAX_NUMBER else None,
             )
         )
     return result
@@ -93,7 +92,7 @@ def groups(trace: Trace) -> dict[str, ProcessGroup]:
         name = word(config.get("pg_name")) if isinstance(config, dict) else None
         if name is not None:
             description, size = word(config.get("pg_desc")), config.get("pg_size")
-            size = size if type(size) is int and 0 < size < _LIMIT else None
+            size = size if type(size) is int and 0 < size < MAX_NUMBER else None
             by_name[name] = ProcessGroup(None if description == "undefined" else description, size)
     return by_name
 
@@ -128,7 +127,7 @@ def _input_bytes(dims: object, types: object, operation: str | None, size: int |
     total = 0
     for shape, dtype in zip(dims, types, strict=False):
         width = tensor_types.size(word(dtype))
-        if width and isinstance(shape, list) and all(type(length) is int and 0 <= length < _LIMIT for length in shape):
+        if width and isinstance(shape, list) and all(type(n) is int and 0 <= n < MAX_NUMBER for n in shape):
             total += math.prod(shape[:16]) * width
     if not total or (operation == "all_gather" and size is None):
         return None
@@ -142,7 +141,7 @@ def _input_type(types: object) -> str | None:
 
 def word(value: object) -> str | None:
     """Return a non-empty text as valid UTF-8 with at most 8192 characters, or None."""
-    return value[:_MAX_LENGTH].encode("utf-8", "replace").decode() if isinstance(value, str) and value else None
+    return value[:8192].encode("utf-8", "replace").decode() if isinstance(value, str) and value else None
 
 
 def _texts(trace: Trace, name: str, rows: Ints) -> list[Any]:

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from perfhooks.core.labels import GRAPH_REGIONS, STEP_MARK
+from perfhooks.trace.bounds import APART_NS, MAX_ID
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import communication, runtime_calls, torch_rules
 from perfhooks.trace.nesting import captures, host, intervals
@@ -19,12 +20,8 @@ if TYPE_CHECKING:
 CLASSES: Final = ("compute", "communication", "copy", "set")
 COMPUTE, COMMUNICATION, COPY, SET = range(len(CLASSES))
 
-_LIMIT: Final = 2**31  # a process id may be any number
 _MAX_DRIFT: Final = 0.01
 """Maximum lead of device work over its launch, as a fraction of a step."""
-_MIN_APART_NS: Final = 60 * 10**9
-"""Minimum pause between host and device work that proves different clocks, in ns."""
-_MAX_NAME_LENGTH: Final = 200
 _MIN_TREE_FRACTION: Final = 0.1
 
 
@@ -80,7 +77,7 @@ def classes(trace: Trace) -> Column:
 
 def devices(trace: Trace, rows: Ints) -> Ints:
     """Return the device of each slice, or -1."""
-    pids = [pid if isinstance(pid, int) and 0 <= pid < _LIMIT else -1 for _, pid, _, _ in trace.threads]
+    pids = [pid if isinstance(pid, int) and 0 <= pid < MAX_ID else -1 for _, pid, _, _ in trace.threads]
     argument = trace.argument("device")[rows]
     return np.where(argument >= 0, argument, np.array([*pids, -1], np.int64)[trace.thread[rows]])
 
@@ -124,7 +121,7 @@ def regions(trace: Trace) -> Regions:
         backward = np.where(at >= 0, np.array([bool(phase) for _, phase, _ in stored])[at], backward)
     names: dict[str, int] = {}
     texts_and_names = [*(str(trace.text(text)) for text in texts.tolist()), *(name for name, _, _ in stored)]
-    numbered = [names.setdefault(name[:_MAX_NAME_LENGTH], len(names)) for name in texts_and_names]
+    numbered = [names.setdefault(name[:200], len(names)) for name in texts_and_names]
     return Regions(list(names), np.array([*numbered, -1], np.int64)[entry], backward)
 
 
@@ -262,7 +259,7 @@ def clocks(trace: Trace) -> DeviceClock:
     if not len(work) or not len(host_rows):
         return DeviceClock(agree=True, early=nothing)
     first, last = int(trace.start[host_rows].min()), int(trace.end[host_rows].max())
-    apart = trace.start[work].min() > last + _MIN_APART_NS or trace.end[work].max() < first - _MIN_APART_NS
+    apart = trace.start[work].min() > last + APART_NS or trace.end[work].max() < first - APART_NS
     marks = max(len(trace.named(Kind.ANNOTATION, prefix=STEP_MARK)), 1)
     launched = np.flatnonzero(trace.launches >= 0)
     lead = trace.start[trace.launches[launched]] - trace.start[work[launched]]

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from perfhooks.trace.bounds import MAX_NUMBER
 from perfhooks.trace.nesting import host, intervals
 from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints, Trace
-
-_INFINITY: Final = 2**62
 
 
 class Flat(NamedTuple):
@@ -28,11 +27,11 @@ def of_thread(trace: Trace, thread: int) -> Flat:
     first, last = np.searchsorted(tree.thread, [thread, thread + 1]).tolist()
     start, end = trace.start[tree.row[first:last]], tree.nesting.end[first:last]
     parent = tree.nesting.parent[first:last].astype(np.int32)
-    parent_index, next_start = np.maximum(parent - np.int32(first), -1), np.append(start, _INFINITY)
-    after = np.minimum(next_start[host.after(trace)[first:last] - first], np.append(end, _INFINITY)[parent_index])
+    parent_index, next_start = np.maximum(parent - np.int32(first), -1), np.append(start, MAX_NUMBER)
+    after = np.minimum(next_start[host.after(trace)[first:last] - first], np.append(end, MAX_NUMBER)[parent_index])
     finish = np.minimum(next_start[1:], end)
     non_empty, with_return = np.flatnonzero(finish > start), np.flatnonzero(after > end)
-    begin = np.concatenate([[-_INFINITY], start[non_empty], end[with_return]])
+    begin = np.concatenate([[-MAX_NUMBER], start[non_empty], end[with_return]])
     owner = np.concatenate([np.full(1, -1, np.int32), (non_empty + first).astype(np.int32), parent[with_return]])
     order = np.argsort(begin, kind="stable")
     return Flat(begin[order], owner[order])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from perfhooks.trace.bounds import MAX_TIME_US
 from perfhooks.trace.kinds import LEGACY_HOST, LEGACY_PROCESSES, NAMED, Kind, Lane, classify, lane
 from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace, epoch
 from perfhooks.trace.names import ranges, runtime_calls
@@ -45,8 +46,7 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME: Final = 8192
 """The longest recorded name, of a template kernel, has 5,123."""
-_LIMIT: Final = 4.0e15  # microseconds; twice this still fits 63 bits of nanoseconds
-_DECIMAL_LIMIT: Final = Decimal(_LIMIT)
+_DECIMAL_LIMIT: Final = Decimal(MAX_TIME_US)
 
 
 _LABEL: Final = re.compile(ranges.NOT_OPERATORS)
@@ -358,7 +358,7 @@ def _without_middle(name: str) -> str:
 
 def _lengths(micros: Floats) -> tuple[Ints, Flags]:
     """The product with 1000 rounds like the decimals of the file."""
-    good = np.abs(micros) < _LIMIT
+    good = np.abs(micros) < MAX_TIME_US
     return np.rint(np.where(good, micros, 0.0) * 1000).astype(np.int64), good
 
 
@@ -368,7 +368,7 @@ def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
     A double represents time stamps to half a nanosecond, but not their product with 1000.
     """
     micros = np.asarray(values, np.float64)
-    good = np.abs(micros) < _LIMIT  # false for NaN
+    good = np.abs(micros) < MAX_TIME_US  # false for NaN
     micros = np.where(good, micros, 0.0)
     integers = np.floor(micros)
     return integers.astype(np.int64) * 1000 + np.rint((micros - integers) * 1000).astype(np.int64), good

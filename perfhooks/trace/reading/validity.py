@@ -5,17 +5,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from perfhooks.trace.bounds import APART_NS, ROUNDING_NS
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.model import Doubt
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Flags, Ints
-
-_APART_NS: Final = 60 * 10**9
-"""Minimum distance of a record at time 0 from all others, in ns."""
-
-_ROUNDING_NS: Final = 1000
-"""Error of a double in microseconds since 1970, in ns."""
 
 WITHOUT_TIME: Final = "records-without-time"
 WITHOUT_LENGTH: Final = "records-without-length"
@@ -43,11 +38,11 @@ class Validity:
         """
         negative = start[start < 0]
         is_single = len(negative) > 0 and int(negative.min()) == int(negative.max())
-        late = (start > 0 if is_single else start != 0) & (np.abs(start + base) > _ROUNDING_NS)
+        late = (start > 0 if is_single else start != 0) & (np.abs(start + base) > ROUNDING_NS)
         if late.all() or not late.any():
             return np.ones(len(start), np.bool_)
         first, last = int(start[late].min()), int(end[late].max())
-        apart = max(last - first, _APART_NS)
+        apart = max(last - first, APART_NS)
         timed: Flags = late | ((end >= first - apart) & (start <= last + apart))
         self._add(WITHOUT_TIME, kind[~timed])
         return timed

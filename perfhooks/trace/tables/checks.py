@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.core import labels, words
+from perfhooks.trace.bounds import MAX_NUMBER
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import rates
 from perfhooks.trace.names.messages import word
@@ -32,7 +33,6 @@ _COUNTS: Final = re.compile(
     r"(Out-of-range|Invalid ext correlations|CPU GPU out-of-order|CUPTI stopped early\?) = (\d{1,18})"
 )
 _STOPPED: Final = re.compile(r"(?:collection|tracing|profiling|CUPTI).{0,60}stopp(?:ed|ing) early", re.IGNORECASE)
-_MAX_COUNT: Final = 2**62
 _RANGES: Final = "cuda_profiler_range"
 _BUFFERS: Final = "Buffer Request"
 
@@ -106,7 +106,7 @@ def _check_log(trace: Trace) -> Iterator[Check]:
         yield Check("error", "device-stopped", 1, text, stopped[0] if stopped else "log of the trace")
     for name, (severity, text) in _DROPPED.items():
         if name in counts:
-            yield Check(severity, "records-dropped", min(counts[name], _MAX_COUNT), f"{name} = {counts[name]}: {text}")
+            yield Check(severity, "records-dropped", min(counts[name], MAX_NUMBER), f"{name} = {counts[name]}: {text}")
     warned = [line for key in ("WARNING", "ERROR") for line in _log_lines(trace.metadata.get(key))]
     if warned:
         yield Check("info", "log-warnings", len(warned), "the recorder logged warnings", warned[0])

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from perfhooks.core import labels
+from perfhooks.trace.bounds import MAX_NUMBER
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.model import by_number
 from perfhooks.trace.names import ranges, runtime_calls
@@ -43,7 +44,6 @@ PLACES: Final = ("before the first work", "between", "after the last work")
 
 QUEUE: Final = ("empty", "up to 10", "more", "full")
 """Launches whose work has not begun."""
-FEW: Final = 10
 LATENCY_NS: Final = 10_000
 """Maximum start latency on a free device, in ns. 99% of 36,000 starts on V100, A100 and H100 took less than 5 us."""
 FULL_QUEUE: Final = 1000
@@ -58,8 +58,6 @@ _PART_CAUSES: Final = (
 _THREAD_CAUSES: Final = (OPERATORS, CODE, CALLS, NOTHING, LAUNCHING)
 """Causes that the part of the step can replace."""
 _STREAM_WAITS: Final = "Stream Wait Event"
-_INFINITY: Final = 2**62
-ALL: Final = -1
 
 
 class Idle(NamedTuple):
@@ -112,7 +110,7 @@ def numbers(trace: Trace) -> list[int]:
 
 
 @cached_per_trace
-def work(trace: Trace, number: int = ALL) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+def work(trace: Trace, number: int | None = None) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """Return the busy time in the wall of each step, in ns: one row per mark.
 
     The columns `device.CLASSES` are work of the step itself, each without the time of earlier columns. The last column
@@ -166,7 +164,7 @@ def span(trace: Trace) -> Span:
 
 
 @cached_per_trace
-def idle(trace: Trace, number: int = ALL) -> Idle:
+def idle(trace: Trace, number: int | None = None) -> Idle:
     """Return the idle intervals of each step with their causes; of all devices without ``number``.
 
     The next work ends an idle interval. After its launch, the cause is start latency for at most `LATENCY_NS`; then the
@@ -211,9 +209,9 @@ def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     time = np.concatenate([launched, started])
     change = np.concatenate([np.ones(len(launched), np.int64), np.full(len(started), -1)])
     order = np.argsort(time, kind="stable")
-    time, depth = np.append(time[order], _INFINITY), np.cumsum(change[order])
+    time, depth = np.append(time[order], MAX_NUMBER), np.cumsum(change[order])
     columns = []
-    for shortest, longest in ((1, FEW), (FEW + 1, FULL_QUEUE - 1), (FULL_QUEUE, _INFINITY)):
+    for shortest, longest in ((1, 10), (11, FULL_QUEUE - 1), (FULL_QUEUE, MAX_NUMBER)):
         in_range = (depth >= shortest) & (depth <= longest)
         columns.append(_within_steps(intervals.union(time[:-1][in_range], time[1:][in_range]), marks))
     return np.stack([marks.end - marks.start - sum(columns), *columns], axis=1)
@@ -225,26 +223,26 @@ def _time_per_step(moments: Intervals, time: Ints, count: int) -> Ints:
 
 
 def _work_extents(step: Ints, start: Ints, end: Ints, count: int) -> tuple[Ints, Ints]:
-    first, last = np.full(count, _INFINITY), np.full(count, -_INFINITY)
+    first, last = np.full(count, MAX_NUMBER), np.full(count, -MAX_NUMBER)
     np.minimum.at(first, step, start)
     np.maximum.at(last, step, end)
-    return np.where(first < _INFINITY, first, 0), np.where(last > -_INFINITY, last, 0)
+    return np.where(first < MAX_NUMBER, first, 0), np.where(last > -MAX_NUMBER, last, 0)
 
 
 def _within_steps(moments: Intervals, marks: step_marks.MarkedSteps) -> Ints:
     return intervals.within(moments, marks.start, marks.end)
 
 
-def _device_work(trace: Trace, number: int) -> Ints:
-    if number == ALL:
+def _device_work(trace: Trace, number: int | None) -> Ints:
+    if number is None:
         return np.arange(len(trace.device_rows))
     return np.flatnonzero(device.devices(trace, trace.device_rows) == number)
 
 
-def _busy_intervals(trace: Trace, number: int) -> Intervals:
+def _busy_intervals(trace: Trace, number: int | None) -> Intervals:
     return (
         device.busy(trace)
-        if number == ALL
+        if number is None
         else intervals.of_slices(trace, trace.device_rows[_device_work(trace, number)])
     )
 
@@ -359,11 +357,11 @@ def _later_nodes(trace: Trace, selected: Ints) -> Ints:
 
 def _places_in_step(trace: Trace, gaps: _Gaps, marks: step_marks.MarkedSteps, selected: Ints) -> Column:
     rows, own_step = trace.device_rows[selected], step_marks.step_of(marks, device.launch_times(trace)[selected])
-    first, last = np.full(len(marks.start) + 1, _INFINITY), np.full(len(marks.start) + 1, -_INFINITY)
+    first, last = np.full(len(marks.start) + 1, MAX_NUMBER), np.full(len(marks.start) + 1, -MAX_NUMBER)
     np.minimum.at(first, own_step, trace.start[rows])  # the last entry serves work of no step
     np.maximum.at(last, own_step, trace.end[rows])
     first, last = first[gaps.step], last[gaps.step]
-    return np.where(first < _INFINITY, np.select([gaps.end <= first, gaps.begin >= last], [0, 2], 1), -1).astype(
+    return np.where(first < MAX_NUMBER, np.select([gaps.end <= first, gaps.begin >= last], [0, 2], 1), -1).astype(
         np.int8
     )
 

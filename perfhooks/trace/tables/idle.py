@@ -45,7 +45,7 @@ def table(trace: Trace, selected: Flags, *, by_step: bool = False, owners: Owner
     work. ``percent`` is relative to the walls of these steps.
     """
     numbers = device_time.numbers(trace)
-    device_choices = [device_time.ALL, *(numbers if len(numbers) > 1 else [])] if len(numbers) else []
+    device_choices = [None, *(numbers if len(numbers) > 1 else [])] if len(numbers) else []
     tables = [_of_device(trace, device_choice, selected, by_step, owners) for device_choice in device_choices]
     rows = pl.concat([pl.DataFrame(schema=_SCHEMA), *tables])
     return rows if by_step else rows.drop("step")
@@ -81,14 +81,14 @@ def explain(trace: Trace, idle: device_time.Idle, owners: Owners) -> ExplainedId
     return ExplainedIdle(idle, np.append(trace.name.astype(np.int64), -1)[row], line, lines)
 
 
-def of_steps(trace: Trace, selected: Flags, number: int = device_time.ALL) -> device_time.Idle:
+def of_steps(trace: Trace, selected: Flags, number: int | None = None) -> device_time.Idle:
     """Steps whose device times are unknown are left out."""
     idle = device_time.idle(trace, number)
     is_kept = np.append(selected & ~missing_work.unknown(trace).wall, False)[idle.step]
     return device_time.Idle(*(column[is_kept] for column in idle))
 
 
-def _of_device(trace: Trace, number: int, selected: Flags, by_step: bool, owners: Owners) -> pl.DataFrame:
+def _of_device(trace: Trace, number: int | None, selected: Flags, by_step: bool, owners: Owners) -> pl.DataFrame:
     idle = of_steps(trace, selected, number)
     explained, marks = explain(trace, idle, owners), step_marks.find(trace)
     step = idle.step if by_step else np.zeros(len(idle.start), np.int64)
@@ -96,7 +96,7 @@ def _of_device(trace: Trace, number: int, selected: Flags, by_step: bool, owners
     first, nanos = grouped.first, grouped.summed(idle.length)
     wall, selected = marks.end - marks.start, selected & ~missing_work.unknown(trace).wall
     columns = {
-        "device": [None if number == device_time.ALL else number] * len(first),
+        "device": [number] * len(first),
         "step": pl.Series([*marks.number, None], dtype=pl.Int64).gather(idle.step[first]),
         **explained.columns_of(trace, first),
         "place": where(idle.place[first] >= 0, [device_time.PLACES[index] for index in idle.place[first].tolist()]),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
+from perfhooks.trace.bounds import MAX_DIGITS
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names.tensor_types import LISTS
 from perfhooks.trace.reading.arguments import NOTHING, Arguments, MarkedStruct
@@ -29,7 +30,6 @@ TASKS: Final = {Kind.OTHER: (MarkedStruct(b'_id"', Task), MarkedStruct(b"", Argu
 
 _INPUTS: Final = ("dims", "types")
 _NO_INPUT: Final = "None"
-_DIGITS: Final = 19
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
@@ -67,4 +67,6 @@ def _lists(dims: Any, types: Any) -> tuple[list[Any] | None, list[Any] | None]:
 
 def _shape(text: str) -> list[int] | None:
     sizes = [size.strip() for size in text.split(",")] if text.strip() else []
-    return [int(size) for size in sizes] if all(size.isdecimal() and len(size) < _DIGITS for size in sizes) else None
+    return (
+        [int(size) for size in sizes] if all(size.isdecimal() and len(size) <= MAX_DIGITS for size in sizes) else None
+    )

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from perfhooks.trace.bounds import MAX_NUMBER, ROUNDING_NS
 from perfhooks.trace.kinds import DEVICE_WORK, Kind, Lane
 from perfhooks.trace.model import by_number
 from perfhooks.trace.nesting.slices import last_begun, nest, still_open
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.reading.ascend.processes import Processes
     from perfhooks.trace.reading.ascend.work import Numbers
 
-_SLACK_NS: Final = 250
-"""Distance of adjacent doubles in microseconds since 1970, in ns. Times of flows and slices differ by it."""
 _SIDES: Final = ("Host", "Device")
 _DIRECTIONS: Final = {
     f"acl_memcpy_{source}_to_{target}".lower(): f"{source[0]}to{target[0]} ({source} -> {target})"
@@ -27,7 +26,6 @@ _DIRECTIONS: Final = {
 }
 """Copies in the queue, and their direction."""
 _DEQUEUE: Final = "Dequeue@"
-_LIMIT: Final = 2**62
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
@@ -109,7 +107,7 @@ class _Linker:
     def number_calls(self, moments: _Moments) -> Ints:
         """Add ``correlation``: the number of its call to each work. Return the calls, or -1."""
         number = self._argument("connection") + 1
-        number[number > _LIMIT] = 0
+        number[number > MAX_NUMBER] = 0
         self._arguments.pop("connection", None)
         work, calls = self._work, self._calls
         call = by_number(number, calls).of(number[work])
@@ -195,9 +193,9 @@ class _Linker:
     def _slice_at(self, rows: Ints, moments: _Moments) -> Ints:
         thread, start = self._thread[rows], np.append(self._start[rows], 0)
         exact_index, near_index = (
-            last_begun(thread, start[:-1], moments.thread, moments.time + slack) for slack in (0, _SLACK_NS)
+            last_begun(thread, start[:-1], moments.thread, moments.time + slack) for slack in (0, ROUNDING_NS)
         )
-        is_exact, is_near = start[exact_index] == moments.time, start[near_index] >= moments.time - _SLACK_NS
+        is_exact, is_near = start[exact_index] == moments.time, start[near_index] >= moments.time - ROUNDING_NS
         return np.where(is_exact, exact_index, np.where(is_near, near_index, -1))
 
     def _slice_around(self, rows: Ints, moments: _Moments) -> Ints:
