@@ -199,7 +199,7 @@ def test_the_work_of_a_step_is_told_by_class_and_from_that_of_others(tmp_path):
 def test_each_device_has_its_own_idle_time_besides_that_of_all(tmp_path):
     events = [step_mark(0, 0, 100), *work(1, (0, 1), (10, 50), device=0), *work(2, (1, 2), (40, 90), device=1)]
     trace = trace_of(tmp_path, events)
-    assert [sum(causes(device_time.idle(trace, each)).values()) for each in (-1, 0, 1)] == [20, 60, 50]
+    assert [sum(causes(device_time.idle(trace, each)).values()) for each in (None, 0, 1)] == [20, 60, 50]
     table = idle.table(trace, np.array([True]))
     sums = {device: round(rows["idle_ms"].sum() * 1e6) for (device,), rows in table.group_by("device")}
     assert sums == {None: 20, 0: 60, 1: 50}
@@ -358,7 +358,7 @@ def slow_queue(step, pieces):
 def test_all_parts_sum_to_the_wall(traces, name):
     trace = read(traces / f"{name}.json.gz")
     marks = step_marks.find(trace)
-    for number in (-1, *device_time.numbers(trace)) if trace.is_device_traced else ():
+    for number in (None, *device_time.numbers(trace)) if trace.is_device_traced else ():
         found = device_time.idle(trace, number)
         spent = np.zeros(len(marks.start), np.int64)
         np.add.at(spent, found.step, found.length)
@@ -385,4 +385,4 @@ def test_the_table_of_steps_is_busy_and_idle_as_the_partition_says(traces, name)
     assert table["device_busy_ms"].to_list() == ((wall - spent) * 1e-6).tolist()
     assert table["device_idle_ms"].to_list() == (spent * 1e-6).tolist()
     listed = gaps.table(trace, np.ones(len(wall), np.bool_))
-    assert listed.height == gaps.MOST or listed["gap_ms"].sum() == pytest.approx(spent.sum() * 1e-6)
+    assert listed.height == 10 or listed["gap_ms"].sum() == pytest.approx(spent.sum() * 1e-6)

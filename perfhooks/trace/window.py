@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import polars as pl
@@ -39,17 +39,13 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
     from perfhooks.trace.tables.stacks import Summed
 
-STUB: Final = 0.1
-"""Minimum length of the last mark without operators, as a fraction of the median step. An idle ``step()`` leaves a
-shorter mark."""
-
 
 @dataclass(frozen=True)
 class Tables:
     """Tables of one window, and its counting steps; all readers use the same cached tables.
 
     Counting steps are complete steps. A step that was open at the end of the recording does not count, and neither does
-    the short mark of an idle ``step()`` (see `STUB`). If no step remains, all marks that are steps count. Without
+    the short mark of an idle ``step()``. If no step remains, all marks that are steps count. Without
     marks, the whole recording is one step. The file of steps, the log line, the report and the findings use only
     counting steps.
 
@@ -228,8 +224,8 @@ def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
     # an interrupted step may have waited for its interruption
     typical = np.median(wall[finished] if finished.any() else wall) if len(wall) else 0.0
     is_whole: Flags = np.ones(len(wall), np.bool_)
-    # only the last mark can be the stub of an idle step()
-    if len(wall) and wall[-1] < STUB * typical:
+    # only the last mark can be the stub of an idle step(), which is shorter than a tenth of a step
+    if len(wall) and wall[-1] < 0.1 * typical:
         op_starts = trace.start[trace.rows(Kind.OP)]
         is_whole[-1] = bool(((op_starts >= marks.start[-1]) & (op_starts < marks.end[-1])).any())
     is_counting = is_whole & finished

@@ -39,7 +39,6 @@ UNMEASURED: Final = "An upper bound: the gain of this fix was never measured und
 
 _SLOW_CALL_NS: Final = 50_000
 """Minimum launch into a full queue; HolisticTraceAnalysis calls 50 us an outlier."""
-_COVERED: Final = 0.9  # share of a call with device work, because the clocks may disagree
 
 
 def cached_per_window(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
@@ -224,7 +223,7 @@ class Evidence:
         calls = trace.rows(Kind.RUNTIME)
         calls = calls[(trace.end - trace.start)[calls] > _SLOW_CALL_NS]
         span = (trace.end - trace.start)[calls]
-        covered = intervals.within(self.busy, trace.start[calls], trace.end[calls]) >= _COVERED * span
+        covered = intervals.within(self.busy, trace.start[calls], trace.end[calls]) >= intervals.NEARLY_ALL * span
         waits = intervals.distinct(device.wait_calls(trace), calls[covered])
         wait = intervals.intersect(self.spans(waits), self.busy)
         return self.per_step(wait) + max(self.step_ms - self.mean("wall_ms"), 0.0)

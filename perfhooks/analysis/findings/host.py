@@ -89,8 +89,8 @@ class _Preparation(NamedTuple):
 def launch_preparation(window: Evidence) -> Iterator[Finding]:
     """The device idles for 10% of the step or more before launches of one kernel, and hardly before other launches.
 
-    Source: `PAUSES`, `perfhooks.trace.tables.idle.MOST`. Idle time counts if the launching thread ran operators, code
-    between operators, or nothing that was recorded. Kernels of one template, or with names that differ only in numbers,
+    Source: `PAUSES`, `intervals.NEARLY_ALL`. Idle time counts if the launching thread ran operators, code between
+    operators, or nothing that was recorded. Kernels of one template, or with names that differ only in numbers,
     count as one. The kernel is launched several times in a step, and in at most half of all launches.
 
     Measured: never, because the gain depends on the preparation; the gain is an upper bound.
@@ -137,7 +137,7 @@ def _find_preparation(window: Evidence) -> _Preparation | None:
         return None
     names, family = _families(trace)
     length_of_family = summed(family[gaps.work[between]], gaps.length[between], len(names))
-    if not length_of_family.any() or length_of_family.max() < idle.MOST * gaps.length[between].sum():
+    if not length_of_family.any() or length_of_family.max() < intervals.NEARLY_ALL * gaps.length[between].sum():
         return None
     largest = int(length_of_family.argmax())
     of_family = family[gaps.work] == largest

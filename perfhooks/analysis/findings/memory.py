@@ -29,7 +29,7 @@ def allocator_churn(window: Evidence) -> Iterator[Finding]:
 
     Source: `OFTEN`, `evidence.NOTABLE`. A recording without step marks may be the start of a program, which allocates
     memory for the first time. There, calls count from the first release of memory after 10% of all launches
-    (`perfhooks.trace.nesting.starts.FIRST`). There is no finding if one-time work takes most of the recording
+    (`perfhooks.trace.nesting.starts.is_first`). There is no finding if one-time work takes most of the recording
     (`STARTING`).
 
     Measured: never; the gain is an upper bound.

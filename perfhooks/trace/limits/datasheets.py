@@ -23,9 +23,8 @@ class Peaks:
     """Multiprocessors of a whole device. A partition (for example MIG) reports fewer."""
 
 
-_PCIE_3: Final = 16
-_PCIE_4: Final = 32
-_PCIE_5: Final = 64
+_PCIE: Final = {3: 16, 4: 32, 5: 64}
+"""GB/s of 16 lanes in each direction, by generation."""
 
 _H100: Final = "NVIDIA H100 Tensor Core GPU datasheet"
 _A100: Final = "NVIDIA A100 Tensor Core GPU datasheet"
@@ -42,12 +41,12 @@ def _tensor_cores(half: float, **tflops: float) -> dict[str, float]:
 
 def _a100(gb_per_s: float) -> Peaks:
     peaks = _tensor_cores(312, tf32=156, float32=19.5, float64=19.5, int8=624)
-    return Peaks(tflops=peaks, gb_per_s=gb_per_s, source=_A100, bus_gb_per_s=_PCIE_4, units=108)
+    return Peaks(tflops=peaks, gb_per_s=gb_per_s, source=_A100, bus_gb_per_s=_PCIE[4], units=108)
 
 
 def _v100(half: float, single: float, double: float) -> Peaks:
     peaks = {"float16": half, "float32": single, "float64": double}
-    return Peaks(tflops=peaks, gb_per_s=900, source=_V100, bus_gb_per_s=_PCIE_3, units=80)
+    return Peaks(tflops=peaks, gb_per_s=900, source=_V100, bus_gb_per_s=_PCIE[3], units=80)
 
 
 _SXM: Final = _tensor_cores(989.5, tf32=494.5, float32=67, float64=67, float8=1979, int8=1979)
@@ -55,7 +54,7 @@ _MI300X: Final = Peaks(
     tflops=_tensor_cores(1307.4, tf32=653.7, float32=163.4, float64=163.4, float8=2614.9, int8=2614.9),
     gb_per_s=5300,
     source=_MI300,
-    bus_gb_per_s=_PCIE_5,
+    bus_gb_per_s=_PCIE[5],
     units=304,
 )
 
@@ -64,25 +63,25 @@ DATASHEETS: Final[Mapping[str, Peaks]] = {
         tflops=_tensor_cores(2250, tf32=1125, float8=4500, int8=4500),
         gb_per_s=8000,
         source="NVIDIA DGX B200 datasheet, an eighth of it",
-        bus_gb_per_s=_PCIE_5,
+        bus_gb_per_s=_PCIE[5],
         units=148,
     ),
     "NVIDIA H200": Peaks(
-        tflops=_SXM, gb_per_s=4800, source="NVIDIA H200 Tensor Core GPU datasheet", bus_gb_per_s=_PCIE_5, units=132
+        tflops=_SXM, gb_per_s=4800, source="NVIDIA H200 Tensor Core GPU datasheet", bus_gb_per_s=_PCIE[5], units=132
     ),
-    "NVIDIA H100 80GB HBM3": Peaks(tflops=_SXM, gb_per_s=3350, source=_H100, bus_gb_per_s=_PCIE_5, units=132),
+    "NVIDIA H100 80GB HBM3": Peaks(tflops=_SXM, gb_per_s=3350, source=_H100, bus_gb_per_s=_PCIE[5], units=132),
     "NVIDIA H100 PCIe": Peaks(
         tflops=_tensor_cores(756.5, tf32=378, float32=51, float64=51, float8=1513, int8=1513),
         gb_per_s=2000,
         source=_H100,
-        bus_gb_per_s=_PCIE_5,
+        bus_gb_per_s=_PCIE[5],
         units=114,
     ),
     "NVIDIA H100 NVL": Peaks(
         tflops=_tensor_cores(835.5, tf32=417.5, float32=60, float64=60, float8=1670.5, int8=1670.5),
         gb_per_s=3900,
         source=_H100,
-        bus_gb_per_s=_PCIE_5,
+        bus_gb_per_s=_PCIE[5],
         units=132,
     ),
     **dict.fromkeys(("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"), _a100(1555)),
@@ -94,38 +93,38 @@ DATASHEETS: Final[Mapping[str, Peaks]] = {
         tflops=_tensor_cores(362, tf32=183, float32=91.6, float8=733, int8=733),
         gb_per_s=864,
         source="NVIDIA L40S GPU datasheet",
-        bus_gb_per_s=_PCIE_4,
+        bus_gb_per_s=_PCIE[4],
         units=142,
     ),
     "NVIDIA L4": Peaks(
         tflops=_tensor_cores(121, tf32=60, float32=30.3, float8=242.5, int8=242.5),
         gb_per_s=300,
         source="NVIDIA L4 Tensor Core GPU datasheet, half of its values with sparsity",
-        bus_gb_per_s=_PCIE_4,
+        bus_gb_per_s=_PCIE[4],
         units=58,
     ),
     "NVIDIA A10": Peaks(
         tflops=_tensor_cores(125, tf32=62.5, float32=31.2, int8=250),
         gb_per_s=600,
         source="NVIDIA A10 Tensor Core GPU datasheet",
-        bus_gb_per_s=_PCIE_4,
+        bus_gb_per_s=_PCIE[4],
         units=72,
     ),
     "Tesla T4": Peaks(
         tflops={"float16": 65, "float32": 8.1, "int8": 130},
         gb_per_s=320,
         source="NVIDIA T4 Tensor Core GPU datasheet",
-        bus_gb_per_s=_PCIE_3,
+        bus_gb_per_s=_PCIE[3],
         units=40,
     ),
     "NVIDIA GeForce RTX 3090": Peaks(
-        tflops=_tensor_cores(71, tf32=35.6, float32=35.6), gb_per_s=936, source=_AMPERE, bus_gb_per_s=_PCIE_4, units=82
+        tflops=_tensor_cores(71, tf32=35.6, float32=35.6), gb_per_s=936, source=_AMPERE, bus_gb_per_s=_PCIE[4], units=82
     ),
     "NVIDIA GeForce RTX 4090": Peaks(
         tflops=_tensor_cores(165.2, tf32=82.6, float32=82.6, float8=330.3),
         gb_per_s=1008,
         source=_ADA,
-        bus_gb_per_s=_PCIE_4,
+        bus_gb_per_s=_PCIE[4],
         units=128,
     ),
     **dict.fromkeys(("AMD Instinct MI300X", "AMD Instinct MI300X VF"), _MI300X),
@@ -133,7 +132,7 @@ DATASHEETS: Final[Mapping[str, Peaks]] = {
         tflops=_tensor_cores(191.5, float32=47.9, float64=47.9, int8=191.5),
         gb_per_s=1638,
         source=_MI200,
-        bus_gb_per_s=_PCIE_4,
+        bus_gb_per_s=_PCIE[4],
         units=110,
     ),
 }

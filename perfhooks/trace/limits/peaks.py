@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,8 +16,6 @@ from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Trace
-
-_MAX_BYTES: Final = 1 << 20
 
 
 @cached_per_trace
@@ -83,7 +81,7 @@ def file() -> Path:
 def read(path: Path) -> dict[str, Peaks]:
     try:
         with path.open("rb") as file:
-            by_device = msgspec.json.decode(file.read(_MAX_BYTES), type=dict[str, Peaks])
+            by_device = msgspec.json.decode(file.read(1 << 20), type=dict[str, Peaks])
     except (OSError, ValueError, msgspec.MsgspecError):
         return {}
     return {name: peaks for name, peaks in by_device.items() if _is_valid(peaks)}

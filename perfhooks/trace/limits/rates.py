@@ -32,8 +32,6 @@ SUMS: Final = (
 )
 SHORT_NS: Final = 10_000
 """Kernel duration below which latency may dominate. An empty kernel takes 2 to 3 us."""
-FILLED: Final = 0.5
-"""Ratio of limit and duration from which latency does not dominate."""
 
 _WRAPPERS: Final = frozenset((operators.CONV2D, *operators.GENERAL_CONVOLUTIONS, *operators.FUSED_ATTENTION))
 """Autocast converts tensors inside these operators, so the types may differ."""
@@ -237,7 +235,7 @@ def _terms(trace: Trace, costs: CallCosts, call: Ints, time: Ints, kernels: Ints
     ceiling, _ = _minimum_ps(trace, peaks.ceiling(trace), costs, call)
     least = np.maximum(compute, memory)
     has_least = (least > 0) & (time > 0)
-    is_short = (time < SHORT_NS * kernels) & (least < FILLED * 1000 * time)
+    is_short = (time < SHORT_NS * kernels) & (2 * least < 1000 * time)
     is_compute = has_least & ~is_short & (compute >= memory) & has_bytes
     is_memory = has_least & ~is_short & (memory > compute)
     values_by_sum = (

@@ -16,8 +16,6 @@ Shape: TypeAlias = "list[int]"
 Formula: TypeAlias = "Callable[[Call], int | None]"
 """Returns None if the arguments do not determine the number."""
 
-_LIMIT: Final = 2**56
-"""Larger operations or bytes of a call come from damaged shapes."""
 _DIMENSIONS: Final = 64
 """``TensorIterator`` of torch rejects more dimensions."""
 _ARGUMENTS: Final = ("dims", "inputs", "types")
@@ -55,7 +53,8 @@ def _evaluate(trace: Trace, formula: Formula, dims: int, inputs: int, types: int
         value = formula(Call(_Shapes(shapes), _texts(trace, inputs), _texts(trace, types)))
     except _MALFORMED:
         return -1
-    return value if value is not None and 0 <= value < _LIMIT else -1
+    # larger operations or bytes of a call come from damaged shapes
+    return value if value is not None and 0 <= value < 2**56 else -1
 
 
 def _texts(trace: Trace, number: int) -> list[str]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 _STARTS: Final = re.compile(r"torch/(?:autograd/profiler|profiler/profiler)\.py\(\d+\): _?start_trace$")
-_DEEPEST: Final = 1000
 
 
 def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = False) -> list[str | None]:
@@ -85,7 +84,7 @@ def open_at_start(trace: Trace) -> frozenset[int]:
     open_frames: set[int] = set()
     for begin in first.tolist():
         chain: list[int] = []
-        for entry in frames[begin : begin + _DEEPEST].tolist():
+        for entry in frames[begin : begin + 1000].tolist():
             row = int(tree.row[entry])
             if chain and trace.start[row] >= trace.end[chain[-1]]:
                 break

@@ -183,8 +183,6 @@ _BY_STEM: Final = {stem: kind for kind, stems in STEMS.items() for stem in stems
 _ENDS: Final = re.compile(r"(?:_(?:backward|backward_data|double_backward|out|jvp|scalar|tensor|list))*_?$")
 _FOREACH: Final = "foreach_"
 _ANONYMOUS: Final = "(anonymous namespace)::"
-_MAX_LENGTH: Final = 600
-"""Templates have their decisive words at the beginning."""
 _END_OF_OWN: Final = re.compile(r"[<(]")
 _DTYPE: Final = re.compile(r"-dtype_.*$")
 """Suffix of kernels of MTIA devices, which are named after operators."""
@@ -192,14 +190,19 @@ _DTYPE: Final = re.compile(r"-dtype_.*$")
 
 @functools.lru_cache(maxsize=2048)  # windows of one run share names
 def of_kernel(name: str) -> str:
-    plain = name[:_MAX_LENGTH].lower().replace(_ANONYMOUS, "")
+    plain = _beginning(name).replace(_ANONYMOUS, "")
     return _first_match(plain, _searches(KERNELS)) or _of_operator(f"::{_DTYPE.sub('', plain)}")
 
 
 @functools.lru_cache(maxsize=2048)
 def of_operator(name: str) -> str:
     """Nodes of autograd have names like ``::addmm``."""
-    return _of_operator(name[:_MAX_LENGTH].lower())
+    return _of_operator(_beginning(name))
+
+
+def _beginning(name: str) -> str:
+    """Return the decisive part of a name: templates have their decisive words at the beginning."""
+    return name[:600].lower()
 
 
 def _of_operator(name: str) -> str:

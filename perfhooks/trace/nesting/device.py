@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 CLASSES: Final = ("compute", "communication", "copy", "set")
 COMPUTE, COMMUNICATION, COPY, SET = range(len(CLASSES))
 
-_MAX_DRIFT: Final = 0.01
-"""Maximum lead of device work over its launch, as a fraction of a step."""
 _MIN_TREE_FRACTION: Final = 0.1
 
 
@@ -263,6 +261,7 @@ def clocks(trace: Trace) -> DeviceClock:
     marks = max(len(trace.named(Kind.ANNOTATION, prefix=STEP_MARK)), 1)
     launched = np.flatnonzero(trace.launches >= 0)
     lead = trace.start[trace.launches[launched]] - trace.start[work[launched]]
-    early = launched[lead > _MAX_DRIFT * (last - first) / marks]
+    # device work that begins before its launch, by more than 1% of a step
+    early = launched[lead > 0.01 * (last - first) / marks]
     agree = not apart and 2 * len(early) <= len(launched)
     return DeviceClock(agree=agree, early=early if agree else nothing)

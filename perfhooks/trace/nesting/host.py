@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -35,10 +35,6 @@ class Paths(NamedTuple):
     frames: Ints
 
 
-_MIN_LEVEL_WIDTH: Final = 200
-"""A level costs 40 us and 0.1 us per entry, single entries 0.24 us each."""
-
-
 @cached_per_trace
 def tree(trace: Trace) -> Tree:
     rows = trace.rows(*HOST)
@@ -65,7 +61,8 @@ def after(trace: Trace) -> Ints:
 def paths(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
     """Number the distinct paths, outer paths first; skipped entries have the path of their parent."""
     deepest = int(nesting.depth.max(initial=0))
-    numbered = _paths_by_level if len(frame) > _MIN_LEVEL_WIDTH * (deepest + 1) else _paths_by_entry
+    # a level costs 40 us and 0.1 us per entry, single entries 0.24 us each
+    numbered = _paths_by_level if len(frame) > 200 * (deepest + 1) else _paths_by_entry
     return numbered(nesting, frame, skipped)
 
 

@@ -25,6 +25,10 @@ Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 
 
 MS: Final = 1e-6
+NOTABLE: Final = 0.01
+"""Ratio from which a difference or a gain is reported. Two recordings of one program differ by as much."""
+NEARLY_ALL: Final = 0.9
+"""Ratio that counts as all, because clocks and records are not exact."""
 
 
 def union(start: Ints, end: Ints) -> Intervals:

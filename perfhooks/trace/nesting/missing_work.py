@@ -16,12 +16,8 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
 
-STRAY: Final = 0.01
-"""Maximum fraction of a step's launches without a kernel."""
 FEW: Final = 0.8
 """Minimum ratio of a step's kernels to its neighbours' kernels, as in torch_tb_profiler."""
-_MIN_STEPS: Final = 2
-_MIN_RECORDED: Final = 0.1
 _NOT_COMPUTING: Final = ("communication", "copies", "other")
 
 
@@ -58,7 +54,7 @@ def unknown(trace: Trace) -> Unknown:
 
     Each of these is a reason:
 
-    * More than `STRAY` of its launches have no kernel.
+    * More than `intervals.NOTABLE` of its launches have no kernel.
     * It has fewer kernels than `FEW` times those of its neighbours, although it launched as many.
     * It replays a graph with fewer kernels than another replay of the graph.
     * One of its kernels begins long before its launch.
@@ -69,7 +65,7 @@ def unknown(trace: Trace) -> Unknown:
     if not trace.is_device_traced:
         return Unknown(nothing, nothing, nothing)
     lost_counts = step_marks.per_step(marks, trace.start[lost_launches(trace)])
-    work = lost_counts > STRAY * step_marks.per_step(marks, trace.start[device.launch_calls(trace)])
+    work = lost_counts > intervals.NOTABLE * step_marks.per_step(marks, trace.start[device.launch_calls(trace)])
     few, clocks = few_kernels(trace), device.clocks(trace)
     if few is not None:
         work |= few.is_lost
@@ -93,11 +89,11 @@ def is_sampled(trace: Trace) -> bool:
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     numbers = trace.external[rows]
     numbers = intervals.distinct(numbers[numbers > 0])
-    if len(numbers) < _MIN_STEPS:
+    if len(numbers) <= 1:
         return False
     calls = trace.correlation[trace.rows(Kind.RUNTIME)]
     recorded_numbers = intervals.distinct(numbers, calls[(calls >= numbers[0]) & (calls <= numbers[-1])])
-    return len(recorded_numbers) < _MIN_RECORDED * (int(numbers[-1] - numbers[0]) + 1)
+    return len(recorded_numbers) < 0.1 * (int(numbers[-1] - numbers[0]) + 1)
 
 
 @cached_per_trace
@@ -112,7 +108,7 @@ def lost_launches(trace: Trace) -> Ints:
 def few_kernels(trace: Trace) -> FewKernels | None:
     """Compare the kernels of each step with its neighbours, without kernels of graphs; None without neighbours."""
     marks = step_marks.find(trace)
-    is_alone = len(marks.number) < _MIN_STEPS or len(intervals.distinct(marks.thread)) > 1
+    is_alone = len(marks.number) <= 1 or len(intervals.distinct(marks.thread)) > 1
     if is_alone or not trace.is_device_traced:
         return None
     graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)

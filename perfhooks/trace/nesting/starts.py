@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 LOADING_NS: Final = 5_000_000
 """Minimum time of a call that prepares a kernel, in ns. Recorded starts took 6.5 to 3,056 ms, a launch takes
 microseconds."""
-FIRST: Final = 0.1
-"""First fraction of the launches, in which cuDNN frees and allocates workspaces while it loads."""
 
 COMPILING: Final = "compiling"
 CAPTURING: Final = "capturing graphs"
@@ -46,11 +44,14 @@ def by_kind(trace: Trace) -> dict[str, Intervals]:
 
 
 def is_first(trace: Trace, rows: Ints) -> Flags:
-    """Return which slices began before the first tenth (`FIRST`) of the launches was complete."""
+    """Return which slices began before the first tenth of the launches, while cuDNN loads.
+
+    cuDNN then frees and allocates workspaces.
+    """
     launches = np.sort(trace.start[device.launch_calls(trace)])
     if not len(launches):
         return np.zeros(len(rows), np.bool_)
-    is_early: Flags = trace.start[rows] <= launches[int(FIRST * (len(launches) - 1))]
+    is_early: Flags = trace.start[rows] <= launches[(len(launches) - 1) // 10]
     return is_early
 
 

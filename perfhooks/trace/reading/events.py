@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-_ATTEMPTS: Final = 8
 MALFORMED: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
 # escapes that JSON does not have (Windows paths), and Kineto's literal for unknown values
@@ -65,7 +64,7 @@ def salvage(text: bytes) -> tuple[list[Event], int, bytes]:
     """Return the valid events, the number of lost events, and the text from the end of the list on."""
     events: list[Event] = []
     lost = 0
-    for _ in range(_ATTEMPTS):
+    for _ in range(8):
         text = text.lstrip(b", \r\n\t")
         if not text or text.startswith(b"]"):
             return events, lost, text

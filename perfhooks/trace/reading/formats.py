@@ -3,8 +3,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-SAMPLE: Final = 1 << 16
-
 _MARKS: Final = (
     (
         "TensorFlow's or JAX's profiler",

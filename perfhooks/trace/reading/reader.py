@@ -34,10 +34,6 @@ _LONGEST: Final = 16 << 20
 """Maximum bytes of one event. A collective that lists 100,000 ranks has less than 1 MB."""
 _LEARNING: Final = 4
 """Chunks before typed decoding. By then, nearly all categories of a file have occurred."""
-_ODD: Final = 4
-"""Maximum odd events of a chunk before its typed decoding stops."""
-_FEW: Final = 64
-"""Events from an odd event on to decode without types. Events without a category occur in groups."""
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
 _ANOTHER: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A\[\s*\{|\}\s*\]\s*\[\s*\{')
@@ -50,8 +46,6 @@ _PERFETTO: Final = b"\n"
 """First byte of Perfetto's protobuf: a packet. A text with this first byte contains no zero byte."""
 _TEXT_TIME: Final = re.compile(rb'"ts"\s*:\s*"')
 _FRACTION: Final = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
-# above it, a double of microseconds is less precise than one nanosecond
-_DOUBLE_LIMIT: Final = 2.0**43
 _TIME: Final = attrgetter("ts")
 
 
@@ -171,7 +165,7 @@ class _Reader:
             head += block
             match = _EVENTS_BEGIN.search(head, position)
             if match:
-                self._sample = bytes(head[: formats.SAMPLE])
+                self._sample = bytes(head[: 1 << 16])
                 self._metadata = self._object(bytes(head[: match.end()]) + b"]}")
                 del head[: match.end()]
                 self._choose_boundary(head, source)
@@ -238,7 +232,7 @@ class _Reader:
             pieces, odd = _Pieces(text, self._boundary), error.index
         else:
             return b""
-        for _ in range(_ODD):
+        for _ in range(4):
             if odd is None or not self._add_around(pieces, odd):
                 break
             try:
@@ -254,7 +248,8 @@ class _Reader:
 
         Return whether the boundaries of all these events were right.
         """
-        for count, decode in ((odd, self._typed.decode), (_FEW, _decode_any)):
+        # events without a category occur in groups
+        for count, decode in ((odd, self._typed.decode), (64, _decode_any)):
             text, expected = pieces.first(count)
             try:
                 timed_events = self._timed(decode, text)
@@ -291,7 +286,8 @@ class _Reader:
                     raise
             else:
                 micros = np.fromiter(map(_TIME, plain), np.float64, len(plain))
-                self._exact = bool((micros >= _DOUBLE_LIMIT).any()) and _FRACTION.search(text) is not None
+                # above this number, a double of microseconds is less precise than one nanosecond
+                self._exact = bool((micros >= 2.0**43).any()) and _FRACTION.search(text) is not None
                 if not self._exact:
                     return plain, *nanoseconds(micros)
         exact = decode(text, exact=True)

@@ -7,13 +7,13 @@ import numpy as np
 
 from perfhooks.core.labels import unescaped
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
+from perfhooks.trace.nesting.intervals import NEARLY_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from perfhooks.trace.model import Column, Ints
 
-_ALIASED_RATIO: Final = 0.9
 _LETTERS: Final = {"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _CONTROL: Final = re.compile(r"[\b\f\n\r\t]")
 _FRAME: Final = re.compile(r"\.pyw?\(\d+\): ")
@@ -45,6 +45,6 @@ def forget_aliased_external_ids(kind: Column, arguments: dict[str, tuple[Ints, C
     numbered, numbers = arguments.get("correlation", (empty, empty))
     correlation[numbered] = numbers
     launches = (kind[rows] == Kind.RUNTIME) & (correlation[rows] > 0)
-    if launches.any() and (values == correlation[rows])[launches].mean() >= _ALIASED_RATIO:
+    if launches.any() and (values == correlation[rows])[launches].mean() >= NEARLY_ALL:
         is_valid = ~np.isin(kind[rows], (Kind.RUNTIME, *DEVICE_WORK))
         arguments["external"] = (rows[is_valid], values[is_valid])

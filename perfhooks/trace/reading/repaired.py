@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 _Lane = tuple[int | str, int | str, int | str]
 
 _UNKNOWN: Final = "unknown"
-_FARTHEST: Final = 2**59
-"""Maximum distance of a moved label, in ns. The sum with any time fits 64 bits."""
 
 
 def restore(
@@ -31,7 +29,7 @@ def restore(
     for argument, column, sign in (("moved_start", "start", -1), ("moved_end", "end", 1)):
         if argument in arguments:
             rows, distance = arguments.pop(argument)
-            columns[column][rows] += sign * np.clip(distance, 0, _FARTHEST)
+            columns[column][rows] += sign * np.clip(distance, 0, 2**59)  # the sum with any time fits 64 bits
     lanes, frames = metadata.get(labels.LANES), metadata.get(labels.FRAME_NAMES)
     if lanes is not None:
         _restore_threads(columns, threads, _thread_by_lane(lanes))

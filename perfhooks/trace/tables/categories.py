@@ -25,8 +25,6 @@ ELEMENTWISE, REDUCTION, INDEXING = (_INDEX_OF[kind] for kind in ("elementwise", 
 QUANTISATION, COMMUNICATION, COPIES = (_INDEX_OF[kind] for kind in ("quantisation", "communication", "copies"))
 OPTIMIZER, OTHER = (_INDEX_OF[kind] for kind in ("optimizer", "other"))
 
-_MAX_NAMES: Final = 3
-
 _NODE: Final = re.compile(rf"^(?:.*[: ])?{ranges.BACKWARD_CLASS}")
 
 _SCHEMA: Final = {
@@ -182,6 +180,5 @@ def _costliest_names(trace: Trace, costs: _WorkTimes) -> list[str | None]:
     category, name, span = costs.category[pairs.first], costs.name[pairs.first], pairs.summed(costs.span)
     costliest: list[list[str]] = [[] for _ in CATEGORIES]
     for index in np.lexsort((name, -span)).tolist():
-        if len(costliest[category[index]]) < _MAX_NAMES:
-            costliest[category[index]].append(trace.names[name[index]])
-    return [", ".join(names) or None for names in costliest]
+        costliest[category[index]].append(trace.names[name[index]])
+    return [", ".join(names[:3]) or None for names in costliest]

@@ -13,7 +13,7 @@ from perfhooks.trace.limits import rates
 from perfhooks.trace.names.messages import word
 from perfhooks.trace.nesting import device, intervals, missing_work, starts, step_marks
 from perfhooks.trace.nesting.grouping import summed
-from perfhooks.trace.nesting.intervals import MS
+from perfhooks.trace.nesting.intervals import MS, NOTABLE
 from perfhooks.trace.tables.step_columns import since_start
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 SEVERITIES: Final = ("error", "warning", "info")
 """Gravest first: numbers are wrong or missing; numbers may be wrong; useful to know."""
 
-_MIN_INFO_RATIO: Final = 0.01  # fraction of the window
 _MIN_WARNING_RATIO: Final = 0.05
-_MIN_START_RATIO: Final = 0.5  # fraction of the steps' time
 _MIN_TAIL_LAUNCHES: Final = 8  # at the end of a window
 
 _COUNTS: Final = re.compile(
@@ -175,7 +173,7 @@ def _check_orphans(trace: Trace) -> Iterator[Check]:
     text = f"{len(orphans)} of {len(work)} kernels, copies and memsets have no launch in the trace"
     if not len(trace.rows(Kind.RUNTIME)):
         severity, reason = "info", "no runtime calls were recorded, so this work counts in the step in which it ran"
-    elif len(orphans) <= max(missing_work.STRAY * len(work), 1):
+    elif len(orphans) <= max(NOTABLE * len(work), 1):
         severity, reason = "info", "this work counts in the step in which it ran"
     else:
         severity, reason = "warning", "this work has no operator and counts in the step in which it ran"
@@ -300,10 +298,10 @@ def _check_overhead(trace: Trace) -> Iterator[Check]:
     if len(buffers):
         time_ns, share = _time_and_ratio(trace, buffers, window)
         text = f"the recorder allocated memory for {words.ms(time_ns * MS)} ({words.share(share)} of the steps)"
-        severity = "warning" if share >= _MIN_INFO_RATIO else "info"
+        severity = "warning" if share >= NOTABLE else "info"
         yield Check(severity, "buffer-requests", len(buffers), text, _describe_first(trace, buffers))
     time_ns, share = _time_and_ratio(trace, inside, window)
-    if window_ns and share >= _MIN_INFO_RATIO:
+    if window_ns and share >= NOTABLE:
         names = ", ".join(sorted({trace.names[name] for name in trace.name[inside]}))
         text = f"{words.ms(time_ns * MS)} ({words.share(share)} of the steps) are recorder overhead: {names}"
         severity = "warning" if share >= _MIN_WARNING_RATIO else "info"
@@ -315,7 +313,7 @@ def _check_start(trace: Trace) -> Iterator[Check]:
     window = intervals.union(marks.start, marks.end)
     by_kind = {name: intervals.intersect(moments, window) for name, moments in starts.by_kind(trace).items()}
     one_time_ns, window_ns = intervals.total(intervals.joined(*by_kind.values())), intervals.total(window)
-    if window_ns and one_time_ns >= _MIN_START_RATIO * window_ns:
+    if window_ns and 2 * one_time_ns >= window_ns:
         details = ", ".join(
             f"{words.ms(intervals.total(kind_moments) * MS)} of {name}"
             for name, kind_moments in by_kind.items()

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 _UNIT: Final = re.compile(r"\s*\(([^()]{1,12})\)$")
-_MIN_COVERAGE: Final = 0.999
-"""Below 1, because a sample may arrive slightly late."""
 
 ACTIVITY: Final = {"SM Active (%)": "SM active", "DRAM BW (%)": "DRAM", "HBM BW (%)": "DRAM"}
 """Counters of torch's next recorder for the active part of a device, in percent, with short names."""
@@ -80,7 +78,7 @@ def table(trace: Trace) -> pl.DataFrame:
         step               |=========|            integral 70 W * 4 ms + 90 W * 5 ms = 0.73 J
 
     ``mean`` is over the covered time of the step, ``covered_ms``. ``integral`` is in the unit times seconds, for power
-    in joules. It is null if samples do not cover the step (`_MIN_COVERAGE`).
+    in joules. It is null if samples do not cover the step.
     """
     marks = step_marks.find(trace)
     rows = [
@@ -186,6 +184,7 @@ def _values_in(series: _Series, start: Ints, end: Ints) -> Iterator[dict[str, An
             "mean": area / covered if covered > 0 else None,
             "min": values.min() if len(values) else None,
             "max": values.max() if len(values) else None,
-            "integral": area * 1e-9 if covered >= _MIN_COVERAGE * span else None,
+            # a sample may arrive slightly late
+            "integral": area * 1e-9 if covered >= 0.999 * span else None,
             "covered_ms": covered * MS,
         }

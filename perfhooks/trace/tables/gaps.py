@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Flags, Trace
     from perfhooks.trace.names.origins import Owners
 
-MOST: Final = 10
-
 _SCHEMA: Final = {
     "step": pl.Int64,
     **dict.fromkeys(("start_ms", "gap_ms"), pl.Float64),
@@ -37,7 +35,7 @@ def table(trace: Trace, selected: Flags, *, owners: Owners = ()) -> pl.DataFrame
         return pl.DataFrame(schema=_SCHEMA)
     gap, first = by_gap(intervals)
     length = np.add.reduceat(intervals.length, first)
-    longest = np.argsort(-length, kind="stable")[:MOST]
+    longest = np.argsort(-length, kind="stable")[:10]
     inside = np.isin(gap, longest)
     explained, gap = idle.explain(trace, Idle(*(column[inside] for column in intervals)), owners), gap[inside]
     by_cause = groups(gap, explained.idle.cause, explained.name + 1, explained.line + 1)

@@ -10,7 +10,7 @@ from perfhooks.trace.names import attribution
 from perfhooks.trace.names.origins import PREFERENCE
 from perfhooks.trace.nesting import host, intervals, missing_work, step_marks
 from perfhooks.trace.nesting.grouping import groups
-from perfhooks.trace.nesting.intervals import MS
+from perfhooks.trace.nesting.intervals import MS, NEARLY_ALL
 from perfhooks.trace.tables import device_time
 from perfhooks.trace.tables.step_columns import where
 
@@ -25,8 +25,6 @@ _CALL_CAUSES: Final = (
 _WORK_CAUSES: Final = (device_time.PENDING, device_time.UNKNOWN)
 _LINE_CAUSES: Final = (*range(device_time.NOTHING), device_time.FULL, device_time.DEPENDENCY)
 DONE: Final = (device_time.OPERATORS, device_time.CODE, device_time.CALLS)
-MOST: Final = 0.9
-"""Minimum fraction of idle time for a line or a kernel."""
 
 _SCHEMA: Final = {
     "device": pl.Int64,
@@ -128,7 +126,7 @@ def holder(trace: Trace, idle: device_time.Idle, owners: Owners = ()) -> tuple[s
     idle_in_function = by_name.summed(before[host.after(trace)[entry]] - before[entry])
     depth = by_name.summed(tree.nesting.depth[entry]) / by_name.summed(np.ones(len(entry), np.int64))
     idle_intervals = intervals.union(idle.start[is_activity], idle.end[is_activity])
-    threshold = MOST * intervals.total(idle_intervals)
+    threshold = NEARLY_ALL * intervals.total(idle_intervals)
     for index in sorted(np.flatnonzero(idle_in_function >= threshold).tolist(), key=lambda index: -depth[index]):
         inside = intervals.total(
             intervals.intersect(intervals.of_slices(trace, frames[by_name.of == index]), idle_intervals)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
 
 BEFORE: Final = "(launched before the window)"
-_MAX_OPERATORS: Final = 3
 
 _MEASURES: Final = {
     "count": pl.Int64,
@@ -48,7 +47,7 @@ def table(trace: Trace) -> pl.DataFrame:
         .agg(pl.col("span").sum())
         .sort("span", descending=True, maintain_order=True)
         .group_by(*keys, maintain_order=True)
-        .agg(pl.col("operator").head(_MAX_OPERATORS).str.join(", ").alias("operators"))
+        .agg(pl.col("operator").head(3).str.join(", ").alias("operators"))
     )
     return _sort_and_cast(_aggregate(work, keys).join(named, on=keys, how="left"), _SCHEMA)
 

@@ -22,14 +22,11 @@ if TYPE_CHECKING:
 BEFORE: Final = "before the recording"
 OUTSIDE: Final = "(outside)"
 
-_MS: Final = 1_000_000
 # c10's DeviceType, by the names of torch.device
 _DEVICE_TYPES: Final = (
     *("cpu", "cuda", "mkldnn", "opengl", "opencl", "ideep", "hip", "fpga", "maia", "xla", "vulkan", "metal", "xpu"),
     *("mps", "meta", "hpu", "ve", "lazy", "ipu", "mtia", "privateuseone"),
 )
-_MAX_DEVICES: Final = 64
-"""Four times the devices of the largest machines."""
 
 _BYTES: Final = dict.fromkeys(("allocated_bytes", "reserved_bytes"), pl.Int64)
 _OVER_TIME: Final = {"time_ms": pl.Float64, "device": pl.String, **_BYTES}
@@ -148,7 +145,7 @@ def _iterate_usages(trace: Trace) -> Iterator[_Usage]:
     index = np.repeat(run.ravel(), np.diff(begins, append=pairs.shape[1]))
     counts = np.bincount(index, minlength=devices.shape[1])
     of_each = np.split(np.argsort(index, kind="stable"), np.cumsum(counts)[:-1])
-    for device in np.sort(np.argsort(-counts, kind="stable")[:_MAX_DEVICES]).tolist():
+    for device in np.sort(np.argsort(-counts, kind="stable")[:64]).tolist():
         kind, number = devices[:, device].tolist()
         device_events = of_each[device]
         with_total = device_events[events.allocated[device_events] >= 0]
@@ -162,7 +159,7 @@ def _iterate_usages(trace: Trace) -> Iterator[_Usage]:
 
 def _since_start(trace: Trace, time: Ints) -> Ints:
     first = min(times.min() for times in (trace.start, trace.instants.time) if len(times))
-    since: Ints = (time - first) / _MS
+    since: Ints = (time - first) / 1_000_000
     return since
 
 

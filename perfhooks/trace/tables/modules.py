@@ -26,7 +26,6 @@ _MAX_LETTERS_PER_SLICE: Final = 300
 """Letters of all paths of modules, per slice. Calls nested 100,000 deep would need 10^10."""
 
 MODEL: Final = 0.75
-_MAX_MODELS: Final = 3
 _ON_HOST: Final = ("forward_ms", "backward_ms")
 _ON_DEVICE: Final = ("forward_device_ms", "backward_device_ms")
 
@@ -95,7 +94,7 @@ def table(trace: Trace) -> pl.DataFrame:
 def model(trace: Trace, modules: pl.DataFrame) -> str | None:
     """Return the class of the outermost module that contains `MODEL` of the time, without wrappers; otherwise None.
 
-    If only several modules together do, for example a generator and a discriminator, up to `_MAX_MODELS` are named.
+    If only several modules together do, for example a generator and a discriminator, up to three are named.
     """
     modules = modules.filter(pl.col("calls").is_not_null())
     if not trace.is_device_traced:
@@ -113,7 +112,7 @@ def _dominant_modules(modules: pl.DataFrame, columns: tuple[str, ...], total_ms:
     threshold_ms = MODEL * (float(outermost["cost"].sum()) if total_ms is None else total_ms)
     classes: list[str | None] = []
     covered_ms = 0.0
-    for path, cost in outermost.select("path", "cost").head(_MAX_MODELS).iter_rows():
+    for path, cost in outermost.select("path", "cost").head(3).iter_rows():
         if cost <= 0 or covered_ms >= threshold_ms:
             break
         classes.append(_unwrapped_class(rows, path, cost))

@@ -34,8 +34,6 @@ _MAX_LETTERS: Final = 32 << 20
 _MAX_LETTERS_PER_SLICE: Final = 300
 """Letters of all stacks, per slice. The longest recorded trace has 825; slices nested 100,000 deep would need 10^10."""
 
-_MIN_NAME_END: Final = 20
-
 _PLACE: Final = re.compile(r"(.+)\((\d{1,9})\): .+")
 # the schema does not limit line numbers, but readers may
 
@@ -151,7 +149,7 @@ def _shortened_names(trace: Trace, rows: Ints, uses: Ints) -> list[str]:
     lengths = np.array([*map(len, names), 0], np.int64)[rows].sum(axis=1)
     if (lengths * np.maximum(uses, 1)).sum() <= max_letters:
         return names
-    half = max(max_letters // (int(uses.sum()) * (rows.size // len(rows)) + 1) // 2, _MIN_NAME_END)
+    half = max(max_letters // (int(uses.sum()) * (rows.size // len(rows)) + 1) // 2, 20)
     return [name if len(name) <= 2 * half else f"{name[:half]}…{name[-half:]}" for name in names]
 
 

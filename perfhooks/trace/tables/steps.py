@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints, Trace
     from perfhooks.trace.nesting.intervals import Intervals
 
-_MB: Final = 1 << 20
 _HOST_PARTS: Final = tuple(f"{part}_ms" for part in labels.PARTS)
 _DEVICE_TIMES: Final = tuple(f"{name}_ms" for name in (*device_time.Span._fields, "device_busy", "device_idle"))
 _SCHEMA: Final = {
@@ -200,6 +199,6 @@ def _peaks_mb(time: Ints, level: Ints, steps: step_marks.MarkedSteps) -> list[fl
     highest = intervals.highest(level, first, last)
     has_events = (last > first).tolist()
     return [
-        level_bytes / _MB if is_covered else None
+        level_bytes / 2**20 if is_covered else None
         for level_bytes, is_covered in zip(highest.tolist(), has_events, strict=True)
     ]
