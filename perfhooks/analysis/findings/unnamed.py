@@ -9,15 +9,13 @@ from perfhooks.core import words
 from perfhooks.run.capture import LARGE
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import intervals
+from perfhooks.trace.nesting.intervals import MOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
-
-ACCOUNTED: Final = 0.8
-"""Minimum share of the step with names. Below it, missing findings prove little."""
 
 _DATASET: Final = """\
 class Batches(torch.utils.data.IterableDataset):   # or a Dataset
@@ -34,15 +32,15 @@ _THEN: Final = " to see modules and the lines of your code."
 def unnamed_time(window: Evidence) -> Iterator[Finding]:
     """At least 20% of a training step is code outside of torch, while no device works.
 
-    Source: `ACCOUNTED`; ``other_ms`` of the table of steps, without operators and device work. Inference steps have no
-    parts with names, so they do not count. If a profiled step takes at least 1.5 times as long as an unprofiled one,
-    this time may be profiler overhead. If the training waited for CPUs, the step with the smallest share counts,
+    Source: `intervals.MOST`; ``other_ms`` of the table of steps, without operators and device work. Inference steps
+    have no parts with names, so they do not count. If a profiled step takes at least 1.5 times as long as an unprofiled
+    one, this time may be profiler overhead. If the training waited for CPUs, the step with the smallest share counts,
     because such waits hit single steps.
 
     Measured: never, because the gain depends on that code.
     """
     is_recorder = window.step_ms >= LARGE * window.unprofiled_ms and not window.capture.explains
-    if _unnamed_share(window) <= 1 - ACCOUNTED or not window.mean("backward_ms") or is_recorder:
+    if _unnamed_share(window) <= 1 - MOST or not window.mean("backward_ms") or is_recorder:
         return
     unnamed_ms, has_stacks = window.per_step(window.unnamed), bool(window.trace.rows(Kind.PYTHON).size)
     yield from window.finding(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from perfhooks.analysis.ranks import roles
-from perfhooks.trace.nesting.missing_work import FEW
+from perfhooks.trace.nesting.intervals import MOST
 
 if TYPE_CHECKING:
     from perfhooks.analysis.ranks.files import RankedWindow
@@ -34,7 +34,7 @@ def find(window: RankedWindow) -> dict[int, str]:
         is_other = pl.col("rank").is_in([other for other, role in role_of.items() if role == role_of[rank]])
         other_counts = counts.filter(is_other & (pl.col("rank") != rank))
         usual = other_counts.select(pl.col("ops", "kernels").median()).row(0) if other_counts.height else (0.0, 0.0)
-        if ops >= FEW * usual[0] and kernels < FEW * usual[1]:
+        if ops >= MOST * usual[0] and kernels < MOST * usual[1]:
             few = f"{kernels:.0f} kernels in a step, other ranks {usual[1]:.0f} with as many operators"
             lost[rank] = f"lacks kernels in its trace ({few}): its device times are unknown"
     return lost

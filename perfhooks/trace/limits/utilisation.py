@@ -10,14 +10,13 @@ from perfhooks.trace.limits.datasheets import TYPES
 from perfhooks.trace.names import operators, ranges, work_kinds
 from perfhooks.trace.nesting import autograd, device, host
 from perfhooks.trace.nesting.grouping import summed
+from perfhooks.trace.nesting.intervals import MOST
 from perfhooks.trace.nesting.slices import inherited
 from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Flags, Ints, Trace
 
-ENOUGH: Final = 80.0
-"""Minimum coverage of computing kernels before MFU and HFU are reported, in percent of time."""
 _COMPUTES: Final = ("gemms", "convolution", "attention", "moe", "ssm")
 
 
@@ -80,7 +79,7 @@ def of_steps(trace: Trace, step: Ints, work_step: Ints, wall: Ints) -> dict[str,
     )
     columns: dict[str, Column] = {"tflop": summed(step, computed_calls.flops, count) / 1e12}
     coverage = _covered_percent(trace, work_step, count) if trace.is_device_traced else np.full(count, 100.0)
-    is_reported = (by_peak > 0) & (coverage >= ENOUGH)
+    is_reported = (by_peak > 0) & (coverage >= 100 * MOST)
     columns["mfu_percent"] = np.where(is_reported, 100 * by_peak_once / available_ps, np.nan)
     columns["hfu_percent"] = np.where(is_reported, 100 * by_peak / available_ps, np.nan)
     return columns | ({"known_percent": coverage} if trace.is_device_traced else {})

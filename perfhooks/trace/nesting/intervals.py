@@ -27,6 +27,8 @@ Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 MS: Final = 1e-6
 NOTABLE: Final = 0.01
 """Ratio from which a difference or a gain is reported. Two recordings of one program differ by as much."""
+MOST: Final = 0.8
+"""Ratio from which one part stands for the whole. torch_tb_profiler misses kernels below this ratio to other steps."""
 NEARLY_ALL: Final = 0.9
 """Ratio that counts as all, because clocks and records are not exact."""
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
 
-FEW: Final = 0.8
-"""Minimum ratio of a step's kernels to its neighbours' kernels, as in torch_tb_profiler."""
 _NOT_COMPUTING: Final = ("communication", "copies", "other")
 
 
@@ -55,7 +53,7 @@ def unknown(trace: Trace) -> Unknown:
     Each of these is a reason:
 
     * More than `intervals.NOTABLE` of its launches have no kernel.
-    * It has fewer kernels than `FEW` times those of its neighbours, although it launched as many.
+    * It has fewer kernels than `intervals.MOST` times those of its neighbours, although it launched as many.
     * It replays a graph with fewer kernels than another replay of the graph.
     * One of its kernels begins long before its launch.
     * Operators computed, but no kernel of the trace computes.
@@ -117,12 +115,12 @@ def few_kernels(trace: Trace) -> FewKernels | None:
         is_counted &= trace.launches >= 0
     kernels = step_marks.per_step(marks, device.launch_times(trace)[is_counted])
     usual = _neighbours(kernels)
-    few = kernels < FEW * usual
+    few = kernels < intervals.MOST * usual
     calls = device.launch_calls(trace)
     launching = calls[~np.isin(calls, graphs)] if len(calls) else trace.rows(Kind.OP)
     launches = step_marks.per_step(marks, trace.start[launching])
     usual_launches = _neighbours(launches)
-    is_lost = few & (usual_launches > 0) & (launches >= FEW * usual_launches)
+    is_lost = few & (usual_launches > 0) & (launches >= intervals.MOST * usual_launches)
     return FewKernels(kernels, usual, is_lost, few & ~is_lost)
 
 
