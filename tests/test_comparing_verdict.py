@@ -417,7 +417,7 @@ def test_equal_pairs_that_are_looked_at_again_and_again_alarm_once_in_a_hundred_
 
 @pytest.mark.parametrize("steps", [[1.0] * 19, [1.0] * 30 + [0.0]], ids=["too few", "no time at all"])
 def test_steps_that_say_nothing_are_refused(steps):
-    with pytest.raises(OptionError, match="steps must be 20 or more times above 0"):
+    with pytest.raises(OptionError, match="steps must be at least 20 positive times"):
         level(steps)
 
 

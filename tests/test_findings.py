@@ -5,6 +5,7 @@ import functools
 import importlib
 import json
 import logging
+import re
 import sys
 from pathlib import Path
 
@@ -117,7 +118,7 @@ def test_rare_work_is_found_in_the_report_of_a_run(name, good, tmp_path):
 
 def test_every_rule_says_where_its_advice_was_measured():
     every = (*findings.RULES, *findings.RUN_RULES)
-    assert [rule.__name__ for rule in every if "Measured:" not in (rule.__doc__ or "")] == []
+    assert [rule.__name__ for rule in every if not re.search(r"Measured:|Not measured", rule.__doc__ or "")] == []
 
 
 def test_there_is_a_planted_case_for_every_rule():

@@ -406,7 +406,7 @@ def test_a_profiler_that_the_script_starts_inside_our_window_records_what_it_wou
         (["--handler", "stakcs", SCRIPT], "did you mean 'stacks'?"),
         (["--ranks", "some", SCRIPT], "ranks must be"),
         (["--patience", "-1", SCRIPT], "patience must be"),
-        (["--out", "memory://runs", SCRIPT], "out must outlive the training, got 'memory://runs'"),
+        (["--out", "memory://runs", SCRIPT], "out must be a folder, got 'memory://runs'"),
         (["--keep-windows", "0", SCRIPT], "keep_windows must be an integer >= 1"),
     ],
 )

@@ -263,12 +263,11 @@ class Stages(dict[str, Stage]):
             raise
 
     def summary(self, format: Literal["table", "markdown"] = "table") -> Text:
-        """Return a summary of all windows so far. Wait for their files. Notebooks show it formatted.
+        """Wait for the files of all windows so far, and return their summary. Notebooks show it formatted.
 
         Args:
             format: ``"table"``, the step tables of each loop; ``"markdown"``, the run, the parts of a step in the last
-                window
-                and the findings.
+                window, and the findings.
 
         Raises:
             OptionError: The format is unknown.

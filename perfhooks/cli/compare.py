@@ -106,7 +106,9 @@ def command(
     ] = False,
     fail_if_slower: Annotated[
         str | None,
-        typer.Option("--fail-if-slower", help="Exit with 3 if B is slower by more than this, as 2%.", metavar="SHARE"),
+        typer.Option(
+            "--fail-if-slower", help="Exit with 3 if B is slower by more than this, for example 2%.", metavar="SHARE"
+        ),
     ] = None,
     fail_if_undecided: Annotated[
         bool,

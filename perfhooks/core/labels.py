@@ -55,8 +55,8 @@ DEVICE_STOPPED: Final = "torch stopped collecting from the device before the end
 CLOCKS_CHECK: Final = "clocks-locked"
 
 CLOCKS_LOCKED: Final = (
-    "hardware counters were sampled, which holds the clocks of the device: its times are not those of a training that "
-    "nobody samples, and not to be compared with them"
+    "sampling hardware counters locks the clocks of the device: do not compare device times with those of a window "
+    "without counters"
 )
 
 MODULE_NAMES: Final = "perfhooksModuleNames"

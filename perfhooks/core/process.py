@@ -59,7 +59,7 @@ class Child(IntEnum):
     TURNS = auto()
     """The connection of `perfhooks compare --run` belongs to the parent."""
     RECORDER = auto()
-    """The child does not wait for the recorder's thread."""
+    """The recorder's thread does not exist in the child."""
 
 
 class Outcome:

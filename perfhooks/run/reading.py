@@ -110,9 +110,9 @@ def kind_of(info: os.stat_result) -> str:
 
 def _check(path: Path, info: os.stat_result, *, writes: bool) -> None:
     if not stat.S_ISREG(info.st_mode):
-        raise NotPlainError(f"{path} is {kind_of(info)}, and no file of its own")
+        raise NotPlainError(f"{path} is {kind_of(info)}, not a regular file")
     if writes and info.st_nlink > 1:
-        raise NotPlainError(f"{path} has another name elsewhere (a hard link), and is no file of its own")
+        raise NotPlainError(f"{path} has a hard link elsewhere, so it may belong to another program")
 
 
 _KINDS: Final = (

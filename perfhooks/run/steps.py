@@ -318,7 +318,7 @@ class Waits(NamedTuple):
 
 
 _MOST: Final = 0.999
-"""Maximum share, because a step takes some time of its own."""
+"""Maximum share of waiting, because each step also computes."""
 
 
 def read_waits(path: Path, stage: str) -> Waits | None:

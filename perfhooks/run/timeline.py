@@ -29,9 +29,9 @@ CAPACITY = 1 << 16
 _LARGEST: Final = 64 << 20
 """`CAPACITY` steps of 48 bytes."""
 _TAIL: Final = 1024
-"""Maximum taken steps that are still known: one poll of the watcher."""
+"""Maximum steps that stay readable after they were written: more than one poll of the watcher needs."""
 _ASIDE: Final = 1024
-"""Maximum known validations and checkpoints. Two per pass over the data are many."""
+"""Maximum validations and checkpoints in memory. A training has about two per epoch."""
 
 clock = time.perf_counter_ns
 
@@ -317,7 +317,7 @@ def _last_passes(begins: np.ndarray, ends: np.ndarray, passes: np.ndarray) -> np
 
 
 def _last_asked(requests_ns: array[int], arrivals: np.ndarray) -> np.ndarray:
-    """Return when each batch, or its pass, was requested."""
+    """Return the time of the last request before each arrival, in ns."""
     requests = np.array([np.iinfo(np.int64).min, *requests_ns])
     result: np.ndarray = requests[np.searchsorted(requests, arrivals, side="right") - 1]
     return result

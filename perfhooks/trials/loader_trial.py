@@ -216,8 +216,9 @@ def compare_rates(rates: Sequence[float], others: Sequence[float]) -> Outcome:
 def try_loader(loader: Any, *, seconds: float = SECONDS) -> LoaderTrial:
     """Measure a DataLoader with 0, 1, 2, 4 and more workers, without a training, in interleaved blocks.
 
-    The number of workers is doubled while a doubling gains 10% and memory is sufficient. Then no workers, more
-    prefetched batches and (with a device) pinned memory are measured. The state of torch's random numbers is restored.
+    The number of workers is doubled while a doubling gains 10% and memory is sufficient. Then it
+    is measured without workers, with more prefetched batches and (for a device) with pinned memory. The state of
+    torch's random numbers is restored.
 
     Args:
         loader: A ``torch.utils.data.DataLoader``; it is not changed.

@@ -37,7 +37,7 @@ def change_points(values: Sequence[float]) -> list[int]:
 
 
 def fit(values: Sequence[float], price: float) -> list[int]:
-    """Return the starts of the pieces with the smallest sum of deviations and prices, without the first."""
+    """Return the starts of the later pieces, for the smallest sum of absolute deviations plus ``price`` per piece."""
     count = len(values)
     best = [0.0] + [math.inf] * count
     begins = [0] * (count + 1)

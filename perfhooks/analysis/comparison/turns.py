@@ -48,7 +48,7 @@ class Block(NamedTuple):
     busy_ns: int
     """CPU time of the threads of the steps, as a mean over the ranks."""
     waited_ns: int | None
-    """Run-queue wait of these threads."""
+    """Run-queue wait of the threads of the steps."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ _MOST_STEPS: Final = 1000
 _POWER: Final = 0.84
 """Standard deviations for a power of 80%."""
 _LARGEST_LOG: Final = 50.0
-"""Bound of logarithms, because two pairs can leave the ratio unbounded."""
+"""Bound of the log ratio, because the interval of two pairs can be infinite."""
 _TAIL: Final = (1 - CONFIDENCE) / 4
 """Tail probability at each end, for two questions with two directions each."""
 _EDGE_TAIL: Final = (1 - EDGE_CONFIDENCE) / 2
@@ -248,7 +248,7 @@ def of_pairs(
 def missing_steps(
     pairs: Sequence[StepPair], most: int, *, tolerance: float, share: Callable[[int], float] = lambda _: 1.0
 ) -> float:
-    """Return how much longer each process must run so that ``most`` pairs like these decide; inf above 1,000 times."""
+    """Return the factor by which each process must run longer, so that ``most`` pairs suffice; inf above 1,000."""
     difference = _Difference.of_pairs(pairs)
     more = most - len(pairs)
     if difference.with_more_runs(more).is_decided(tolerance, share(most)):

@@ -54,7 +54,7 @@ def only_copies(window: Evidence) -> Iterator[Finding]:
     Source: the records of the copies, and the bus of the device by its datasheet (`perfhooks.trace.limits`). If no copy
     crosses the bus, the limit is the memory, which a copy both reads and writes.
 
-    Measured: never; the gain is an upper bound.
+    Not measured: the gain is an upper bound.
     """
     trace = window.trace
     is_alone = not len(trace.rows(Kind.KERNEL)) and not len(device.launch_calls(trace))
@@ -105,7 +105,7 @@ def blocking_copies(window: Evidence) -> Iterator[Finding]:
     Source: `STAGED_BYTES` and `evidence.NOTABLE`. ROCm traces do not distinguish pinned from pageable memory. There,
     copies count if their call waits for them.
 
-    Measured: never; the gain is an upper bound.
+    Not measured: the gain is an upper bound.
     """
     rows, trace = _unpinned(window), window.trace
     kernels = intervals.of_slices(trace, trace.rows(Kind.KERNEL))
@@ -138,7 +138,7 @@ def held_by_copies(window: Evidence) -> Iterator[Finding]:
     delays the copy, so no device works. Calls that wait for earlier work that has not begun belong to
     `machine.shared_device`.
 
-    Measured: never; the gain is an upper bound.
+    Not measured: the gain is an upper bound.
     """
     trace = window.trace
     if not window.is_device_traced:

@@ -16,7 +16,7 @@ NOTABLE: Final = 0.01
 WAITING: Final = 0.05
 """Minimum wait for data, as a share of the step: the first threshold of torch_tb_profiler."""
 BOUND: Final = 0.8
-"""Minimum share of device work in a step that the device limits."""
+"""Busy share of the device from which it, and not the host, limits the step."""
 HEAVY: Final = 0.05
 """Minimum time of operators, as a share of the step. The step time varies by half of it."""
 FAR_HEAVY: Final = 0.1
@@ -130,7 +130,7 @@ def first_source_line(evidence: Iterable[str]) -> str:
 def add_source_lines(
     findings: Iterable[Mapping[str, Any]], explaining: Iterable[Mapping[str, Any]], steps: str
 ) -> list[dict[str, Any]]:
-    """Return findings with the source lines of a window with stacks, without its times."""
+    """Add source lines from the findings of a window with stacks. Its times are not used."""
     by_rule = {str(row["rule"]): row for row in explaining}
     results = []
     for row in findings:

@@ -93,7 +93,7 @@ def launch_preparation(window: Evidence) -> Iterator[Finding]:
     operators, or nothing that was recorded. Kernels of one template, or with names that differ only in numbers,
     count as one. The kernel is launched several times in a step, and in at most half of all launches.
 
-    Measured: never, because the gain depends on the preparation; the gain is an upper bound.
+    Not measured, because the gain depends on the preparation. It is an upper bound.
     """
     preparation = _find_preparation(window)
     if preparation is None:
@@ -182,7 +182,7 @@ def host_bound(window: Evidence) -> Iterator[Finding]:
     enough. There is no finding while a graph is captured. Kernels and waits of the steps decide whether CUDA graphs fit
     (`perfhooks.analysis.findings.replays`).
 
-    Measured: never; the gain is an upper bound.
+    Not measured: the gain is an upper bound.
     """
     trace = window.trace
     if not window.is_device_traced or captures.by_thread(trace):
@@ -230,7 +230,7 @@ def synchronisation(window: Evidence) -> Iterator[Finding]:
     Source: `evidence.NOTABLE`. Idle time counts if it begins in a wait and the host then only launches the next work.
     It counts up to the length of the wait, because without the wait the host would launch earlier by that time.
 
-    Measured: never; the gain is an upper bound.
+    Not measured: the gain is an upper bound.
     """
     waits = window.synchronisations.filter(pl.col("host_ms") > 0)
     if not waits.height or not window.is_device_traced:
@@ -279,7 +279,7 @@ def device_pauses(window: Evidence) -> Iterator[Finding]:
     launching thread ran operators or code between operators. It did not wait for data or the device, validate, save,
     allocate memory, or do one-time work.
 
-    Measured: never, because the gain depends on the work of the host; the gain is an upper bound.
+    Not measured, because the gain depends on the work of the host. It is an upper bound.
     """
     if not window.is_device_traced:
         return

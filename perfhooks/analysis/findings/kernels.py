@@ -91,7 +91,7 @@ def layout_conversions(window: Evidence) -> Iterator[Finding]:
 
     Source: `evidence.NOTABLE`; kernels of cuDNN and MIOpen by their names. Tensor cores need the channels-last layout.
 
-    Measured: never; the gain is an upper bound.
+    Not measured: the gain is an upper bound.
     """
     rows = window.work_named(device_work.LAYOUT, Kind.KERNEL)
     time_ms = window.device_ms(rows)
@@ -150,7 +150,7 @@ def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
     Source: `FAR`, `FAR_HEAVY`; operations and bytes from the recorded shapes of the launching operators
     (`perfhooks.trace.limits`), and the peaks of the device.
 
-    Measured: never, because the gain depends on the kernels that exist for these shapes.
+    Not measured, because the gain depends on the kernels that exist for these shapes.
     """
     trace, places = window.trace, window.work
     sums = rates.of_work(trace)
@@ -217,7 +217,7 @@ def fusable_chains(window: Evidence) -> Iterator[Finding]:
     stream. Kernels of the optimizer do not count. There is no finding if compiled code runs. A fused kernel reads and
     writes at least as much as the longest kernel of its chain, so that time remains.
 
-    Measured: never on a device; the gain is an upper bound.
+    Not measured on a device: the gain is an upper bound.
     """
     if window.share(window.mean("device_busy_ms")) < BOUND or _is_compiled(window):
         return

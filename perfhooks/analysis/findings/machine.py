@@ -42,7 +42,7 @@ def busy_machine(window: Evidence) -> Iterator[Finding]:
 
     Source: `perfhooks.run.circumstances.BUSY`; the counters of Linux, see `perfhooks.record.watch.counters`.
 
-    Measured: there is no gain to measure.
+    Not measured: the fix has no gain.
     """
     circumstances = window.capture.circumstances
     if not window.is_busy:
@@ -78,7 +78,7 @@ def held_clocks(window: Evidence) -> Iterator[Finding]:
 
     Source: the check ``clocks-locked`` of `perfhooks.trace.tables.checks`.
 
-    Measured: there is no gain to measure.
+    Not measured: the fix has no gain.
     """
     sampled = window.tables.checks.filter(name=labels.CLOCKS_CHECK)
     if not sampled.height:
@@ -106,7 +106,7 @@ def lowered_clock(window: Evidence) -> Iterator[Finding]:
 
     Source: the counters in MHz of `perfhooks.trace.tables.counters`, over steps with samples.
 
-    Measured: never; the gain is an upper bound.
+    Not measured: the gain is an upper bound.
     """
     clocks = window.tables.counters.filter((pl.col("unit") == "MHz") & (pl.col("mean") > 0), pl.col("covered_ms") > 0)
     samples = clocks.drop_nulls("integral").join(window.steps.drop_nulls("step"), on="step")
@@ -154,9 +154,9 @@ def shared_device(window: Evidence) -> Iterator[Finding]:
 
     Source: `LATE_NS`, `evidence.NOTABLE`; idle time after a launch has returned (``asked for, not begun``). Graphs do
     not count, because they may need time to begin. There is no finding if host functions or unrecorded waits may delay
-    streams (NPUs), or if the trace is a sample.
+    streams (NPUs), or if the trace has only some of the kernels.
 
-    Measured: never; the gain is an upper bound.
+    Not measured: the gain is an upper bound.
     """
     trace, gaps = window.trace, window.idle
     if not window.is_device_traced or _may_wait_unrecorded(window):
@@ -215,7 +215,7 @@ def profiler_overhead(window: Evidence) -> Iterator[Finding]:
 
     Source: `LARGE`; medians of the run's timeline. The finding has no gain; it explains the other figures.
 
-    Measured: there is no gain to measure.
+    Not measured: the fix has no gain.
     """
     cost = window.capture.cost
     if not cost.is_large or window.capture.circumstances.is_busy:

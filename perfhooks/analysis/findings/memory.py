@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
 
 OFTEN: Final = 1.0
-"""Minimum calls per step. After the warm-up, torch's allocator makes none."""
+"""Minimum allocations by the driver per step. After the warm-up, torch's allocator reuses memory."""
 
 STARTING: Final = 0.5
 """Maximum share of one-time work in the steps. Above it, allocations are first allocations."""
@@ -32,7 +32,7 @@ def allocator_churn(window: Evidence) -> Iterator[Finding]:
     (`perfhooks.trace.nesting.starts.is_first`). There is no finding if one-time work takes most of the recording
     (`STARTING`).
 
-    Measured: never; the gain is an upper bound.
+    Not measured: the gain is an upper bound.
     """
     rows = window.matching(runtime_calls.ALLOCATOR, Kind.RUNTIME)
     if not window.are_numbered:

@@ -33,7 +33,7 @@ def recorded_start(window: Evidence) -> Iterator[Finding]:
     loading kernels, creating a context, the first compilation, capturing graphs and trying out convolutions
     (`perfhooks.trace.nesting.starts`). If the last profiled step compiles too, the finding is `recompilation`.
 
-    Measured: no, because the fix only changes which steps are profiled.
+    Not measured, because the fix only changes which steps are profiled.
     """
     startup = window.startup
     one_time = intervals.joined(*startup.values())

@@ -184,10 +184,10 @@ def check(name: str, by: Sequence[str] = ()) -> None:
     allowed = GROUPS.get(name, ())
     for item in by:
         if item not in allowed:
-            rule = f"must be of {', '.join(allowed)}" if allowed else "is of no use"
+            rule = f"must be one or more of {', '.join(allowed)}" if allowed else "has no effect"
             raise OptionError(f"by {rule} for the table {name!r}, got {item!r}")
     if name == "stacks" and len(by) > 1:
-        raise OptionError(f"stacks are by one of {', '.join(allowed)}, got {', '.join(by)}")
+        raise OptionError(f"by must be one of {', '.join(allowed)} for the table 'stacks', got {', '.join(by)}")
 
 
 def tables(

@@ -94,7 +94,7 @@ def keep(done: Trial, source: Source) -> None:
     folder = Path(source.path).parent.parent
     is_run = source.capture is not None and (folder / MANIFEST).exists()
     if is_run and written.save_advice(done, folder) and (folder / PAGE).exists():
-        typer.echo(f"{report.write(folder)} shows it beside what was estimated", err=True)
+        typer.echo(f"{report.write(folder)} shows the measured gains beside the estimates", err=True)
 
 
 def tell(done: Trial, form: Form) -> None:

@@ -27,7 +27,7 @@ _LOOKS: Final = (10, 15, 22, 33, 50)
 """Steps after which step times are compared. Ten include start-up costs."""
 MOST_LOOKED_AT: Final = 50
 _EVEN: Final = 0.1
-"""Relative difference of settled medians. Medians of four even steps differ as much by chance."""
+"""Maximum relative difference of medians of settled steps. Medians of four steps differ by as much by chance."""
 _WARMUP_S: Final = 10.0
 """Maximum seconds of warm-up. The start of the recorder takes at most one second."""
 _ROUND: Final = (3, 10, 30, 100)
@@ -54,7 +54,7 @@ class WhenSettled(OnRequest):
         self._look_at = 0
 
     def begin(self, step: int, now: int) -> None:
-        """Start the wait (clock in ns). An earlier step restarts it, as in a resumed training."""
+        """Start the wait at a time in ns. A lower step number restarts it, for example in a resumed training."""
         if self._origin is None or step < self._origin:
             self._origin, self._since, self._look_at = step, now, step + 1
 

@@ -84,7 +84,7 @@ def request(
     out = values.get("out")
     if out is not None:
         if in_this_process(out):
-            raise OptionError(f"out must outlive the training, got {out!r}, which is in its memory: name a folder")
+            raise OptionError(f"out must be a folder, got {out!r}: memory of the training is lost when it ends")
         check_out(out)
         if "://" not in out:
             values["out"] = str(Path(out).absolute())  # the training may change its working directory

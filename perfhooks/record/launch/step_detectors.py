@@ -44,7 +44,7 @@ BACKWARDS: Final = 20
 
 NEVER: Final = sys.maxsize
 _SETTLED_ROUNDS: Final = 3
-"""Rounds of updates after which the detector is settled. Warming up an optimizer takes fewer."""
+"""Rounds of updates after which the detector does not change. Code that warms up an optimizer has fewer."""
 _SURE_STEPS: Final = 2
 """Steps with a fetch after which updates no longer change the detector. A program may read its loader into a list and
 then train on the list.

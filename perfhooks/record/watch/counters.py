@@ -31,7 +31,7 @@ _MAX_PROCESSES: Final = 500
 
 
 class Counters(NamedTuple):
-    """Growing counts; None if not available."""
+    """Cumulative counters of a thread or process; None if not available."""
 
     cpu_ns: int | None = None
     switches: int | None = None

@@ -48,7 +48,7 @@ class OperatorTable:
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", (self.by,) if isinstance(self.by, str) else tuple(self.by))
         for unknown in (key for key in self.by if key not in _GROUPS):
-            raise OptionError(f"by must be of {', '.join(map(repr, _GROUPS))}, got {unknown!r}")
+            raise OptionError(f"by must be one or more of {', '.join(map(repr, _GROUPS))}, got {unknown!r}")
         _check_rows("operators", self.sort_by, self.row_limit)
         _check_count("stack_depth", self.stack_depth)
 

@@ -218,7 +218,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
             "kernel. Each kernel is in one row, so the rows sum to the table of kernels."
         ),
         "host": (
-            "The time of operators on their threads, without inner operators, by the same rules. The rows sum to "
+            "The host time of operators, without inner operators, by the same rules. The rows sum to "
             "the time in which operators ran, over all threads."
         ),
         "most of it in": "The costliest operators, or kernels that no operator launched: at most three.",

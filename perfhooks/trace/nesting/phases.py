@@ -24,9 +24,9 @@ def are_on(trace: Trace, thread: int, extent: tuple[int, int]) -> bool:
 
 
 def forward(trace: Trace, thread: int, breaks: Ints | None) -> Intervals:
-    """Return the intervals of operators that create autograd nodes, with closed gaps.
+    """Return the intervals of operators that create autograd nodes, and of the gaps between them.
 
-    Gaps with a break (something else begins or ends) stay open; None keeps all gaps.
+    A gap with a break (another part begins or ends) is not included; None includes no gaps.
     """
     rows = _on_thread(trace, thread, _node_creators(trace))
     creating = intervals.of_slices(trace, rows)
@@ -34,9 +34,9 @@ def forward(trace: Trace, thread: int, breaks: Ints | None) -> Intervals:
 
 
 def backward(trace: Trace, thread: int, extent: tuple[int, int], breaks: Ints) -> Intervals:
-    """Return the intervals from the first to the last autograd node on any thread.
+    """Return the intervals from the first to the last autograd node on any thread, without gaps that have a break.
 
-    Gaps with a break (something else begins or ends) stay open.
+    A break is the begin or end of another part, or an operator outside of autograd.
     """
     running = intervals.clip(_node_intervals(trace), *extent)
     if not len(running):

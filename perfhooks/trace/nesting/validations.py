@@ -11,7 +11,7 @@ _CALLS: Final = (labels.FORWARD, labels.VALIDATION)
 LOSS: Final = "loss"
 """Mark of a loss, which is not a part of the step."""
 WRITTEN: Final = -1
-"""Group of the user's labels, which never change."""
+"""Group of labels that the user wrote. They are never corrected."""
 
 
 def classify(parts: list[str], groups: list[int]) -> list[str]:

@@ -30,13 +30,13 @@ class Event(msgspec.Struct, gc=False):
 
 
 class PlainEvent(Event, gc=False):
-    """Times are exact to the nanosecond as a double."""
+    """An event whose times fit a double to the nanosecond."""
 
     ts: float = math.nan
 
 
 class ExactEvent(Event, gc=False):
-    """Times are decimals, because a double would lose three of them since 1970."""
+    """An event with decimal times: a double has only microseconds of a time since 1970."""
 
     ts: Decimal = Decimal("NaN")
 

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 FRAME, CALLER = "frame", "caller"
 CLOSED: Final = "closed"
-"""Distance by which the end moves, in ns."""
+"""Sparse column: time by which the end moves back, in ns."""
 
 
 _MOST_NUMBERS: Final = 16
-"""Maximum ratio of frame numbers and frames, because torch counts the frames of all threads."""
+"""Maximum frame numbers per recorded frame. torch also numbers the frames of other threads."""
 
 
 def close(trace: Trace) -> None:

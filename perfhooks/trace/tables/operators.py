@@ -92,7 +92,7 @@ def table(
     group_keys = (by,) if isinstance(by, str) else tuple(by)
     for group_key in group_keys:
         if group_key not in GROUPS:
-            raise OptionError(f"by must be of {', '.join(map(repr, GROUPS))}, got {group_key!r}")
+            raise OptionError(f"by must be one or more of {', '.join(map(repr, GROUPS))}, got {group_key!r}")
     host, work = _host_rows(trace), _device_rows(trace)
     row, name, kind, group = (np.concatenate(columns) for columns in zip(host[:4], work[:4], strict=True))
     keys = _keys(trace, group_keys, row, stack_depth, owners)
@@ -320,7 +320,7 @@ def _memory_row(trace: Trace) -> dict[str, int]:
 
 @cached_per_trace
 def _sorted_names(trace: Trace) -> tuple[pl.Series, Ints]:
-    """Return the shown names with the memory row at the end, and their alphabetical rank."""
+    """Return the names of the rows, the memory row last, and the alphabetical position of each name."""
     names = [*torch_rules.shown_names(trace)[0], ranges.MEMORY]
     index = {name: index for index, name in enumerate(sorted(set(names)))}
     return pl.Series(names, dtype=pl.String), np.array([index[name] for name in names])

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
 SHORTEST_S: Final = 0.02
-"""Minimum pause. Each measurement takes the GIL from the training."""
+"""Minimum time between measurements. Each one takes the GIL from the training."""
 LONGEST_S: Final = 0.1
-"""Maximum pause. At most 20,000 operators are recorded meanwhile."""
+"""Maximum time between measurements. At most 20,000 operators are recorded in it."""
 _PACKAGES: Final = "-packages"
 _LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 

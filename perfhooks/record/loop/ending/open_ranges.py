@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAX_ROOTS: Final = 1000
-"""A recording with steps has few roots; others may have millions."""
+"""Maximum outermost events to search. A recording with steps has few, others may have millions."""
 
 _open: Final[list[weakref.ref[Any]]] = []
 _updates: Final[set[str]] = set()
