@@ -23,11 +23,6 @@ EXAMPLES: Final = """Examples:
 - `perfhooks compare --save base.json perf/base`, then `perfhooks compare base.json perf/new`
 """
 
-SLOWER: Final = 3
-"""Exit code of ``--fail-if-slower``."""
-UNDECIDED: Final = 4
-"""Exit code of ``--fail-if-undecided``."""
-
 
 _BETWEEN: Final = "\0"
 """Replaces ``--`` between the sides, because click ends the options at the first one."""
@@ -165,9 +160,9 @@ def command(
         compare.page(comparison, out, show_it=show_it)
         outcome = "undecided" if comparison.verdict is None else comparison.verdict.outcome
     if fail_if_slower and outcome == "slower":
-        raise typer.Exit(SLOWER)
+        raise typer.Exit(3)
     if fail_if_undecided and outcome == "undecided":
-        raise typer.Exit(UNDECIDED)
+        raise typer.Exit(4)
 
 
 def _commands(targets: Sequence[str], runs: Sequence[str]) -> list[tuple[str | None, str]]:

@@ -10,9 +10,6 @@ from perfhooks.run.layout import LATEST, PAGE
 EXAMPLES: Final = "Example: perfhooks demo --open"
 
 
-STEPS: Final = 16
-
-
 def command(
     *,
     out: Annotated[Path, typer.Option("--out", help="The folder that holds runs.")] = Path("perf"),
@@ -40,7 +37,7 @@ def run(out: Path) -> tuple[str, Path]:
         nn.Linear(32 * 32 * 32, 10),
     )  # fmt: skip  # a network is read as its layers follow each other
     optimizer = torch.optim.AdamW(model.parameters())
-    noise = torch.utils.data.TensorDataset(torch.randn(16 * STEPS, 3, 32, 32), torch.randint(10, (16 * STEPS,)))
+    noise = torch.utils.data.TensorDataset(torch.randn(16 * 16, 3, 32, 32), torch.randint(10, (16 * 16,)))
     loader = torch.utils.data.DataLoader(noise, batch_size=16)
     schedule = "skip_first=4 wait=0 warmup=2 active=4 repeat=1"
     with Profiler(schedule=schedule, with_stack=True, record_shapes=True, profile_memory=True, out=out) as prof:

@@ -15,9 +15,6 @@ EXAMPLES: Final = """Examples:
 - `perfhooks try --loader -- python train.py --lr 0.1`
 """
 
-INTERRUPTED: Final = 130
-"""Exit code after Ctrl-C."""
-
 
 Target = Annotated[
     list[str] | None,
@@ -108,4 +105,4 @@ def command(
     trying.tell(done, form_name)
     trying.keep(done, source)
     if done.is_interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(130)  # Ctrl-C

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from perfhooks.core.frames import is_ours
 from perfhooks.core.handlers import is_of_handler
+from perfhooks.core.words import MAX_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,14 +94,11 @@ def enable_console_log(*, apart: bool = False) -> None:
     logger.setLevel(logging.INFO)
 
 
-MOST_CHARACTERS: Final = 1000
-
-
 def cause_of(error: BaseException) -> str:
     """Return type and message, even if ``__str__`` raises."""
     name = type(error).__name__
     try:
-        return f"{name}: {str(error)[:MOST_CHARACTERS]}".rstrip(": ")
+        return f"{name}: {str(error)[:MAX_TEXT]}".rstrip(": ")
     except Exception:  # noqa: BLE001 -- __str__ is user code
         return name
 

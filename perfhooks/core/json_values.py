@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 Columns = dict[str, list[Any]]
 """By column, all of one length; None for unknown values."""
 
-_LONGEST: Final = 240
-
 
 def columns(table: pl.DataFrame, rows: int | None = None) -> Columns:
     """Return the first rows, without empty columns. Numbers have seven significant digits."""
@@ -21,7 +19,7 @@ def columns(table: pl.DataFrame, rows: int | None = None) -> Columns:
     return {name: [_plain(value) for value in head[name].to_list()] for name in names}
 
 
-def text(value: str, longest: int = _LONGEST) -> str:
+def text(value: str, longest: int = 240) -> str:
     """Return valid UTF-8 text. An ellipsis replaces the middle of a long text."""
     valid_text = value.encode("utf-8", "replace").decode("utf-8")
     half = longest // 2

@@ -19,6 +19,8 @@ RECORDING: Final = ("record_shapes", "profile_memory", "with_stack", "with_flops
 """Available to requests for windows."""
 MOST_STEPS: Final = 1000
 """Maximum steps of a requested window, whose trace must fit into memory."""
+WARMUP: Final = 1
+"""Warm-up steps of a requested window. Without them the first step includes the start of the recorder."""
 MOST_WAITING: Final = 16
 """Every change of the schedule checks all waiting requests."""
 

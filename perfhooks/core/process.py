@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 
 THREADS: Final = "perfhooks"
+POLL_S: Final = 0.1
+"""Interval of checks for other processes and their files, in s. A user notices no shorter one."""
+EXIT_S: Final = 0.5
+"""Maximum wait for another thread or process at the end of the training, in s."""
 
 
 class End(IntEnum):

@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from perfhooks.core import words
 from perfhooks.core.guard import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-_PATIENCE_S: Final = 1.0
 
 
 @contextmanager
@@ -54,7 +52,7 @@ def show_wait() -> Iterator[Callable[[float], None]]:
 
         def show(seconds: float) -> None:
             nonlocal is_shown
-            if seconds < _PATIENCE_S:
+            if seconds < 1:
                 return
             if sys.stderr is not None and sys.stderr.isatty():
                 tell(f"perfhooks: writing the report, {words.ms(seconds * 1e3)} ")

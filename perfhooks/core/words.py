@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_TEXT: Final = 1000
+"""Maximum length of a text of others, for example an exception message. Some contain whole tables."""
 
 _TIMES: Final = (("us", 1e-3), ("ms", 1.0), ("s", 1e3), ("min", 6e4), ("h", 3.6e6))
 _FROM: Final = {"us": 0.0, "ms": 0.1, "s": 1e3, "min": 1.2e5, "h": 7.2e6}
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
-_STEP: Final = 1024
-_LEAST_NUMBER: Final = 0.0001
-_ABSURD: Final = 1e6
 
 
 def ms(milliseconds: float) -> str:
@@ -28,8 +31,8 @@ def ms(milliseconds: float) -> str:
 def number(value: float) -> str:
     """Return three significant digits: ``0.0123``, ``4.12``, ``1,230``; below that ``<0.0001``."""
     size = _rounded(abs(value))
-    if 0 < size < _LEAST_NUMBER:
-        return f"<{_LEAST_NUMBER}"
+    if 0 < size < 0.0001:
+        return "<0.0001"
     return f"{'-' if value < 0 else ''}{f'{size:,.0f}' if size >= 100 else _plain(size)}"
 
 
@@ -44,14 +47,25 @@ def share(part: float) -> str:
 def size(count: float) -> str:
     """Return bytes with three digits: ``512 B``, ``1.5 MiB``."""
     scaled, unit = float(abs(count)), 0
-    while _rounded(scaled) >= _STEP and unit < len(_SIZES) - 1:
-        scaled, unit = scaled / _STEP, unit + 1
+    while _rounded(scaled) >= 1024 and unit < len(_SIZES) - 1:
+        scaled, unit = scaled / 1024, unit + 1
     return f"{'-' if count < 0 else ''}{_plain(_rounded(scaled)) if unit else f'{scaled:.0f}'} {_SIZES[unit]}"
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
     """Return a number with its noun: ``1 step``, ``1,200 steps``."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Return three names and the number of the remaining ones: ``a, b, c and 2 more``."""
+    more = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
+
+
+def truncated(text: str, most: int) -> str:
+    """Return at most ``most`` characters. An ellipsis replaces the end of a longer text."""
+    return text if len(text) <= most else f"{text[: most - 2]} …"
 
 
 def steps(first: int, last: int) -> str:
@@ -65,7 +79,7 @@ def _rounded(value: float) -> float:
 
 def _plain(value: float) -> str:
     if value >= 100:
-        return f"{value:,.0f}" if value < _ABSURD else f"{value:.3g}"
+        return f"{value:,.0f}" if value < 1e6 else f"{value:.3g}"
     text = f"{value:.{1 if value >= 10 else 2}f}" if value >= 1 else f"{value:.3g}"
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
-from perfhooks.core import words
+from perfhooks.core import json_values, words
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.labels import CLOCKS_LOCKED, FOREIGN
+from perfhooks.core.words import MAX_TEXT
 from perfhooks.run import layout, remote
 from perfhooks.run.circumstances import Circumstances
 from perfhooks.run.compilation import Compilation
@@ -267,14 +268,6 @@ class Place:
     def save(self, capture: Capture) -> None:
         """Write the facts. Foreign texts are shortened."""
         self.own.make()
-        partial = capture.partial and shortened(capture.partial)
-        notes = tuple(map(shortened, capture.notes))
+        partial = capture.partial and json_values.text(capture.partial, 2 * MAX_TEXT)
+        notes = tuple(json_values.text(note, 2 * MAX_TEXT) for note in capture.notes)
         self.own.publish_json(self.capture_file.name, replace(capture, partial=partial, notes=notes))
-
-
-_LONGEST_TEXT: Final = 2000
-
-
-def shortened(text: str) -> str:
-    half = _LONGEST_TEXT // 2
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:half]} ... {text[-half:]}"

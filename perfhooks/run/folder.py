@@ -16,7 +16,7 @@ from perfhooks.run import layout, remote
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.layout import Listing
 from perfhooks.run.liveness import Process
-from perfhooks.run.locking import locked
+from perfhooks.run.locking import LONGEST_S, locked
 from perfhooks.run.manifest import Manifest
 from perfhooks.run.publishing import OwnFolder, draft_of, file_name, is_newer, is_whole_json, publish_json
 from perfhooks.run.reading import is_plain, read_json
@@ -212,7 +212,7 @@ class Run:
                 mark = read_json(path, _Mark, "the mark of a window")
                 alive = mark.process.is_alive
                 # processes of other hosts are unknown, but no window lasts that long
-                is_gone = time.time() - path.stat().st_mtime > _LONGEST_WINDOW_S if alive is None else not alive
+                is_gone = time.time() - path.stat().st_mtime > LONGEST_S if alive is None else not alive
                 yield Place(layout.below(self.folder, mark.window), rank), path, is_gone
 
     def is_recording(self, place: Place) -> bool:
@@ -298,7 +298,6 @@ def _owner(path: Path) -> Process | None:
 
 
 _OPENED: set[Path] = set()
-_LONGEST_WINDOW_S: Final = 3600
 _LATE: Final = 128
 """Windows that some ranks may not have finished yet."""
 

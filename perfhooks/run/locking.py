@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from perfhooks.core.process import POLL_S
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import check_plain
 
@@ -17,11 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+LONGEST_S: Final = 3600
+"""Maximum age of a lock file or an open window. A crashed host left older ones."""
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems without locks, such as NFS without its lock service."""
-_LONGEST_S: Final = 3600
-"""Maximum age of a lock file. A crashed host left older ones."""
-_POLL_S: Final = 0.05
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def _lock(path: Path, timeout: float) -> Callable[[], object]:
             except (BlockingIOError, PermissionError):  # some file systems raise PermissionError
                 if time.monotonic() >= end:
                     raise TimeoutError(f"{path} is locked by another process") from None
-                time.sleep(_POLL_S)
+                time.sleep(POLL_S)
             else:
                 return release
     except BaseException:
@@ -71,7 +71,7 @@ def _lock(path: Path, timeout: float) -> Callable[[], object]:
 def _lock_without_system(path: Path, timeout: float) -> Callable[[], object]:
     marker = path.with_name(f"{path.name}.held")
     with suppress(OSError):
-        if time.time() - marker.lstat().st_mtime > _LONGEST_S:
+        if time.time() - marker.lstat().st_mtime > LONGEST_S:
             OwnFolder(path.parent).remove(marker.name)
     return _lock_by_library("SoftFileLock", marker, timeout)
 

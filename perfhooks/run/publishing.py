@@ -34,6 +34,9 @@ _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 """Paths of open files, on Linux."""
 
+SILENT_S: Final = 600.0
+"""Seconds after which another process counts as dead. Slow network disks take minutes."""
+
 
 class _Opened:
     """An open folder; without ``descriptor`` on Windows."""
@@ -180,13 +183,11 @@ def draft_of(path: Path) -> Path:
 
 def drafts(folder: Path) -> Iterator[Path]:
     for draft in folder.rglob(".*.tmp"):
-        if _DRAFT.fullmatch(draft.name) and draft.lstat().st_mtime < time.time() - _DEAD_S:
+        if _DRAFT.fullmatch(draft.name) and draft.lstat().st_mtime < time.time() - SILENT_S:
             yield draft
 
 
 _DRAFT: Final = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
-_DEAD_S: Final = 600.0
-"""Minimum age of an abandoned draft. Slow network disks take minutes."""
 
 
 def encoded(data: object) -> bytes:

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.core import labels
-from perfhooks.core.words import printable
+from perfhooks.core.words import MAX_TEXT, printable
 from perfhooks.run.publishing import OwnFolder
 from perfhooks.run.reading import open_plain
 from perfhooks.run.timeline import in_timeline
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 PARTS: Final = (labels.VALIDATION, labels.CHECKPOINT)
 _LARGEST: Final = 16 << 20
 """10^5 validations."""
-_LONGEST: Final = 1000
-"""Characters of a file and a function."""
 
 
 class RareWork(NamedTuple):
@@ -65,7 +63,7 @@ def read(path: Path) -> list[RareWork]:
 def _row(line: str) -> RareWork | None:
     try:
         stage, step, part, ms, where = next(csv.reader([line]))
-        row = RareWork(stage, int(step), part, float(ms), printable(" ".join(where[:_LONGEST].split())))
+        row = RareWork(stage, int(step), part, float(ms), printable(" ".join(where[:MAX_TEXT].split())))
     except (csv.Error, ValueError, StopIteration):
         return None
     return row if row.part in PARTS and 0 <= row.step < 1 << 62 and 0 <= row.ms < math.inf else None

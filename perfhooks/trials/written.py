@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from perfhooks.trials.cut import SkippedOperators
     from perfhooks.trials.trial import OperatorResult, Trial
 
-FORMAT: Final = 1
 SCHEMA: Final = {
     "operator": pl.String,
     "inputs": pl.String,
@@ -37,7 +36,6 @@ SCHEMA: Final = {
 }
 """``beside_recorded``: time outside the training, as a multiple of the recorded time. ``times``: speedup, with the 99%
 interval from ``low`` to ``high``. ``saved_ms`` and ``saved_percent``: null for a range."""
-_NAMED: Final = 3
 
 
 def table(trial: Trial) -> pl.DataFrame:
@@ -153,15 +151,13 @@ def skip_reasons(trial: Trial) -> Iterator[str]:
         by_reason[operator.reason].append(operator)
     shares = {reason: sum(operator.share for operator in skipped) for reason, skipped in by_reason.items()}
     for reason in sorted(shares, key=lambda reason: -shares[reason])[:6]:
-        skipped = by_reason[reason]
-        names = ", ".join(operator.name for operator in skipped[:_NAMED])
-        more = f" and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
-        yield f"{words.share(shares[reason])} skipped: {reason} ({names}{more})"
+        names = words.first_names([operator.name for operator in by_reason[reason]])
+        yield f"{words.share(shares[reason])} skipped: {reason} ({names})"
 
 
 def data(trial: Trial) -> dict[str, Any]:
     return {
-        "format": FORMAT,
+        "format": TRIED_FORMAT,
         "device": trial.device,
         "step_ms": trial.step_ms,
         "interrupted": trial.is_interrupted,

@@ -5,9 +5,11 @@ import math
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from perfhooks.core.errors import PerfhooksError
+from perfhooks.core.options import WARMUP
+from perfhooks.core.process import POLL_S
 from perfhooks.core.words import count
 from perfhooks.run import layout
 from perfhooks.run.capture import Place
@@ -22,15 +24,6 @@ if TYPE_CHECKING:
 
     from perfhooks.run.capture import Capture
     from perfhooks.run.live.requests import Answer, RankPosition
-
-_CALL_S: Final = 60.0
-_REST_S: Final = 3.0
-"""Maximum wait for the other ranks; twice the slowest poll is added."""
-_UNKNOWN_MS: Final = 100.0
-_HASTE: Final = 2.0
-"""How much faster steps may become while the request is on its way."""
-_WARMUP: Final = 1
-_NAP_S: Final = 0.1
 
 
 class CaptureOptions(NamedTuple):
@@ -64,7 +57,7 @@ class CaptureRequest:
         until = time.monotonic() + timeout
         ranks = self._ranks()
         try:
-            here = self._call(ranks, min(until, time.monotonic() + _CALL_S))
+            here = self._call(ranks, min(until, time.monotonic() + 60))
             stage = self._stage(here)
             self._ask(stage, here)
             return self._wait([rank for rank in ranks if rank in here], until) + [
@@ -97,12 +90,11 @@ class CaptureRequest:
         while len(here) < len(ranks) and any(map(self._may_live, ranks)) and time.monotonic() < until:
             positions = requests.positions(self.run, self.name)
             if positions and not here:
-                until = min(
-                    until, time.monotonic() + _REST_S + 2 * max(position.poll for position in positions.values())
-                )
+                # the other ranks: their slowest poll, twice
+                until = min(until, time.monotonic() + 3 + 2 * max(position.poll for position in positions.values()))
             here = {rank: position for rank, position in positions.items() if rank in ranks}
             self.tell(f"asking {count(len(ranks), 'rank')} for their step, {len(here)} answered")
-            time.sleep(_NAP_S)
+            time.sleep(POLL_S)
         if not here:
             why = "; ".join(dict.fromkeys(self._silent(rank) for rank in ranks))
             raise PerfhooksError(f"no rank of {self.run} answered: {why}")
@@ -133,8 +125,8 @@ class CaptureRequest:
         with self._alone():
             first = self._first(stage, here)
             for other in requests.open_windows(self.run, stage):
-                if other.first - _WARMUP < first + self.wish.steps and first - _WARMUP < other.first + other.steps:
-                    first = other.first + other.steps + _WARMUP
+                if other.first - WARMUP < first + self.wish.steps and first - WARMUP < other.first + other.steps:
+                    first = other.first + other.steps + WARMUP
             window = requests.WindowRequest(
                 stage=stage, first=first, steps=self.wish.steps, ranks=self.wish.ranks, options=dict(self.wish.options)
             )
@@ -152,8 +144,9 @@ class CaptureRequest:
         loops = [loop for position in here.values() for loop in position.loops if loop.stage == stage]
         medians = [loop.median_ms for loop in loops if loop.median_ms]
         away_s = time.monotonic() - self._called + 2 * max(position.poll for position in here.values())
-        ahead = math.ceil(_HASTE * away_s * 1e3 / min(medians, default=_UNKNOWN_MS))
-        return max(loop.step for loop in loops) + ahead + _WARMUP + 1
+        # steps may become twice as fast while the request is on its way
+        ahead = math.ceil(2 * away_s * 1e3 / min(medians, default=100.0))
+        return max(loop.step for loop in loops) + ahead + WARMUP + 1
 
     def _wait(self, ranks: Sequence[int], until: float) -> list[RankOutcome]:
         done: dict[int, RankOutcome] = {}
@@ -166,7 +159,7 @@ class CaptureRequest:
                     done[rank] = outcome
             self.tell(_progress(ranks, answers, len(done)))
             if len(done) < len(ranks):
-                time.sleep(_NAP_S)
+                time.sleep(POLL_S)
         return [done[rank] for rank in sorted(done)]
 
     def _outcome(self, rank: int, answer: Answer | None, *, is_over: bool) -> RankOutcome | None:

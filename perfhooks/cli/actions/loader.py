@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 import polars as pl
@@ -15,6 +15,7 @@ import psutil
 import typer
 
 from perfhooks.cli.actions import output, sources
+from perfhooks.cli.turns.supervisor import GRACE_S
 from perfhooks.core.errors import CommandError, OptionError, PerfhooksError
 from perfhooks.core.progress import show_spinner
 from perfhooks.record.launch import command_line
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from perfhooks.cli.actions.show import Form
-
-
-_GRACE_S: Final = 5.0
-"""Time after ``--seconds`` for a trial to write its result."""
 
 
 def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
@@ -62,7 +59,7 @@ def _run(words: Sequence[str], environment: dict[str, str], file: Path, ends: fl
         with contextlib.suppress(psutil.TimeoutExpired):
             return int(program.wait(max(ends - time.monotonic(), 0)) or 0)
         with contextlib.suppress(psutil.TimeoutExpired):
-            return int(program.wait(_GRACE_S if file.exists() else 0) or 0)
+            return int(program.wait(GRACE_S if file.exists() else 0) or 0)
         _end(program)
         return None
     finally:
@@ -74,7 +71,7 @@ def _end(program: psutil.Process) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(processes, _GRACE_S)
+    psutil.wait_procs(processes, GRACE_S)
 
 
 def tell(trial: LoaderTrial, form: Form) -> None:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _MIRRORS: Final = "elsewhere"
 _HAVE: Final = "have.json"
-_KEPT_S: Final = 7 * 86_400
 _BATCH: Final = 256
 _MOST: Final = 1_000_000
 """Maximum files of a run; ten windows of 10,000 ranks have as many."""
@@ -86,7 +85,7 @@ def mirror(target: str, tell: Callable[[int, int], object] | None = None, *, tra
     """
     root = remote.temporary_folder() / _MIRRORS / hashlib.sha256(os.fsencode(target)).hexdigest()[:12]
     for old in root.parent.glob("*"):
-        if old.stat().st_mtime < time.time() - _KEPT_S:
+        if old.stat().st_mtime < time.time() - 7 * 86400:
             shutil.rmtree(old, ignore_errors=True)
     parts = _parts(target)
     bases = {part: (None if is_file(part) else _base(part)[0]) or ascend.base_of(part) for part in parts}

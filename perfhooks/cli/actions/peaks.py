@@ -68,7 +68,7 @@ def _capped(torch: Any, device: str) -> str:
 def _product(torch: Any, device: str, kind: str) -> float | None:
     """Return TFLOP/s of square matrices; None if the device lacks the type."""
     is_tf32 = kind == "tf32"
-    if is_tf32 and (device == "cpu" or torch.cuda.get_device_capability(0)[0] < _TF32 or torch.version.hip):
+    if is_tf32 and (device == "cpu" or torch.cuda.get_device_capability(0) < (8, 0) or torch.version.hip):
         return None
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = is_tf32
@@ -90,10 +90,6 @@ def _multiplied(torch: Any, device: str, dtype: object, rows: int, of: int = _BE
     a = torch.ones(rows, rows, dtype=dtype, device=device)
     b, out = a / 2, torch.empty_like(a)
     return _best(torch, device, lambda: torch.mm(a, b, out=out), of)
-
-
-_TF32: Final = 8
-"""Minimum compute capability (Ampere)."""
 
 
 def _copy(torch: Any, device: str) -> float:

@@ -15,8 +15,10 @@ from perfhooks.cli.actions import mirror
 from perfhooks.cli.actions.asking import CaptureOptions, CaptureRequest
 from perfhooks.cli.actions.keys import pressed
 from perfhooks.cli.actions.written import ASCII, BLOCKS, line, screen
+from perfhooks.cli.turns.supervisor import GRACE_S
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.report.live import View
+from perfhooks.run.publishing import SILENT_S
 from perfhooks.run.remote import is_url
 
 if TYPE_CHECKING:
@@ -27,12 +29,7 @@ if TYPE_CHECKING:
     from perfhooks.report.live import RunState
 
 _EACH_S: Final = 1.0
-_FORGOTTEN_S: Final = 600.0
-"""Seconds without a change after which a run of another host has ended."""
-_BRING_S: Final = 10.0
 _NO_REQUEST: Final = "a run is asked for a window where it runs: nobody looks for requests at a URL"
-_CAPTURE_S: Final = 600.0
-_FAREWELL_S: Final = 5.0
 
 
 def top(target: str | None) -> None:
@@ -50,7 +47,7 @@ def _elsewhere(view: View, url: str) -> Callable[[], RunState]:
 
     def look() -> RunState:
         nonlocal brought
-        if time.monotonic() - brought > _BRING_S:
+        if time.monotonic() > brought + 10:
             mirror.mirror(url)
             brought = time.monotonic()
         return view.refresh()
@@ -67,7 +64,7 @@ def _print(look: Callable[[], RunState]) -> None:
             typer.echo(text)
             sys.stdout.flush()
             last = text
-        if state.is_alive is False or (state.is_alive is None and state.silent_s > _FORGOTTEN_S):
+        if state.is_alive is False or (state.is_alive is None and state.silent_s > SILENT_S):
             return
         time.sleep(_EACH_S)
 
@@ -127,11 +124,11 @@ class _Request:
     def end(self) -> None:
         self._is_over = True
         if self._thread is not None:
-            self._thread.join(_FAREWELL_S)
+            self._thread.join(GRACE_S)
 
     def _ask(self) -> None:
         try:
-            outcomes = CaptureRequest(self._run, CaptureOptions(), self._tell).outcomes(_CAPTURE_S)
+            outcomes = CaptureRequest(self._run, CaptureOptions(), self._tell).outcomes(600)
             self.note = "; ".join(map(_said, outcomes))
         except PerfhooksError as error:
             self.note = str(error)

@@ -4,7 +4,7 @@ import functools
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
     from perfhooks.cli.turns.alternation import ComparisonResult
     from perfhooks.cli.turns.supervisor import Owner
-
-BY_SIGNAL: Final = 128
-"""Plus the number of the signal: exit code of a shell."""
-FAILED: Final = 1
 
 
 def outcome(
@@ -54,12 +50,13 @@ def outcome(
             say = functools.partial(typer.echo, err=True)
             result = supervise(work, clean=folder.remove, status=status, say=say)
     except ComparisonEndError as error:
-        raise typer.Exit(BY_SIGNAL + error.number) from None
+        # the exit code of a shell
+        raise typer.Exit(128 + error.number) from None
     _tell(result, form)
     if result.interrupted:
-        raise typer.Exit(BY_SIGNAL + result.interrupted)
+        raise typer.Exit(128 + result.interrupted)
     if result.failed is not None:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(1)
     return "undecided" if result.judgement is None else result.judgement.verdict.outcome
 
 

@@ -15,15 +15,13 @@ if TYPE_CHECKING:
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 ASCII: Final = "_.:-=+*#"
 _WIDTH: Final = 10
-_SLOW: Final = 5
-_NAMED: Final = 3
 
 
 def line(state: RunState) -> str:
     parts = [_where(state), *_pace(state)]
     slow = [rank.rank for rank in state.ranks if rank.slow]
     if slow:
-        parts.append(f"{len(slow)} of {len(state.ranks)} ranks slow ({_some(list(map(str, slow)))})")
+        parts.append(f"{len(slow)} of {len(state.ranks)} ranks slow ({words.first_names(list(map(str, slow)))})")
     if state.slow:
         rank, last = state.slow[0]
         parts.append(f"last slow: step {last.step} of rank {rank} ({last.cause})")
@@ -57,7 +55,7 @@ def _above(state: RunState, width: int, blocks: str) -> Iterator[_Line]:
 
 
 def _below(state: RunState, note: str) -> Iterator[_Line]:
-    for number, (rank, step) in enumerate(state.slow[:_SLOW]):
+    for number, (rank, step) in enumerate(state.slow[:5]):
         yield "" if number else "slow", f"rank {rank}: {step}", "yellow"
     if not state.slow:
         yield "slow", "no slow step", ""
@@ -121,13 +119,8 @@ def _windows(state: RunState) -> str:
         parts.append("recording")
     if state.unfinished:
         what = "not finished (see `perfhooks report`)" if state.is_alive is False else "being finished"
-        parts.append(f"{what}: {_some(list(state.unfinished))}")
+        parts.append(f"{what}: {words.first_names(list(state.unfinished))}")
     return ", ".join(parts)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _one_line(text: str) -> str:

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from perfhooks.cli.turns import processes
 
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
-_ALL_THREADS: Final = 0x40000000
-"""``__WALL`` of Linux: wait for threads, too."""
-_LIMIT_S: Final = 0.5
-"""Maximum wait for threads to pause. A thread in a disk read pauses after it."""
-_LOOK_S: Final = 0.0005
 
 
 class Freezer:
@@ -38,7 +33,8 @@ class Freezer:
         if sys.platform != "linux":
             self.refusal = "only Linux can pause processes"
             return
-        deadline = time.monotonic() + _LIMIT_S
+        # a thread in a disk read pauses only after the read
+        deadline = time.monotonic() + 0.5
         known_threads = set[int]()
         while time.monotonic() < deadline:
             running = [process for process in processes.below(pids) if process.state != "T" and not process.is_dead]
@@ -49,7 +45,7 @@ class Freezer:
             for thread in threads:
                 self._pause(thread)
             while self._is_incomplete() and time.monotonic() < deadline:
-                time.sleep(_LOOK_S)
+                time.sleep(0.0005)
 
     def thaw(self) -> None:
         """Resume the threads; call it again for threads that pause late."""
@@ -71,7 +67,8 @@ class Freezer:
     def _is_incomplete(self) -> bool:
         for thread in list(self._signals):
             try:
-                changed, status = os.waitpid(thread, _ALL_THREADS | os.WNOHANG)
+                # __WALL of Linux: wait for threads, too
+                changed, status = os.waitpid(thread, 0x40000000 | os.WNOHANG)
             except ChildProcessError:
                 del self._signals[thread]
                 continue

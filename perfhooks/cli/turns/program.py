@@ -15,8 +15,8 @@ import msgspec
 
 from perfhooks.analysis.comparison.turns import Block
 from perfhooks.cli.turns.freezing import Freezer
-from perfhooks.cli.turns.supervisor import TICK_S
 from perfhooks.core.errors import OptionError
+from perfhooks.core.process import POLL_S
 from perfhooks.record.launch import command_line, exit_summary, notes
 from perfhooks.record.launch.turns import Turn, TurnEnd
 from perfhooks.run.reading import read_bytes
@@ -30,7 +30,6 @@ _STALL_S: Final = 600.0
 """Maximum seconds of a block. NCCL's collectives time out after ten minutes, too."""
 _PEER: Final = struct.Struct("3i")
 """``struct ucred`` of Linux: process, user and group."""
-_LAST_LINES: Final = 10
 _PATIENCE_S: Final = 60.0
 _PATIENCE: Final = 5.0
 """Maximum start time, as a multiple of the other program's."""
@@ -154,10 +153,10 @@ class Program:
 
     def listen(self) -> None:
         self._owner.check()
-        for key, _ in self._events.select(TICK_S):
+        for key, _ in self._events.select(POLL_S):
             if key.fileobj is self._listener:
                 connection, _ = self._listener.accept()
-                connection.settimeout(TICK_S)  # a message is a single packet
+                connection.settimeout(POLL_S)  # a message is a single packet
                 lines = connection.makefile("rb")
                 self._events.register(connection, selectors.EVENT_READ, _Connection(connection, lines))
             else:
@@ -283,7 +282,7 @@ class Program:
 
     def last_lines(self) -> list[str]:
         with contextlib.suppress(OSError):
-            return read_bytes(self.log).decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+            return read_bytes(self.log).decode("utf-8", "replace").splitlines()[-10:]
         return []
 
     def result(self) -> ProgramResult:

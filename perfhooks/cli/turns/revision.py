@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfhooks.cli.turns.supervisor import TICK_S
 from perfhooks.cli.turns.work_folder import remove_stale_worktrees
 from perfhooks.core.errors import OptionError
+from perfhooks.core.process import POLL_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ def _git(owner: Owner, *words: str, at: Path | None = None) -> str:
     while written is None:
         owner.check()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            written = process.communicate(timeout=TICK_S)
+            written = process.communicate(timeout=POLL_S)
     if process.returncode:
         command = next(word for word in words if word != "-c" and "=" not in word)
         raise OptionError(f"git {command}: {written[1].decode('utf-8', 'replace').strip()}")

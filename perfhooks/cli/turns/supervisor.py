@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from perfhooks.cli.turns import processes
 from perfhooks.core.errors import PerfhooksError
+from perfhooks.core.process import POLL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -35,8 +36,6 @@ Result = TypeVar("Result")
 
 GRACE_S: Final = 7.0
 """Seconds from SIGTERM to SIGKILL: loader workers notice the death of their training after 5 s."""
-TICK_S: Final = 0.1
-"""Seconds between checks for signals and for the death of the other process."""
 _NUMBERS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SET_DEATH_SIGNAL, _SET_ADOPTS, _GET_ADOPTS = 1, 36, 37
 
@@ -156,7 +155,7 @@ def _messages(connection: Connection, pid: int, received: Sequence[int]) -> Iter
                 passed, deadline = passed + 1, time.monotonic() + 4 * GRACE_S
             if time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
-            if connection.poll(TICK_S):
+            if connection.poll(POLL_S):
                 yield connection.recv()
 
 
@@ -167,7 +166,7 @@ def _reap(pid: int, *, is_wanted: bool) -> None:
     while not _is_reaped(pid):
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
-        time.sleep(TICK_S / 10)
+        time.sleep(POLL_S / 10)
 
 
 def _run(work: Callable[[Owner], Any], owner: Owner, numbers: Collection[signal.Signals]) -> NoReturn:
@@ -214,7 +213,7 @@ def _end_children(
                     os.kill(pid, signal.SIGKILL)
         if not any(children.values()) or time.monotonic() > deadline + GRACE_S:
             break
-        time.sleep(TICK_S / 10)
+        time.sleep(POLL_S / 10)
     for process in started:
         process.poll()
 

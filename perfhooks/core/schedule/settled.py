@@ -12,7 +12,6 @@ from perfhooks.core.schedule.unplanned import WHEN_SETTLED, OnRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_S: Final = 1e9
 
 LONGEST_WAIT_S: Final = 20.0
 """Maximum seconds before the window, because a user waits for the report."""
@@ -77,14 +76,14 @@ class WhenSettled(OnRequest):
         if not before:
             self._look_at = step + 1
             return None
-        pace, remaining_s = max(median(last), 1), LONGEST_WAIT_S - (now - self._since) / _S
+        pace, remaining_s = max(median(last), 1), LONGEST_WAIT_S - (now - self._since) / 1e9
         is_settled = ended >= _LOOKS[0] and (together or _is_even(median(before), pace))
         if is_settled or ended >= _LOOKS[-1] or remaining_s <= 0:
             # with two steps, the longer one often contains an evaluation
             usual = pace if is_settled else max(median_low([*before, *last]), 1)
             return _window(step, usual, together=together)
         next_look = 1 if together else next(look for look in _LOOKS if look > ended) - ended
-        self._look_at = step + min(next_look, max(1, math.ceil(remaining_s * _S / pace)))
+        self._look_at = step + min(next_look, max(1, math.ceil(remaining_s * 1e9 / pace)))
         return None
 
     def __str__(self) -> str:
@@ -107,7 +106,7 @@ def is_enough(walls: Sequence[int], operators: float) -> bool:
 
 
 def _active(pace: float) -> int:
-    return min(max(FEWEST_STEPS, math.ceil(SHORTEST_S * _S / pace)), MOST_STEPS)
+    return min(max(FEWEST_STEPS, math.ceil(SHORTEST_S * 1e9 / pace)), MOST_STEPS)
 
 
 def _window(step: int, pace: float, *, together: bool) -> Planned:
@@ -115,5 +114,5 @@ def _window(step: int, pace: float, *, together: bool) -> Planned:
     if together:
         active = next(steps for steps in _ROUND if steps >= active)
     # torch's recorder needs at most one second to start
-    begin = step + min(2, int(_WARMUP_S * _S / pace))
+    begin = step + min(2, int(_WARMUP_S * 1e9 / pace))
     return Planned(step, begin, begin + active - 1)

@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.core.guard import write_error
+from perfhooks.core.process import EXIT_S
 from perfhooks.record.launch import exit_summary, notes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_GET_CHILD_SUBREAPER: Final = 37
-"""``PR_GET_CHILD_SUBREAPER`` in Linux' ``prctl.h``."""
 _INFO: Final = struct.Struct("QQ12i")
 _EXIT, _GET_INFO = 1 << 3, 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 """``struct pidfd_info``, ``PIDFD_INFO_EXIT`` and ``PIDFD_GET_INFO`` of ``pidfd.h``."""
-_REAPED_MS: Final = 500
-"""Most parents reap the command at once, some never."""
 _FILES_S: Final = 60.0
 _BOOTSTRAP: Final = """\
 import os, select, shutil, sys
@@ -55,7 +52,8 @@ def is_possible() -> bool:
     adopts = ctypes.c_int(0)
     library = ctypes.CDLL(None)
     if hasattr(library, "prctl"):
-        library.prctl(_GET_CHILD_SUBREAPER, ctypes.byref(adopts))
+        # PR_GET_CHILD_SUBREAPER of linux/prctl.h
+        library.prctl(37, ctypes.byref(adopts))
     return os.getpid() != 1 and not adopts.value
 
 
@@ -125,7 +123,7 @@ def wait(pid: int, descriptor: int | None) -> int | None:
     code = _exit_code(descriptor)
     if code is None:
         end.modify(descriptor, 0)
-        end.poll(_REAPED_MS)
+        end.poll(1e3 * EXIT_S)
         code = _exit_code(descriptor)
     return code
 

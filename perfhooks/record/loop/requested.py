@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.core.options import MOST_WAITING
+from perfhooks.core.options import MOST_WAITING, WARMUP
 from perfhooks.core.schedule import (
     MOST_LOOKED_AT,
     CallableSchedule,
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.loops import LoopRequest, WatchedLoop
     from perfhooks.run.live.requests import State
 
-WARMUP: Final = 1
-"""Without a warm-up the first recorded step would include the start of the recorder."""
 _MAX_TRIES: Final = 100
 """A search through 100 windows takes 0.3 ms."""
 _FARTHEST: Final = 10**9

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.core.guard import guard, logger
+from perfhooks.core.process import EXIT_S, POLL_S
 from perfhooks.core.progress import show_wait
 from perfhooks.record.loop.ending import lifetime
 from perfhooks.record.loop.worker import Worker, reap
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 QUEUE: Final = 8
 """Further windows are skipped."""
-_POLL_S: Final = 0.2
-_EXIT_S: Final = 0.5
 _MAX_DEATHS: Final = 3
 _LATER: Final = "`perfhooks report` finishes the remaining windows"
 
@@ -155,13 +154,13 @@ class Tasks:
                     break
                 if is_loud:
                     show(passed)
-                self.poll(_POLL_S if timeout is None else min(_POLL_S, timeout - passed))
+                self.poll(POLL_S if timeout is None else min(POLL_S, timeout - passed))
         reap()
         return not self.pending
 
     def close_when_done(self) -> None:
         if self.worker is not None and not self.pending:
-            self.worker.leave(_EXIT_S)
+            self.worker.leave(EXIT_S)
             self.worker = None
         elif self.worker is not None:
             self.worker.close()
@@ -173,7 +172,7 @@ class Tasks:
         is_done = self.wait(timeout, is_loud=is_loud)
         for worker in [*self._former, self.worker]:
             if worker is not None:
-                worker.leave(_EXIT_S if not self.pending else 0.0)
+                worker.leave(EXIT_S if not self.pending else 0.0)
         self._former.clear()
         self.worker = None
         return is_done

@@ -14,11 +14,9 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.comparison import Comparison
     from perfhooks.analysis.comparison.reason import Contribution
 
-MOST_LINES: Final = 60
 
 _MAX_NOTES: Final = 12
 _FOLD: Final = ("", "<details><summary>Notes and tables</summary>", "", "", "</details>")
-_MAX_NAME: Final = 60
 _TABLES: Final = (("parts", 8), ("operators", 8), ("modules", 6), ("kernels", 6))
 
 
@@ -42,17 +40,19 @@ def text(result: Comparison) -> str:
 
 def markdown(result: Comparison) -> str:
     escape, first = words.markdown, opening(result)
-    lines = [f"### {escape(_truncate(result.a.label))} → {escape(_truncate(result.b.label))}", ""]
+    lines = [f"### {escape(words.truncated(result.a.label, 60))} → {escape(words.truncated(result.b.label, 60))}", ""]
     lines += [line for item in first.differing for line in (escape(item), "")]
     lines += [f"**{escape(first.sentence)}**", ""]
-    lines += [f"- {item.side}: {escape(item.value)}, {escape(_truncate(item.what))}" for item in first.figures]
+    lines += [
+        f"- {item.side}: {escape(item.value)}, {escape(words.truncated(item.what, 60))}" for item in first.figures
+    ]
     lines += [f"- {escape(item)}" for item in first.doubts]
     if result.recorded:
         lines += ["", escape(result.recorded), ""]
         lines += [f"{number}. {escape(item)}" for number, item in enumerate(result.told, 1)] or [
             f"{_describe_nothing(result).capitalize()}."
         ]
-    folded = list(_fold(result, first.notes, MOST_LINES - len(lines) - len(_FOLD) - 1))
+    folded = list(_fold(result, first.notes, 60 - len(lines) - len(_FOLD) - 1))
     opened, closed = _FOLD[:-2], _FOLD[-2:]
     return "\n".join([*lines, *opened, *folded, *closed] if folded else lines)
 
@@ -104,9 +104,5 @@ def _format_table(name: str, rows: Sequence[Contribution], most: int, *, shares:
     for row in listed:
         sign = "+" if row.difference >= 0 else "-"
         calls = f"{row.count_a:.4g} → {row.count_b:.4g}" if row.count_a or row.count_b else ""
-        title = words.markdown(_truncate(sentences.subject(row)))
+        title = words.markdown(words.truncated(sentences.subject(row), 60))
         yield f"| {title} | {write(row.a)} | {write(row.b)} | {sign}{write(abs(row.difference))} | {calls} |"
-
-
-def _truncate(words: str) -> str:
-    return words if len(words) <= _MAX_NAME else f"{words[: _MAX_NAME - 2]} …"

@@ -17,6 +17,7 @@ from perfhooks.run.folder import Run
 from perfhooks.run.layout import PAGE, lock, processor
 from perfhooks.run.liveness import boot
 from perfhooks.run.locking import locked
+from perfhooks.run.publishing import SILENT_S
 from perfhooks.run.reading import check_plain
 from perfhooks.run.timeline import in_timeline
 from perfhooks.trace.limits import peaks
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Capture, Cost, Place
     from perfhooks.trace import Trace
 
-_LOCK_TIMEOUT_S: Final = 600
 NO_PERMIT: Final = Permit()
 
 
@@ -41,7 +41,7 @@ def finish(place: Place, permit: Permit = NO_PERMIT, *, write_report: bool = Tru
     """
     run = Run.of(place)
     try:
-        with locked(run.folder / lock(place.rank), _LOCK_TIMEOUT_S):
+        with locked(run.folder / lock(place.rank), SILENT_S):
             capture = place.load()
             unfinished = capture.state == "spooled"
             if unfinished:
@@ -78,7 +78,7 @@ def write_page(run: Run, permit: Permit = NO_PERMIT) -> None:
 def measure_again(place: Place) -> None:
     """Measure the cost of recording again, because few unprofiled steps existed before."""
     run = Run.of(place)
-    with locked(run.folder / lock(place.rank), _LOCK_TIMEOUT_S):
+    with locked(run.folder / lock(place.rank), SILENT_S):
         capture = place.load()
         cost = _cost(capture, capture.cost.events, run, place.rank)
         if capture.state == "done" and cost.idle_step_ms and cost != capture.cost:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from perfhooks.core import json_values
+from perfhooks.core.words import MAX_TEXT
 from perfhooks.report.page.run_summary import read_summary
 from perfhooks.run import layout
 from perfhooks.run.layout import PAGE, PAGE_DATA, PAGE_LOCK
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
     from perfhooks.run.capture import Place
 
-_LOCK_TIMEOUT_S: Final = 120
-
 
 def write(folder: Path, *, remote: str | None = None, title: str | None = None, unread: Sequence[str] = ()) -> Path:
     """Write ``report.html`` and ``report.json``. ``unread`` are messages about traces.
@@ -29,8 +28,8 @@ def write(folder: Path, *, remote: str | None = None, title: str | None = None, 
     from perfhooks.report.page import data, page, run_data
 
     # inside the lock, so the last writer includes the windows of all others
-    with locked(folder / PAGE_LOCK, _LOCK_TIMEOUT_S):
-        facts = {"title": title, "unread": [json_values.text(message, 1000) for message in unread[:60]]}
+    with locked(folder / PAGE_LOCK, 120):
+        facts = {"title": title, "unread": [json_values.text(message, MAX_TEXT) for message in unread[:60]]}
         report = run_data.gather(folder) | json_values.facts(facts)
         stored = encoded(msgspec.convert(report, data.RunData))
         for name, content in ((PAGE_DATA, stored), (PAGE, page.render(report).encode())):

@@ -30,8 +30,6 @@ _DEVICE: Final = {
     "exposed_copy": "exposed copies",
     "device_idle": "idle",
 }
-_LINE: Final = 260
-_KERNEL: Final = 90
 _NOT_OPERATORS: Final = ("kernel", "copy", "set", "device_annotation", "runtime", "overhead")
 
 
@@ -95,14 +93,11 @@ def _render(data: Mapping[str, Any], files: list[str]) -> str:
     ]
     text = ""
     for section in sections:
-        for line in map(_cut_line, section):
+        for full_line in section:
+            line = words.truncated(full_line, 260)
             if len(text) + len(line) < MOST:
                 text += f"{line}\n"
     return text
-
-
-def _cut_line(line: str) -> str:
-    return line if len(line) <= _LINE else f"{line[: _LINE - 2]} …"
 
 
 def _titled(title: str, lines: Iterable[str]) -> Iterator[str]:
@@ -232,7 +227,7 @@ def _kind(row: Mapping[str, Any]) -> str:
 
 
 def _cut(name: str) -> str:
-    return words.markdown(name if len(name) <= _KERNEL else f"{name[:_KERNEL]} …")
+    return words.markdown(words.truncated(name, 92))
 
 
 def _count(details: Mapping[str, Any]) -> int:

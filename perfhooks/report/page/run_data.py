@@ -14,6 +14,7 @@ from perfhooks.analysis.findings.finding import OVERHEAD, UNNAMED, add_source_li
 from perfhooks.analysis.ranks.known import SummaryCache
 from perfhooks.core import json_values, words
 from perfhooks.core.errors import PerfhooksError
+from perfhooks.core.words import MAX_TEXT
 from perfhooks.report.page import slow_rows, startup_rows, window_data
 from perfhooks.report.page.data import EXPLAINED, FORMAT, read_tried, read_window
 from perfhooks.report.page.run_summary import summarize
@@ -209,7 +210,7 @@ def _rank(capture: Capture, mean: dict[str, float], *, brief: bool = False) -> d
                 "headline": capture.line,
                 "is_far": capture.is_far or None,
                 "partial": capture.partial,
-                "notes": [json_values.text(note, 1000) for note in capture.notes],
+                "notes": [json_values.text(note, MAX_TEXT) for note in capture.notes],
                 "cost": json_values.facts(cost),
                 "options": {} if brief else capture.options,
                 "versions": {} if brief else capture.versions,
@@ -269,7 +270,7 @@ def _together(comparison: dict[str, Any]) -> dict[str, Any]:
         "ranks": len(comparison["ranks"]),
         "windows": windows,
         "frontier": comparison["frontier"],
-        "missing": [entry | {"text": json_values.text(entry["text"], 1000)} for entry in missing[:60]],
+        "missing": [entry | {"text": json_values.text(entry["text"], MAX_TEXT)} for entry in missing[:60]],
         "missing_count": len(missing),
     }
 

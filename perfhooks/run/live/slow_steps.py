@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import msgspec
 
 from perfhooks.core.guard import logger
-from perfhooks.core.words import ms, printable
+from perfhooks.core.words import MAX_TEXT, ms, printable
 from perfhooks.run.capture import Step
 from perfhooks.run.live.slow_causes import CONTENTION, UNKNOWN
 from perfhooks.run.publishing import OwnFolder
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _MAX_BYTES: Final = 16 << 20
 """10^5 slow steps."""
-_MAX_TEXT: Final = 1000
 _Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 _Count = Step
 _TEXTS: Final = ("stage", "cause", "line")
@@ -97,7 +96,7 @@ def _row(cells: list[str]) -> SlowStep | None:
 
 def _text(text: str) -> str:
     """Return one line that is safe for a terminal."""
-    return printable(" ".join(text[:_MAX_TEXT].split()))
+    return printable(" ".join(text[:MAX_TEXT].split()))
 
 
 class Log:

@@ -30,8 +30,6 @@ GRACE_S: Final = 0.5
 (30 s in torchrun, Kubernetes and SLURM).
 """
 
-_GRACE_IN_COLLECTIVE_S: Final = 0.1
-"""The main thread may wait in a collective without end."""
 
 _DEFERRED: Final = tuple(
     getattr(signal, name)
@@ -206,7 +204,8 @@ class _SignalThread:
             receiver.close()
             return True
         ours = [number for number in _ENDS if number in numbers and deferral.handler(number) is _ours]
-        if ours and not self.noticed.wait(_GRACE_IN_COLLECTIVE_S if _is_in_collective() else GRACE_S):
+        # the main thread may wait in a collective without end
+        if ours and not self.noticed.wait(0.1 if _is_in_collective() else GRACE_S):
             _die(ours[0])
         return False
 
