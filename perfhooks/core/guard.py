@@ -41,6 +41,8 @@ def _is_stored_in_notebook(record: logging.LogRecord) -> bool:
     return record.levelno < logging.WARNING and type(sys.stderr).__module__.startswith("ipykernel")
 
 
+MAX_FAILURES: Final = 3
+"""Failures after which perfhooks stops a part of itself: recording, or the worker process."""
 _STDERR: Final = 2
 
 

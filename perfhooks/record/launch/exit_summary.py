@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from perfhooks.record.launch.notes import Note
 
 _SETS_PATH: Final = re.compile(r"""^[^#]*PYTHONPATH["'\]\s]*[=:](?!=)(?!.*PYTHONPATH)""", re.MULTILINE)
-_LARGEST: Final = 1 << 20
 IS_OVER: Final = "summary.printed"
 """This file exists once everything is reported."""
 
@@ -106,6 +105,6 @@ def _script_text(word: str) -> str:
     if word.endswith(".py"):
         return ""
     try:
-        return read_bytes(Path(word), _LARGEST).decode("utf-8", "replace")
+        return read_bytes(Path(word), 1 << 20).decode("utf-8", "replace")
     except (OSError, ValueError):
         return ""

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-INTERVAL_S: Final = 0.1
 LONGEST_S: Final = 3600.0
 """Maximum sampling time, for processes that never make a step."""
 _SCRIPT_SAMPLES: Final = 3
@@ -106,7 +105,7 @@ class Startup:
     def _sample(self) -> None:
         last, end, in_script = self._torch, self._torch + LONGEST_S * 1e9, 0
         while last < end:
-            is_over = self._over.wait(INTERVAL_S)
+            is_over = self._over.wait(0.1)
             now = time.monotonic_ns()
             sample = classify(innermost_of(self._main), in_step=self._in_step)
             self._add(sample, (now - last) * 1e-9)

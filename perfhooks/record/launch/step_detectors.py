@@ -38,9 +38,9 @@ Mode = Literal["loader", "optimizer", "batches", "backward", "call", "process"]
 """A fetch after an update, an update, any fetch, a backward pass, or the call of a model. ``process`` has no steps."""
 
 BATCHES: Final = 20
-"""Fetches without any update before fetches count as steps. A sanity check before training has fewer."""
-BACKWARDS: Final = 20
-"""Backward passes without any update before passes count as updates. Gradient accumulation uses fewer."""
+"""Batches without any update before their fetches count as steps, or their backward passes as updates. A sanity check
+before training and gradient accumulation have fewer.
+"""
 
 NEVER: Final = sys.maxsize
 _SETTLED_ROUNDS: Final = 3
@@ -49,14 +49,10 @@ _SURE_STEPS: Final = 2
 """Steps with a fetch after which updates no longer change the detector. A program may read its loader into a list and
 then train on the list.
 """
-_LOST_UPDATES: Final = 8
-"""Updates beyond three rounds after which an unfinished round is dropped."""
 _STAGE_ROUNDS: Final = 10
 """Rounds of a single optimizer after which another one starts a new stage."""
 _LONE_UPDATES: Final = 3
 """Updates in a row by a later optimizer after which the earlier ones belong to the start."""
-_MISSED_FETCHES: Final = 4
-"""Updates without a fetch, beyond those of three steps. The training then no longer uses its loader."""
 
 
 class Round:
@@ -90,7 +86,8 @@ class Round:
         key, previous_key, run_length = id(optimizer), self._last_key, self._run_length
         self._last_key, self._run_length = key, run_length + 1 if key == previous_key else 1
         self._since += 1
-        if self._since > 3 * max(len(self._order), sum(self._runs.values()) if self._repeats else 0) + _LOST_UPDATES:
+        # three rounds and eight updates without the end of a round: it was interrupted
+        if self._since > 3 * max(len(self._order), sum(self._runs.values()) if self._repeats else 0) + 8:
             self._forget()
         self._first_ref = self._first_ref or weakref.ref(optimizer)
         is_late = previous_key not in (0, key) and self._add_run(
@@ -290,9 +287,7 @@ class ByLoader(ActiveDetector):
             self._max_updates = max(self._max_updates, events.updates - self._updates)
             self.due = NEVER
             # an optimizer may still step after accumulated passes
-            self.due_update = (
-                0 if events.is_updated_by_hand else events.updates + 3 * self._max_updates + _MISSED_FETCHES
-            )
+            self.due_update = 0 if events.is_updated_by_hand else events.updates + 3 * self._max_updates + 4
         self._updates, self._rounds = events.updates, events.rounds.count
         return "step"
 

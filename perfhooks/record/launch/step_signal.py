@@ -20,7 +20,7 @@ from perfhooks.record.launch import notes
 from perfhooks.record.launch.command_line import Request
 from perfhooks.record.launch.startup import Startup, file_of, is_forked_by_loader, is_helper_process
 from perfhooks.record.launch.step_detectors import (
-    BACKWARDS,
+    BATCHES,
     NO_PROFILER,
     ActiveDetector,
     BesideIntegration,
@@ -172,7 +172,7 @@ class StepSignal:
             return
         with self._guarded():
             self.early.at_backward()
-            is_due = events.backwards % BACKWARDS == 0 and not isinstance(events.detector, InactiveDetector)
+            is_due = events.backwards % BATCHES == 0 and not isinstance(events.detector, InactiveDetector)
             if is_due and not events.is_updated_by_hand and not has_made_optimizer():
                 events.is_updated_by_hand, events.rounds.count = True, events.backwards - 1
         if events.is_updated_by_hand:

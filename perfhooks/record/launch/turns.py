@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from perfhooks.record.launch.command_line import Request
 
-_MAX_ANSWER: Final = 100
 _CPUS: Final = Path("/sys/devices/system/cpu")
 
 
@@ -180,7 +179,7 @@ class HeldSteps:
         self._socket.sendall(msgspec.json.encode(end) + b"\n")
 
     def _receive(self) -> Turn:
-        line = b"" if self._answers is None else self._answers.readline(_MAX_ANSWER)
+        line = b"" if self._answers is None else self._answers.readline(100)
         if not line:
             os.kill(os.getpid(), signal.SIGKILL)
         return msgspec.json.decode(line, type=Turn)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.core import frames, words
-from perfhooks.core.guard import cause_of, guard, logger
+from perfhooks.core.guard import MAX_FAILURES, cause_of, guard, logger
 from perfhooks.core.handlers import is_of_handler
 from perfhooks.core.options import check_step
 from perfhooks.core.schedule import FromStartToStop, OnRequest, Phase, WhenSettled
@@ -49,10 +49,8 @@ if TYPE_CHECKING:
     from perfhooks.record.loop.window import Window
     from perfhooks.run.folder import Run
 
-_POLL_STEPS: Final = 16
 _FOR_SHORT_RUNS: Final = "wait=2 warmup=1 active=3 repeat=1"
 _CELL: Final = "ipykernel_"
-_MAX_FAILURES: Final = 3
 
 
 class LoopState(Enum):
@@ -284,7 +282,7 @@ class LoopController:
         self._failures += 1
         with lifetime.busy(), guard("ending the window", self.options["on_error"]):
             self._close(step, "profiling it failed")
-        if self._failures >= _MAX_FAILURES:
+        if self._failures >= MAX_FAILURES:
             logger.warning("profiling failed %d times in a row, and ends", self._failures)
             return
         self.pulse.due = self._turn_at = step + 1
@@ -293,7 +291,7 @@ class LoopController:
         if self.state is LoopState.LEFT_OUT:
             return NEVER
         change = self.requests.next_change(step)
-        poll_at = step + _POLL_STEPS if self.windows.handover.tasks.windows_left else NEVER
+        poll_at = step + 16 if self.windows.handover.tasks.windows_left else NEVER
         return min(NEVER if change is None else change, self.loop.timeline.full_at, poll_at)
 
     def _open(self, step: int) -> None:

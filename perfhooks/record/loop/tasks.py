@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from perfhooks.core.guard import guard, logger
+from perfhooks.core.guard import MAX_FAILURES, guard, logger
 from perfhooks.core.process import EXIT_S, POLL_S
 from perfhooks.core.progress import show_wait
 from perfhooks.record.loop.ending import lifetime
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 QUEUE: Final = 8
 """Further windows are skipped."""
-_MAX_DEATHS: Final = 3
 _LATER: Final = "`perfhooks report` finishes the remaining windows"
 
 
@@ -64,7 +63,7 @@ class Tasks:
         self.open(log)
 
     def send(self, message: Task) -> None:
-        if self.worker is None and self._deaths < _MAX_DEATHS:
+        if self.worker is None and self._deaths < MAX_FAILURES:
             self._start()
         if self.worker is None:
             return  # `perfhooks report` does it
@@ -108,7 +107,7 @@ class Tasks:
                 self._resend()
             return
         self._deaths += 1
-        if self._deaths == _MAX_DEATHS:
+        if self._deaths == MAX_FAILURES:
             level = logging.WARNING if self.windows_left else logging.DEBUG
             logger.log(level, "no worker is started any more, with %d windows to finish: %s", self.windows_left, _LATER)
         elif self._deaths > 1:
@@ -116,7 +115,7 @@ class Tasks:
             level = logging.WARNING if isinstance(self.pending[task], FinishWindow) else logging.DEBUG
             logger.log(level, "the worker died twice in the same task, %s: %s", shown(Path(task)), _LATER)
             del self.pending[task]
-        if self.pending and self._deaths < _MAX_DEATHS:
+        if self.pending and self._deaths < MAX_FAILURES:
             code = "" if worker.exit_code is None else f" with code {worker.exit_code}"  # it may still be exiting
             logger.info("the worker ended%s and was started again; nothing is lost", code)
             self._start()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Final
-
-_READINGS: Final = 5
-"""Another program can run between two readings."""
 
 
 def ahead_s() -> float:
-    return min(_read() for _ in range(_READINGS))[1]
+    # Another program can run between two readings.
+    return min(_read() for _ in range(5))[1]
 
 
 def _read() -> tuple[float, float]:

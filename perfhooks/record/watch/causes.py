@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.core import frames
 from perfhooks.record.watch import evaluations
-from perfhooks.record.watch.samples import Sample, State
+from perfhooks.record.watch.samples import MIN_CPU, Sample, State
 from perfhooks.record.watch.sampling import common
 from perfhooks.record.watch.usual import MIN_SAMPLES, UsualSteps, beyond
 from perfhooks.run.live.slow_causes import (
@@ -45,14 +45,8 @@ if TYPE_CHECKING:
 _SUFFICIENT: Final = 0.5
 _ALMOST_ALL: Final = 0.8
 """If one cause has this share of the samples, it also explains the time before the first sample."""
-_MIN_COVERED: Final = 0.25
-"""The samples must then cover this share of the excess."""
-_IDLE_BELOW: Final = 0.25
-"""CPU use below which a thread counts as waiting."""
 _THROTTLED_BELOW: Final = 0.8
 """Share of the fastest device clock. Boost clocks of one device differ by 10%."""
-_MAX_FAULT_NS: Final = 500_000
-"""Time of a page fault that clears 2 MB."""
 
 _SAVING: Final = re.compile(r"^_*(?:save|checkpoint|dump|write)(?:_|$)|save_checkpoint|(?:^|_)saving")
 _LOCK_CALLS: Final = re.compile(r"^\s*(?:async )?with\b|\b(?:acquire|wait|wait_for|join|get|put|result)\(")
@@ -143,7 +137,7 @@ class Explainer:
         if largest is not None:
             frame = self._blamed_frame(facts, largest, samples.get(largest) or facts.samples)
             return Explanation(largest, min(float((explained | measured_ns)[largest]), facts.excess_ns), frame)
-        if facts.before_ns and facts.sampled_ns >= _MIN_COVERED * facts.excess_ns:
+        if facts.before_ns and facts.sampled_ns >= 0.25 * facts.excess_ns:
             # the first sample came late
             needed_ns = max(_ALMOST_ALL, needed_ns / (facts.sampled_ns + facts.before_ns)) * facts.sampled_ns
             explained |= {MEMORY: measured_ns[MEMORY], OWN: spent(self._unusual_code(facts, needed_ns))}
@@ -232,7 +226,8 @@ class Explainer:
     def _paging_ns(self, facts: StepFacts) -> float:
         """Run-queue wait counts in proportion."""
         cpu, system, faults = facts.counters.cpu_ns, facts.counters.system_ns, facts.counters.faults
-        if not cpu or system is None or faults is None or faults * _MAX_FAULT_NS < system:
+        # A page fault that clears 2 MB takes 0.5 ms.
+        if not cpu or system is None or faults is None or faults * 500_000 < system:
             return 0.0
         share = beyond(min(system / cpu, 1.0), self.usual.system)
         return share * (cpu + (facts.counters.waited_ns or 0))
@@ -247,7 +242,7 @@ class Explainer:
     def _gradient_waits(facts: StepFacts) -> list[Sample]:
         """The backward pass waits for the gradients of other ranks."""
         cpu = facts.counters.cpu_ns
-        if not facts.is_distributed or cpu is None or cpu > _IDLE_BELOW * facts.sampled_ns:
+        if not facts.is_distributed or cpu is None or cpu > MIN_CPU * facts.sampled_ns:
             return []
         return [sample for sample in facts.samples if sample.stack and frames.BACKWARD.search(sample.stack[-1].file)]
 

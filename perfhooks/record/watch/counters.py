@@ -108,7 +108,6 @@ def clock_mhz() -> float | None:
     return None
 
 
-_MAX_PAUSES: Final = 4096
 _MIN_YOUNG: Final = 50_000
 """Python collects at 700 or 2,000 young objects, so more mean that it was disabled."""
 
@@ -137,8 +136,7 @@ class Collections:
         elif self._began:
             self._pauses.append((self._began, time.perf_counter_ns(), self._frame))
             self._began = 0
-            if len(self._pauses) > _MAX_PAUSES:
-                del self._pauses[: _MAX_PAUSES // 2]
+            del self._pauses[:-4096]
 
     def within(self, begin: int, end: int) -> tuple[int, Frame | None]:
         """Return the time in ns, and the code where the longest collection began."""

@@ -7,7 +7,7 @@ an evaluation share a function that usual steps never run, else a loop.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from perfhooks.core import frames
 from perfhooks.record.watch import regions
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.samples import Sample
     from perfhooks.record.watch.sampling import Frame, Stack
     from perfhooks.record.watch.usual import UsualSteps
-
-_MIN_SHARE: Final = 0.1
-"""Calls of a small model take 20% of a rollout."""
 
 
 def evaluating(samples: Sequence[Sample], usual: UsualSteps) -> list[Sample]:
@@ -50,7 +47,8 @@ def _in_function(samples: Sequence[Sample], sure: Sequence[Sample], usual: Usual
     """Return the samples in the outermost function that all sure samples share and that does little else."""
     for code in _shared([usual.own(sample.stack) for sample in sure]):
         matching = [sample for sample in samples if any(frame.code is code for frame in usual.own(sample.stack))]
-        if _total_ns(sure) >= _MIN_SHARE * _total_ns([sample for sample in matching if not fetches(sample.stack)]):
+        # Calls of a small model take 20% of a rollout.
+        if _total_ns(sure) >= 0.1 * _total_ns([sample for sample in matching if not fetches(sample.stack)]):
             return matching
     return []
 

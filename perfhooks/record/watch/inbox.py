@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.guard import cause_of, logger
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.loops import WatchedLoop
     from perfhooks.run.folder import Run
     from perfhooks.run.live.requests import Loop
-
-_RECENT_NS: Final = 2e9
-"""For so long after a change, every poll reads the folder. A file may be incomplete, and a coarse file clock can hide a
-second change.
-"""
-_FULL_READ_EVERY: Final = 10
-"""Every tenth poll reads the folder, because some file systems do not update its time."""
 
 
 class RequestInbox:
@@ -62,8 +55,8 @@ class RequestInbox:
 
     def _is_unchanged(self) -> bool:
         before, self._changed_ns = self._changed_ns, requests.changed_ns(self._run.folder)
-        self._polls += 1
-        return self._changed_ns == before and not _is_recent(before) and self._polls % _FULL_READ_EVERY != 0
+        self._polls += 1  # every tenth reads the folder, because some file systems do not update its time
+        return self._changed_ns == before and not _is_recent(before) and self._polls % 10 != 0
 
     def _pass_on(self, file: str, name: str, loops: Sequence[WatchedLoop]) -> None:
         try:
@@ -107,4 +100,8 @@ class RequestInbox:
 
 
 def _is_recent(changed_ns: int) -> bool:
-    return time.time_ns() - changed_ns < _RECENT_NS
+    """For two seconds every poll reads the folder.
+
+    A file may be incomplete, and a coarse file clock can hide a second change.
+    """
+    return changed_ns > time.time_ns() - 2e9

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
 _LATE_NS: Final = 300_000
 """Minimum delay of a sample that waited for the GIL. Waking up takes a third of it on a virtual machine."""
-_FORCED_SHARE: Final = 0.9
-"""After this share of Python's switch interval the GIL was released by force, at the sampled line."""
-_MIN_CPU: Final = 0.25
+MIN_CPU: Final = 0.25
 """A thread counts as computing from this share of the time outside the run queue."""
 _MAX_STACKS: Final = 5000
 
@@ -93,7 +91,8 @@ class Sampler:
             spent_ns,
             now,
             is_held=held_ns > _LATE_NS,
-            is_exact=not _LATE_NS < held_ns < _FORCED_SHARE * sys.getswitchinterval() * 1e9,
+            # after 90% of Python's switch interval the GIL was released by force, at the sampled line
+            is_exact=not _LATE_NS < held_ns < 0.9 * sys.getswitchinterval() * 1e9,
             is_evaluating=is_evaluating,
             state=state,
         )
@@ -116,7 +115,7 @@ class Sampler:
         queued = 0 if waited is None or before is None else waited - before
         if queued >= spent_ns / 2:
             return State.QUEUEING
-        return State.COMPUTING if computed >= _MIN_CPU * (spent_ns - queued) else _state_in_call(thread.call())
+        return State.COMPUTING if computed >= MIN_CPU * (spent_ns - queued) else _state_in_call(thread.call())
 
 
 def _is_evaluating(ident: int) -> bool:

@@ -10,7 +10,7 @@ from perfhooks.core.frames import display_path
 from perfhooks.core.schedule import Phase
 from perfhooks.record.watch.causes import Explainer, StepFacts, spent
 from perfhooks.record.watch.counters import Collections, Counters, clock_mhz
-from perfhooks.record.watch.loops import LoopRequest
+from perfhooks.record.watch.loops import WINDOW_STEPS, LoopRequest
 from perfhooks.record.watch.samples import FoldedStacks, Sampler, State
 from perfhooks.record.watch.sampling import stack_of
 from perfhooks.record.watch.usual import MIN_SAMPLES
@@ -29,18 +29,11 @@ if TYPE_CHECKING:
 
 SHORTEST_S: Final = 0.005
 _MAX_AGE_NS: Final = 2_000_000_000
-_READ_INTERVAL_NS: Final = 200_000_000
-"""A reading doubles the cost of a sample."""
 _MAX_DIFFERENCE: Final = 0.25
 """Larger relative differences mean that counters and samples disagree."""
-_USUAL_SAMPLE_S: Final = 5.0
-_USUAL_COUNTERS_S: Final = 2.0
-_LONG_MEDIANS: Final = 1.1
-"""A step beyond this multiple of the median is sampled without a pause."""
 _SUSPENDED_NS: Final = 60_000_000_000
 """Without samples for so long, the host was suspended or a debugger stopped the process."""
 _MAX_WINDOWS: Final = 10
-_WINDOW_STEPS: Final = 3
 _MIN_SLOW_STEPS: Final = 3
 
 
@@ -110,7 +103,7 @@ class SlowSteps:
 
     def _update_usual(self) -> None:
         before, thread = self._usual_counters, self._sampler.thread(self._loop.thread, self._loop.native)
-        if before is not None and clock() - before.at < _USUAL_COUNTERS_S * 1e9:
+        if before is not None and clock() < before.at + 2e9:
             return
         faults, system_ns = thread.faults_and_system_ns()
         counters = Counters(thread.cpu_ns(), None, faults, None, thread.waited_ns(), system_ns)
@@ -123,7 +116,8 @@ class SlowSteps:
         doubt, now = self._pace.doubt_ns, clock()
         if doubt is None:
             return 1.0
-        self.is_doubtful = now - begin > _LONG_MEDIANS * (self._pace.median_ns or 0.0)
+        # a step that has just become long is sampled without a pause
+        self.is_doubtful = now - begin > 1.1 * (self._pace.median_ns or 0.0)
         if now - begin < doubt:
             self._sample_usual(step, now, late_ns)
             return (begin + doubt - now) / 1e9
@@ -144,11 +138,11 @@ class SlowSteps:
 
     def _sample_usual(self, step: int, now: int, late_ns: int) -> None:
         usual, (stored_at, stored_step, sample) = self._explainer.usual, self._usual_sample
-        if step != stored_step and (len(usual.samples) < MIN_SAMPLES or now - stored_at > _USUAL_SAMPLE_S * 1e9):
+        if step != stored_step and (len(usual.samples) < MIN_SAMPLES or now > stored_at + 5e9):
             if sample is not None:
                 usual.add(sample)
             self._usual_sample = now, step, self._sample(now, int(SHORTEST_S * 1e9), late_ns)
-        if now - self._last_counters.at > _READ_INTERVAL_NS:
+        if now > self._last_counters.at + 2e8:  # a reading doubles the cost of a sample
             thread = self._sampler.thread(self._loop.thread, self._loop.native)
             self._last_counters = _Reading(now, Counters(cpu_ns=thread.cpu_ns(), waited_ns=thread.waited_ns()))
 
@@ -252,8 +246,8 @@ class SlowSteps:
         self._windows += 1
         predicted = predict(self._steps)
         first = predicted - 1 if predicted is not None and predicted > now + 1 else None
-        self._next_request_step = (first or now) + _WINDOW_STEPS + 2
-        self._loop.ask(LoopRequest("slow", _WINDOW_STEPS, first))
+        self._next_request_step = (first or now) + WINDOW_STEPS + 2
+        self._loop.ask(LoopRequest("slow", WINDOW_STEPS, first))
 
 
 def _unsampled_ns(times: _Times, sampled: _Watched | None, limit_ns: float) -> float:

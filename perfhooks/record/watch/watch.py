@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from perfhooks.core.guard import cause_of, logger
 from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.watch.counters import CpuWaits, Queueing
-from perfhooks.record.watch.loops import LoopRequest
+from perfhooks.record.watch.loops import WINDOW_STEPS, LoopRequest
 from perfhooks.record.watch.pace import Pace
 from perfhooks.record.watch.slow import SHORTEST_S, SlowSteps
 from perfhooks.run import layout, rare_work, steps
@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.loops import WatchedLoop
     from perfhooks.run.live.requests import Loop
 
-STEPS: Final = 3
 WRITE_S: Final = 8.0
 """With the poll interval, the timeline on disk is at most ten seconds behind."""
 _MOST_ROWS: Final = 20_000
 """If more steps wait, the worker writes them."""
-_IDLE_S: Final = 1.0
 STATUS_S: Final = 5.0
 
 
@@ -58,7 +56,7 @@ class Watch:
         """Return the seconds until the next check."""
         timeline = self._loop.timeline
         if not self._loop.is_running and not self._slow.is_watching:
-            return _IDLE_S
+            return 1.0
         if not timeline.taking.acquire(blocking=False):
             return SHORTEST_S  # the timeline is being written
         try:
@@ -75,7 +73,7 @@ class Watch:
 
     def _check_step(self, step: int, begin: int | None, late_ns: int) -> float:
         if begin is None or not self._loop.is_running:
-            return _IDLE_S
+            return 1.0
         self._last_checked = step
         return self._slow.check(step, begin, late_ns)
 
@@ -83,7 +81,7 @@ class Watch:
         self._update_pace()
         if self._loop.is_signalled:
             self._loop.is_signalled = False
-            self._loop.ask(LoopRequest("signal", STEPS))
+            self._loop.ask(LoopRequest("signal", WINDOW_STEPS))
         self._cpu_waits.read(self._loop.thread, self._loop.native, self._next_step)
         self._slow.learn()
         self._write_slow()

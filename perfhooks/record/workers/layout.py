@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import sys
 import threading
 from dataclasses import dataclass
@@ -13,10 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import types
 
-WORD: Final = 8
+WORD: Final = struct.calcsize("P")
 OBJECT: Final = object.__basicsize__
-_TAGS: Final = 7
-"""Python 3.14 sets these bits in a pointer to an object."""
 
 
 def word(content: bytes, offset: int) -> int:
@@ -24,7 +23,8 @@ def word(content: bytes, offset: int) -> int:
 
 
 def untagged(pointer: int) -> int:
-    return pointer & ~_TAGS
+    # Python 3.14 sets the lowest three bits of a pointer to an object.
+    return pointer & ~7
 
 
 def _offsets(content: bytes, value: int) -> list[int]:

@@ -31,14 +31,8 @@ if TYPE_CHECKING:
     from perfhooks.record.workers.interpreter import WorkerFrame
     from perfhooks.record.workers.layout import Layout
 
-_PERIOD: Final = 10_000_000
-_CPU: Final = 0.01
-"""CPU time of sampling, relative to the time of one worker."""
-_MAX_STACKS: Final = 300
 OTHER: Final = "(other)"
 _LOOP: Final = "_worker_loop"
-_MAX_DEPTH: Final = 100_000
-"""Python's own limit is far lower, unless a program raises it."""
 _FEED: Final = "_feed"
 """Transfers batches, in ``multiprocessing/queues.py``."""
 _MEMORY_AT: Final = 16
@@ -167,7 +161,8 @@ class SampledWorker:
     def _find_loop(self) -> bool:
         for thread in self._interpreter.threads():
             with contextlib.suppress(OSError):
-                stack = self._interpreter.stack(thread, _LOOP, _MAX_DEPTH)
+                # Python's own limit is far lower, unless a program raises it
+                stack = self._interpreter.stack(thread, _LOOP, 100_000)
                 if stack and WORKER_LOOP.search(str(stack[-1])):
                     self._thread = thread
                     return True
@@ -200,7 +195,7 @@ class SampledWorker:
         """With the fields of `WorkerCounts` and `WorkerSamples`."""
         transfer_ns = max(self._transfer - self._transfer_before, 0)
         stacks = sorted(self._stacks, key=lambda text: -sum(self._stacks[text].values()))
-        for small in stacks[_MAX_STACKS:]:
+        for small in stacks[300:]:
             other = self._stacks.setdefault(OTHER, {})
             for part, value in self._stacks.pop(small).items():
                 other[part] = other.get(part, 0) + value
@@ -285,7 +280,8 @@ class WorkerSampler:
                 self._end(worker)
         count = len(self._workers) or 1
         self._cost += ((time.thread_time_ns() - began) / count - self._cost) / 8
-        period = max(_PERIOD, self._cost / _CPU)
+        # sampling may take 1% of the time of a worker
+        period = max(10e6, self._cost / 0.01)
         self._due = time.monotonic_ns() + int(period * random.uniform(0.5, 1.5))  # noqa: S311 -- no secret
 
     def _end(self, worker: SampledWorker) -> None:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _VARIABLE: Final = "TEARDOWN_CUPTI"
-_FIRST_CUDA: Final = 12
-"""Earlier versions can crash at the next attach, see `torch.profiler.profiler`."""
 
 
 @contextlib.contextmanager
@@ -36,6 +34,7 @@ def detached_at_end() -> Iterator[None]:
 
 def may_detach() -> bool:
     version = torch.version.cuda
-    if version is None or int(version.split(".")[0]) < _FIRST_CUDA or not torch.cuda.is_initialized():
+    # earlier versions can crash at the next attach, see `torch.profiler.profiler`
+    if version is None or tuple(map(int, version.split("."))) < (12, 0) or not torch.cuda.is_initialized():
         return False
     return torch.cuda.graph.default_capture_stream is None and "torch._inductor.cudagraph_trees" not in sys.modules

@@ -21,8 +21,6 @@ from perfhooks.trace.names import ranges
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MAX_ROOTS: Final = 1000
-"""Maximum outermost events to search. A recording with steps has few, others may have millions."""
 
 _open: Final[list[weakref.ref[Any]]] = []
 _updates: Final[set[str]] = set()
@@ -50,7 +48,8 @@ def is_any_open(*, is_same_step: bool = False) -> bool:
 
 def _names(roots: list[Any]) -> Iterator[str]:
     """torch sets the end time of an open range to that of its parent."""
-    for root in islice(roots, _MAX_ROOTS):
+    # A recording with steps has few roots; others may have millions.
+    for root in islice(roots, 1000):
         if root.name.startswith(labels.STEP_MARK):
             event = root
             while event.children and event.children[-1].end_time_ns == root.end_time_ns:

@@ -36,8 +36,6 @@ sys.path.append(sys.argv[1])
 from perfhooks.record.workers.sampler import serve
 serve(int(sys.argv[2]), 1)
 """
-_WAIT_S: Final = 0.25
-"""Results take 1 ms, and the trace is saved first."""
 
 
 class _Sums(msgspec.Struct):
@@ -136,7 +134,8 @@ class LoaderWorkers:
         answers = None if self._sampler is None else self._sampler.stdout
         if answers is None:
             return b"[]"
-        text, end = bytearray(), time.monotonic() + _WAIT_S
+        # Results take 1 ms, and the trace is saved first.
+        text, end = bytearray(), time.monotonic() + 0.25
         while not text.endswith(b"\n"):
             chunk = b""
             if select.select([answers], [], [], max(end - time.monotonic(), 0.0))[0]:
