@@ -109,7 +109,7 @@ def test_of_thousands_the_longest_are_on_the_page(run):
 
 
 def test_of_a_table_without_end_the_latest_rows_are_read(run, monkeypatch):
-    monkeypatch.setattr(slow_rows, "_BUDGET", 1000)
+    monkeypatch.setattr(slow_rows, "LARGEST_TABLE", 1000)
     monkeypatch.setattr(slow_rows, "_LEAST", 1000)
     keep(run, 0, *map(slow, range(100)))
     found = of_page(run)

@@ -17,6 +17,7 @@ from perfhooks.analysis.ranks.leads import RankSteps, StageTimes, align_steps, d
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.core.schedule import Phase
 from perfhooks.core.statistics import OUTLIER
+from perfhooks.core.words import MAX_TEXT
 from perfhooks.run import layout
 from perfhooks.run.folder import Run, places_of
 from perfhooks.run.live import slow_steps
@@ -24,6 +25,7 @@ from perfhooks.run.live.status import Status
 from perfhooks.run.live.tail import Tail
 from perfhooks.run.liveness import Process
 from perfhooks.run.reading import is_plain, read_json
+from perfhooks.run.steps import LAST_STEP, LONGEST_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from perfhooks.run.live.slow_steps import SlowStep
     from perfhooks.run.timeline import Row
 
-MINUTE_MS: Final = 60_000.0
-"""As a sum of step times."""
 RANK_STEPS: Final = 200
 _CELLS: Final = 200_000
 """Maximum stored steps of all ranks."""
@@ -43,8 +43,6 @@ _STEPS: Final = 1 << 16
 """Maximum steps of the first rank: one minute of 1 ms steps."""
 _RANK_ROWS: Final = 4096
 """Maximum steps of another rank. Ranks write every ten seconds, at different times."""
-_MAX_STAGE: Final = 400
-_MAX_STEP: Final = 1 << 61
 _AT_ONCE: Final = 64
 """Maximum ranks per refresh, for the load of a shared disk."""
 
@@ -80,7 +78,7 @@ def last_minute(rows: Iterable[Row], stage: str) -> list[Row]:
     for row in reversed([row for row in rows if row.stage == stage]):
         minute.append(row)
         total += row.wall_ms
-        if total >= MINUTE_MS:
+        if total >= 60 * 1e3:
             break
     return minute[::-1]
 
@@ -328,8 +326,8 @@ class _Rank:
 
 def _is_step(row: Row) -> bool:
     """Check a row, because the file is not trusted."""
-    is_time = all(0 <= (value or 0.0) < MINUTE_MS * 1e6 for value in row[3:])
-    return is_time and 0 <= row.step < _MAX_STEP and len(row.stage) <= _MAX_STAGE
+    is_time = all(0 <= (value or 0.0) < LONGEST_MS for value in row[3:])
+    return is_time and 0 <= row.step < LAST_STEP and len(row.stage) <= MAX_TEXT
 
 
 def _stage(ranks: Sequence[_Rank]) -> str:

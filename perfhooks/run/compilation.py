@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from perfhooks.run.installation import Installation
 
-_BREAKS: Final = 2000
-"""Maximum breaks to read. Each takes 5 us of the training thread."""
-_DISTINCT: Final = 50
 _LONGEST: Final = 300
 """Characters of a reason. torch appends hints and links."""
 
@@ -90,7 +87,8 @@ class Compilation:
         dynamo: Any = sys.modules.get("torch._dynamo.utils")
         with contextlib.suppress(Exception):  # private interfaces differ between versions of torch
             metrics = [*getattr(dynamo, "get_compilation_metrics", tuple)()]
-            reasons = [*getattr(dynamo, "graph_break_reasons", ())][-_BREAKS:]
+            # Each takes 5 us of the training thread.
+            reasons = [*getattr(dynamo, "graph_break_reasons", ())][-2000:]
             return cls(graphs=_graphs(metrics, installation, began), breaks=_breaks(reasons, installation))
         return cls()
 
@@ -155,7 +153,7 @@ def _breaks(reasons: Sequence[Any], installation: Installation) -> tuple[Break, 
         graph_of_same = breaks.get(key, replace(graph_break, functions=(), count=0))
         functions = dict.fromkeys(graph_of_same.functions + graph_break.functions)
         breaks[key] = replace(graph_of_same, functions=tuple(functions), count=graph_of_same.count + 1)
-    return tuple(itertools.islice(breaks.values(), _DISTINCT))
+    return tuple(itertools.islice(breaks.values(), 50))
 
 
 def _break(reason: Any, installation: Installation) -> Break | None:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _WINDOWS: Final = 256
 """Maximum windows if ``brief``."""
-_RANK_WINDOWS: Final = 16_384
-"""Maximum windows of single ranks if ``brief``: 16 of 1,024 ranks."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,8 @@ class FinishedRun:
         if self._is_brief:
             folders, ranks_of_windows = (
                 self.run.latest_windows(_WINDOWS, self.listing, self.manifest.windows),
-                _RANK_WINDOWS,
+                # 16 windows of 1,024 ranks
+                16_384,
             )
         by_folder: dict[Path, list[Place]] = {}
         for folder in folders:

@@ -50,6 +50,8 @@ _RAW_STEPS: Final = re.compile(rf"\.rank{_RANK}\.steps\.[0-9]+\.raw")
 _WINDOW: Final = re.compile(r"(?P<stage>.+?)-(?P<first>[0-9]{6,18})(?:-(?P<last>[0-9]{6,18}))?")
 _LONGEST: Final = 255
 """Bytes of the longest name on Linux, macOS and Windows."""
+MOST_RANKS: Final = 1_000_000
+"""Ten times the largest jobs, to save memory."""
 
 
 def below(folder: Path, name: str) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.run import remote
-from perfhooks.run.layout import MERGED
+from perfhooks.run.layout import MERGED, MOST_RANKS
 from perfhooks.trace.reading import ascend
 from perfhooks.trace.reading.events import decode_object
 from perfhooks.trace.reading.source import OF_PERFETTO, TornArchiveError, blocks, opened
@@ -23,7 +23,6 @@ _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[\s
 """After their key, or with the first event in a file that is a list."""
 _HEAD_BYTES: Final = 4 << 20
 """Maximum bytes before the events. Kineto writes some kilobytes."""
-_RANKS: Final = 1_000_000
 # rank-0, inference_rank_3, rank34; TP-0 in SGLang
 _RANK: Final = re.compile(r"(?<![a-z])(?:rank|tp)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
@@ -103,7 +102,7 @@ def _head(path: str) -> bytes | None:
 def _rank(head: bytes, path: str) -> int | None:
     info = (decode_object(head + b"]}") or {}).get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
-    if type(rank) is int and 0 <= rank < _RANKS:
+    if type(rank) is int and 0 <= rank < MOST_RANKS:
         return rank
     if ascend.process_of(path):
         return ascend.rank_of(path)

@@ -12,7 +12,7 @@ import msgspec
 
 from perfhooks.core.version import __version__
 from perfhooks.run import revision
-from perfhooks.run.layout import MANIFEST
+from perfhooks.run.layout import MANIFEST, MOST_RANKS
 from perfhooks.run.publishing import publish_json
 from perfhooks.run.reading import check_format, read_json
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 
-_MOST_RANKS: Final = 1_000_000
-"""Ten times the largest jobs, to save memory."""
 
 _DECISIVE: Final = (
     *("OMP_", "MKL_", "KMP_", "OPENBLAS_", "GOMP_"),
@@ -32,7 +30,7 @@ _DECISIVE: Final = (
 """Prefixes of stored environment variables. Others may hold secrets."""
 _MODEL: Final = "model name"
 
-_Count = Annotated[int, msgspec.Meta(ge=0, lt=_MOST_RANKS)]
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
 
 
 class StepsBy(msgspec.Struct, frozen=True, kw_only=True):

@@ -235,10 +235,7 @@ def shown(path: Path) -> Path:
     return path.relative_to(here) if here and path.is_relative_to(here) else path
 
 
-_LONGEST: Final = 120
-"""With steps, rank and draft, a name stays below the 255 bytes of file systems."""
-
-
 def file_name(text: str) -> str:
-    name = re.sub(r"[^\w.-]+", "-", text).encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")
+    # With steps, rank and draft, a name stays below the 255 bytes of file systems.
+    name = re.sub(r"[^\w.-]+", "-", text).encode("utf-8", "replace")[:120].decode("utf-8", "ignore")
     return name.strip(".-") or "run"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from perfhooks.core import labels
 from perfhooks.core.words import MAX_TEXT, printable
 from perfhooks.run.publishing import OwnFolder
-from perfhooks.run.reading import open_plain
+from perfhooks.run.reading import LARGEST_TABLE, open_plain
 from perfhooks.run.timeline import in_timeline
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from perfhooks.run.timeline import Aside
 
 PARTS: Final = (labels.VALIDATION, labels.CHECKPOINT)
-_LARGEST: Final = 16 << 20
-"""10^5 validations."""
 
 
 class RareWork(NamedTuple):
@@ -53,7 +51,7 @@ def read(path: Path) -> list[RareWork]:
     """Return no rows that are torn or unknown."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
-            text = file.read(_LARGEST).decode("utf-8", "replace")
+            text = file.read(LARGEST_TABLE).decode("utf-8", "replace")
     except OSError:
         return []
     rows = (_row(line) for line in text.splitlines()[1:])

@@ -21,7 +21,7 @@ import numpy as np
 
 from perfhooks.core.statistics import is_near, most_common
 from perfhooks.run.publishing import OwnFolder
-from perfhooks.run.reading import open_plain
+from perfhooks.run.reading import LARGEST_TABLE, open_plain
 from perfhooks.run.timeline import CAPACITY, HEADER, Rows, in_timeline, parsed
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 FEWEST_FIRST: Final = 3
 MOST_FIRST: Final = 10
 OF_FIRST: Final = 20
-_LEAST_MEASURED: Final = 5
-"""Minimum steps before their wait for data is reported."""
 _ROW_BYTES: Final = 68
 LAST: Final = CAPACITY * _ROW_BYTES
 """Bytes of the last `CAPACITY` steps."""
@@ -67,10 +65,6 @@ def firsts(numbers: Ints, seams: Flags) -> Flags:
     count = np.clip(length // OF_FIRST, FEWEST_FIRST, MOST_FIRST)
     is_first: Flags = (stretch > 0) & (numbers - start < count[stretch])
     return is_first
-
-
-_LAST_BYTES: Final = 1 << 18
-"""Bytes to read in a training, in 20 ms."""
 
 
 class Steps(NamedTuple):
@@ -136,7 +130,7 @@ class Counted(NamedTuple):
     def waiting(self) -> float | None:
         """Mean fraction of waiting for data; slow workers delay only some steps. None after too few steps."""
         columns = np.isfinite(self.all_data_ms)
-        if columns.sum() < max(_LEAST_MEASURED, len(columns) / 2):
+        if columns.sum() < max(5, len(columns) / 2):
             return None
         wall, data = self.all_ms[columns], np.minimum(self.all_data_ms[columns], self.all_ms[columns])
         usual = is_near(wall - data)  # a step that is long because it waits has no rare work
@@ -162,7 +156,8 @@ def read_last(path: Path) -> dict[str, Steps]:
 
 def read_in_training(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
     """Read about 5,000 last steps without polars, which a training does not import."""
-    rows = [row[:7] for row in parsed(_SEAM + b"\n" + _text(path, _LAST_BYTES))]
+    # They take 20 ms.
+    rows = [row[:7] for row in parsed(_SEAM + b"\n" + _text(path, 1 << 18))]
     for stage, numbers, phases, *times in (_plain(Rows.load(each)) for each in raw):
         rows += [(stage, *row) for row in zip(numbers, phases, *times, strict=True)]
     loops = {}
@@ -258,10 +253,9 @@ WAITS_HEADER: Final = "stage,first,last,wall_ms,thread_ms,process_ms,waited_ms,o
 """Columns of ``rank0.processor.csv``. A row is about one second: first step, step after the last one, wall time, CPU
 time of the stepping thread and of all threads, run-queue wait of the stepping thread, mean CPU time per CPU of programs
 outside the job."""
-_MOST_WAITS: Final = 16 << 20
-"""Bytes of three days."""
-_LONGEST_MS: Final = 1e12
-_LAST: Final = 1 << 61
+LONGEST_MS: Final = 1e12
+"""Larger times and `LAST_STEP` are no data of a training: sums of them must not overflow."""
+LAST_STEP: Final = 1 << 61
 
 
 class Stretch(NamedTuple):
@@ -294,7 +288,7 @@ class Waits(NamedTuple):
 
     @classmethod
     def of_share(cls, share: float) -> Waits:
-        return cls((Stretch(0, _LAST, 1.0, 1.0, 1.0, share),))
+        return cls((Stretch(0, LAST_STEP, 1.0, 1.0, 1.0, share),))
 
     @property
     def computed(self) -> float:
@@ -311,21 +305,16 @@ class Waits(NamedTuple):
         place = np.searchsorted(ends, numbers, side="right").clip(max=len(ends) - 1)
         firsts = np.array([row.first for row in self.stretches])
         walls, waits = (np.array([getattr(row, name) for row in self.stretches]) for name in ("wall_ms", "waited_ms"))
-        shares = np.minimum(waits / walls, _MOST)
-        mean_share = min(float(waits.sum() / walls.sum()), _MOST)
-        is_first: Values = np.where((firsts[place] <= numbers) & (numbers < ends[place]), shares[place], mean_share)
-        return is_first
-
-
-_MOST: Final = 0.999
-"""Maximum share of waiting, because each step also computes."""
+        is_inside = (firsts[place] <= numbers) & (numbers < ends[place])
+        shares: Values = np.where(is_inside, (waits / walls)[place], waits.sum() / walls.sum())
+        return shares.clip(max=0.999)  # a step takes some time of its own
 
 
 def read_waits(path: Path, stage: str) -> Waits | None:
     """Return None if the loop has no rows. Invalid and torn rows are dropped."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
-            text = file.read(_MOST_WAITS).decode("utf-8", "replace")
+            text = file.read(LARGEST_TABLE).decode("utf-8", "replace")
     except OSError:
         return None
     rows: dict[int, Stretch] = {}
@@ -339,6 +328,6 @@ def read_waits(path: Path, stage: str) -> Waits | None:
 
 
 def _is_stretch(row: Stretch) -> bool:
-    is_time = row.wall_ms > 0 and all(0 <= value < _LONGEST_MS for value in row[2:6])
-    is_time &= math.isnan(row.others_ms) or 0 <= row.others_ms < _LONGEST_MS
-    return is_time and 0 <= row.first < row.last <= _LAST
+    is_time = row.wall_ms > 0 and all(0 <= value < LONGEST_MS for value in row[2:6])
+    is_time &= math.isnan(row.others_ms) or 0 <= row.others_ms < LONGEST_MS
+    return is_time and 0 <= row.first < row.last <= LAST_STEP

@@ -26,10 +26,6 @@ HEADER = "stage,step,phase,wall_ms,data_ms,backward_ms,update_ms\n"
 CAPACITY = 1 << 16
 """Steps in memory before they are written."""
 
-_LARGEST: Final = 64 << 20
-"""`CAPACITY` steps of 48 bytes."""
-_TAIL: Final = 1024
-"""Maximum steps that stay readable after they were written: more than one poll of the watcher needs."""
 _ASIDE: Final = 1024
 """Maximum validations and checkpoints in memory. A training has about two per epoch."""
 
@@ -233,7 +229,8 @@ class Timeline:
             # the watcher takes steps every few seconds, so a slow loop has only few new ones
             before = self._tail.numbers < steps.numbers[0]  # not if a loop began again with an earlier step
             pairs = zip(self._tail, steps, strict=True)
-            self._tail = Ended(*(np.concatenate([old[before], new])[-_TAIL:] for old, new in pairs))
+            # more than one poll of the watcher needs
+            self._tail = Ended(*(np.concatenate([old[before], new])[-1024:] for old, new in pairs))
             self._forget(len(steps.numbers), arrived, requests, int(steps.ends[-1]))
             del self._passes[: 2 * passed]
         return steps
@@ -361,7 +358,7 @@ class Rows(NamedTuple):
     @classmethod
     def load(cls, path: Path) -> Rows:
         """Raise OSError if the file is unreadable or too large, ValueError if it is invalid."""
-        stage, _, columns = read_bytes(path, _LARGEST).partition(b"\n")
+        stage, _, columns = read_bytes(path).partition(b"\n")
         result = cls(
             stage.decode("utf-8", "replace"), *np.frombuffer(columns, np.int64).reshape(len(cls._fields) - 1, -1)
         )

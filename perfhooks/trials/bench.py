@@ -113,7 +113,7 @@ class Bench:
         return self._current[1]
 
     def _build(self, signature: Signature | Update) -> PreparedCall:
-        inputs.check_memory(signature, self._options.memory * safe.GIB)
+        inputs.check_memory(signature, self._options.memory * 2**30)
         return inputs.build(signature, self._options.device)
 
     def _blocks(self, index: int) -> Blocks:

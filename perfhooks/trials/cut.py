@@ -15,6 +15,7 @@ import torch
 from perfhooks.core import labels
 from perfhooks.trace.names import operators, ranges
 from perfhooks.trace.nesting import parts
+from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trials import schemas
 from perfhooks.trials.recorded import Signature, Update
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from perfhooks.trials.recorded import CountedCalls
 
-_MS: Final = 1e-6
 _OPTIONS: Final = {
     "momentum": (0.9, {"SGD"}, {"mul_"}),
     "weight_decay": (1e-4, {"SGD", "Adam", "Adagrad", "RMSprop"}, {"add"}),
@@ -97,7 +97,7 @@ def _reason(signature: Signature) -> str | None:
 
 
 def _group(call: Signature | Update, ns: Any, steps: int) -> Group:
-    return Group(call, len(ns) / steps, int(ns.sum()) * _MS / steps, median(ns.tolist()) * _MS)
+    return Group(call, len(ns) / steps, int(ns.sum()) * MS / steps, median(ns.tolist()) * MS)
 
 
 def _updates(

@@ -11,7 +11,6 @@ from perfhooks.trace.names import operators
 from perfhooks.trials import schemas
 from perfhooks.trials.ready import PreparedCall, extent, tensors
 from perfhooks.trials.recorded import Argument, Update
-from perfhooks.trials.safe import GIB
 from perfhooks.trials.schemas import DTYPES, UnmatchedError
 
 if TYPE_CHECKING:
@@ -43,7 +42,9 @@ def check_memory(again: Signature | Update, allowed: float) -> None:
     # sizes in a trace may exceed the range of a float
     for needed_bytes in (min(estimate, 1 << 62) for estimate in _estimates(again)):
         if needed_bytes > allowed:
-            raise UnmatchedError(f"needs {needed_bytes / GIB:.3g} GiB; the limit is {allowed / GIB:.3g} GiB (--memory)")
+            raise UnmatchedError(
+                f"needs {needed_bytes / 2**30:.3g} GiB; the limit is {allowed / 2**30:.3g} GiB (--memory)"
+            )
 
 
 def _estimates(again: Signature | Update) -> Iterator[int]:

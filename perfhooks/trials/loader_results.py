@@ -12,7 +12,8 @@ from perfhooks.core import words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_AS_GOOD: Final = 1.05
+TOLERANCE: Final = 0.05
+"""Relative difference that counts as equal: two runs of one program differ by as much."""
 _COSTLY_S: Final = 0.1
 """Minimum seconds per pass for new workers before ``persistent_workers`` is suggested."""
 _WAITING: Final = 50.0
@@ -181,7 +182,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         usual = min((loader.setting.ahead or 0 for loader in candidates), default=0)
         candidates = [loader for loader in candidates if loader.is_usual(usual, self.own) or loader.verdict == "faster"]
         highest_rate = max((loader.rate for loader in candidates), default=0.0)
-        fast = [loader for loader in candidates if loader.rate * _AS_GOOD >= highest_rate]
+        fast = [loader for loader in candidates if loader.rate * (1 + TOLERANCE) >= highest_rate]
         fewest_workers = min((loader.setting.workers for loader in fast), default=0)
         return max(
             (loader for loader in fast if loader.setting.workers == fewest_workers),
@@ -196,7 +197,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
             text += f", {best.rate / own.rate:.2g} times the rate of the current setting ({own.setting})"
         text += f": enough for steps of {words.ms(1e3 / best.rate)} or more."
         without_workers = next((loader for loader in self.tried if not loader.setting.workers and loader.batches), None)
-        if without_workers is not None and without_workers.rate > best.rate * _AS_GOOD:
+        if without_workers is not None and without_workers.rate > best.rate * (1 + TOLERANCE):
             text += f" Without workers the rate is {without_workers.rate:.3g}: transfers cost more than making batches."
         if best.verdict == "undecided":
             text += f" Undecided after {words.count(len(best.rates), 'block')}: give it more time."

@@ -31,23 +31,18 @@ from perfhooks.core.guard import cause_of
 from perfhooks.core.statistics import LEAST_STEPS
 from perfhooks.core.thread_time import CountedThread
 from perfhooks.run.circumstances import Circumstances, Loader
-from perfhooks.trials.loader_results import LoaderResult, LoaderSetting, LoaderTrial
+from perfhooks.trials.loader_results import TOLERANCE, LoaderResult, LoaderSetting, LoaderTrial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from perfhooks.analysis.comparison.verdict import Outcome
 
-SECONDS: Final = 60.0
-"""Five settings of a loader with 100 ms per batch need half of it."""
 BLOCK_S: Final = 0.25
 """Minimum length of a block. Most batches take a tenth of it."""
-TOLERANCE: Final = 0.05
-"""Relative difference that counts as equal: two runs of one program differ by as much."""
 _GAIN: Final = 1.1
 """Minimum gain of a doubling before the next doubling."""
 _FIRST: Final = (1, 2, 4)
-_FEW: Final = 2
 _MOST: Final = 64
 
 
@@ -213,7 +208,7 @@ def compare_rates(rates: Sequence[float], others: Sequence[float]) -> Outcome:
     return verdict.compare_paired(*times, tolerance=TOLERANCE).outcome
 
 
-def try_loader(loader: Any, *, seconds: float = SECONDS) -> LoaderTrial:
+def try_loader(loader: Any, *, seconds: float = 60.0) -> LoaderTrial:
     """Measure a DataLoader with 0, 1, 2, 4 and more workers, without a training, in interleaved blocks.
 
     The number of workers is doubled while a doubling gains 10% and memory is sufficient. Then it
@@ -295,7 +290,7 @@ class _Trial:
         previous = None
         for workers in sorted({*_FIRST, self._own.workers} - {0}):
             previous = self._start(self._setting(workers), previous) or previous
-        self._run_rounds(_FEW)
+        self._run_rounds()
         while self._runners and not self._is_over:
             largest = max(self._runners, key=lambda setting: setting.workers)
             half = self._baselines.get(largest)
@@ -304,7 +299,7 @@ class _Trial:
                 break
             if self._start(self._setting(2 * largest.workers), largest) is None:
                 break
-            self._run_rounds(_FEW)
+            self._run_rounds()
 
     def _try_variants(self) -> None:
         best = self._best
@@ -317,9 +312,9 @@ class _Trial:
         one_worker = self._setting(1)
         if without_workers is not None and one_worker in self._runners:
             self._baselines[one_worker] = without_workers
-        self._run_rounds(_FEW)
+        self._run_rounds()
         while not self._is_over and not self._is_decided:
-            self._run_rounds(_FEW)
+            self._run_rounds()
         if best in self._runners:
             self._runners[best].begin_again()
 
@@ -363,9 +358,9 @@ class _Trial:
     def _failing(self, setting: LoaderSetting) -> _RecordedFailure:
         return _RecordedFailure(self._failed, setting, is_own=setting == self._own)
 
-    def _run_rounds(self, rounds: int) -> None:
+    def _run_rounds(self) -> None:
         """Measure forwards and backwards: at least one round, even after the time limit."""
-        for number in range(rounds):
+        for number in range(2):
             for setting in [*self._runners][:: -1 if number % 2 else 1]:
                 failures = len(self._failed)
                 with self._failing(setting):

@@ -10,10 +10,6 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-_SEED = 20
-_CHUNK = 1 << 20
-"""Elements per chunk of a comparison, which keeps its memory small."""
-
 
 @dataclass(frozen=True)
 class PreparedCall:
@@ -116,7 +112,7 @@ def difference(a: PreparedCall, b: PreparedCall) -> float | None:
 
 def _results(call: PreparedCall) -> list[torch.Tensor]:
     """Return the results and the written tensors, on the CPU."""
-    torch.manual_seed(_SEED)
+    torch.manual_seed(20)
     with call.unwritten():
         outputs = (*call.outputs(), *call.written)
         return [tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format) for tensor in outputs]
@@ -126,7 +122,8 @@ def _relative_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     if a.shape != b.shape:
         return math.inf
     largest_difference = largest_value = 0.0
-    chunks = (tensor.reshape(-1).split(_CHUNK) for tensor in (a, b))
+    # in chunks, which keep the memory small
+    chunks = (tensor.reshape(-1).split(1 << 20) for tensor in (a, b))
     for pair in zip(*chunks, strict=True):
         chunk_a, chunk_b = (chunk.to(torch.float64) for chunk in pair)
         is_finite = chunk_a.isfinite() & chunk_b.isfinite()

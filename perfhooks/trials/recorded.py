@@ -12,6 +12,7 @@ from msgspec import Meta
 from perfhooks.core.errors import PerfhooksError
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import ranges, tensor_types
+from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.step_marks import step_of
 from perfhooks.trace.tables.operators import calls, device_time
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Flags, Ints, Trace
     from perfhooks.trace.window import Tables
 
-_MS: Final = 1e-6
 _ARGUMENTS: Final = ("dims", "strides", "types", "inputs")
 _OF_TENSOR: Final[Any] = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=64)]
 """torch allows at most 64 dimensions."""
@@ -227,7 +227,7 @@ def _recorder_overhead(tables: Tables, row: Ints, step_added_ms: float) -> tuple
     trace = tables.trace
     rows = trace.rows(*HOST)
     is_recorded = _is_in_counted_step(tables, rows) & np.isin(trace.thread[rows], tables.marks.thread)
-    per_slice = int(step_added_ms / _MS * int(tables.counting.sum()) / max(int(is_recorded.sum()), 1))
+    per_slice = int(step_added_ms / MS * int(tables.counting.sum()) / max(int(is_recorded.sum()), 1))
     overhead = np.zeros(len(row), np.int64)
     for thread in np.unique(trace.thread[row]).tolist():
         starts = np.sort(trace.start[rows[trace.thread[rows] == thread]])

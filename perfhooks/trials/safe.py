@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 
     from perfhooks.run.circumstances import Circumstances
 
-SHARE: Final = 0.5
-GIB: Final = 1 << 30
-_OWN: Final = 160 << 20
-"""Bytes for Python, libraries that are loaded later, and their caches."""
-_STACK: Final = 8 << 20
-"""Bytes of address space per thread of torch."""
 _NO_MEMORY: Final = re.compile(r"can't allocate memory|not enough memory|out of memory|std::bad_alloc")
 
 
@@ -107,11 +101,12 @@ def limit_memory(memory: float, device: torch.device) -> None:
     if memory == math.inf:
         return
     if device.type == "cuda":  # CUDA reserves a huge address space, so host memory cannot be limited too
-        share = memory * GIB / torch.cuda.get_device_properties(device).total_memory
+        share = memory * 2**30 / torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(share, 1.0), device)
     elif hasattr(own, "rlimit"):
         # RLIMIT_AS would include the 64 MiB that glibc reserves for each thread
-        limit = own.memory_info().data + memory * GIB + _OWN + _STACK * (os.cpu_count() or 1)
+        # 160 MiB for libraries that are loaded later and their caches, and 8 MiB of stack per thread of torch
+        limit = own.memory_info().data + memory * 2**30 + (160 << 20) + (8 << 20) * (os.cpu_count() or 1)
         own.rlimit(psutil.RLIMIT_DATA, (int(min(limit, 1 << 62)), own.rlimit(psutil.RLIMIT_DATA)[1]))
 
 

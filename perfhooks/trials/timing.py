@@ -15,6 +15,7 @@ from perfhooks.analysis.comparison import verdict
 from perfhooks.analysis.comparison.verdict import Outcome  # noqa: TC001 -- msgspec reads the annotation
 from perfhooks.core.errors import OptionError
 from perfhooks.core.statistics import LEAST_STEPS
+from perfhooks.trials.loader_results import TOLERANCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 BLOCK_S: Final = 1e-3
 """Minimum length of a block. The overhead of a clock is then below 0.01%."""
-TOLERANCE: Final = 0.05
-"""Relative difference that counts as equal. 5% of an operator is 1% of the step, if it takes a fifth of it."""
 PAIRS: Final = LEAST_STEPS
 MOST_PAIRS: Final = 160
 SECONDS: Final = 0.8
@@ -36,8 +35,6 @@ _MOST: Final = 1 << 30
 """Maximum calls per block: no call takes less than a picosecond."""
 UNBOUNDED: Final = 1e9
 """Upper end of the interval if there are too few blocks."""
-PIECE: Final = 256
-"""Calls between two resets of written inputs. Repeated products become subnormal, which slows CPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +92,8 @@ class Blocks:
         return self._seconds(self.number) / self.number
 
     def _seconds(self, number: int) -> float:
-        calls_per_reset = PIECE if self._call.written else number
+        # Repeated products of written inputs become subnormal, which slows CPUs.
+        calls_per_reset = 256 if self._call.written else number
         counts = [min(calls_per_reset, number - first) for first in range(0, number, calls_per_reset)]
         with self._call.running():
             # a coarse clock does not advance in a short block

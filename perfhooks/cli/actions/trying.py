@@ -56,7 +56,7 @@ def tried(
         device=where,
         variants=tuple(variant or (advice.variants if advice else ())),
         limit=limit,
-        memory=safe.SHARE * safe.free_bytes(where) / safe.GIB if memory is None else memory,
+        memory=safe.free_bytes(where) / 2 / 2**30 if memory is None else memory,
         seconds=seconds,
     )
     circumstances = Circumstances() if source.capture is None else source.capture.circumstances

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.facts import Difference
     from perfhooks.analysis.comparison.side import Side
 
-_MAX_DOUBTS: Final = 2
-_MAX_FACTS: Final = 4
-"""Further ones follow in the notes."""
 _NUMBERS: Final = re.compile(r"\d[\d.,]*")
 
 
@@ -42,8 +39,9 @@ def opening(result: Comparison) -> Opening:
         [*sentences.certainty(result.verdict), *result.doubts] if result.verdict else [*result.doubts, *result.notes]
     )
     notes = result.notes if result.verdict else ()
-    all_notes = [*facts_left, *_merge_notes(dict.fromkeys([*doubts[_MAX_DOUBTS:], *notes]))]
-    return Opening(differing, result.sentence, list(_build_figures(result)), doubts[:_MAX_DOUBTS], all_notes)
+    shown, further = doubts[:2], doubts[2:]
+    all_notes = [*facts_left, *_merge_notes(dict.fromkeys([*further, *notes]))]
+    return Opening(differing, result.sentence, list(_build_figures(result)), shown, all_notes)
 
 
 def data(result: Comparison) -> dict[str, Any]:
@@ -57,10 +55,11 @@ def _describe_differences(differs: Sequence[Difference]) -> tuple[list[str], lis
     commands = [fact for fact in differs if fact.name == facts.COMMAND]
     other_facts = [fact for fact in differs if fact.name != facts.COMMAND and not facts.is_late(fact)]
     lines = [sentences.commands(facts.arguments(fact)) for fact in commands]
-    if other_facts:
-        listed = "; ".join(map(sentences.fact, other_facts[:_MAX_FACTS]))
+    named_facts = other_facts[:4]
+    if named_facts:
+        listed = "; ".join(map(sentences.fact, named_facts))
         lines.append(f"{'Other differences' if lines else 'Differences'}: {listed}.")
-    named_facts = [*commands, *other_facts[:_MAX_FACTS]]
+    named_facts = [*commands, *named_facts]
     return lines, [f"differs: {sentences.fact(fact)}" for fact in differs if fact not in named_facts]
 
 

@@ -32,7 +32,6 @@ _PHRASES: Final = {
     "communication_ms": "communication",
 }
 _ACTIVITIES: Final = {labels.VALIDATION: "it validates", labels.CHECKPOINT: "it saves a checkpoint"}
-_NAMED: Final = 3
 _NEARLY_ALL: Final = 0.8
 _COARSE: Final = ("forward", "validation")
 """Parts that can be the whole step of an inference. The headline then names the largest operators in them."""
@@ -227,7 +226,8 @@ def _largest(table: pl.DataFrame, operators: pl.DataFrame) -> list[str]:
 def _shares(table: pl.DataFrame, largest: list[str], why_idle: str, extent: WorkExtent | None) -> list[str]:
     wall = float(table["wall_ms"].sum())
     sums = {phrase: float(table[column].sum() or 0) / wall for column, phrase in _PHRASES.items()} if wall else {}
-    named = sorted((share, phrase) for phrase, share in sums.items() if share >= _WORTH_NAMING)[: -_NAMED - 1 : -1]
+    parts_by_share = ((share, phrase) for phrase, share in sums.items() if share >= _WORTH_NAMING)
+    named = sorted(parts_by_share, reverse=True)[:3]
     busy = extent.busy if extent else busy_share(table)
     if (busy or 0.0) >= BOUND or _device_work_ms(table) > _BEHIND * wall / max(table.height, 1):
         named, largest = [], []

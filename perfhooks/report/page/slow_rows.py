@@ -10,13 +10,11 @@ from perfhooks.run.layout import Listing
 from perfhooks.run.live import slow_steps
 from perfhooks.run.live.slow_causes import CHANCE_CAUSES, RANKS, UNKNOWN
 from perfhooks.run.live.slow_steps import SlowStep
-from perfhooks.run.reading import is_plain
+from perfhooks.run.reading import LARGEST_TABLE, is_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_BUDGET: Final = 16 << 20
-"""Maximum bytes of all ranks: 10^5 rows, one second."""
 _LEAST: Final = 16 << 10
 """Minimum bytes of each rank: its last 100 slow steps."""
 _LINE_NUMBER: Final = r":\d+\)$"
@@ -60,7 +58,7 @@ def gather(run: Path, steps: int | None, listing: Listing | None = None) -> dict
 
 def _read_table(run: Path | None, listing: Listing | None = None) -> tuple[pl.DataFrame, bool]:
     files = {} if run is None else _files(run, listing or Listing.of(run))
-    max_bytes = max(_BUDGET // max(len(files), 1), _LEAST)
+    max_bytes = max(LARGEST_TABLE // max(len(files), 1), _LEAST)
     columns: dict[str, list[Any]] = {name: [] for name in ("rank", *SlowStep._fields)}
     is_cut = False
     for rank, path in files.items():

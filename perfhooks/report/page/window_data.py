@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 _ROWS: Final = 80
-_STEPS: Final = 240
 _RATES: Final = tuple(rates.COLUMNS)
 """Only for operators and kernels, because of their size."""
 _ON_DEVICE: Final = ("kernel", "copy", "set", "device_annotation")
@@ -81,11 +80,11 @@ def _steps(capture: Capture, trace: Trace) -> dict[str, Any]:
     table = capture.tables(trace).steps
     usual = known_steps(table.filter(pl.Series(step_kinds.usual(table), dtype=pl.Boolean)))
     return {
-        "rows": json_values.columns(table.drop("rank", "stage"), _STEPS),
+        "rows": json_values.columns(table.drop("rank", "stage"), 3 * _ROWS),
         "count": table.height,
         "mean": {name: json_values.number(value) for name, value in summary(table).items()},
         "median_ms": json_values.number(table["wall_ms"].median()),
-        "kinds": step_kinds.kinds(table)[:_STEPS],
+        "kinds": step_kinds.kinds(table)[: 3 * _ROWS],
         "usual": {name: json_values.number(value) for name, value in summary(usual).items()},
         "others": other_kinds(table),
         "headline": of_window(capture, trace),

@@ -14,15 +14,13 @@ from perfhooks.core.words import MAX_TEXT, ms, printable
 from perfhooks.run.capture import Step
 from perfhooks.run.live.slow_causes import CONTENTION, UNKNOWN
 from perfhooks.run.publishing import OwnFolder
-from perfhooks.run.reading import open_plain
+from perfhooks.run.reading import LARGEST_TABLE, open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 
-_MAX_BYTES: Final = 16 << 20
-"""10^5 slow steps."""
 _Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 _Count = Step
 _TEXTS: Final = ("stage", "cause", "line")
@@ -61,7 +59,7 @@ def append(path: Path, rows: list[SlowStep]) -> None:
         file.write(text.getvalue().encode("utf-8", "replace"))
 
 
-def read(path: Path, most: int = _MAX_BYTES) -> list[SlowStep]:
+def read(path: Path, most: int = LARGEST_TABLE) -> list[SlowStep]:
     """The file is not trusted: invalid rows are dropped."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
