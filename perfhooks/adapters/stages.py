@@ -28,7 +28,7 @@ class Labels(Protocol):
     """Labels for the parts of a stage's steps, only used while a window is open."""
 
     def put(self, loop: Any, *, waiting: bool) -> None:
-        """Add the labels when a window opens. ``waiting``: the wait for the next batch follows."""
+        """Add the labels when a window opens. ``waiting`` is whether the loop then waits for a batch."""
 
     def take_off(self, loop: Any, /) -> None:
         """Remove all labels and restore everything."""

@@ -64,7 +64,7 @@ def command(
     if forget:
         from perfhooks.cli.actions.mirror import forget as forget_all
 
-        typer.echo(f"{forget_all() / 1e6:.1f} MB of runs from elsewhere were deleted")
+        typer.echo(f"{forget_all() / 1e6:.1f} MB of copies of remote runs were deleted")
         return
     healthy = True
     for diagnosis in examine(out):

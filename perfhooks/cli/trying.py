@@ -44,11 +44,11 @@ FindingName = Annotated[
     str | None, typer.Option("--finding", help="Rule of a finding, to measure its advice.", show_default=False)
 ]
 Device = Annotated[str | None, typer.Option("--device", help="Device; the recorded device by default.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", help="How many of the operators that cost most.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", help="Maximum number of operators, the most expensive first.")]
 Memory = Annotated[
     float | None, typer.Option("--memory", help="Maximum memory in GiB; half of the free memory by default.")
 ]
-Seconds = Annotated[float, typer.Option("--seconds", help="Maximum time in all; more decides more.")]
+Seconds = Annotated[float, typer.Option("--seconds", help="Maximum total time. More time decides more comparisons.")]
 Csv = Annotated[bool, typer.Option("--csv", help="CSV on standard output; the result goes to standard error.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON, including operators that cannot be run again.")]
 

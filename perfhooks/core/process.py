@@ -7,8 +7,8 @@
                                 └─ a fork: HOLD, then the parent goes on; in the child SIGNALS PROFILERS WATCHER STEPS
                                    TURNS RECORDER
 
-Python's own order depends on the order of imports. `launch.site.sitecustomize` registers the exit summary first, so it
-comes last.
+Python calls such handlers in reverse order. `launch.site.sitecustomize` registers the exit summary first, so it comes
+last.
 
 Threads of perfhooks in a training are daemons: the watcher (`watch.watcher`), the start-up sampler
 (`launch.startup`), the timer of `perfhooks run` (`launch.step_signal`), the monitor of a window's trace size

@@ -80,65 +80,65 @@ class Tables:
 
     @property
     def steps(self) -> pl.DataFrame:
-        """The table of counting steps: `perfhooks.trace.tables.steps.table`."""
+        """See `perfhooks.trace.tables.steps.table`."""
         return _steps(
             self.trace, self.rank, self.stage, first=self.first, unfinished=self.unfinished, own_work=self.own_work
         )
 
     def operators(self, by: Iterable[str] = (), *, stack_depth: int = 5, all_flops: bool = False) -> pl.DataFrame:
-        """Return the table of operators: `perfhooks.trace.tables.operators.table`."""
+        """See `perfhooks.trace.tables.operators.table`."""
         group_keys = (by,) if isinstance(by, str) else tuple(by)
         owners = self.owners if "line" in group_keys else ()
         return _operators(self.trace, group_keys, stack_depth=stack_depth, all_flops=all_flops, owners=owners)
 
     @property
     def labels(self) -> pl.DataFrame:
-        """The table of labels: `perfhooks.trace.tables.labels.table`."""
+        """See `perfhooks.trace.tables.labels.table`."""
         return _labels(self.trace)
 
     @property
     def functions(self) -> pl.DataFrame:
-        """The table of Python functions: `perfhooks.trace.tables.functions.table`."""
+        """See `perfhooks.trace.tables.functions.table`."""
         return _cached_table(self.trace, functions.table)
 
     @property
     def kernels(self) -> pl.DataFrame:
-        """The table of kernels: `perfhooks.trace.tables.kernels.table`."""
+        """See `perfhooks.trace.tables.kernels.table`."""
         return _cached_table(self.trace, kernels.table)
 
     @property
     def kernels_by_launch(self) -> pl.DataFrame:
-        """The table of kernels by launching operator: `perfhooks.trace.tables.kernels.by_launch`."""
+        """See `perfhooks.trace.tables.kernels.by_launch`."""
         return _cached_table(self.trace, kernels.by_launch)
 
     @property
     def categories(self) -> pl.DataFrame:
-        """The table of categories: `perfhooks.trace.tables.categories.table`."""
+        """See `perfhooks.trace.tables.categories.table`."""
         return _cached_table(self.trace, categories.table)
 
     @property
     def collectives(self) -> pl.DataFrame:
-        """The table of collectives: `perfhooks.trace.tables.collectives.table`."""
+        """See `perfhooks.trace.tables.collectives.table`."""
         return _cached_table(self.trace, collectives.table)
 
     @property
     def copies(self) -> pl.DataFrame:
-        """The table of copies: `perfhooks.trace.tables.copies.table`."""
+        """See `perfhooks.trace.tables.copies.table`."""
         return _cached_table(self.trace, copies.table)
 
     @property
     def counters(self) -> pl.DataFrame:
-        """The table of counters by step: `perfhooks.trace.tables.counters.table`."""
+        """See `perfhooks.trace.tables.counters.table`."""
         return _cached_table(self.trace, counters.table)
 
     @property
     def counters_by_kernel(self) -> pl.DataFrame:
-        """The table of counters by kernel: `perfhooks.trace.tables.counters.by_kernel`."""
+        """See `perfhooks.trace.tables.counters.by_kernel`."""
         return _cached_table(self.trace, counters.by_kernel)
 
     @property
     def synchronisations(self) -> pl.DataFrame:
-        """The table of synchronisations: `perfhooks.trace.tables.synchronisations.table`."""
+        """See `perfhooks.trace.tables.synchronisations.table`."""
         return _cached_table_with_owners(self.trace, synchronisations.table, self.owners)
 
     @property
@@ -158,25 +158,25 @@ class Tables:
         return self.trace.is_device_traced and not missing_work.unknown(self.trace).wall[self.usual].all()
 
     def idle(self, by: Iterable[str] = ()) -> pl.DataFrame:
-        """Return the causes of idle devices in the counting steps: `perfhooks.trace.tables.idle.table`."""
+        """See `perfhooks.trace.tables.idle.table`."""
         return idle.table(self.trace, self.counting, by_step="step" in by, owners=self.owners)
 
     @property
     def gaps(self) -> pl.DataFrame:
-        """The longest gaps without device work: `perfhooks.trace.tables.gaps.table`."""
+        """See `perfhooks.trace.tables.gaps.table`."""
         return gaps.table(self.trace, self.counting, owners=self.owners)
 
     def stacks(self, by: Literal["host", "device", "bytes"] = "host") -> dict[str, int]:
-        """Return the folded stacks: `perfhooks.trace.tables.stacks.folded`."""
+        """See `perfhooks.trace.tables.stacks.folded`."""
         return stacks.folded(self.trace, by)
 
     def calls(self, by: Literal["host", "device", "bytes"] = "host") -> Summed:
-        """Return the stacks as a tree: `perfhooks.trace.tables.stacks.summed`."""
+        """See `perfhooks.trace.tables.stacks.summed`."""
         return stacks.summed(self.trace, by)
 
     @property
     def modules(self) -> pl.DataFrame:
-        """The table of modules: `perfhooks.trace.tables.modules.table`."""
+        """See `perfhooks.trace.tables.modules.table`."""
         return _cached_table(self.trace, modules.table)
 
     @property
@@ -186,17 +186,17 @@ class Tables:
 
     @property
     def memory_peak(self) -> pl.DataFrame:
-        """The peak of memory of each device: `perfhooks.trace.tables.memory.peak`."""
+        """See `perfhooks.trace.tables.memory.peak`."""
         return _cached_table(self.trace, memory.peak)
 
     @property
     def alive_at_peak(self) -> pl.DataFrame:
-        """The allocations alive at the peak: `perfhooks.trace.tables.memory.alive_at_peak`."""
+        """See `perfhooks.trace.tables.memory.alive_at_peak`."""
         return _cached_table_with_owners(self.trace, memory.alive_at_peak, self.owners)
 
     @property
     def checks(self) -> pl.DataFrame:
-        """The problems of the trace: `perfhooks.trace.tables.checks.table`."""
+        """See `perfhooks.trace.tables.checks.table`."""
         return _cached_table(self.trace, checks.table)
 
 

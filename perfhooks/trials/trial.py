@@ -84,7 +84,7 @@ class Trial:
     is_out_of_time: bool = False
 
     def saved(self) -> dict[str, list[Saving]]:
-        """Return the savings of each correct variant, one per operator, the largest sum first."""
+        """Return the savings per operator of each correct variant, the variant with the largest sum first."""
         saved: dict[str, list[Saving]] = {}
         for row in self.rows:
             for result in row.tried:

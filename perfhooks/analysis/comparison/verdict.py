@@ -402,7 +402,7 @@ class _Difference:
 
     @property
     def _beyond_tail(self) -> float:
-        """Tail of the test beyond the tolerance: 0.25% without measured freedom, 5% from `PROCESS_FREEDOM` on."""
+        """Tail probability beyond the tolerance: 0.25%, or up to 5% if the spread of processes was measured."""
         return _TAIL * math.pow(_EDGE_TAIL / _TAIL, min(self.measured / PROCESS_FREEDOM, 1.0))
 
     def ratio(self, tolerance: float, share: float) -> Ratio:

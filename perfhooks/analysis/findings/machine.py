@@ -87,7 +87,7 @@ def held_clocks(window: Evidence) -> Iterator[Finding]:
         "held-clocks",
         None,
         title="Counter sampling fixed the device clocks, so device times differ from those without sampling.",
-        estimate="No gain: the times of all other findings are those at fixed clocks.",
+        estimate="There is no gain. The times of all other findings were measured at fixed clocks.",
         evidence=[f"sampled counters: {sampled['count'].item()}, for example {sampled['first'].item()}"],
         advice=(
             "Record another window without sampling for times and comparisons. Trust the counts (calls, shapes, "

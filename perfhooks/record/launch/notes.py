@@ -29,9 +29,9 @@ class Note(NamedTuple):
     run: str = ""
     is_speaker: bool = True
     why: str = ""
-    """Used if no process recorded anything."""
+    """Reason to print if no process recorded a window."""
     guess: str = ""
-    """Assumed reason, used if the command did not fail."""
+    """Assumed reason, printed only if the command did not fail."""
 
 
 _own: dict[str, Note] = {}

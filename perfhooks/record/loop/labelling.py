@@ -68,7 +68,7 @@ class _LabelState:
     order: ModuleOrder = field(default_factory=ModuleOrder)
     loaders: LoadersRead = field(default_factory=LoadersRead)
     has_gradients: bool = True
-    """If not, a loader that is read without gradients belongs to a validation."""
+    """Whether the training uses gradients. Then a loader that is read without them belongs to a validation."""
     patches: list[_Patch] = field(default_factory=list)
     on_call: Callable[[Module], object] | None = None
     on_read: Callable[[Any], object] = id  # not bool, which calls a user's ``__len__``

@@ -414,7 +414,7 @@ class Window(RecordedWindow, TorchProfile):
 
     @property
     def step_rec_fn(self) -> Any:
-        """torch function modes of the user would see torch's own mark."""
+        """The mark of the step. torch's own mark would be visible to the user's torch function modes."""
         return self._step_mark
 
     @step_rec_fn.setter
@@ -493,7 +493,7 @@ class Window(RecordedWindow, TorchProfile):
             self.notes.append(DEVICE_STOPPED)
 
     def save(self, path: Path) -> IO[bytes]:
-        """The returned file stays open without its name. Kineto reports no error for an incomplete file."""
+        """Return the open file, whose name is deleted. Kineto reports no error for an incomplete file."""
         try:
             super().export_chrome_trace(os.fspath(path))
             if (written := next_recorder.export_path(self, path)) != path:

@@ -1,4 +1,4 @@
-"""Permissions of the user. Files of a run folder are not trusted."""
+"""Permissions for handlers and uploads. Files of a run folder are not trusted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Permit(msgspec.Struct, frozen=True, kw_only=True):
-    """Permissions by options of the user, never by a file."""
+    """Set by options of the user, never by a file."""
 
     handlers: tuple[dict[str, Any], ...] = ()
     """Handlers that may run with exactly these options."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Steps
 
 _BUDGET: Final = 5 << 19
-"""Maximum bytes of window summaries. Further windows are a row of numbers."""
+"""Maximum bytes of window summaries in the report. Further windows only have a row in the table."""
 _BUDGET_RANKS: Final = 5 << 17
 """Part of these bytes for the comparison of ranks."""
 _TRAINING: Final = "train"

@@ -25,7 +25,7 @@ class Device(NamedTuple):
     uncached: str = ""
     """Text about the variable that disables the cache of torch's allocator."""
     other_waits: str = ""
-    """How to find waits."""
+    """Text about how to find further waits of the host."""
     convolutions: str = ""
     """Library of convolutions that ``torch.backends.cudnn`` enables."""
     layout: str = ""

@@ -20,7 +20,7 @@ _OPERATOR: Final = re.compile(rf"\w::|{ranges.BACKWARD_CLASS}|(?:{'|'.join(range
 
 
 def relabel(columns: Mapping[str, Column], names: Sequence[str]) -> None:
-    """Set the kind of labels that have the category of operators, in sorted columns.
+    """Correct the kind of labels that Ascend writes with the category of operators.
 
     Labels of the user are outside of all operators and contain some.
     """
