@@ -42,7 +42,7 @@ MOST_FIRST: Final = 10
 OF_FIRST: Final = 20
 _ROW_BYTES: Final = 68
 LAST: Final = CAPACITY * _ROW_BYTES
-"""Bytes of the last `CAPACITY` steps."""
+"""Maximum bytes that `read_last` reads."""
 _SAMPLE: Final = 4 << 20
 """Bytes for a chart: some 85,000 steps, 200 per point."""
 _PARTS: Final = 512

@@ -93,7 +93,7 @@ class CaptureRequest:
                 # the other ranks: their slowest poll, twice
                 until = min(until, time.monotonic() + 3 + 2 * max(position.poll for position in positions.values()))
             here = {rank: position for rank, position in positions.items() if rank in ranks}
-            self.tell(f"asking {count(len(ranks), 'rank')} for their step, {len(here)} answered")
+            self.tell(f"requested the current step of {count(len(ranks), 'rank')}, {len(here)} answered")
             time.sleep(POLL_S)
         if not here:
             why = "; ".join(dict.fromkeys(self._silent(rank) for rank in ranks))
