@@ -67,8 +67,8 @@ def doubts(trace):
 def test_stacks_too_deep_to_be_written_end_in_a_frame_that_says_so(tmp_path, monkeypatch):
     trace = read(testing.write_trace(tmp_path / "t.json", frames(300)))
     whole = stacks.folded(trace)
-    monkeypatch.setattr(stacks, "_MAX_LETTERS", 10_000)
-    monkeypatch.setattr(stacks, "_MAX_LETTERS_PER_SLICE", 0)
+    monkeypatch.setattr(host, "MAX_LETTERS", 10_000)
+    monkeypatch.setattr(host, "MAX_LETTERS_PER_SLICE", 0)
     trace = read(tmp_path / "t.json")
     cut = stacks.folded(trace)
     assert sum(map(len, whole)) > 500_000
@@ -84,8 +84,8 @@ def test_kernels_below_a_long_stack_are_cut_as_well(tmp_path, monkeypatch):
     for number in range(1, 100):
         events += [testing.launch(number, number, number)]
         events += [testing.kernel(number, 10 * number, 10 * number + 5, name=f"k{number}")]
-    monkeypatch.setattr(stacks, "_MAX_LETTERS", 10_000)
-    monkeypatch.setattr(stacks, "_MAX_LETTERS_PER_SLICE", 0)
+    monkeypatch.setattr(host, "MAX_LETTERS", 10_000)
+    monkeypatch.setattr(host, "MAX_LETTERS_PER_SLICE", 0)
     cut = stacks.folded(read(testing.write_trace(tmp_path / "t.json", events)), "device")
     assert sum(map(len, cut)) <= 10_000 + 5000
     assert sum(cut.values()) == 5 * 99
@@ -95,8 +95,8 @@ def test_modules_nested_too_deep_belong_to_those_around_them(tmp_path, monkeypat
     events = nested(60, lambda number, start, end: testing.python_frame(f"nn.Module: A_{number}", start, end))
     path = testing.write_trace(tmp_path / "t.json", events)
     whole = modules.table(read(path))
-    monkeypatch.setattr(modules, "_MAX_LETTERS", 500)
-    monkeypatch.setattr(modules, "_MAX_LETTERS_PER_SLICE", 0)
+    monkeypatch.setattr(host, "MAX_LETTERS", 500)
+    monkeypatch.setattr(host, "MAX_LETTERS_PER_SLICE", 0)
     cut = modules.table(read(path))
     assert 5 < cut.height < 30
     assert cut["forward_ms"].to_list() == whole["forward_ms"].to_list()[: cut.height]
@@ -106,8 +106,8 @@ def test_modules_nested_too_deep_belong_to_those_around_them(tmp_path, monkeypat
 def test_long_names_lose_their_middle_where_stacks_of_them_are_many(tmp_path, monkeypatch):
     events = [testing.python_frame(f"{'x' * 5000}.py(1): f", 0, 10_000)]
     events += [testing.python_frame(f"b.py({number}): g", 10 * number, 10 * number + 5) for number in range(1, 100)]
-    monkeypatch.setattr(stacks, "_MAX_LETTERS", 10_000)
-    monkeypatch.setattr(stacks, "_MAX_LETTERS_PER_SLICE", 0)
+    monkeypatch.setattr(host, "MAX_LETTERS", 10_000)
+    monkeypatch.setattr(host, "MAX_LETTERS_PER_SLICE", 0)
     texts, _ = stacks.by_depth(read(testing.write_trace(tmp_path / "t.json", events)), 5)
     assert len(texts) == 100
     assert sum(map(len, texts)) <= 20_000
@@ -277,7 +277,7 @@ ENDLESS = {
 @pytest.fixture
 def short(monkeypatch):
     """Events are too long from some kilobytes on."""
-    for name, value in {"_CHUNK": 300, "_LONGEST": 3000, "_LOOKAHEAD": 100, "_PATIENCE": 3}.items():
+    for name, value in {"_CHUNK": 300, "LONGEST": 3000, "_LOOKAHEAD": 100, "_PATIENCE": 3}.items():
         monkeypatch.setattr(reader, name, value)
     monkeypatch.setattr(source, "BLOCK", 300)
     monkeypatch.setattr(source, "_PACKED_BLOCK", 300)

@@ -181,8 +181,8 @@ def test_without_stacks_there_are_the_regions_of_cuda_graphs_alone(tmp_path):
 
 def test_regions_below_modules_that_are_nested_too_deep_stand_below_none(tmp_path, monkeypatch):
     """Each would write the path of all the modules around it again."""
-    monkeypatch.setattr(modules, "_MAX_LETTERS", 16)
-    monkeypatch.setattr(modules, "_MAX_LETTERS_PER_SLICE", 0)
+    monkeypatch.setattr(host, "MAX_LETTERS", 16)
+    monkeypatch.setattr(host, "MAX_LETTERS_PER_SLICE", 0)
     paths = set(table(tmp_path, replayed())["path"])
     assert {"Net_0", "mlp", "attention"} <= paths
     assert not {"Net_0/mlp", "Net_0/attention"} & paths

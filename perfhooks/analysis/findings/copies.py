@@ -11,7 +11,6 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import peaks
 from perfhooks.trace.names import device_work, runtime_calls
 from perfhooks.trace.nesting import device, intervals
-from perfhooks.trace.tables import device_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 
 STAGED_BYTES: Final = 64 * 1024
 """Maximum pageable copy to the device that returns at once (CUDA's "API synchronization behavior")."""
-
-SLOW_NS: Final = 50_000
-"""Maximum duration of a call that returns at once; HolisticTraceAnalysis calls 50 us an outlier."""
 
 
 _PIN_BUFFER: Final = (
@@ -132,10 +128,10 @@ def blocking_copies(window: Evidence) -> Iterator[Finding]:
 def held_by_copies(window: Evidence) -> Iterator[Finding]:
     """Copy calls block the host for 1% of the step or more, while no kernel runs and the host waits for none.
 
-    Source: `evidence.NOTABLE`; calls longer than `SLOW_NS` on threads that launch kernels. Moments with kernels or
-    other work, the gaps between them (`device_time.LATENCY_NS`) and those of `blocking_copies` do not count. There are
-    two causes. A copy from or to unpinned memory makes the call wait. A call that allocates or touches memory first
-    delays the copy, so no device works. Calls that wait for earlier work that has not begun belong to
+    Source: `evidence.NOTABLE`; calls longer than `device.BLOCKED_NS` on threads that launch kernels. Moments with
+    kernels or other work, the gaps between them (`device.LATENCY_NS`) and those of `blocking_copies` do not count.
+    There are two causes. A copy from or to unpinned memory makes the call wait. A call that allocates or touches memory
+    first delays the copy, so no device works. Calls that wait for earlier work that has not begun belong to
     `machine.shared_device`.
 
     Not measured: the gain is an upper bound.
@@ -145,7 +141,7 @@ def held_by_copies(window: Evidence) -> Iterator[Finding]:
         return
     calls = _slow_calls(window)
     other_work = trace.device_rows[(trace.kind[trace.device_rows] == Kind.KERNEL) | ~np.isin(trace.launches, calls)]
-    busy = intervals.union(trace.start[other_work], trace.end[other_work] + device_time.LATENCY_NS)
+    busy = intervals.union(trace.start[other_work], trace.end[other_work] + device.LATENCY_NS)
     blocked = intervals.subtract(window.spans(calls), intervals.joined(busy, window.spans(_unpinned(window))))
     blocked = intervals.subtract(blocked, _queued(window, calls))
     blocked_ms, idle_ms = window.per_step(blocked), window.per_step(intervals.subtract(blocked, window.busy))
@@ -183,7 +179,7 @@ def _slow_calls(window: Evidence) -> Ints:
     calls = window.matching(runtime_calls.COPY, Kind.RUNTIME)
     launches = trace.launches[trace.kind[trace.device_rows] == Kind.KERNEL]
     calls = calls[np.isin(trace.thread[calls], trace.thread[launches[launches >= 0]])]
-    return calls[(trace.end - trace.start)[calls] > SLOW_NS]
+    return calls[(trace.end - trace.start)[calls] > device.BLOCKED_NS]
 
 
 def _copied_lines(window: Evidence, calls: Ints) -> list[str]:

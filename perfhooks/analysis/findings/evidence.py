@@ -37,9 +37,6 @@ OVERLAP: Final = "Gains of different findings may overlap."
 BUSY: Final = "An upper bound: the program waited for CPUs, so its times are too long."
 UNMEASURED: Final = "An upper bound: the gain of this fix was never measured under these conditions."
 
-_SLOW_CALL_NS: Final = 50_000
-"""Minimum launch into a full queue; HolisticTraceAnalysis calls 50 us an outlier."""
-
 
 def cached_per_window(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
 
@@ -221,7 +218,7 @@ class Evidence:
         """Maximum gain from less device time: the wait of the host for the device."""
         trace = self.trace
         calls = trace.rows(Kind.RUNTIME)
-        calls = calls[(trace.end - trace.start)[calls] > _SLOW_CALL_NS]
+        calls = calls[(trace.end - trace.start)[calls] > device.BLOCKED_NS]
         span = (trace.end - trace.start)[calls]
         covered = intervals.within(self.busy, trace.start[calls], trace.end[calls]) >= intervals.NEARLY_ALL * span
         waits = intervals.distinct(device.wait_calls(trace), calls[covered])

@@ -11,7 +11,7 @@ from perfhooks.analysis.findings.replays import Replay, check_replay
 from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import device_work, runtime_calls
-from perfhooks.trace.nesting import captures, intervals
+from perfhooks.trace.nesting import captures, intervals, starts
 from perfhooks.trace.nesting.grouping import summed
 from perfhooks.trace.once import cached_per_trace
 from perfhooks.trace.tables import device_time, idle
@@ -29,8 +29,6 @@ STARVED: Final = 0.2
 """Minimum share of the step that the device idles without launched work."""
 MANY_LAUNCHES: Final = 50
 """Minimum launches per step. Fewer do not limit the step."""
-PAUSE_NS: Final = 5_000_000
-"""Maximum idle gap that slow launching explains. Launches are less than 1 ms apart."""
 PAUSES: Final = 0.1
 """Minimum share of the step in long pauses, or before launches of one kernel."""
 
@@ -177,7 +175,7 @@ def host_bound(window: Evidence) -> Iterator[Finding]:
     """The device idles for 20% of the step or more because the host has not launched its next work yet.
 
     Source: idle time (`perfhooks.trace.tables.device_time`) while the launching thread ran operators, code between
-    operators, the launch, or no recorded code. Gaps longer than `PAUSE_NS` do not count. Measured profiler overhead is
+    operators, the launch, or no recorded code. Gaps longer than 5 ms do not count. Measured profiler overhead is
     subtracted. With replayed graphs, a few launches are
     enough. There is no finding while a graph is captured. Kernels and waits of the steps decide whether CUDA graphs fit
     (`perfhooks.analysis.findings.replays`).
@@ -275,7 +273,7 @@ def synchronisation(window: Evidence) -> Iterator[Finding]:
 def device_pauses(window: Evidence) -> Iterator[Finding]:
     """The device idles for 10% of the step or more in pauses of 5 ms or longer without another explanation.
 
-    Source: `PAUSES`, `PAUSE_NS`. Idle time (`perfhooks.trace.tables.device_time`) in gaps of that length counts if the
+    Source: `PAUSES`. Idle time (`perfhooks.trace.tables.device_time`) in gaps of that length counts if the
     launching thread ran operators or code between operators. It did not wait for data or the device, validate, save,
     allocate memory, or do one-time work.
 
@@ -324,7 +322,7 @@ def _is_preparation(window: Evidence) -> Flags:
 
 
 def _is_long(window: Evidence) -> Flags:
-    return (window.gaps.summed(window.idle.length) > PAUSE_NS)[window.gaps.of]
+    return (window.gaps.summed(window.idle.length) > starts.LOADING_NS)[window.gaps.of]
 
 
 def _cause_lines(window: Evidence, causes: tuple[int, ...], among: Flags) -> list[str]:

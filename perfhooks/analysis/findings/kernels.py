@@ -155,7 +155,7 @@ def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
     trace, places = window.trace, window.work
     sums = rates.of_work(trace)
     actual_ns, minimum_ns = sums["least_ns"][places], sums["least_ps"][places] / 1000
-    far = (actual_ns >= rates.SHORT_NS) & (minimum_ns < FAR * actual_ns)
+    far = (actual_ns >= device.LATENCY_NS) & (minimum_ns < FAR * actual_ns)
     places, actual_ns, minimum_ns = places[far], actual_ns[far], minimum_ns[far]
     rows = trace.device_rows[places]
     if window.share(window.device_ms(rows)) < FAR_HEAVY:

@@ -30,8 +30,6 @@ SUMS: Final = (
     *(f"{limit}_ns" for limit in LIMITS),
     *("ceiling_ps", "ceiling_ns"),
 )
-SHORT_NS: Final = 10_000
-"""Kernel duration below which latency may dominate. An empty kernel takes 2 to 3 us."""
 
 _WRAPPERS: Final = frozenset((operators.CONV2D, *operators.GENERAL_CONVOLUTIONS, *operators.FUSED_ATTENTION))
 """Autocast converts tensors inside these operators, so the types may differ."""
@@ -235,7 +233,7 @@ def _terms(trace: Trace, costs: CallCosts, call: Ints, time: Ints, kernels: Ints
     ceiling, _ = _minimum_ps(trace, peaks.ceiling(trace), costs, call)
     least = np.maximum(compute, memory)
     has_least = (least > 0) & (time > 0)
-    is_short = (time < SHORT_NS * kernels) & (2 * least < 1000 * time)
+    is_short = (time < device.LATENCY_NS * kernels) & (2 * least < 1000 * time)
     is_compute = has_least & ~is_short & (compute >= memory) & has_bytes
     is_memory = has_least & ~is_short & (memory > compute)
     values_by_sum = (

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 CLASSES: Final = ("compute", "communication", "copy", "set")
 COMPUTE, COMMUNICATION, COPY, SET = range(len(CLASSES))
 
+LATENCY_NS: Final = 10_000
+"""Maximum start latency on a free device, in ns. 99% of 36,000 starts on V100, A100 and H100 took less than 5 us."""
+BLOCKED_NS: Final = 50_000
+"""Minimum time of a call that waits, in ns. A launch takes 5 to 10 us. HolisticTraceAnalysis calls 50 us an outlier."""
+
 _MIN_TREE_FRACTION: Final = 0.1
 
 

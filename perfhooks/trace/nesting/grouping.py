@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
-_MAX_SPARSITY: Final = 16
+MAX_SPARSITY: Final = 16
 """Above this ratio of possible values to rows, sorting is faster than a lookup table."""
 
 
@@ -47,7 +47,7 @@ def groups(*keys: Column) -> Groups:
 def distinct(values: Column) -> tuple[Ints, Ints]:
     """Return the sorted distinct values (numbers from 0) and the index of each value."""
     most = int(values.max(initial=0)) + 1
-    if most > _MAX_SPARSITY * len(values):
+    if most > MAX_SPARSITY * len(values):
         unique, index = np.unique(values, return_inverse=True)
         return unique.astype(np.int64), index.ravel()
     present = np.zeros(most, np.bool_)

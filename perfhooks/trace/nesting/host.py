@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,11 @@ class Paths(NamedTuple):
     parents: Ints
     """Parent of each node, or -1; always smaller than the node."""
     frames: Ints
+
+
+MAX_LETTERS: Final = 32 << 20
+MAX_LETTERS_PER_SLICE: Final = 300
+"""Additional letters for large traces. The longest stack of a recorded trace has 825."""
 
 
 @cached_per_trace
@@ -130,6 +135,11 @@ def summed_down(parents: Ints, values: Ints) -> Ints:
 
 def depths(parents: Ints) -> Ints:
     return summed_up(parents, np.ones(len(parents), np.int64)) - 1
+
+
+def max_letters(trace: Trace) -> int:
+    """Return the maximum letters of all stacks or paths. Slices nested 100,000 deep would need 10^10."""
+    return MAX_LETTERS + MAX_LETTERS_PER_SLICE * len(trace)
 
 
 def writable_depth(parents: Ints, depth: Ints, length: Ints, max_letters: int) -> int:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags, Intervals
 
 LOADING_NS: Final = 5_000_000
-"""Minimum time of a call that prepares a kernel, in ns. Recorded starts took 6.5 to 3,056 ms, a launch takes
-microseconds."""
+"""Minimum time of host work between launches, in ns, for example to prepare a kernel. Recorded starts took 6.5 to
+3,056 ms. Launches take microseconds and are less than 1 ms apart."""
 
 COMPILING: Final = "compiling"
 CAPTURING: Final = "capturing graphs"

@@ -8,6 +8,7 @@ import numpy as np
 
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.model import Doubt
+from perfhooks.trace.nesting.grouping import MAX_SPARSITY
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
@@ -17,10 +18,6 @@ CLOSED: Final = "closed"
 """Sparse column: time by which the end moves back, in ns."""
 
 
-_MOST_NUMBERS: Final = 16
-"""Maximum frame numbers per recorded frame. torch also numbers the frames of other threads."""
-
-
 def close(trace: Trace) -> None:
     """Move the end of each frame that was never closed, and add a doubt. Call this before any computation.
 
@@ -28,7 +25,8 @@ def close(trace: Trace) -> None:
     """
     _, numbers = trace.sparse(FRAME)
     rows = trace.rows(Kind.PYTHON)
-    if 0 <= numbers.max(initial=-1) <= _MOST_NUMBERS * len(rows):
+    # torch also numbers the frames of other threads
+    if 0 <= numbers.max(initial=-1) <= MAX_SPARSITY * len(rows):
         frame, caller = (trace.argument(name)[rows] for name in (FRAME, CALLER))
         before = trace.end[rows]
         for thread in _odd_threads(trace, rows, frame, caller):

@@ -1,21 +1,18 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from perfhooks.core.errors import TraceError
 from perfhooks.core.labels import STEP_MARK
+from perfhooks.trace.bounds import MIN_RECORDS
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.reading.events import decode_object
 
 if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.reading.events import Event
-
-
-_FEWEST_NUMBERS: Final = 8
-"""Smaller files are usually written by hand."""
 
 
 class ProcessNames:
@@ -50,7 +47,7 @@ def check_single(trace: Trace) -> None:
 def _occur_again(numbers: Ints) -> bool:
     """In 13 traces with 29,000 calls, every number occurs once."""
     distinct, times = np.unique(numbers[numbers > 0], return_counts=True)
-    return len(distinct) >= _FEWEST_NUMBERS and 2 * int((times > 1).sum()) > len(distinct)
+    return len(distinct) >= MIN_RECORDS and 2 * int((times > 1).sum()) > len(distinct)
 
 
 def several(path: str, content: str) -> TraceError:

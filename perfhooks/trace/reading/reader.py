@@ -17,7 +17,7 @@ from perfhooks.trace.reading import ascend, formats, frame_ends, processes
 from perfhooks.trace.reading.arguments import STRIDED, VARIANTS
 from perfhooks.trace.reading.columns import Columns, exact_nanoseconds, nanoseconds
 from perfhooks.trace.reading.events import EXACT, MALFORMED, PLAIN, Event, decode_object, salvage
-from perfhooks.trace.reading.source import BLOCK, OF_PERFETTO, TornArchiveError, blocks, opened
+from perfhooks.trace.reading.source import BLOCK, LONGEST, OF_PERFETTO, TornArchiveError, blocks, opened
 from perfhooks.trace.reading.typed import OddEventError, TypedEvents
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ _LOOKAHEAD: Final = 4096
 """Bytes after a chunk that decide whether its last event ends the list."""
 _PATIENCE: Final = 16
 """Chunks without an event boundary before a more general pattern is used."""
-_LONGEST: Final = 16 << 20
-"""Maximum bytes of one event. A collective that lists 100,000 ranks has less than 1 MB."""
 _LEARNING: Final = 4
 """Chunks before typed decoding. By then, nearly all categories of a file have occurred."""
 
@@ -128,7 +126,7 @@ class _Reader:
                 continue
             cut = self._last_boundary(buffer, searched)
             searched = 0 if cut else len(buffer) - 256
-            if not cut and len(buffer) > _LONGEST:
+            if not cut and len(buffer) > LONGEST:
                 self._give_up(buffer)
             if self._looser is not None and len(buffer) > _PATIENCE * _CHUNK:  # events begin with different keys
                 self._boundary, self._looser, searched = self._looser, None, 0
@@ -170,7 +168,7 @@ class _Reader:
                 del head[: match.end()]
                 self._choose_boundary(head, source)
                 return head
-            if len(head) > _LONGEST:
+            if len(head) > LONGEST:
                 break
         raise TraceError(f"{self.path} is no trace: {self._why_not(bytes(head))}")
 
@@ -316,7 +314,7 @@ class _Reader:
         return events
 
     def _grow_tail(self, buffer: bytearray) -> None:
-        if self._tail is not None and len(self._tail) <= _LONGEST:
+        if self._tail is not None and len(self._tail) <= LONGEST:
             self._tail += buffer
         buffer.clear()
 

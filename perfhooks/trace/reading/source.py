@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 BLOCK: Final = 1 << 18
 """Decompressed bytes. A block fits into the CPU cache."""
 
+LONGEST: Final = 16 << 20
+"""Maximum bytes of one event. A collective that lists 100,000 ranks has less than 1 MB."""
+
 RATIO: Final = 100
 """Default limit of the decompressed size, as a multiple of the archive. Recorded traces have 10 to 23."""
 FLOOR: Final = 256 << 20

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.core import labels, words
-from perfhooks.trace.bounds import MAX_NUMBER
+from perfhooks.trace.bounds import MAX_NUMBER, MIN_RECORDS
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import rates
 from perfhooks.trace.names.messages import word
@@ -25,7 +25,6 @@ SEVERITIES: Final = ("error", "warning", "info")
 """Gravest first: numbers are wrong or missing; numbers may be wrong; useful to know."""
 
 _MIN_WARNING_RATIO: Final = 0.05
-_MIN_TAIL_LAUNCHES: Final = 8  # at the end of a window
 
 _COUNTS: Final = re.compile(
     r"(Out-of-range|Invalid ext correlations|CPU GPU out-of-order|CUPTI stopped early\?) = (\d{1,18})"
@@ -137,7 +136,7 @@ def _check_launches(trace: Trace) -> Iterator[Check]:
         return
     complete = calls[~np.isin(calls, lost)]
     tail = lost[trace.start[lost] > trace.start[complete].max(initial=np.iinfo(np.int64).min)]
-    if len(tail) >= _MIN_TAIL_LAUNCHES:
+    if len(tail) >= MIN_RECORDS:
         text = f"the last {len(tail)} launches have no kernel: device recording stopped before the window ended"
         yield Check("error", "device-stopped", len(tail), text, _describe_first(trace, tail))
         lost = lost[~np.isin(lost, tail)]

@@ -44,12 +44,8 @@ PLACES: Final = ("before the first work", "between", "after the last work")
 
 QUEUE: Final = ("empty", "up to 10", "more", "full")
 """Launches whose work has not begun."""
-LATENCY_NS: Final = 10_000
-"""Maximum start latency on a free device, in ns. 99% of 36,000 starts on V100, A100 and H100 took less than 5 us."""
 FULL_QUEUE: Final = 1000
 """CUDA's queue holds 1,024 launches; then the next call waits."""
-_BLOCKED_NS: Final = 50_000
-"""Minimum time of a launch that waited for the queue, in ns. Others take 5 to 10 us."""
 
 _PART_CAUSES: Final = (
     *((labels.DATA, DATA), (labels.VALIDATION, VALIDATION), (labels.CHECKPOINT, CHECKPOINT)),
@@ -167,8 +163,8 @@ def span(trace: Trace) -> Span:
 def idle(trace: Trace, number: int | None = None) -> Idle:
     """Return the idle intervals of each step with their causes; of all devices without ``number``.
 
-    The next work ends an idle interval. After its launch, the cause is start latency for at most `LATENCY_NS`; then the
-    work waits for an event of another stream, or for an unknown reason::
+    The next work ends an idle interval. After its launch, the cause is start latency for at most `device.LATENCY_NS`;
+    then the work waits for an event of another stream, or for an unknown reason::
 
         host      --|-- the thread's slices --|launch|
         device  work|                                                       |next work
@@ -279,7 +275,7 @@ def _cut_at_launch(trace: Trace, gaps: _Gaps, selected: Ints) -> tuple[CauseInte
     call = np.clip(np.where(has_launch, launched, end), begin, end)
     launch_end = np.where(has_launch, finished, end)
     returned = np.clip(launch_end, call, end)
-    latency_end = np.clip(np.maximum(launch_end, gaps.since) + LATENCY_NS, returned, end)
+    latency_end = np.clip(np.maximum(launch_end, gaps.since) + device.LATENCY_NS, returned, end)
     is_node = has_launch & np.isin(following, _later_nodes(trace, selected))
     is_lost = (following >= 0) & ~has_launch
     launch_cause = np.where(np.isin(launch, _blocked_launches(trace)), FULL, LAUNCHING)
@@ -341,7 +337,7 @@ def _blocked_launches(trace: Trace) -> Ints:
     """Driver records, or slow launches at a full queue."""
     launched, started = (np.sort(times) for times in _launch_and_start(trace))
     calls = device.launch_calls(trace)
-    calls = calls[(trace.end - trace.start)[calls] > _BLOCKED_NS]
+    calls = calls[(trace.end - trace.start)[calls] > device.BLOCKED_NS]
     time = trace.start[calls]
     is_behind = np.searchsorted(launched, time) - np.searchsorted(started, time) >= FULL_QUEUE
     return calls[is_behind | (intervals.within(device.full_queue(trace), time, trace.end[calls]) > 0)]

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags
 
 
-_MAX_LETTERS: Final = 16 << 20
-_MAX_LETTERS_PER_SLICE: Final = 300
-"""Letters of all paths of modules, per slice. Calls nested 100,000 deep would need 10^10."""
-
 _ON_HOST: Final = ("forward_ms", "backward_ms")
 _ON_DEVICE: Final = ("forward_device_ms", "backward_device_ms")
 
@@ -177,7 +173,7 @@ def find(trace: Trace) -> ModuleTree:
     joined_paths = host.joined(paths_of_calls.parents, node_names, "/")
     inside, count = np.flatnonzero(regions.place >= 0), len(regions.names)
     around = work[inside] + 1
-    if np.array([0, *map(len, joined_paths)])[around].sum() > _MAX_LETTERS + _MAX_LETTERS_PER_SLICE * len(trace):
+    if np.array([0, *map(len, joined_paths)])[around].sum() > host.max_letters(trace):
         around[:] = 0
     pairs, index = distinct(around * count + regions.place[inside])
     work[inside] = index + len(node_names)
@@ -193,7 +189,7 @@ def _is_writable(trace: Trace, paths: host.Paths, shown: list[str]) -> Flags:
     """Return which entries are outside modules nested too deep to be written."""
     lengths = np.array([*map(len, shown), 0], np.int64)[paths.frames]
     depth = host.depths(paths.parents)
-    deepest = host.writable_depth(paths.parents, depth, lengths, _MAX_LETTERS + _MAX_LETTERS_PER_SLICE * len(trace))
+    deepest = host.writable_depth(paths.parents, depth, lengths, host.max_letters(trace))
     return ~np.append(depth > deepest, False)[paths.node]
 
 

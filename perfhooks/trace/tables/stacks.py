@@ -30,10 +30,6 @@ UNKNOWN: Final = "(unknown)"
 OUTSIDE: Final = "(outside)"
 DEEPER: Final = "(deeper)"
 
-_MAX_LETTERS: Final = 32 << 20
-_MAX_LETTERS_PER_SLICE: Final = 300
-"""Letters of all stacks, per slice. The longest recorded trace has 825; slices nested 100,000 deep would need 10^10."""
-
 _PLACE: Final = re.compile(r"(.+)\((\d{1,9})\): .+")
 # the schema does not limit line numbers, but readers may
 
@@ -85,7 +81,7 @@ def summed(
     """Return the result of `folded` as a tree; deep stacks end with a frame ``(deeper)``."""
     named = _named_paths(trace, skip)
     node, leaf, value = {"host": _host_values, "device": _device_values, "bytes": _allocated_bytes}[by](trace, named)
-    return _limit_depth(_attach_values(named, node, leaf, value), _MAX_LETTERS + _MAX_LETTERS_PER_SLICE * len(trace))
+    return _limit_depth(_attach_values(named, node, leaf, value), host.max_letters(trace))
 
 
 def write(stacks: Mapping[str, int], file: IO[bytes]) -> None:
@@ -145,7 +141,7 @@ def by_depth(trace: Trace, depth: int) -> tuple[list[str], Ints]:
 
 def _shortened_names(trace: Trace, rows: Ints, uses: Ints) -> list[str]:
     names = list(map(_escape, trace.names))
-    max_letters = _MAX_LETTERS + _MAX_LETTERS_PER_SLICE * len(trace)
+    max_letters = host.max_letters(trace)
     lengths = np.array([*map(len, names), 0], np.int64)[rows].sum(axis=1)
     if (lengths * np.maximum(uses, 1)).sum() <= max_letters:
         return names

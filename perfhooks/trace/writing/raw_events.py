@@ -7,7 +7,7 @@ import msgspec
 
 from perfhooks.core.errors import TraceError
 from perfhooks.trace.reading.events import MALFORMED, decode_object
-from perfhooks.trace.reading.source import BLOCK, TornArchiveError, blocks, opened
+from perfhooks.trace.reading.source import BLOCK, LONGEST, TornArchiveError, blocks, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,9 +17,6 @@ _T = TypeVar("_T")
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
 _BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
-_LONGEST: Final = 16 << 20
-_OVERLAP: Final = 64
-"""A match may cross the boundary of blocks."""
 _REST: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -65,8 +62,8 @@ class RawEvents(Generic[_T]):
                 yield events
                 del buffer[:end]
                 unread = 0 if end else len(buffer)
-                if unread > _LONGEST:
-                    raise TraceError(f"{self.path} has more than {_LONGEST >> 20} MiB between two events")
+                if unread > LONGEST:
+                    raise TraceError(f"{self.path} has more than {LONGEST >> 20} MiB between two events")
         self.rest = _REST.decode(b'{"traceEvents":[' + buffer + (b"}" if self._is_list else b""))
         yield self._decode(self.rest.pop("traceEvents"))
 
@@ -74,14 +71,14 @@ class RawEvents(Generic[_T]):
         """Return the text from the first event on."""
         head = bytearray()
         for block in source:
-            searched = max(len(head) - _OVERLAP, 0)
+            searched = max(len(head) - 64, 0)  # a match may cross the boundary of blocks
             head += block
             if begin := _EVENTS_BEGIN.search(head, searched):
                 self._is_list = not begin[0].startswith(b'"')
                 self.metadata = {} if self._is_list else decode_object(bytes(head[: begin.end()]) + b"]}") or {}
                 self.head = bytes(head[: begin.end()])
                 return head[begin.end() :]
-            if len(head) > _LONGEST:
+            if len(head) > LONGEST:
                 break
         raise TraceError(f"{self.path} has no list of traceEvents")
 

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 _LABEL: Final = re.compile(r"NPU (\d{1,9})$")
 _GROUP: Final = re.compile(r"Group (.*) Communication$")
 """Lane with the collectives of one process group. Other lanes contain their parts."""
-_HOST_BITS: Final = 10
-"""Bits for the sort index and the device, below the number of the training's process."""
-_DEVICE_BITS: Final = 5
-_DEVICES: Final = 100
-"""Traces of January 2024 write the device as two decimal digits."""
 
 
 class Role(enum.Enum):
@@ -73,8 +68,8 @@ class Processes:
         return (Lane.DEVICE, self.device(pid), tid) if role is Role.DEVICE else (Lane.HOST, self.host(pid), tid)
 
     def host(self, pid: int | str) -> int | str:
-        if isinstance(pid, int) and pid >> _HOST_BITS in self._hosts:
-            return pid >> _HOST_BITS
+        if isinstance(pid, int) and _unpack(pid)[0] in self._hosts:
+            return _unpack(pid)[0]
         return pid if pid in self._hosts or len(self._hosts) != 1 else next(iter(self._hosts))
 
     def device(self, pid: int | str) -> int:
@@ -82,11 +77,15 @@ class Processes:
         label = _LABEL.match(labels) if isinstance(labels, str) else None
         if label or not isinstance(pid, int):
             return int(label[1]) if label else -1
-        device = pid % (1 << _DEVICE_BITS)
-        is_packed = pid >> _HOST_BITS in self._hosts
-        if not is_packed and not self._hosts:
-            is_packed = index == pid % (1 << _HOST_BITS) >> _DEVICE_BITS
-        return device if is_packed else pid % _DEVICES
+        host, packed_index, device = _unpack(pid)
+        is_packed = host in self._hosts or (not self._hosts and index == packed_index)
+        # traces of January 2024 write the device as two decimal digits
+        return device if is_packed else pid % 100
 
     def _of(self, pid: int | str) -> dict[str, Any]:
         return self._names.processes.get(pid, {})
+
+
+def _unpack(pid: int) -> tuple[int, int, int]:
+    """Return the process of the training, the sort index and the device of a process id."""
+    return pid >> 10, pid >> 5 & 31, pid & 31
