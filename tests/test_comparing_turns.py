@@ -150,7 +150,7 @@ def test_nothing_is_called_chance_above_an_interval_that_excludes_it(count, said
     assert "chance" not in sentence
 
 
-@pytest.mark.parametrize(("more", "is_named"), [(9, False), (49, True)])
+@pytest.mark.parametrize(("more", "is_named"), [(turns.MOST_PAIRS, False), (49, True)])
 def test_where_so_many_runs_would_decide_that_nobody_makes_them_the_other_way_is_named(more, is_named):
     run = level(np.exp(np.random.default_rng(3).normal(0, 0.02, 200)))
     found = replace(recorded([run], [run]), outcome="undecided", more_steps=None, more_runs=more)

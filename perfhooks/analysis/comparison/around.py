@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     Keys = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 PARTS: Final = (*labels.PARTS, "other")
-_MAX_TEXT: Final = 200
-"""Maximum length; longer texts are truncated in the middle."""
 
 
 class CostKey(NamedTuple):
@@ -89,12 +87,12 @@ class HostContext:
             PARTS[part],
             self.paths[module],
             "" if line < 0 else _shorten_frame(names[line]),
-            "" if operator < 0 else json_values.text(names[operator], _MAX_TEXT),
+            "" if operator < 0 else _shorten(names[operator]),
             self._format(dims, _format_shapes),
             self._format(types, _format_types),
             kind,
             kernel,
-            "" if call < 0 else json_values.text(names[call], _MAX_TEXT),
+            "" if call < 0 else _shorten(names[call]),
             self._format(call_dims, _format_shapes),
         )
 
@@ -129,19 +127,24 @@ _IN_C: Final = re.compile(r"^<built-in ")
 _FRAME: Final = re.compile(r"(?:.*[/\\])?(.+)\(\d+\): (.+)")
 
 
+def _shorten(text: str) -> str:
+    """Return a text of at most 200 letters and an ellipsis."""
+    return json_values.text(text, 200)
+
+
 def _shorten_frame(frame: str) -> str:
     match = _FRAME.fullmatch(frame)
-    return json_values.text(f"{match[1]}: {match[2]}" if match else frame, _MAX_TEXT)
+    return _shorten(f"{match[1]}: {match[2]}" if match else frame)
 
 
 @functools.cache
 def _join_distinct(words: tuple[str, ...]) -> str:
-    return json_values.text(", ".join(dict.fromkeys(words)), _MAX_TEXT)
+    return _shorten(", ".join(dict.fromkeys(words)))
 
 
 def _format_shapes(dims: object) -> str:
     shapes = [shape for shape in dims if shape] if isinstance(dims, list) else []
-    return json_values.text(" ".join(json.dumps(shape) for shape in shapes), _MAX_TEXT)
+    return _shorten(" ".join(json.dumps(shape) for shape in shapes))
 
 
 def _format_types(types: object) -> str:

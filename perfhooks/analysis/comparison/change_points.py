@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from perfhooks.analysis.comparison.verdict import PROCESS_SD
 from perfhooks.core.statistics import OF_NORMAL
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 SHORTEST: Final = 2
 """Minimum runs per piece."""
-LEAST_NOISE: Final = 0.01
-"""Minimum standard deviation between equal processes, of the logarithm."""
 PRICE: Final = (4.0, 1.5)
 """Price of a piece in standard deviations: a constant, and a factor of the logarithm of the number of runs. At most 1%
 of simulated series of equal runs then have a change."""
@@ -27,7 +26,7 @@ of simulated series of equal runs then have a change."""
 
 def noise(values: Sequence[float]) -> float:
     changes = np.abs(np.diff(values))
-    return max(float(np.median(changes)) / (OF_NORMAL * math.sqrt(2)), LEAST_NOISE) if len(changes) else LEAST_NOISE
+    return max(float(np.median(changes)) / (OF_NORMAL * math.sqrt(2)), PROCESS_SD) if len(changes) else PROCESS_SD
 
 
 def change_points(values: Sequence[float]) -> list[int]:

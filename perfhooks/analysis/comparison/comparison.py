@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 2
 """Format of the JSON of a comparison. 1: first version; 2: with mean and typical step."""
-NAMED: Final = 5
 
 _MAX_ROWS: Final = 200
 _MIN_SLOWDOWN: Final = 0.05
@@ -74,7 +73,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     def told(self) -> list[str]:
         write = words.share if self.shares else None
         rows = [row for row in self.reasons if row.difference and (self.is_decided or self._is_certain(row))]
-        return [sentences.contribution(row, write) for row in rows[:NAMED]]
+        return [sentences.contribution(row, write) for row in rows[:5]]
 
     def _is_certain(self, row: Contribution) -> bool:
         """Return whether a row is certain. Under CPU contention only changed numbers of calls are."""

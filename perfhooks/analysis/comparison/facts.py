@@ -23,7 +23,6 @@ HOST: Final = "host"
 SAMPLES: Final = "samples a step"
 GIVEN: Final = "given"
 """Value of an argument without a value."""
-_MAX_TEXT: Final = 300
 _LOCATION: Final = re.compile(r"_(?:DIR|PATH|FILE|HOME)$")
 """Environment variables that only locate files."""
 _RESULT_ARGUMENT: Final = re.compile(
@@ -74,9 +73,7 @@ def facts(manifest: Manifest, capture: Capture, costs: Costs) -> dict[str, str]:
         **{f"option {name}": value for name, value in (manifest.options | capture.options).items()},
     }
     command_fact = {COMMAND: json_values.text(command(manifest.command), 3000)} if manifest.command else {}
-    return command_fact | {
-        name: json_values.text(str(value), _MAX_TEXT) for name, value in json_values.facts(values).items()
-    }
+    return command_fact | {name: json_values.text(str(value), 300) for name, value in json_values.facts(values).items()}
 
 
 def _loader_facts(loader: Loader | None) -> dict[str, Any]:

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.comparison.around import CostKey
 
-_MIN_UTILIZATION: Final = 0.5
-
-
 NEW: Final = "(new)"
 
 _NUMBERED: Final = re.compile(r"(.+)_\d+")
@@ -289,4 +286,4 @@ class Aligned:
 
 def _is_busy(costs: Costs) -> bool:
     idle = sum(cost.nanoseconds for key, cost in costs.device.items() if key.kind == IDLE)
-    return bool(costs.device) and idle < (1 - _MIN_UTILIZATION) * costs.wall
+    return bool(costs.device) and 2 * idle < costs.wall

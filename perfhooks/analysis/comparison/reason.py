@@ -14,6 +14,7 @@ from perfhooks.analysis.comparison.costs import IDLE, NOTHING, SMALL, Costs, Key
 from perfhooks.analysis.comparison.matching import Aligned, Pair
 from perfhooks.core.statistics import OF_NORMAL
 from perfhooks.trace.names import ranges
+from perfhooks.trace.nesting.intervals import NOTABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -61,8 +62,6 @@ _MIN_CONTROL_LENGTH: Final = 5e-4
 _MIN_CONTROLS: Final = 10
 _MIN_SPREAD: Final = 0.02
 """Relative deviation of one row between processes on a quiet machine."""
-_MIN_CERTAIN: Final = 0.01
-_NOISE_WIDTH: Final = 2.0
 
 
 class NoiseModel(NamedTuple):
@@ -100,7 +99,7 @@ class NoiseModel(NamedTuple):
             else:
                 by_calls += typical.b.nanoseconds / steps_b - typical.a.nanoseconds / steps_a - added
         excess = measured - expected
-        return by_calls + math.copysign(max(abs(excess) - _NOISE_WIDTH * self.spread * abs(expected), 0.0), excess)
+        return by_calls + math.copysign(max(abs(excess) - 2 * self.spread * abs(expected), 0.0), excess)
 
 
 def noise_model(aligned: Aligned) -> NoiseModel:
@@ -129,7 +128,7 @@ def largest(aligned: Aligned) -> list[Contribution]:
     order = _LINES_FIRST if aligned.is_compiled_once else _OPERATORS_FIRST
     contributions = _group(aligned, aligned.rows, lambda key: _choose_reason(key, causes, order), noise_model(aligned))
     typical_ns = [[pair.typical[side].nanoseconds for pair in aligned.rows.values()] for side in (0, 1)]
-    least_ns = _MIN_CERTAIN * max(sum(typical_ns[0]) / aligned.a.steps, sum(typical_ns[1]) / aligned.b.steps)
+    least_ns = NOTABLE * max(sum(typical_ns[0]) / aligned.a.steps, sum(typical_ns[1]) / aligned.b.steps)
     marked = [
         msgspec.structs.replace(row, is_certain=bool(row.sure) and abs(row.sure or 0) >= least_ns)
         for row in contributions

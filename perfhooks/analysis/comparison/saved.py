@@ -28,8 +28,7 @@ NAME: Final = "costs.json"
 _ROW_LENGTH: Final = len(CostKey._fields) + len(KeyCost._fields)
 
 
-_MOST_ROWS: Final = 2 * MOST_ROWS
-_Rows = Annotated[list[list[Amount]], msgspec.Meta(max_length=_MOST_ROWS)]
+_Rows = Annotated[list[list[Amount]], msgspec.Meta(max_length=2 * MOST_ROWS)]
 
 
 class _CostsFile(StoredCosts, kw_only=True):

@@ -35,7 +35,6 @@ _CLASSES: Final = {
     "set": "memsets",
     "compute": "computation",
 }
-_EQUAL_CALLS: Final = 0.1
 _MAIN_CAUSE: Final = 0.6
 
 
@@ -84,14 +83,11 @@ def stalled(result: Verdict, a: Stalls, b: Stalls) -> str:
     if result.by != "mean" or result.outcome not in ("slower", "faster") or not is_typical_same:
         return ""
     side, long, shorter = ("B", b, a) if result.outcome == "slower" else ("A", a, b)
-    if long.share * long.times <= _MIN_STALL_RATIO * shorter.share * shorter.times or not long.share:
+    if long.share * long.times <= 1.5 * shorter.share * shorter.times or not long.share:
         return ""
     why = ": waiting for data" if long.is_data else ""
     stall = f"{format_frequency(long.share)} takes {long.times:.2g} times as long{why}"
     return f"the typical step hardly differs, but in {side} {stall}"
-
-
-_MIN_STALL_RATIO: Final = 1.5
 
 
 def format_frequency(share: float) -> str:
@@ -103,6 +99,7 @@ def format_frequency(share: float) -> str:
 
 
 _NEARLY: Final = 0.1
+"""Relative difference of numbers that count as equal."""
 _ORDINALS: Final = dict(
     enumerate(("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"), 2)
 )
@@ -203,12 +200,10 @@ def _describe_needed(result: Verdict) -> str:
         options.append(f"{words.count(result.more_runs, 'more run')} per side")
     if not options:
         return f"more runs cannot detect such a small difference; {_IN_TURNS}"
-    is_many = result.more_steps is None and (result.more_runs or 0) > _MAX_SUGGESTED_RUNS
+    is_many = result.more_steps is None and (result.more_runs or 0) > MOST_PAIRS
     return f"{' or '.join(options)} would decide{f'; {_IN_TURNS}' if is_many else ''}"
 
 
-_MAX_SUGGESTED_RUNS: Final = 10
-"""Above this many runs per side, suggest `compare --run` instead."""
 _IN_TURNS: Final = "`perfhooks compare --run` may need fewer"
 
 
@@ -266,7 +261,7 @@ def _describe_calls(row: Contribution) -> str:
     if ratio >= _MAIN_CAUSE:
         return f", by {'more' if row.difference > 0 else 'fewer'} calls ({calls})"
     if ratio <= 1 - _MAIN_CAUSE:
-        is_as_often = abs(row.count_b - row.count_a) <= _EQUAL_CALLS * row.count_a
+        is_as_often = abs(row.count_b - row.count_a) <= _NEARLY * row.count_a
         return f", each call {'slower' if row.difference > 0 else 'faster'}" if is_as_often else f" ({calls})"
     return f", half by the number of calls ({calls}), half by their duration"
 
@@ -275,13 +270,12 @@ def _describe_largest(row: Contribution, write: Callable[[float], str]) -> str:
     changes = [
         change
         for change in row.inside
-        if change[0] not in (row.name, subject(row)) and abs(change[1]) >= _MIN_NAMED * abs(row.difference)
+        if change[0] not in (row.name, subject(row)) and abs(change[1]) >= 0.2 * abs(row.difference)
     ]
     texts = [f"{_cut(name)} {_format_signed(amount, write)}" for name, amount, *_ in changes[:2]]
     return f"; most of it {' and '.join(texts)}" if texts else ""
 
 
-_MIN_NAMED: Final = 0.2
 _MAX_NAME: Final = 70
 
 

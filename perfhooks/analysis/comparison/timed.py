@@ -70,7 +70,6 @@ def _widen(run_level: Level, times: float) -> Level:
 
 _MIN_LONG_RATIO: Final = 1.5
 """Factor of the median. Noise of 10% reaches it once in a million steps."""
-_MAIN_FRACTION: Final = 0.5
 
 
 class Stalls(NamedTuple):
@@ -86,7 +85,7 @@ def stalls(runs: Sequence[TimedRun]) -> Stalls:
     if not long.any():
         return Stalls(0.0, 0.0, is_data=False)
     excess = relative[long] - 1
-    is_data = bool(np.nansum(np.minimum(waits[long], excess)) >= _MAIN_FRACTION * excess.sum())
+    is_data = bool(2 * np.nansum(np.minimum(waits[long], excess)) >= excess.sum())
     return Stalls(float(long.mean()), float(relative[long].mean()), is_data)
 
 

@@ -19,6 +19,7 @@ from perfhooks.analysis.comparison.verdict import OFTEN, StepPair, Variance, mis
 from perfhooks.core.statistics import is_near
 from perfhooks.run.circumstances import BUSY
 from perfhooks.run.steps import FEWEST_FIRST, MOST_FIRST, OF_FIRST
+from perfhooks.trace.nesting.intervals import NEARLY_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,11 +33,7 @@ MOST_PAIRS: Final = 8
 _ERROR_SPLIT: Final = (0.01, 0.04, 0.4, 0.15, 0.15, 0.25)
 """Split of the 1% error budget over the numbers of pairs."""
 LEAST_BLOCKS: Final = 5
-_MIN_BLOCKS: Final = 2
-COMPUTING: Final = 0.9
-"""Minimum runnable fraction of a thread whose CPU time measures its steps."""
 _MAX_MISSING_FACTOR: Final = 4.0
-_TRIMMED: Final = 0.2
 
 
 class Block(NamedTuple):
@@ -162,7 +159,7 @@ class _MeasuredPair(NamedTuple):
         a, b = (side.is_near for side in self.sides)
         if not self.is_together:
             return a, b
-        common = a & b if (a & b).sum() >= _MIN_BLOCKS else np.ones_like(a)
+        common = a & b if (a & b).sum() > 1 else np.ones_like(a)
         return common, common
 
     @property
@@ -214,7 +211,7 @@ def _trimmed_variance(values: Values) -> Variance:
 
 
 def _inner_slice(values: Values) -> slice:
-    cut = int(_TRIMMED * len(values))
+    cut = int(0.2 * len(values))
     return slice(cut, len(values) - cut)
 
 
@@ -226,7 +223,7 @@ def _choose_clock(pairs: Sequence[ProcessPair]) -> Clock:
     """Return CPU time under CPU contention if that measures the steps."""
     sides = [[pair.counted[index] for pair in pairs] for index in range(2)]
     is_busy = max(_wait_ratio(side) or 0.0 for side in sides) >= BUSY
-    return "processor" if is_busy and min(map(_runnable_ratio, sides)) >= COMPUTING else "wall"
+    return "processor" if is_busy and min(map(_runnable_ratio, sides)) >= NEARLY_ALL else "wall"
 
 
 def _wait_ratio(side: Sequence[Sequence[Block]]) -> float | None:

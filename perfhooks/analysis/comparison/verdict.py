@@ -29,23 +29,13 @@ TOLERANCE: Final = 0.02
 PROCESS_SD: Final = 0.01
 """Relative standard deviation between equal processes on a quiet machine."""
 PROCESS_FREEDOM: Final = 4
-BUSY_SD: Final = 0.1
-"""Increase of `PROCESS_SD` per unit of run-queue wait relative to running time. The means of 45 equal runs that waited
-29 to 60% of their time differed by 11 to 16%."""
-OTHERS_SD: Final = 0.2
-"""Increase of `PROCESS_SD` at full CPU load by other programs."""
-SAME_MARGIN: Final = 2.5
-"""Two sides are the same if the interval lies within this multiple of the tolerance (``benchmarks/noises.py``)."""
 EDGE_CONFIDENCE: Final = 0.9
 """Confidence that a change exceeds the tolerance."""
 OFTEN: Final = 0.02
 """Outlier rate of throughput: evaluations and checkpoints are rarer."""
-MOST_RUNS: Final = 99
 _MOST_STEPS: Final = 1000
 _POWER: Final = 0.84
 """Standard deviations for a power of 80%."""
-_LARGEST_LOG: Final = 50.0
-"""Bound of the log ratio, because the interval of two pairs can be infinite."""
 _TAIL: Final = (1 - CONFIDENCE) / 4
 """Tail probability at each end, for two questions with two directions each."""
 _EDGE_TAIL: Final = (1 - EDGE_CONFIDENCE) / 2
@@ -96,7 +86,7 @@ class Verdict:
     """Whether CPU contention without measured waits prevents a decision."""
     more_steps: int | None = None
     more_runs: int | None = None
-    """None if `MOST_RUNS` are not enough."""
+    """None if 99 are not enough."""
 
     @property
     def decisive(self) -> Ratio:
@@ -138,7 +128,7 @@ def verdict(
     Returns:
         ``slower`` if, for the mean or the typical step, the 99% interval lies above 1 and the 90% interval above 1 +
         tolerance. ``faster`` is the mirror image. ``same`` if the mean differs by less than the tolerance, its 90%
-        interval lies within `SAME_MARGIN` times the tolerance, and the typical step does not differ. Otherwise
+        interval lies within 2.5 times the tolerance, and the typical step does not differ. Otherwise
         ``undecided``. Single runs are never the same.
     """
     runs = [*a, *b]
@@ -205,8 +195,12 @@ def _is_disturbed(runs: Sequence[Level]) -> bool:
 
 
 def _assume_sd(runs: Sequence[Level]) -> float:
+    """Return `PROCESS_SD`, increased by run-queue waits and by the CPU load of other programs.
+
+    The means of 45 equal runs that waited 29 to 60% of their time differed by 11 to 16%.
+    """
     waited, load = (max(getattr(run, name) or 0.0 for run in runs) for name in ("waited", "others"))
-    return PROCESS_SD + BUSY_SD * waited / (1 - waited) + OTHERS_SD * load
+    return PROCESS_SD + 0.1 * waited / (1 - waited) + 0.2 * load
 
 
 def _highest(side: Sequence[Level], name: Literal["waited", "others"]) -> float | None:
@@ -287,7 +281,8 @@ def compare_paired(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) 
 
 
 def _log_edges(tolerance: float) -> tuple[float, float]:
-    return math.log1p(tolerance), math.log1p(SAME_MARGIN * tolerance)
+    """Return the edge of a change, and the edge of equality (source: ``benchmarks/noises.py``)."""
+    return math.log1p(tolerance), math.log1p(2.5 * tolerance)
 
 
 def _classify(low: float, high: float, edge: float) -> Outcome:
@@ -415,7 +410,7 @@ class _Difference:
             outcome = "faster"
         elif self.measured and abs(self.centre) <= edge and max(-inner[0], inner[1]) <= margin:
             outcome, ends = "same", inner
-        low, high = np.clip(ends, -_LARGEST_LOG, _LARGEST_LOG).tolist()
+        low, high = np.clip(ends, -50.0, 50.0).tolist()  # the interval of two pairs can be infinite
         return Ratio(outcome, *(math.exp(log) for log in (self.centre, low, high, *self.logs)))
 
     def is_decided(self, tolerance: float, share: float) -> bool:
@@ -514,7 +509,7 @@ def _estimate_more_steps(mean: _Difference, tolerance: float, result: Verdict) -
 
 
 def _estimate_more_runs(mean: _Difference, tolerance: float, share: Callable[[int], float]) -> int | None:
-    counts = range(1, MOST_RUNS + 1)
+    counts = range(1, 100)
     index = bisect_left(counts, 1, key=lambda more: _is_likely_decided(mean.with_more_runs(more), tolerance, share))
     return counts[index] if index < len(counts) else None
 

@@ -29,7 +29,6 @@ FORMAT: Final = 1
 """Format of the result of `gather`. 1: first version."""
 
 _MAX_CELLS: Final = 8192
-_DIGITS: Final = 6
 
 
 def gather(
@@ -186,9 +185,9 @@ def _tabulate_own_work(split: pl.DataFrame) -> dict[str, Any]:
 
 def _to_columns(table: pl.DataFrame) -> dict[str, list[Any]]:
     names = [name for name in table.columns if table[name].null_count() < table.height]
-    short = table.select(names).with_columns(pl.col(pl.Float64).round_sig_figs(_DIGITS))
+    short = table.select(names).with_columns(pl.col(pl.Float64).round_sig_figs(6))
     return {name: short[name].to_list() for name in names}
 
 
 def _round(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.{_DIGITS}g}")
+    return None if value is None else float(f"{value:.6g}")

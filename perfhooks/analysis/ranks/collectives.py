@@ -17,11 +17,6 @@ _SYNCHRONIZING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_a
 """Operations that end on all ranks at the same time."""
 _EQUAL_SIZE: Final = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather")
 BETWEEN_TWO: Final = ("send", "recv", "send_recv")
-_LARGE: Final = 0.1
-"""Minimum size of a large collective, as a share of the largest one of the window."""
-_SLACK: Final = 10
-"""Maximum gap between two ranks in one collective, in clock errors."""
-_TICK_MS: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,7 @@ def _select_met(rows: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
     """Select the collectives in which every rank arrived before any left."""
     start = _aligned_starts(clocks)
     apart = start.max().over("match") - (start + pl.col("duration_ms")).min().over("match")
-    slack = _SLACK * (clocks.error_ms or 0.0) + _TICK_MS
+    slack = 10 * (clocks.error_ms or 0.0) + 0.05
     return rows.filter((apart <= slack) | ~pl.col("operation").is_in(_SYNCHRONIZING))
 
 
@@ -182,7 +177,7 @@ def large(matched: Matched) -> pl.DataFrame:
     size = pl.col("bytes").max().over("match")
     is_last = (pl.col("wait_ms") == 0) & (pl.col("wait_ms").max().over("match") > 0)
     rows = rows.select("rank", "step", "ranks", is_last=is_last, bytes=size)
-    return rows.filter(pl.col("bytes") >= _LARGE * pl.col("bytes").max())
+    return rows.filter(pl.col("bytes") >= 0.1 * pl.col("bytes").max())
 
 
 def of_steps(matched: Matched) -> pl.DataFrame:

@@ -40,8 +40,6 @@ COLLECTIVES: Final[Mapping[str, pl.DataType]] = {
     "device": pl.Int64(),
 }
 
-_MAX_BATCH_BYTES: Final = 8 << 20
-
 
 class Facts(msgspec.Struct, gc=False):
     node: str = ""
@@ -142,7 +140,7 @@ def _read_table(
             continue
         except OSError as error:
             problems[rank] = _describe_error(error)
-        if sum(map(len, texts.values())) >= _MAX_BATCH_BYTES:
+        if sum(map(len, texts.values())) >= 8 << 20:
             parts += _parse_tables(texts, schema, problems)
             texts.clear()
     return pl.concat([*parts, *_parse_tables(texts, schema, problems)])

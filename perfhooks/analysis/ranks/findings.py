@@ -148,7 +148,7 @@ def _build_finding(part: str, by_rank: list[list[dict[str, Any]]]) -> dict[str, 
             "The rank's own work minus that of the slowest rank that is not a straggler. If other stragglers are "
             "named, the gain requires that they are fixed too."
         ),
-        "evidence": tuple(map(_describe_evidence, worst[:_MAX_SHOWN]))
+        "evidence": tuple(map(_describe_evidence, worst[:8]))
         + ((f"slow in this part: ranks {_list_ranks(ranks)}{_format_node(nodes)}",) if suffix else ()),
         "advice": _ADVICE[part],
         "code": "",

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from perfhooks.analysis.ranks.leads import Lead
     from perfhooks.run.folder import Run
 
-_MAX_BYTES: Final = 32 << 20
-"""Maximum size of all timelines: 500,000 steps, which take a second."""
-_MAX_SHOWN: Final = 8
 
 ADVICE: Final = {
     "data": (
@@ -63,7 +60,7 @@ def of_run(
         * ``leads``: the fields of `leads.Lead`, with ``rank`` and ``text``; None if the hosts run ahead.
     """
     ranks = sorted(layout.timeline.ranks(listing.files))
-    max_bytes = _MAX_BYTES // max(len(ranks), 1)
+    max_bytes = (32 << 20) // max(len(ranks), 1)  # 500,000 steps of all ranks take a second
     timelines = steps.read_last_of((run.timeline(rank) for rank in ranks), max_bytes)
     loops = {
         stage: [_select_counted(timeline.get(stage, steps.NONE)) for timeline in timelines]
@@ -119,7 +116,7 @@ def _describe_group(group: _Group, nodes: Mapping[int, str]) -> dict[str, Any]:
             "rank": [ranks[row] for row in counts.argmax(axis=1)],
             "percent": (100 * counts.max(axis=1) / count).round(2).tolist(),
         },
-        "leads": [_describe_lead(lead, group, nodes) for lead in leads(stages)[:_MAX_SHOWN]],
+        "leads": [_describe_lead(lead, group, nodes) for lead in leads(stages)[:8]],
     }
 
 

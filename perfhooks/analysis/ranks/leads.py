@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 
 _MAX_RATIO: Final = 0.25
 """Maximum ratio of the mean delays before and after a change, in either order."""
-_CHUNK: Final = 512
-"""Steps that fit into the CPU cache for 1,000 ranks."""
-_MOST_UNKNOWN: Final = 0.5
-"""Maximum fraction of steps without a stage. Otherwise the stage is merged."""
 
 
 class RankSteps(NamedTuple):
@@ -61,9 +57,7 @@ def group_comparable(ranks: Sequence[RankSteps], roles: Sequence[int | None]) ->
     """Return groups of indices of ranks that can be compared: those of one role with equal stages."""
     groups: dict[tuple[int | None, bytes], list[int]] = {}
     for index, (rank, role) in enumerate(zip(ranks, roles, strict=True)):
-        has_stage = (
-            np.isfinite(rank[2:]).mean(axis=1) > 1 - _MOST_UNKNOWN if len(rank.numbers) else np.zeros(0, np.bool_)
-        )
+        has_stage = 2 * np.isfinite(rank[2:]).mean(axis=1) > 1 if len(rank.numbers) else np.zeros(0, np.bool_)
         groups.setdefault((role, has_stage.tobytes()), []).append(index)
     return list(groups.values())
 
@@ -82,7 +76,7 @@ def align_steps(ranks: Sequence[RankSteps]) -> StageTimes | None:
             max_steps = len(numbers)
             if max_steps < LEAST_STEPS:
                 return None
-        elif len(numbers) >= max(LEAST_STEPS, max_steps * (1 - _MOST_UNKNOWN)):
+        elif len(numbers) >= max(LEAST_STEPS, max_steps / 2):
             times = np.empty((len(by_rank), len(names), len(numbers)), np.int64)
             for row, (rank_numbers, stages) in zip(times, by_rank, strict=True):
                 row[:] = stages[:, np.searchsorted(rank_numbers, numbers)]
@@ -145,8 +139,8 @@ def _front(times: Ints, rows: slice | Flags = slice(None)) -> Ints:
 def _ends(times: Ints, rows: slice | Flags = slice(None)) -> Iterator[tuple[tuple[int, slice], Ints]]:
     """Yield the index of a stage and steps, with the time at which each rank ends that stage."""
     _, stages, steps = times.shape
-    for first in range(0, steps, _CHUNK):
-        part = slice(first, first + _CHUNK)
+    for first in range(0, steps, 512):  # fits into the CPU cache for 1,000 ranks
+        part = slice(first, first + 512)
         ends = np.zeros_like(times[rows, 0, part])
         for stage in range(stages):
             ends += times[rows, stage, part]

@@ -6,7 +6,7 @@ send and receive in another order, and more often in the middle.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Counts: TypeAlias = dict[tuple[object, ...], int]
-
-_MAX_RATIO: Final = 1.25
-"""Maximum ratio of equal counts, because rows may be missing."""
 
 
 def of_ranks(ranks: Iterable[int], table: pl.DataFrame) -> dict[int, int]:
@@ -52,4 +49,4 @@ def _count_kinds(table: pl.DataFrame) -> dict[int, Counts]:
 
 def _are_alike(a: Mapping[tuple[object, ...], int], b: Mapping[tuple[object, ...], int]) -> bool:
     pairs = [sorted((a.get(kind, 0), b.get(kind, 0))) for kind in {*a, *b}]
-    return all(high <= low * _MAX_RATIO for low, high in pairs)
+    return all(high <= low * 1.25 for low, high in pairs)  # rows may be missing
