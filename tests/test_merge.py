@@ -8,15 +8,21 @@ import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from itertools import pairwise
 
+import msgspec
 import pytest
+import twins
 from hypothesis import given
 from hypothesis import strategies as st
 from many_ranks import ManyRanks
+from typer.testing import CliRunner
 
 import perfhooks.trace
 from perfhooks.analysis.ranks.merge import _DECODE, _shift_time, merge, rank_set
+from perfhooks.cli.actions import merge as merging
+from perfhooks.cli.app import app
 from perfhooks.core.errors import OptionError, PerfhooksError, TraceError
 from perfhooks.testing import PID, flow, kernel, launch, op, slice_event, step_mark, write_trace
 from perfhooks.trace.tables import operators, steps
@@ -327,3 +333,93 @@ def test_overlapping_work_of_a_stream_gets_lanes(tmp_path, times):
         assert all(before[1] <= after[0] for before, after in pairwise(slices))
     ends = {(event["pid"], event["tid"], event["ts"]) for event in found if event["ph"] == "f"}
     assert ends == {(*place, start) for place, slices in lanes.items() for start, _ in slices}
+
+
+# --- owners of names, as a viewer reads them ---
+
+
+def owners(content):
+    """Read a trace plainly: each process with its names, its events, and the names of its lanes."""
+    events = content if isinstance(content, list) else content["traceEvents"]
+    found = {}
+    for event in events:
+        process = found.setdefault(str(event.get("pid")), {"events": Counter(), "lanes": {}})
+        if event["ph"] == "M" and event["name"].startswith("process_"):
+            process[event["name"]] = next(iter(event["args"].values()))
+        elif event["ph"] == "M" and event["name"].startswith("thread_"):
+            process["lanes"][event["name"], str(event["tid"])] = next(iter(event["args"].values()))
+        else:
+            process["events"][event["ph"], event["name"]] += 1
+    return {pid: process for pid, process in found.items() if process["events"]}
+
+
+def of_chrome(rank):
+    """A trace of begins and ends, of two processes that have names only, and metadata that name nothing."""
+    pair = [
+        {"ph": phase, "name": "aten::mm", "cat": "cpu_op", "pid": 7, "tid": 1, "ts": at}
+        for phase, at in (("B", 1), ("E", 9))
+    ]
+    other = {"ph": "X", "name": "gemm", "cat": "kernel", "pid": "8", "tid": "stream", "ts": 3, "dur": 2}
+    names = [
+        meta("process_name", 7, "trainer"),
+        meta("process_name", "8", "device"),
+        meta("thread_name", "8", "fast", tid="stream"),
+    ]
+    more = {"ph": "M", "name": "trace_config", "pid": 7, "tid": 0, "args": {"name": "not a process"}}
+    return {"traceEvents": [*names, *pair, other, more], "distributedInfo": {"rank": rank}}
+
+
+DIALECTS = ["kineto", "chrome", *(name for name, dialect in twins.DIALECTS.items() if not dialect.is_next)]
+
+
+def file_of(dialect, rank):
+    if dialect == "kineto":
+        return {"traceEvents": events(rank), "distributedInfo": {"rank": rank}}
+    return of_chrome(rank) if dialect == "chrome" else twins.Machine(twins.DIALECTS[dialect]).whole()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_process_and_lane_keeps_its_names_and_belongs_to_its_rank(dialect, tmp_path):
+    encode = msgspec.json.Encoder(decimal_format="number").encode
+    given_files = {}
+    for rank in (0, 1):
+        content = json.loads(encode(file_of(dialect, rank)))
+        if isinstance(content, dict):
+            content["distributedInfo"] = {"rank": rank}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(content))
+        given_files[rank] = owners(content)
+    done = CliRunner().invoke(app, ["merge", str(tmp_path), "-o", str(tmp_path / "merged.json")])
+    assert done.exit_code == 0, done.output
+    found = owners(json.loads((tmp_path / "merged.json").read_text()))
+    ordered = sorted(found.values(), key=lambda process: process["process_sort_index"])
+    ranks = [re.match(r"rank (\d)\b", process["process_name"])[1] for process in ordered]
+    assert ranks == sorted(ranks), "the processes of a rank are one group"
+    assert len({process["process_name"] for process in ordered}) == len(ordered)
+    for rank, processes in given_files.items():
+        mine = [process for process in ordered if process["process_name"].startswith(f"rank {rank}")]
+        assert len(mine) == len(processes)
+        for process in processes.values():
+            alike = [
+                other for other in mine
+                if other["events"] == process["events"] and process["lanes"].items() <= other["lanes"].items()
+            ]  # fmt: skip
+            assert alike
+            named = " ".join(f"{other['process_name']} {other.get('process_labels', '')}" for other in alike)
+            assert str(process.get("process_name", "")) in named
+    with pytest.raises(TraceError, match="holds several processes; perfhooks reads one process at a time"):
+        perfhooks.trace.read(tmp_path / "merged.json")
+
+
+def test_traces_without_a_rank_are_not_merged_silently(tmp_path):
+    """Beside those of ranks each is named; alone they are refused."""
+    for name in ("a.json", "b.json"):
+        write_trace(tmp_path / name, events(0))
+    with pytest.raises(PerfhooksError, match=r"have no ranks: name them rank0\.json"):
+        merging.merge(str(tmp_path), None, None)
+    for rank in (0, 1):
+        write_trace(tmp_path / f"rank{rank}.json", events(rank), distributedInfo={"rank": rank})
+    done = CliRunner().invoke(app, ["merge", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "a.json has no rank, so it is not in the merged trace" in done.output
+    assert "ranks 0-1" in done.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -33,6 +34,14 @@ if TYPE_CHECKING:
 Event = dict[str, msgspec.Raw]
 
 _PLAIN_TIME: Final = re.compile(rb"(\d{1,16})(?:\.(\d{1,3})0*)?")
+_NAMING: Final = {
+    b'"process_name"': "name",
+    b'"process_labels"': "labels",
+    b'"process_sort_index"': "sort_index",
+    b'"thread_name"': "name",
+    b'"thread_sort_index"': "sort_index",
+}
+"""Argument of each event that names a process or thread."""
 _DECODE: Final = msgspec.json.Decoder(list[Event])
 _ENCODE: Final = msgspec.json.Encoder()
 
@@ -202,21 +211,25 @@ class _Processes:
         return raw
 
     def is_name(self, event: Event) -> bool:
-        if "pid" not in event or bytes(event.get("ph", b"")) != b'"M"':
+        kind = bytes(event.get("name", b'""'))
+        if "pid" not in event or bytes(event.get("ph", b"")) != b'"M"' or kind not in _NAMING:
             return False
-        self._time = event.get("ts", self._time)
-        kind, pid = bytes(event.get("name", b'""')), bytes(event["pid"])
+        self._time, pid = event.get("ts", self._time), bytes(event["pid"])
         if kind.startswith(b'"thread_'):
             self._threads[kind, pid, bytes(event.get("tid", b""))] = event
         else:
-            self._facts.setdefault(pid, {}).update(decode_object(bytes(event.get("args", b"{}"))) or {})
+            args = decode_object(bytes(event.get("args", b"{}"))) or {}
+            self._facts.setdefault(pid, {}).update({key: args[key] for key in (_NAMING[kind],) if key in args})
         return True
 
     def name_events(self, lanes: Lanes) -> list[Event]:
         events = []
-        ordered = sorted(self._numbers, key=lambda pid: (not pid.isdigit(), self._sort_index(pid)))
+        ordered = sorted(self._numbers, key=lambda pid: (not _is_number(pid), self._sort_index(pid)))
+        names = {pid: self._name(pid) for pid in ordered}
+        counts = Counter(names.values())
         for index, pid in enumerate(ordered):
-            fields = {"name": self._name(pid), "labels": self._label(pid), "sort_index": self._first + index}
+            name = names[pid] if counts[names[pid]] == 1 else f"{names[pid]} (process {_text(pid)})"
+            fields = {"name": name, "labels": self._label(pid), "sort_index": self._first + index}
             for key, value in fields.items():
                 if value != "":
                     metadata = {"ph": "M", "name": f"process_{key}", "pid": self._numbers[pid], "tid": 0}
@@ -237,15 +250,28 @@ class _Processes:
     def _name(self, pid: bytes) -> str:
         """Return ``rank 3``, ``rank 3 GPU 0`` for a device, or for example ``rank 3 Spans``."""
         facts = self._facts.get(pid, {})
-        label = str(facts.get("labels", ""))
-        if sum(label == process.get("labels") for process in self._facts.values()) > 1 and facts.get("name"):
+        if self._is_named(pid):
             return f"rank {self._rank} {facts['name']}"
-        suffix = label if pid.lstrip(b"-").isdigit() else pid.decode("utf-8", "replace").strip('"') or "marks"
+        suffix = str(facts.get("labels", "")) if _is_number(pid) else _text(pid) or "marks"
         return f"rank {self._rank}" + (f" {suffix}" if suffix not in ("", "CPU") else "")
 
+    def _is_named(self, pid: bytes) -> bool:
+        """Return whether a process has a name, and shares its label with others."""
+        labels = [facts.get("labels", "") for other, facts in self._facts.items() if other in self._numbers]
+        facts = self._facts.get(pid, {})
+        return bool(facts.get("name")) and labels.count(facts.get("labels", "")) > 1
+
     def _label(self, pid: bytes) -> str:
-        name = str(self._facts.get(pid, {}).get("name", ""))
-        return f"{name} {pid.decode('utf-8', 'replace')}".strip() if pid.isdigit() else ""
+        key = "labels" if self._is_named(pid) else "name"
+        return f"{self._facts.get(pid, {}).get(key, '')} {_text(pid)}".strip() if _is_number(pid) else ""
+
+
+def _text(pid: bytes) -> str:
+    return pid.decode("utf-8", "replace").strip('"')
+
+
+def _is_number(pid: bytes) -> bool:
+    return _text(pid).lstrip("-").isdigit()
 
 
 def _encode_fields(event: Mapping[str, Any]) -> Event:

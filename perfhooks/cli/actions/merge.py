@@ -54,5 +54,10 @@ def _merge(
         return merging.merge(target, out, ranks=ranks, tell=tell)
     with adopted(target) as run:
         path = (target if target.is_dir() else target.parent) / MERGED if out is None else out
-        merged = merging.merge(run.folder, path, ranks=ranks, tell=tell, follow_links=True)
-    return replace(merged, problems=(*run.problems, *merged.problems))
+        ranked = [window for window, traces in run.windows if traces[0].rank is not None]
+        if not ranked and len(run.windows) > 1:
+            raise PerfhooksError(f"the traces in {target} have no ranks: name them rank0.json, rank1.json and so on")
+        unknown = [traces[0].name for _, traces in run.windows if ranked and traces[0].rank is None]
+        merged = merging.merge((ranked or [run.folder])[-1], path, ranks=ranks, tell=tell, follow_links=True)
+    left_out = [f"{name} has no rank, so it is not in the merged trace" for name in unknown]
+    return replace(merged, problems=(*run.problems, *left_out, *merged.problems))

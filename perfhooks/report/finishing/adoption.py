@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class Adopted:
     folder: Path
     problems: tuple[str, ...]
+    windows: tuple[tuple[Path, tuple[Loose, ...]], ...]
+    """Folder and traces of each window. A trace without a rank is its own window; these are last."""
 
 
 @contextlib.contextmanager
@@ -74,13 +76,15 @@ def adopted(
         Manifest().write(run)
         groups = loose.windows(sorted(share_of, key=lambda trace: trace.path))
         digits = len(str(len(groups) - 1)) if len(groups) > 1 else 0
+        windows = []
         for turn, group in enumerate(groups):
             window: Path | None = None
             for trace in group:
                 of_trace = unpacked(read_bytes(share_of[trace]), trace.path)
                 window = window or _create_window(run, f"{turn:0{digits}}" if digits else "", of_trace)
                 _add(window, of_trace, trace.path)
-        yield Adopted(run, messages)
+            windows += [(window, tuple(group))] if window is not None else []
+        yield Adopted(run, messages, tuple(windows))
 
 
 def _reduce(path: str, *, communication: str | None) -> bytes:
