@@ -126,6 +126,9 @@ _FILLED_IN = {"optimizer": "Adam", "device": "cuda"}
 _SOURCE = re.compile(r"^Source:((,| and)? `[\w.]+`)*[.;]? ?(the (?=time |kernels ))?")
 """Start of the paragraph about detection, with the names of its thresholds."""
 
+_MEASUREMENT = re.compile("Measured: |Not measured")
+"""Start of the paragraph about measurements of the fix."""
+
 _ADVICE = {
     "waiting-for-data": (
         "Use enough worker processes (`num_workers`), within the free CPUs and memory. If single slow batches delay a "
@@ -175,7 +178,7 @@ def _rule(rule: Callable[..., Any]) -> str:
                 f"**Fix.** {_plain(advice)}" if advice else "",
                 f"```python\n{code}\n```" if code else "",
                 "\n".join(["| framework | code |", "|---|---|", *rows]) if rows else "",
-                f"**Measured.** {measured}" if measured else "",
+                measured,
                 *(['??? note "Detection"', *details] if details else []),
             ],
         )
@@ -191,16 +194,18 @@ def _call_of_finding(rule: Callable[..., Any]) -> ast.Call:
 
 def _detection(paragraphs: list[str]) -> str:
     """Return the paragraphs about detection, without the names of thresholds at their start."""
-    texts = [_SOURCE.sub("", " ".join(text.split())) for text in paragraphs if not text.startswith("Measured: ")]
+    texts = [_SOURCE.sub("", " ".join(text.split())) for text in paragraphs if not _MEASUREMENT.match(text)]
     return "\n\n".join(_plain(text[0].upper() + text[1:]) for text in texts if text)
 
 
 def _measurement(paragraphs: list[str]) -> str:
     """Return the paragraph about measurements of the fix; empty without one."""
-    for paragraph in paragraphs:
-        if paragraph.startswith("Measured: "):
-            text = _plain(" ".join(paragraph.split()).removeprefix("Measured: "))
-            return text[0].upper() + text[1:]
+    for paragraph in filter(_MEASUREMENT.match, paragraphs):
+        text = _plain(" ".join(paragraph.split()))
+        if text == "Not measured.":
+            return "Not measured: the gain is an upper bound."
+        head, _, measured = text.partition("Measured: ")
+        return head or f"**Measured.** {measured[0].upper()}{measured[1:]}"
     return ""
 
 

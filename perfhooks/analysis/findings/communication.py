@@ -41,7 +41,7 @@ def exposed_communication(window: Evidence) -> Iterator[Finding]:
     Source: `EXPOSED`; ``exposed_comm_ms`` of the table of steps. The gain is at most the wait of the host for the
     device. If the host does not wait, the gain is unknown, because the host may limit the step.
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     table = window.collectives.filter(pl.col("exposed_ms") > 0)
     exposed = min(window.mean("exposed_comm_ms"), float(table["exposed_ms"].sum()) / max(window.count, 1))
@@ -144,7 +144,7 @@ def small_collectives(window: Evidence) -> Iterator[Finding]:
 
     Source: `SMALL_BYTES`, `SHORT_MS`, `MANY_SMALL`, `evidence.NOTABLE`.
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     is_small, is_exposed = pl.col("bytes") < SMALL_BYTES, pl.col("exposed_ms") > 0
     if window.tables.steps["stage"].first() == stages.TRAIN and not _is_outside_backward(window):
@@ -173,7 +173,7 @@ def data_parallel(window: Evidence) -> Iterator[Finding]:
 
     Source: `DATA_PARALLEL`; the operators of its autograd functions.
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     trace = window.trace
     devices = intervals.distinct(device.devices(trace, trace.device_rows)) if window.is_device_traced else np.empty(0)

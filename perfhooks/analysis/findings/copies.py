@@ -50,7 +50,7 @@ def only_copies(window: Evidence) -> Iterator[Finding]:
     Source: the records of the copies, and the bus of the device by its datasheet (`perfhooks.trace.limits`). If no copy
     crosses the bus, the limit is the memory, which a copy both reads and writes.
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     trace = window.trace
     is_alone = not len(trace.rows(Kind.KERNEL)) and not len(device.launch_calls(trace))
@@ -101,7 +101,7 @@ def blocking_copies(window: Evidence) -> Iterator[Finding]:
     Source: `STAGED_BYTES` and `evidence.NOTABLE`. ROCm traces do not distinguish pinned from pageable memory. There,
     copies count if their call waits for them.
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     rows, trace = _unpinned(window), window.trace
     kernels = intervals.of_slices(trace, trace.rows(Kind.KERNEL))
@@ -134,7 +134,7 @@ def held_by_copies(window: Evidence) -> Iterator[Finding]:
     first delays the copy, so no device works. Calls that wait for earlier work that has not begun belong to
     `machine.shared_device`.
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     trace = window.trace
     if not window.is_device_traced:

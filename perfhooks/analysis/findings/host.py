@@ -91,7 +91,7 @@ def launch_preparation(window: Evidence) -> Iterator[Finding]:
     operators, or nothing that was recorded. Kernels of one template, or with names that differ only in numbers,
     count as one. The kernel is launched several times in a step, and in at most half of all launches.
 
-    Not measured, because the gain depends on the preparation. It is an upper bound.
+    Not measured, because the gain depends on the preparation.
     """
     preparation = _find_preparation(window)
     if preparation is None:
@@ -174,13 +174,12 @@ def _stacks_note(window: Evidence) -> list[str]:
 def host_bound(window: Evidence) -> Iterator[Finding]:
     """The device idles for 20% of the step or more because the host has not launched its next work yet.
 
-    Source: idle time (`perfhooks.trace.tables.device_time`) while the launching thread ran operators, code between
-    operators, the launch, or no recorded code. Gaps longer than 5 ms do not count. Measured profiler overhead is
-    subtracted. With replayed graphs, a few launches are
-    enough. There is no finding while a graph is captured. Kernels and waits of the steps decide whether CUDA graphs fit
-    (`perfhooks.analysis.findings.replays`).
+    Source: idle time (`perfhooks.trace.tables.device_time`) counts while the launching thread ran operators, code
+    between operators, the launch, or no recorded code. Gaps longer than 5 ms do not count. Measured profiler overhead
+    is subtracted. With replayed graphs, a few launches are enough. There is no finding while a graph is captured.
+    Kernels and waits of the steps decide whether CUDA graphs fit (`perfhooks.analysis.findings.replays`).
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     trace = window.trace
     if not window.is_device_traced or captures.by_thread(trace):
@@ -228,7 +227,7 @@ def synchronisation(window: Evidence) -> Iterator[Finding]:
     Source: `evidence.NOTABLE`. Idle time counts if it begins in a wait and the host then only launches the next work.
     It counts up to the length of the wait, because without the wait the host would launch earlier by that time.
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     waits = window.synchronisations.filter(pl.col("host_ms") > 0)
     if not waits.height or not window.is_device_traced:
@@ -277,7 +276,7 @@ def device_pauses(window: Evidence) -> Iterator[Finding]:
     launching thread ran operators or code between operators. It did not wait for data or the device, validate, save,
     allocate memory, or do one-time work.
 
-    Not measured, because the gain depends on the work of the host. It is an upper bound.
+    Not measured, because the gain depends on the work of the host.
     """
     if not window.is_device_traced:
         return

@@ -91,7 +91,7 @@ def layout_conversions(window: Evidence) -> Iterator[Finding]:
 
     Source: `evidence.NOTABLE`; kernels of cuDNN and MIOpen by their names. Tensor cores need the channels-last layout.
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     rows = window.work_named(device_work.LAYOUT, Kind.KERNEL)
     time_ms = window.device_ms(rows)
@@ -217,7 +217,7 @@ def fusable_chains(window: Evidence) -> Iterator[Finding]:
     stream. Kernels of the optimizer do not count. There is no finding if compiled code runs. A fused kernel reads and
     writes at least as much as the longest kernel of its chain, so that time remains.
 
-    Not measured on a device: the gain is an upper bound.
+    Not measured on a device.
     """
     if window.share(window.mean("device_busy_ms")) < BOUND or _is_compiled(window):
         return

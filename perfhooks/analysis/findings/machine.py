@@ -106,7 +106,7 @@ def lowered_clock(window: Evidence) -> Iterator[Finding]:
 
     Source: the counters in MHz of `perfhooks.trace.tables.counters`, over steps with samples.
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     clocks = window.tables.counters.filter((pl.col("unit") == "MHz") & (pl.col("mean") > 0), pl.col("covered_ms") > 0)
     samples = clocks.drop_nulls("integral").join(window.steps.drop_nulls("step"), on="step")
@@ -156,7 +156,7 @@ def shared_device(window: Evidence) -> Iterator[Finding]:
     not count, because they may need time to begin. There is no finding if host functions or unrecorded waits may delay
     streams (NPUs), or if the trace has only some of the kernels.
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     trace, gaps = window.trace, window.idle
     if not window.is_device_traced or _may_wait_unrecorded(window):

@@ -32,7 +32,7 @@ def allocator_churn(window: Evidence) -> Iterator[Finding]:
     (`perfhooks.trace.nesting.starts.is_first`). There is no finding if one-time work takes most of the recording
     (`STARTING`).
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     rows = window.matching(runtime_calls.ALLOCATOR, Kind.RUNTIME)
     if not window.are_numbered:

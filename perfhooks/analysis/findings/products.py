@@ -53,7 +53,7 @@ def float32_products(window: Evidence) -> Iterator[Finding]:
     on. Then the library chose these kernels itself, and there is no finding. Products that are bound by reading weights
     do not count.
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     if window.gpu is None or window.gpu[1] < TENSOR_CORES:
         return
@@ -181,7 +181,7 @@ def unaligned_products(window: Evidence) -> Iterator[Finding]:
     "Matrix Multiplication Background User's Guide": GEMMs are fastest if dimensions are multiples of 16 bytes. The
     sizes come from the launching operators; ``record_shapes`` records them.
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     rows = window.work_named(device_work.UNALIGNED, Kind.KERNEL)
     rows = rows[~np.isin(rows, attention.unfused_work(window)) & ~np.isin(rows, weight_bound(window))]
@@ -242,7 +242,7 @@ def weight_bound_products(window: Evidence) -> Iterator[Finding]:
     more. Without shapes, GEMVs are detected by kernel names. Batched products do not count, because they have no
     weights.
 
-    Not measured: the gain is an upper bound.
+    Not measured.
     """
     rows = weight_bound(window)
     time_ms = window.device_ms(rows)
