@@ -17,10 +17,11 @@ import pytest
 import torch
 
 from perfhooks import Profiler
+from perfhooks.core.process import THREADS
 from perfhooks.core.schedule.unplanned import FromStartToStop
 from perfhooks.record.loop import windows
 from perfhooks.record.loop.ending import in_step, open_ranges
-from perfhooks.record.loop.limits import budget
+from perfhooks.record.loop.limits import budget, other_threads
 from perfhooks.record.loop.limits.budget import Limits, StepCalls, WindowBudget
 from perfhooks.record.loop.limits.call_count import CallCount
 from perfhooks.record.loop.window import Window
@@ -156,31 +157,41 @@ def test_other_threads_call_as_fast_as_python_can_in_an_explaining_window(monkey
         assert seen._estimate_calls(0.0) == pytest.approx(1_000 + 0.1 * rate)
 
 
-@pytest.mark.parametrize(("step_s", "wait_s", "calls"), [(0.05, 0, 301_000), (0.4, 0, 1_201_000), (0.0, 1e-3, 601_000)])
-def test_calls_of_other_threads_count_in_the_steps_that_fit(monkeypatch, step_s, wait_s, calls):
-    """They make calls for all of a recorded step, and in each operator that waits for the interpreter."""
-    spent, clock = iter([(0.0, 0.0), (0.02, 0.2)]), iter([0.0, 0.2])
-    monkeypatch.setattr(WindowBudget, "_cpu_s", lambda _: next(spent))
-    monkeypatch.setattr("perfhooks.record.loop.limits.budget.time.perf_counter", lambda: next(clock))
-    monkeypatch.setattr(budget, "_gil_wait_s", lambda: wait_s)
+def test_counted_calls_decide_how_many_steps_fit():
     seen = WindowBudget(EXPLAINING, {"with_stack": True})
-    seen.begin_count()
     seen.end_count(calls=2_000, cpu_s=0.02, steps=2)
-    assert seen.step_calls == StepCalls(1_150, 0.01, 0.1, 300_000)
-    assert seen.steps_that_fit(100, step_s) == pytest.approx(300_000 / calls, rel=0.01)
+    assert seen.step_calls == StepCalls(1_150, 0.01)
+    assert seen.steps_that_fit(0) == pytest.approx(300_000 / 1_150, rel=0.01)
 
 
-def test_threads_that_keep_the_interpreter_are_noticed():
-    over = threading.Event()
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_threads_that_compute_are_busy(is_busy):
+    over, has_begun = threading.Event(), threading.Event()
 
-    def keep():
-        while not over.is_set():
+    def compute():
+        has_begun.set()
+        while not (over.is_set() if is_busy else over.wait(60)):
             sum(range(100))
 
-    thread = threading.Thread(target=keep)
+    thread = threading.Thread(target=compute)
+    thread.start()
+    has_begun.wait()
+    try:
+        assert other_threads.has_other_threads()
+        assert other_threads.has_busy_threads() is is_busy
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_threads_of_perfhooks_are_no_busy_threads():
+    over = threading.Event()
+    thread = threading.Thread(target=lambda: [None for _ in iter(over.is_set, True)], name=f"{THREADS}-test")
     thread.start()
     try:
-        assert max(budget._gil_wait_s() for _ in range(5)) > 0.5 * sys.getswitchinterval()
+        load = other_threads.ThreadLoad()
+        time.sleep(0.01)
+        assert not load.is_busy()
     finally:
         over.set()
         thread.join()

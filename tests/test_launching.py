@@ -143,7 +143,7 @@ def test_run_folder_beside_threads_costs_the_main_thread_no_call(tmp_path):
     outputs = {}
     for number in (0, 8):
         command = [f"beside{number}" if word == "it" else word for word in RUN]
-        script = (HERE / "threaded_training.py", tmp_path / "perf", number, 3)
+        script = (HERE / "threaded_training.py", tmp_path / "perf", number, 3, 0.001)
         code, out, err = done(tmp_path, *command, sys.executable, *script)
         assert code == 0, err
         outputs[number] = out.split()
@@ -153,7 +153,17 @@ def test_run_folder_beside_threads_costs_the_main_thread_no_call(tmp_path):
         assert facts["windows"] == windows(tmp_path, f"beside{number}")
     assert int(outputs[0][0]) > 0
     assert int(outputs[8][0]) == 0
-    assert outputs[0][1] == outputs[8][1]
+    assert outputs[0][-1] == outputs[8][-1]
+
+
+@pytest.mark.parametrize(("pause", "is_recorded"), [(60, True), (0, False)])
+def test_short_training_beside_busy_threads_is_not_recorded(tmp_path, pause, is_recorded):
+    """Beside idle threads, the first steps are recorded. Busy threads would make them ten times as slow."""
+    command = [sys.executable, "-m", "perfhooks", "run", "--run", "it", "--handler", "steps", sys.executable]
+    code, out, err = done(tmp_path, *command, HERE / "threaded_training.py", tmp_path / "perf", 4, 3, pause)
+    assert code == 0, err
+    assert (int(out.split()[-2]) > 0) is is_recorded
+    assert ("a window beside busy threads of the program waits" in err) is not is_recorded
 
 
 def test_training_makes_the_files_itself_without_a_worker(tmp_path):

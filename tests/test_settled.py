@@ -15,7 +15,7 @@ from perfhooks.run.capture import Place
 S = 1_000_000_000
 
 
-def window(walls, *, together=False, first=0, looks=None, known=50):
+def window(walls, *, together=False, first=0, looks=None, known=50, shortest_wait_s=0.0):
     """The window of a loop whose steps take so many seconds, asked at each step at which it wants to be."""
     schedule, ends = WhenSettled(), [0, *itertools.accumulate(int(wall * S) for wall in walls)]
     schedule.begin(first, 0)
@@ -24,7 +24,9 @@ def window(walls, *, together=False, first=0, looks=None, known=50):
         if looks is not None:
             looks.append(step)
         told = [after - before for before, after in itertools.pairwise(ends[: step - first + 1])]
-        found = schedule.decided(step, ends[step - first], told[-known:], together=together)
+        found = schedule.decided(
+            step, ends[step - first], told[-known:], together=together, shortest_wait_s=shortest_wait_s
+        )
         if found is not None:
             return found
     return None
@@ -50,6 +52,11 @@ def test_of_uneven_steps_it_waits_for_no_more_than_fifty():
 def test_it_begins_after_twenty_seconds_and_long_steps_need_no_warm_up(walls, first, active):
     found = window(walls)
     assert found == (first, active, active + 2)
+
+
+@pytest.mark.parametrize(("wall", "first"), [(0.01, 250), (0.5, 10), (1.0, 10)])
+def test_window_begins_after_a_minimum_wait(wall, first):
+    assert window([wall] * 400, shortest_wait_s=2.5).first == first
 
 
 @pytest.mark.parametrize(("again", "first"), [(3, 13), (40, 30)])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
+import sys
+import threading
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from perfhooks.cli import doctor
 from perfhooks.core.schedule import settled
 from perfhooks.record.loop import stack_support
 from perfhooks.record.loop.limits import explaining
+from perfhooks.record.watch.sampling import outwards
 
 X = torch.ones(8, 8)
 OLD = ((3, 13, 1), (2, 11))
@@ -102,3 +106,37 @@ def test_doctor_reports_stacks(set_versions, tmp_path, versions, state, words):
     found = {each.subject: each for each in doctor.examine(tmp_path)}
     assert (found["stacks"].state, words in found["stacks"].text) == (state, True)
     assert found["recorder"].state == "ok"
+
+
+@pytest.mark.recorder
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="older frames need no allocation")
+def test_no_garbage_is_collected_while_stacks_start():
+    """Torch keeps frames of all threads then. The callbacks of a collection let other threads end them."""
+    over, is_deep, starts = threading.Event(), threading.Event(), []
+
+    def wait(depth):
+        if depth:
+            wait(depth - 1)
+        else:
+            is_deep.set()
+            over.wait()
+
+    def note(_phase, _info):
+        starts.append(any(frame.f_code.co_name == "_start_trace" for frame in outwards(sys._getframe(1))))
+
+    thread, threshold = threading.Thread(target=wait, args=(300,)), gc.get_threshold()
+    thread.start()
+    is_deep.wait()
+    prof = perfhooks.Profiler(with_stack=True)
+    gc.callbacks.append(note)
+    gc.set_threshold(50)
+    try:
+        with prof:
+            X.cos()
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*threshold)
+        over.set()
+        thread.join()
+    assert not any(starts)
+    assert gc.isenabled()

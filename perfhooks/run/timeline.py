@@ -208,10 +208,11 @@ class Timeline:
         `since`, which adds waits, takes three times as long.
         """
         place = step - self._first
-        if place <= 0:  # another thread took steps meanwhile
+        before = self._begins.get(step) if place == 0 else None
+        if place <= 0 and before is None:  # another thread took steps meanwhile
             steps = self.since(step)
             return int(steps.numbers[0]) if len(steps.numbers) else step, steps.ends - steps.begins
-        ends = np.array(self._ends[place - 1 :], dtype=np.int64)
+        ends = np.array(self._ends[place - 1 :] if before is None else [before, *self._ends], dtype=np.int64)
         walls = ends[1:] - ends[:-1]
         for again, begin in list(self._begins.items()):
             if 0 <= again - step < len(walls):

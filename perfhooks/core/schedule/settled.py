@@ -60,10 +60,13 @@ class WhenSettled(OnRequest):
     def next_change(self, step: int) -> int:
         return max(self._look_at, step + 1)
 
-    def decided(self, step: int, now: int, walls: Sequence[int], *, together: bool) -> Planned | None:
+    def decided(
+        self, step: int, now: int, walls: Sequence[int], *, together: bool, shortest_wait_s: float = 0.0
+    ) -> Planned | None:
         """Return the window if it begins with this step. All times are in nanoseconds.
 
-        The last `MOST_LOOKED_AT` times suffice. ``together``: other ranks must come to the same decision.
+        The last `MOST_LOOKED_AT` times suffice. ``together``: other ranks must come to the same decision. The window
+        begins after ``shortest_wait_s`` at the earliest.
         """
         if step < self._look_at:
             return None
@@ -76,7 +79,12 @@ class WhenSettled(OnRequest):
         if not before:
             self._look_at = step + 1
             return None
-        pace, remaining_s = max(median(last), 1), LONGEST_WAIT_S - (now - self._since) / 1e9
+        waited_s = (now - self._since) / 1e9
+        pace, remaining_s = max(median(last), 1), LONGEST_WAIT_S - waited_s
+        if waited_s < shortest_wait_s:
+            # the pace may change, so at most as many steps as have ended
+            self._look_at = step + max(1, min(ended, math.ceil((shortest_wait_s - waited_s) * 1e9 / pace)))
+            return None
         is_settled = ended >= _LOOKS[0] and (together or _is_even(median(before), pace))
         if is_settled or ended >= _LOOKS[-1] or remaining_s <= 0:
             # with two steps, the longer one often contains an evaluation

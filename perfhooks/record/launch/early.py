@@ -23,6 +23,7 @@ from perfhooks.record.loop import labelling
 from perfhooks.record.loop.ending import lifetime, open_ranges
 from perfhooks.record.loop.ending.in_step import in_main_thread
 from perfhooks.record.loop.limits.budget import DEFAULT_MB, FIRST_STEPS_S, Limits
+from perfhooks.record.loop.limits.other_threads import SHORTEST_WAIT_S, has_busy_threads
 from perfhooks.record.loop.window import Window, recorder_busy
 from perfhooks.record.watch.sampling import outwards
 
@@ -56,6 +57,8 @@ class StartupRecorder:
         self.own_profilers: Collection[Closable] = ()
         """Profilers of an integration. Any other profiler means that the script profiles itself."""
         self.is_new = True
+        self._not_before: float | None = None
+        """Earliest start, in seconds of the monotonic clock; None before the first event."""
         self.is_recording = False
         self._is_closed = False
         self._unrecorded = 0
@@ -152,6 +155,8 @@ class StartupRecorder:
             self._next()
 
     def begin(self, *, has_steps: bool = True) -> None:
+        if self._must_wait():  # first, because the other checks release the GIL
+            return
         with lifetime.busy(), guard("recording the first steps"), self._lock:
             if not self.is_new or self._is_closed or calls.would_start_device():
                 return
@@ -161,6 +166,12 @@ class StartupRecorder:
                 self._is_closed = True
             else:
                 self._open()
+
+    def _must_wait(self) -> bool:
+        """Return whether a recording would cost the training too much now, beside busy threads."""
+        if self._not_before is None:
+            self._not_before = time.monotonic() + (SHORTEST_WAIT_S if has_busy_threads() else 0.0)
+        return time.monotonic() < self._not_before
 
     def begin_with_operators(self) -> None:
         """Another thread may call this repeatedly."""

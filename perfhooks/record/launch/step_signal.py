@@ -368,7 +368,8 @@ class StepSignal:
                 profiler.pulse.wake()
         if self._patience is not None:
             self._patience.cancel()
-        if self.early.has_steps:  # without steps the program may still import or read its data
+        # without steps the program may still import or read its data
+        if self.early.has_steps and type(self.events.detector) is Undecided:
             self._patience = threading.Timer(self.request.patience, self._keep_if_undecided)
             self._patience.daemon, self._patience.name = True, f"{process.THREADS}-patience"
             self._patience.start()

@@ -346,7 +346,10 @@ class LoopController:
         base = self.requests.base
         first = "; no window was planned" if isinstance(base, OnRequest) else ""
         if isinstance(base, WhenSettled):
-            first = f' before the step time was stable; schedule="{_FOR_SHORT_RUNS}" also records short runs'
+            first, wait_s = " before the step time was stable", self.requests.shortest_wait_s
+            if wait_s:
+                first = f"; a window beside busy threads of the program waits for {wait_s:g} s"
+            first += f'; schedule="{_FOR_SHORT_RUNS}" also records short runs'
         if planned is not None:
             first = f"; the first window is {words.steps(planned.active, planned.last)}"
         return f"no window has been recorded: {words.count(self.pulse.step, 'step')} ended{first}"

@@ -177,7 +177,8 @@ def describe(window: Window) -> None:
         sources |= {labels.GRAPH_REGIONS: _graph_regions} if _annotations() else {}
     for key, source in sources.items():
         try:
-            if value := _call_unrecorded(source):
+            # without stacks, calls are not recorded, and starting a thread would let other threads take the GIL
+            if value := _call_unrecorded(source) if window.with_stack else source():
                 window.add_metadata_json(key, metadata_json(json.dumps(value)))
         except Exception as error:  # an error in the model's code must not end the training
             if is_of_handler(error):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from perfhooks.core.guard import logger
 from perfhooks.core.options import describe_ranks, is_selected, may_select_any
-from perfhooks.record.loop.limits.run_opening import has_other_threads
+from perfhooks.record.loop.limits.other_threads import has_other_threads
 from perfhooks.run import remote
 from perfhooks.run.folder import Run
 from perfhooks.run.job import current_job
@@ -90,8 +90,9 @@ class Membership:
 
     def _is_speaker(self, job: Job) -> bool:
         """Whether this rank logs. A user's callable is not called for other ranks."""
-        ranks, run = self._options["ranks"], self._handover.run
+        ranks = self._options["ranks"]
         if callable(ranks):
+            run = self._handover.run
             has_other = run is not None and not run.is_new and not job.is_restart
         else:
             has_other = is_selected(ranks, job.first)

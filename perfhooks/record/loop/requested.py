@@ -14,6 +14,7 @@ from perfhooks.core.schedule import (
     Schedule,
     WhenSettled,
 )
+from perfhooks.record.loop.limits.other_threads import SHORTEST_WAIT_S, ThreadLoad
 from perfhooks.run import layout
 from perfhooks.run.job import current_job
 from perfhooks.run.publishing import file_name
@@ -53,6 +54,10 @@ class Requests:
         self.base = base
         self.began = 0
         self.is_unplanned = isinstance(base, WhenSettled)
+        self.load: ThreadLoad | None = None
+        """Load of other threads since the start of a loop without a schedule."""
+        self.shortest_wait_s = 0.0
+        """Minimum wait for its window, by the last decision."""
         self._windows: list[RequestedWindow] = []
         self._is_full = False
 
@@ -70,6 +75,7 @@ class Requests:
             self.base = FromStartToStop(step)
         if isinstance(self.base, WhenSettled):
             self.base.begin(step, clock())
+            self.load = ThreadLoad()
 
     def schedule_pending(self, step: int) -> None:
         while self.loop.inbox:
@@ -82,8 +88,14 @@ class Requests:
         walls = self._step_times_since(max(step - MOST_LOOKED_AT, 0))
         if walls is None:
             return
-        planned = base.decided(step, clock(), walls, together=current_job().world_size > 1)
+        together = current_job().world_size > 1
+        self.shortest_wait_s = 0.0 if together or not self.has_busy_threads() else SHORTEST_WAIT_S
+        planned = base.decided(step, clock(), walls, together=together, shortest_wait_s=self.shortest_wait_s)
         self.base = base if planned is None else _schedule_of(planned)
+
+    def has_busy_threads(self) -> bool:
+        """Return whether other threads compete with a loop without a schedule."""
+        return self.load is not None and self.load.is_busy()
 
     def _step_times_since(self, step: int) -> list[int] | None:
         """None while step times are written. The training does not wait for the lock."""

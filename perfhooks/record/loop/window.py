@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import re
 import sys
@@ -205,6 +206,23 @@ def _quiet_kineto() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Disable the garbage collector.
+
+    At a start with stacks, torch keeps frames of all threads, and crashes if another thread runs meanwhile. The
+    callbacks of a collection, which are Python functions, let other threads run.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextlib.contextmanager
 def _silenced_stderr() -> Iterator[None]:
     """Discard output of C++. Only safe in a process with one thread."""
     try:
@@ -342,7 +360,6 @@ class Window(RecordedWindow, TorchProfile):
             super().start()
         _open.add(self)
         if self.with_stack and not self.budget.is_running:
-            self.budget.begin_count()
             self._count = CallCount(self.budget.max_calls())
             self._count.begin()
         if self.yield_recorder is not None:
@@ -449,7 +466,8 @@ class Window(RecordedWindow, TorchProfile):
         if torch.cuda.is_initialized():
             self._device = torch.cuda.current_device()
         self._began, self._ahead_s, self.began = time.perf_counter(), wall_clock.ahead_s(), time.time()
-        super().start_trace()
+        with _no_collection() if self.with_stack else contextlib.nullcontext():
+            super().start_trace()
         self.budget.begin()
         if self._overseer is not None:
             self._overseer.begin()

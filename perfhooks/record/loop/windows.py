@@ -280,8 +280,8 @@ class Windows:
         elif labelling.has_function_mode():
             self.second.leave_out()
         elif size is not None and window.partial is None and window.yield_recorder is None and self.handover.is_loud:
-            recorded_s = window.ended - window.began
-            self.second.follow(window.reached - window.first, window.budget.operators, recorded_s)
+            is_busy = requests.has_busy_threads()
+            self.second.follow(window.reached - window.first, window.budget.operators, has_busy_threads=is_busy)
         if keep:
             if self.last is not None and self.last is not window:
                 self.last.release()

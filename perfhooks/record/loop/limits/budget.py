@@ -109,9 +109,6 @@ class StepCalls(NamedTuple):
 
     calls: float
     cpu_s: float
-    wall_s: float = 0.0
-    other_calls: float = 0.0
-    """Upper bound for other threads."""
 
 
 class _ThreadReading(NamedTuple):
@@ -119,17 +116,6 @@ class _ThreadReading(NamedTuple):
     at: float
     own_s: float
     in_step_s: float
-
-
-def _gil_wait_s() -> float:
-    """Measure how long other threads keep the GIL. With stacks, torch's recorder acquires it in each operator."""
-    pause_s, wake_up_s = 0.001, 0.0001  # another thread gets the GIL meanwhile; Linux delays timers by 50 us
-    waits = []
-    for _ in range(3):
-        began = time.perf_counter()
-        time.sleep(pause_s)
-        waits.append(time.perf_counter() - began - pause_s)
-    return max(min(waits) - wake_up_s, 0.0)
 
 
 class WindowBudget:
@@ -150,15 +136,8 @@ class WindowBudget:
         self._reading = _ThreadReading(0, 0.0, 0.0, 0.0)
         self._step_share = 0.0
 
-    def begin_count(self) -> None:
-        self._owner, self._threads, self._began = threading.get_ident(), {}, time.perf_counter()
-        self._cpu_s()
-
     def end_count(self, calls: float, cpu_s: float, steps: int) -> None:
-        other_calls = self._estimate_other_calls(self._cpu_s()[1])
-        wall_s = time.perf_counter() - self._began
-        step_calls = _CALLS_PER_COUNTED_CALL * calls / steps
-        self.step_calls = StepCalls(step_calls, cpu_s / steps, wall_s / steps, other_calls / steps)
+        self.step_calls = StepCalls(_CALLS_PER_COUNTED_CALL * calls / steps, cpu_s / steps)
 
     def begin(self) -> None:
         self._owner = threading.get_ident()
@@ -214,12 +193,9 @@ class WindowBudget:
             self._step_share = share / 2
         return share
 
-    def steps_that_fit(self, operators: float, step_s: float) -> float:
-        """Other threads make calls during ``step_s``, the wall time of a step."""
-        calls, step_calls = 0.0, self.step_calls
-        if step_calls is not None:
-            calls = step_calls.calls + step_calls.other_calls * max(step_s / max(step_calls.wall_s, 1e-9), 1.0)
-        calls += operators * _MAX_CALLS_PER_S * _gil_wait_s()
+    def steps_that_fit(self, operators: float) -> float:
+        """Return how many steps of so many operators fit the limits, by the counted Python calls."""
+        calls = 0.0 if self.step_calls is None else self.step_calls.calls
         return 1 / max(self.limits.share(self._cost_of(operators, calls)), 1e-9)
 
     def max_calls(self) -> float:

@@ -24,22 +24,29 @@ LEFT_OUT: Final = (
     "record_shapes to record it"
 )
 
+_BUSY: Final = (
+    "other threads of the training compute, and would be recorded too; set with_stack and record_shapes to record it"
+)
+
 
 class SecondWindow:
     def __init__(self, loop: WatchedLoop, *, is_wanted: bool) -> None:
         self._loop = loop
         self._is_wanted = is_wanted
         self._operators = 0.0
-        self._step_s = 0.0
 
-    def follow(self, steps: int, operators: float, wall_s: float) -> None:
-        """``operators`` and ``wall_s`` are totals of the first window."""
+    def follow(self, steps: int, operators: float, *, has_busy_threads: bool) -> None:
+        """Request the second window. ``operators`` is a total of the first window.
+
+        Busy threads exclude it: with stacks, torch's recorder records them too, and acquires the GIL in each operator.
+        """
         if self._is_wanted:
             self._is_wanted = False
-            if (danger := stack_support.danger()) is not None:
+            danger = _BUSY if has_busy_threads else stack_support.danger()
+            if danger is not None:
                 logger.info("no second window with stacks and shapes: %s", danger)
                 return
-            self._operators, self._step_s = operators / max(steps, 1), wall_s / max(steps, 1)
+            self._operators = operators / max(steps, 1)
             self._loop.ask(LoopRequest(EXPLAINS, 1, options=RECORDED))
 
     def leave_out(self) -> None:
@@ -47,7 +54,7 @@ class SecondWindow:
 
     def steps_that_fit(self, window: Window) -> int:
         window.count_calls()
-        return min(int(window.budget.steps_that_fit(self._operators, self._step_s)), 1)
+        return min(int(window.budget.steps_that_fit(self._operators)), 1)
 
 
 def limits(of_size: Limits) -> Limits:

@@ -6,20 +6,13 @@ Each system call lets another thread take the GIL, for up to 5 ms. Opening a run
 from __future__ import annotations
 
 import _thread
-import threading
 from typing import TYPE_CHECKING
 
 from perfhooks.core.guard import guard
-from perfhooks.core.process import THREADS
 from perfhooks.record.watch.sampling import leave_profilers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-def has_other_threads() -> bool:
-    here = threading.current_thread()
-    return any(thread is not here and not thread.name.startswith(THREADS) for thread in threading.enumerate())
 
 
 class RunOpening:

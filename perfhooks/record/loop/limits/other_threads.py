@@ -1,0 +1,66 @@
+"""Other Python threads of the program, which compete with the training for the GIL and the CPUs.
+
+Each system call of the training lets another thread take the GIL, for up to 5 ms. A recording beside such threads costs
+the training ten times as much as alone. So it waits until the training has run for some time.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Final
+
+from perfhooks.core.process import THREADS
+from perfhooks.core.thread_time import CountedThread
+from perfhooks.record.loop.limits.budget import FIRST_STEPS_S
+
+_SHARE: Final = 0.2
+"""Maximum share of the training's time that a recording takes beside busy threads. Threads are busy if they use a
+larger share of the time of one CPU, or more CPU time than the training thread, for example on a loaded system."""
+SHORTEST_WAIT_S: Final = FIRST_STEPS_S / _SHARE
+"""Training time before a recording beside busy threads, in seconds."""
+
+
+class ThreadLoad:
+    """Measures the CPU time of the other Python threads of the program, from now on, for the calling thread."""
+
+    def __init__(self) -> None:
+        self._began, self._began_cpu = time.perf_counter_ns(), time.thread_time_ns()
+        self._threads: dict[int, tuple[CountedThread, int]] = {}
+        """Threads that lived at the start, each with its CPU time in ns."""
+        self._threads = {ident: (thread, thread.cpu_ns() or 0) for ident, thread in self._counted()}
+
+    def is_busy(self) -> bool:
+        """Return whether these threads compete with the calling one."""
+        used = 0
+        for ident, thread in self._counted():
+            used += max((thread.cpu_ns() or 0) - self._threads.get(ident, (thread, 0))[1], 0)
+        elapsed, own = time.perf_counter_ns() - self._began, time.thread_time_ns() - self._began_cpu
+        return used > min(_SHARE * elapsed, own)
+
+    def _counted(self) -> list[tuple[int, CountedThread]]:
+        live = sys._current_frames()  # the system reads no clocks of ended threads
+        idents = [thread.ident for thread in _others() if thread.ident in live]
+        return [(ident, (self._threads.get(ident) or (CountedThread(ident, 0),))[0]) for ident in idents if ident]
+
+
+def has_other_threads() -> bool:
+    """Return whether the program has more Python threads than the calling one."""
+    return bool(_others())
+
+
+def has_busy_threads() -> bool:
+    """Return whether other threads compete with the calling one. With idle threads, this waits for 5 ms."""
+    return has_other_threads() and any(_compete() for _ in range(5))  # a loaded system delays some threads
+
+
+def _compete() -> bool:
+    load = ThreadLoad()
+    time.sleep(0.001)
+    return load.is_busy()
+
+
+def _others() -> list[threading.Thread]:
+    here = threading.current_thread()
+    return [thread for thread in threading.enumerate() if thread is not here and not thread.name.startswith(THREADS)]
