@@ -12,6 +12,7 @@ from perfhooks.trace.reading.packing import GZIP_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
 BLOCK: Final = 1 << 18
 """Decompressed bytes. A block fits into the CPU cache."""
@@ -53,9 +54,15 @@ def opened(path: str) -> Iterator[IO[bytes]]:
 def _open(path: str) -> IO[bytes]:
     if "://" not in path:
         return Path(path).open("rb")
-    from perfhooks.trace.reading import downloads  # slow import that only URLs need
+    file: IO[bytes] = downloads().opened(path)
+    return file
 
-    return downloads.opened(path)
+
+def downloads() -> ModuleType:
+    """Return the module that only URLs need, because its import is slow."""
+    from perfhooks.trace.reading import downloads as module
+
+    return module
 
 
 def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[bytes]:

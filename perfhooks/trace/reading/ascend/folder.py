@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.core.errors import TraceError
 from perfhooks.trace.reading.events import decode_object
-from perfhooks.trace.reading.source import opened
+from perfhooks.trace.reading.source import downloads, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,10 +69,8 @@ def _facts_beside(path: str) -> Iterator[bytes]:
 def _facts_at(url: str) -> Iterator[bytes]:
     if process_of(url) is None:
         return
-    from perfhooks.trace.reading.downloads import located  # slow import that only URLs need
-
     try:
-        system, folder = located(base_of(url))
+        system, folder = downloads().located(base_of(url))
         found = [system.unstrip_protocol(path) for path in system.glob(f"{folder}/{_FACTS}")]
     except Exception as error:  # file systems of fsspec raise any exception
         raise TraceError(f"cannot list {base_of(url)}: {error}") from error
