@@ -462,7 +462,7 @@ def test_ranks_that_cannot_be_compared_cost_nothing_else(tmp_path, monkeypatch):
 
 
 def test_late_windows_are_compared_where_there_is_no_room_for_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_data, "_BUDGET_RANKS", 10)
+    monkeypatch.setattr(run_data, "_BUDGET", 40)
     made = run_data.gather(ManyRanks(ranks=2, node=1, windows=3).write(tmp_path / "run"))
     assert list(made["ranks_together"]["windows"]) == [made["windows"][-1]["name"]]
 

@@ -170,7 +170,7 @@ def test_commands_whose_steps_nobody_sees_are_said_once_while_they_run(compare, 
     (tmp_path / "unseen.py").write_text(
         f"import pathlib, time\nwhile not pathlib.Path({str(said)!r}).exists():\n    time.sleep(0.01)\n"
     )
-    monkeypatch.setattr(alternation, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(alternation, "PATIENCE_S", 0.3)
     lines = []
     monkeypatch.setattr("perfhooks.cli.actions.turns.typer.echo", lambda text, **_: (lines.append(text), said.touch()))
     done = compare("--run", tmp_path / "unseen.py", "--", tmp_path / "unseen.py")

@@ -36,7 +36,9 @@ THREADS: Final = "perfhooks"
 POLL_S: Final = 0.1
 """Interval of checks for other processes and their files, in s. A user notices no shorter one."""
 EXIT_S: Final = 0.5
-"""Maximum wait for another thread or process at the end of the training, in s."""
+"""Maximum wait for another thread or process at the end of the training, in s. Most operators take less. The time
+between SIGTERM and SIGKILL is longer (30 s in torchrun, Kubernetes and SLURM).
+"""
 
 
 class End(IntEnum):

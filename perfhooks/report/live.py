@@ -26,6 +26,7 @@ from perfhooks.run.live.tail import Tail
 from perfhooks.run.liveness import Process
 from perfhooks.run.reading import is_plain, read_json
 from perfhooks.run.steps import LAST_STEP, LONGEST_MS
+from perfhooks.run.timeline import CAPACITY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,8 +40,6 @@ _CELLS: Final = 200_000
 """Maximum stored steps of all ranks."""
 LAST_SLOW: Final = 8
 
-_STEPS: Final = 1 << 16
-"""Maximum steps of the first rank: one minute of 1 ms steps."""
 _RANK_ROWS: Final = 4096
 """Maximum steps of another rank. Ranks write every ten seconds, at different times."""
 _AT_ONCE: Final = 64
@@ -228,7 +227,7 @@ class View:
         new = sorted(self._list_ranks() - set(self._ranks))[: 20_000 - len(self._ranks)]
         max_rows = min(_RANK_ROWS, max(RANK_STEPS, _CELLS // max(len(new), 1)))
         for rank in new:
-            self._ranks[rank] = _Rank(self._run, rank, _STEPS if not self._ranks else max_rows)
+            self._ranks[rank] = _Rank(self._run, rank, CAPACITY if not self._ranks else max_rows)
             self._ranks[rank].read()
         if new:
             self._ranks = dict(sorted(self._ranks.items()))

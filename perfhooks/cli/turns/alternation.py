@@ -12,6 +12,7 @@ from perfhooks.cli.turns.program import Program
 from perfhooks.cli.turns.supervisor import ComparisonEndError
 from perfhooks.core import words
 from perfhooks.core.errors import PerfhooksError
+from perfhooks.record.launch.command_line import PATIENCE_S
 from perfhooks.record.launch.turns import Turn
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ SHORT_S: Final = 0.03
 varied by 7.1% with blocks of 0.2 s on any CPU, by 1.4% with these blocks on one CPU."""
 LONG_S: Final = 0.2
 """Seconds of a block if a device or other processes work too."""
-FEWEST_STEPS: Final = 4
-"""Minimum steps of a block, up to `LONG_S`."""
-_PATIENCE_S: Final = 60.0
-"""Seconds without steps before a message. Programs without detectable steps may never end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,13 +155,14 @@ class Alternation:
 
     def _have_begun(self, programs: Sequence[Program]) -> bool:
         """Wait until all are held at their first steps. Return False if one ended before."""
-        silent_until = time.monotonic() + _PATIENCE_S
+        # a program without steps that perfhooks can detect may never end
+        silent_until = time.monotonic() + PATIENCE_S
         while not all(program.is_held for program in programs):
             if time.monotonic() > silent_until and not any(program.has_steps for program in programs):
                 silent_until = math.inf
                 names = " and ".join(program.command.name for program in programs)
                 self.owner.say(
-                    f"perfhooks: {_PATIENCE_S:.0f} s after the start, {names} made no step that perfhooks can see; "
+                    f"perfhooks: {PATIENCE_S:.0f} s after the start, {names} made no step that perfhooks can see; "
                     "Ctrl-C ends what runs"
                 )
             for program, beside in zip(programs, reversed(programs), strict=True):
@@ -206,6 +204,6 @@ def _turn(program: Program, length_s: float) -> Turn:
         return Turn(1)
     last = program.blocks[-1]
     fitting, most = (round(length * 1e9 * last.steps / max(last.wall_ns, 1)) for length in (length_s, LONG_S))
-    steps = max(1, min(max(fitting, min(FEWEST_STEPS, most)), 4 * last.steps)) + len(program.blocks) % 2
+    steps = max(1, min(max(fitting, min(4, most)), 4 * last.steps)) + len(program.blocks) % 2
     # Of steps of 1 ms, the first took 1.8 times as long and the eighth 1.06 times.
     return Turn(steps, lead=steps // 4)

@@ -30,9 +30,6 @@ _STALL_S: Final = 600.0
 """Maximum seconds of a block. NCCL's collectives time out after ten minutes, too."""
 _PEER: Final = struct.Struct("3i")
 """``struct ucred`` of Linux: process, user and group."""
-_PATIENCE_S: Final = 60.0
-_PATIENCE: Final = 5.0
-"""Maximum start time, as a multiple of the other program's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +254,8 @@ class Program:
         """Whether the other program has waited too long for the first step."""
         if self.has_steps or beside.first_step_s is None:
             return False
-        patience = max(_PATIENCE_S, _PATIENCE * beside.first_step_s)
+        # its start may take five times as long as that of the other program
+        patience = max(command_line.PATIENCE_S, 5 * beside.first_step_s)
         return time.monotonic() - self.began > beside.first_step_s + patience
 
     def wait(self) -> int:

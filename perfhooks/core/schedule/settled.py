@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 LONGEST_WAIT_S: Final = 20.0
 """Maximum seconds before the window, because a user waits for the report."""
 FEWEST_STEPS: Final = 3
+"""Minimum steps of a window. Windows after a signal or a slow step have as many."""
 SHORTEST_S: Final = 0.3
 """Minimum seconds of a window. Shorter windows show single steps."""
 MOST_STEPS: Final = 100

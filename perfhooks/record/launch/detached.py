@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _INFO: Final = struct.Struct("QQ12i")
 _EXIT, _GET_INFO = 1 << 3, 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 """``struct pidfd_info``, ``PIDFD_INFO_EXIT`` and ``PIDFD_GET_INFO`` of ``pidfd.h``."""
-_FILES_S: Final = 60.0
 _BOOTSTRAP: Final = """\
 import os, select, shutil, sys
 command, descriptor = sys.argv[2:4]
@@ -94,7 +93,7 @@ def report(facts: Sequence[str]) -> None:
     all_notes = notes.read(folder)
     runs = [run for run in notes.runs(all_notes) if notes.claim(folder, run)]
     if runs:
-        exit_summary.print_runs(runs, runs, _FILES_S)
+        exit_summary.print_runs(runs, runs, 60)
     elif not notes.takes_files(folder):
         write_error(f"perfhooks: what was recorded is unknown: {folder} takes no files, is its disk full?\n")
     elif not any(note.run for note in all_notes) and exit_summary.known_before(words) is None:

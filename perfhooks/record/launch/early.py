@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 STEPS: Final = 6
 """The first step warms up."""
-LONGEST_S: Final = 3.0
-_ELSEWHERE_S: Final = 1.0
 
 _CALL, _BACKWARD, _UPDATE = range(3)
 """In increasing strength."""
@@ -192,7 +190,7 @@ class StartupRecorder:
         window.yield_recorder = self.end
         lifetime.watch(window)
         window.start()
-        self._until = time.monotonic() + LONGEST_S
+        self._until = time.monotonic() + 3
         self.is_recording = True
         if self.has_steps:
             calls.ignore_calls()
@@ -250,10 +248,10 @@ class StartupRecorder:
                 self._stop(window, why or None)
                 self._when_over()
                 return
-        until = time.monotonic() + _ELSEWHERE_S
+        until = time.monotonic() + 1
         while self.is_recording and time.monotonic() < until:
             in_main_thread(lambda: None if window.is_elsewhere else self.end(why))
-            time.sleep(_ELSEWHERE_S / 100)
+            time.sleep(0.01)
 
     def _stop(self, window: Window, why: str | None) -> None:
         self.is_recording = False

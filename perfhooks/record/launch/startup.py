@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-LONGEST_S: Final = 3600.0
-"""Maximum sampling time, for processes that never make a step."""
 _SCRIPT_SAMPLES: Final = 3
 """Samples after which the script may be calling operators of torch."""
 HEADER: Final = "phase,what,seconds\n"
@@ -103,7 +101,8 @@ class Startup:
                     self.write(path)
 
     def _sample(self) -> None:
-        last, end, in_script = self._torch, self._torch + LONGEST_S * 1e9, 0
+        # Some processes never make a step.
+        last, end, in_script = self._torch, self._torch + 3600 * 1e9, 0
         while last < end:
             is_over = self._over.wait(0.1)
             now = time.monotonic_ns()

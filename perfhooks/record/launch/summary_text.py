@@ -19,8 +19,6 @@ from perfhooks.run.steps import read_in_training
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-_PARTS: Final = 5
-"""This many parts of a step fit a line of 80 columns."""
 _LINES: Final = (("─", "│", "╭", "╮", "╰", "╯"), ("-", "|", *"++++"))
 
 
@@ -133,7 +131,8 @@ def _rows(content: Box) -> list[tuple[str, str]]:
 
 
 def _parts(summary: RunSummary) -> str:
-    return ", ".join(f"{words.line(part.name)} {words.share(part.share)}" for part in summary.parts[:_PARTS])
+    # Five parts of a step fit a line of 80 columns.
+    return ", ".join(f"{words.line(part.name)} {words.share(part.share)}" for part in summary.parts[:5])
 
 
 def _finding(finding: SummaryFinding) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from perfhooks.core.guard import logger
 from perfhooks.run.capture import EXPLAINS
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from perfhooks.run.timeline import Timeline
 
 RequestSource = Literal["request", "code", "signal", "slow", "explanation"]
-
-WINDOW_STEPS: Final = 3
-"""Steps of a window that a signal or a slow step requests."""
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.core.frames import display_path
-from perfhooks.core.schedule import Phase
+from perfhooks.core.schedule import FEWEST_STEPS, Phase
 from perfhooks.record.watch.causes import Explainer, StepFacts, spent
 from perfhooks.record.watch.counters import Collections, Counters, clock_mhz
-from perfhooks.record.watch.loops import WINDOW_STEPS, LoopRequest
+from perfhooks.record.watch.loops import LoopRequest
 from perfhooks.record.watch.samples import FoldedStacks, Sampler, State
 from perfhooks.record.watch.sampling import stack_of
 from perfhooks.record.watch.usual import MIN_SAMPLES
@@ -246,8 +246,8 @@ class SlowSteps:
         self._windows += 1
         predicted = predict(self._steps)
         first = predicted - 1 if predicted is not None and predicted > now + 1 else None
-        self._next_request_step = (first or now) + WINDOW_STEPS + 2
-        self._loop.ask(LoopRequest("slow", WINDOW_STEPS, first))
+        self._next_request_step = (first or now) + FEWEST_STEPS + 2
+        self._loop.ask(LoopRequest("slow", FEWEST_STEPS, first))
 
 
 def _unsampled_ns(times: _Times, sampled: _Watched | None, limit_ns: float) -> float:

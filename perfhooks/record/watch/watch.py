@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.core.guard import cause_of, logger
+from perfhooks.core.schedule import FEWEST_STEPS
 from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.watch.counters import CpuWaits, Queueing
-from perfhooks.record.watch.loops import WINDOW_STEPS, LoopRequest
+from perfhooks.record.watch.loops import LoopRequest
 from perfhooks.record.watch.pace import Pace
 from perfhooks.record.watch.slow import SHORTEST_S, SlowSteps
 from perfhooks.run import layout, rare_work, steps
@@ -81,7 +82,7 @@ class Watch:
         self._update_pace()
         if self._loop.is_signalled:
             self._loop.is_signalled = False
-            self._loop.ask(LoopRequest("signal", WINDOW_STEPS))
+            self._loop.ask(LoopRequest("signal", FEWEST_STEPS))
         self._cpu_waits.read(self._loop.thread, self._loop.native, self._next_step)
         self._slow.learn()
         self._write_slow()

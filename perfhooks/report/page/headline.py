@@ -11,7 +11,7 @@ from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges, step_kinds
 from perfhooks.trace.nesting import device
 from perfhooks.trace.nesting.grouping import summed
-from perfhooks.trace.nesting.intervals import MS
+from perfhooks.trace.nesting.intervals import MOST, MS
 from perfhooks.trace.tables import device_time, idle, operators, step_columns
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ _PHRASES: Final = {
     "communication_ms": "communication",
 }
 _ACTIVITIES: Final = {labels.VALIDATION: "it validates", labels.CHECKPOINT: "it saves a checkpoint"}
-_NEARLY_ALL: Final = 0.8
 _COARSE: Final = ("forward", "validation")
 """Parts that can be the whole step of an inference. The headline then names the largest operators in them."""
 _TORCHS_OWN: Final = labels.STEP_MARK.rstrip("#")
@@ -232,7 +231,7 @@ def _shares(table: pl.DataFrame, largest: list[str], why_idle: str, extent: Work
     if (busy or 0.0) >= BOUND or _device_work_ms(table) > _BEHIND * wall / max(table.height, 1):
         named, largest = [], []
     parts = [f"{words.share(part)} {phrase}" for part, phrase in named]
-    if largest and named and named[0][0] >= _NEARLY_ALL and named[0][1] in _COARSE:
+    if largest and named and named[0][0] >= MOST and named[0][1] in _COARSE:
         parts[0] += f" ({', '.join(largest)})"
     largest = largest if (busy or 0.0) < _HALF else []
     of_device = str(extent or "") if extent or busy is None else f"device busy {words.share(busy)}"

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 _BUDGET: Final = 5 << 19
 """Maximum bytes of window summaries in the report. Further windows only have a row in the table."""
-_BUDGET_RANKS: Final = 5 << 17
-"""Part of these bytes for the comparison of ranks."""
 _TRAINING: Final = "train"
 _UNSHOWN: Final = ("steps", "own", "worst")
 _COST: Final = ("stop_s", "save_s", "free_s", "trace_bytes", "idle_step_ms", "recorded_step_ms")
@@ -257,7 +255,8 @@ def _rare_work_findings(run: FinishedRun, steps: Mapping[str, Steps]) -> list[di
 
 def _together(comparison: dict[str, Any]) -> dict[str, Any]:
     windows: dict[str, Any] = {}
-    room = _BUDGET_RANKS
+    # a part of the bytes is for the comparison of ranks
+    room = _BUDGET // 4
     for window in reversed(comparison["windows"]):
         shown = {name: value for name, value in window.items() if name not in _UNSHOWN}
         room -= len(msgspec.json.encode(shown))

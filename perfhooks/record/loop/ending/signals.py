@@ -25,11 +25,6 @@ from perfhooks.core import process
 
 Handler = Callable[[int, Any], object]
 
-GRACE_S: Final = 0.5
-"""Time for the main thread to handle a signal. Most operators take less. The time between SIGTERM and SIGKILL is longer
-(30 s in torchrun, Kubernetes and SLURM).
-"""
-
 
 _DEFERRED: Final = tuple(
     getattr(signal, name)
@@ -205,7 +200,7 @@ class _SignalThread:
             return True
         ours = [number for number in _ENDS if number in numbers and deferral.handler(number) is _ours]
         # the main thread may wait in a collective without end
-        if ours and not self.noticed.wait(0.1 if _is_in_collective() else GRACE_S):
+        if ours and not self.noticed.wait(0.1 if _is_in_collective() else process.EXIT_S):
             _die(ours[0])
         return False
 
