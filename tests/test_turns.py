@@ -495,7 +495,7 @@ def test_each_fifth_step_of_a_training_is_timed_as_often_as_the_others(step_s):
 
 def test_a_program_is_given_up_where_ranks_are_apart_and_not_before_its_first_step(monkeypatch):
     """Which may take as long as it takes."""
-    monkeypatch.setattr(program, "_STALL_S", -1.0)
+    monkeypatch.setattr(program, "SILENT_S", -1.0)
     found = Program.__new__(Program)
     found._held, found._block_began, found.is_over, found.notes = {}, None, False, []
     found.command = SimpleNamespace(name="A")

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from perfhooks.run.timeline import Row
 
 RANK_STEPS: Final = 200
-_CELLS: Final = 200_000
-"""Maximum stored steps of all ranks."""
 LAST_SLOW: Final = 8
 
 _RANK_ROWS: Final = 4096
@@ -225,7 +223,8 @@ class View:
     def _read(self) -> None:
         """Read all new ranks, the first rank, and some other ranks in turn."""
         new = sorted(self._list_ranks() - set(self._ranks))[: 20_000 - len(self._ranks)]
-        max_rows = min(_RANK_ROWS, max(RANK_STEPS, _CELLS // max(len(new), 1)))
+        # of all ranks together, at most 200,000 steps are stored
+        max_rows = min(_RANK_ROWS, max(RANK_STEPS, 200_000 // max(len(new), 1)))
         for rank in new:
             self._ranks[rank] = _Rank(self._run, rank, CAPACITY if not self._ranks else max_rows)
             self._ranks[rank].read()

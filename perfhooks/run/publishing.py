@@ -35,7 +35,9 @@ _DESCRIPTORS: Final = Path("/proc/self/fd")
 """Paths of open files, on Linux."""
 
 SILENT_S: Final = 600.0
-"""Seconds after which another process counts as dead. Slow network disks take minutes."""
+"""Seconds after which another process counts as dead. Slow network disks take minutes, and NCCL's collectives time
+out after ten minutes, too.
+"""
 
 
 class _Opened:

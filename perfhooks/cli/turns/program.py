@@ -19,6 +19,7 @@ from perfhooks.core.errors import OptionError
 from perfhooks.core.process import POLL_S
 from perfhooks.record.launch import command_line, exit_summary, notes
 from perfhooks.record.launch.turns import Turn, TurnEnd
+from perfhooks.run.publishing import SILENT_S
 from perfhooks.run.reading import read_bytes
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     from perfhooks.cli.turns.supervisor import Owner
 
-_STALL_S: Final = 600.0
-"""Maximum seconds of a block. NCCL's collectives time out after ten minutes, too."""
 _PEER: Final = struct.Struct("3i")
 """``struct ucred`` of Linux: process, user and group."""
 
@@ -238,7 +237,7 @@ class Program:
             return
         if self._held and self._block_began is None:
             self._block_began = time.monotonic()
-        if self._block_began is not None and time.monotonic() - self._block_began > _STALL_S:
+        if self._block_began is not None and time.monotonic() - self._block_began > SILENT_S:
             came = len(self._held)
             ranks = (
                 f"{came} of {max(turn_end.ranks for turn_end in self._held.values())} ranks"
@@ -246,7 +245,7 @@ class Program:
                 else "none of the ranks"
             )
             self.notes.append(
-                f"{ranks} of {self.command.name} came to the same step within {_STALL_S / 60:.0f} minutes"
+                f"{ranks} of {self.command.name} came to the same step within {SILENT_S / 60:.0f} minutes"
             )
             self.is_over = True
 

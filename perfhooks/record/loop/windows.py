@@ -10,7 +10,7 @@ from perfhooks.core.schedule import Phase, is_enough
 from perfhooks.record.loop import labelling, stack_support
 from perfhooks.record.loop.ending import lifetime, open_ranges
 from perfhooks.record.loop.limits import explaining
-from perfhooks.record.loop.limits.budget import EXPLAINING_S, Limits
+from perfhooks.record.loop.limits.budget import DEFAULT_MB, EXPLAINING_S, WAIT_S_PER_MB, Limits
 from perfhooks.record.loop.limits.explaining import SecondWindow
 from perfhooks.record.loop.loaders.workers import LoaderWorkers
 from perfhooks.record.loop.window import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from perfhooks.record.loop.requested import RequestedWindow, Requests
 
 STOPPED: Final = "stopped before its last step"
-LONG_WAIT_S: Final = 2.0
+LONG_WAIT_S: Final = DEFAULT_MB * WAIT_S_PER_MB
 """The default budget allows no longer wait."""
 
 
