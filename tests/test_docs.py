@@ -47,7 +47,7 @@ def test_rules_have_meaning_fix_and_thresholds(generated):
     assert page.count("### ") == page.count("**Fix.** ") == page.count('note "Detection"') == len((*RULES, *RUN_RULES))
     assert "### The step waits N ms for data, N% of its time\n" in page
     assert "`validation-in-steps`: " in page, "the name in the findings of a run"
-    assert re.search(r"- `WAITING = 0\.\d+`: \w+", page)
+    assert re.search(r"- `HEAVY = 0\.\d+`: \w+", page)
     assert "Source:" not in page
 
 

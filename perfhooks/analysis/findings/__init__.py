@@ -23,7 +23,6 @@ from perfhooks.analysis.findings import (
 )
 from perfhooks.analysis.findings.evidence import Evidence
 from perfhooks.analysis.findings.finding import (
-    BOUND,
     OVERHEAD,
     Finding,
     add_source_lines,
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 __all__ = [
-    "BOUND",
     "OVERHEAD",
     "RULES",
     "RUN_RULES",

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from perfhooks.analysis.findings.evidence import cached_per_window
+from perfhooks.analysis.findings.finding import HEAVY
 from perfhooks.core.words import ms
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators
@@ -19,17 +20,13 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.intervals import Flags
 
-WRITTEN_OUT: Final = 0.05
-"""Minimum share of the step for unfused attention."""
 _GEMM, _FORWARD, _GRADIENT, _TANH = range(4)
-
-_MATRIX_DIMS: Final = 2
 
 
 def written_out_attention(window: Evidence) -> Iterator[Finding]:
     """A softmax between two batched GEMMs, with these GEMMs, takes 5% of the step or more, forward or backward.
 
-    Source: `WRITTEN_OUT`; operators of one thread and one step, outside of torch's own attention, with no other GEMM
+    Source: `HEAVY`; operators of one thread and one step, outside of torch's own attention, with no other GEMM
     and no activation between them. Additive attention, whose scores come from a ``tanh``, does not count. With recorded
     shapes, attention with one query does not count either, because it has no matrix of scores. The time is that of all
     work launched from the first to the last GEMM, on a device if there is one.
@@ -43,7 +40,7 @@ def written_out_attention(window: Evidence) -> Iterator[Finding]:
     if not len(work) and window.uses_device:
         return
     time_ms = window.device_ms(work) if len(work) else window.per_step(window.clipped(intervals.union(begin, end)))
-    if window.share(time_ms) < WRITTEN_OUT:
+    if window.share(time_ms) < HEAVY:
         return
     gemms = window.matching(operators.BATCHED_GEMMS, Kind.OP)
     gemms = gemms[intervals.covers(intervals.union(begin, end), window.trace.start[gemms])]
@@ -120,7 +117,7 @@ def _is_matrix(shapes: object) -> bool:
     shape = shapes[0] if isinstance(shapes, list) and shapes else None
     if not isinstance(shape, list) or not shape:
         return True
-    return len(shape) > _MATRIX_DIMS and all(isinstance(size, int) and size > 1 for size in shape[-_MATRIX_DIMS:])
+    return bool(shape[:-2]) and all(isinstance(size, int) and size > 1 for size in shape[-2:])
 
 
 def _is_in_fused(window: Evidence, rows: Ints) -> Flags:

@@ -6,10 +6,12 @@ import numpy as np
 import polars as pl
 
 from perfhooks.analysis.findings.evidence import top_lines
+from perfhooks.analysis.findings.finding import MAJOR, MANY
 from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators, stages
 from perfhooks.trace.nesting import autograd, device, host, intervals
+from perfhooks.trace.nesting.intervals import NOTABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,19 +19,8 @@ if TYPE_CHECKING:
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
 
-EXPOSED: Final = 0.1
-"""Minimum share of the step: the threshold of torch_tb_profiler's rule on communication."""
 SMALL_BYTES: Final = 1 << 20
 """Maximum size of a collective whose time is latency (see the tables of nccl-tests)."""
-SHORT_MS: Final = 0.05
-"""Maximum time of a small collective: 1 MiB at 25 GB/s."""
-MANY_SMALL: Final = 20
-"""Minimum small collectives per step. DDP needs one for every 25 MiB of gradients."""
-DATA_PARALLEL: Final = 0.01
-"""Minimum share of the step for copying the model."""
-_MAX_BACKWARD: Final = 0.1
-"""Above it, communication belongs to the backward pass."""
-_MIN_DEVICES: Final = 2
 
 
 def exposed_communication(window: Evidence) -> Iterator[Finding]:
@@ -38,14 +29,14 @@ def exposed_communication(window: Evidence) -> Iterator[Finding]:
     The fix depends on the operation with the longest exposed time. All-reduces of gradients are launched in the
     backward pass; those of layers that are split over ranks are not.
 
-    Source: `EXPOSED`; ``exposed_comm_ms`` of the table of steps. The gain is at most the wait of the host for the
+    Source: `MAJOR`; ``exposed_comm_ms`` of the table of steps. The gain is at most the wait of the host for the
     device. If the host does not wait, the gain is unknown, because the host may limit the step.
 
     Not measured.
     """
     table = window.collectives.filter(pl.col("exposed_ms") > 0)
     exposed = min(window.mean("exposed_comm_ms"), float(table["exposed_ms"].sum()) / max(window.count, 1))
-    if not window.is_device_traced or window.share(exposed) < EXPOSED:
+    if not window.is_device_traced or window.share(exposed) < MAJOR:
         return
     gain = min(exposed, window.device_limit_ms)
     is_known = window.is_worth(gain)
@@ -133,7 +124,7 @@ def _is_outside_backward(window: Evidence) -> bool:
         return False
     time = device.own_times(trace)[window.work][communicates]
     inside = nodes.inside[entries[communicates]] >= 0
-    return bool(time[inside].sum() < _MAX_BACKWARD * time.sum())
+    return bool(time[inside].sum() < 0.1 * time.sum())
 
 
 def small_collectives(window: Evidence) -> Iterator[Finding]:
@@ -142,17 +133,18 @@ def small_collectives(window: Evidence) -> Iterator[Finding]:
     If the trace has no sizes, short collectives of a training count. Collectives of
     layers that are split over ranks do not count: the next layer waits for each, so they cannot be joined.
 
-    Source: `SMALL_BYTES`, `SHORT_MS`, `MANY_SMALL`, `evidence.NOTABLE`.
+    Source: `SMALL_BYTES`, `MANY`, `evidence.NOTABLE`.
 
     Not measured.
     """
     is_small, is_exposed = pl.col("bytes") < SMALL_BYTES, pl.col("exposed_ms") > 0
     if window.tables.steps["stage"].first() == stages.TRAIN and not _is_outside_backward(window):
-        is_small |= pl.col("bytes").is_null() & (pl.col("duration_ms") < SHORT_MS)
+        # 1 MiB takes 50 us at 25 GB/s
+        is_small |= pl.col("bytes").is_null() & (pl.col("duration_ms") < device.BLOCKED_NS / 1e6)
     table = window.collectives.filter(is_small & is_exposed)
     exposed = float(table["exposed_ms"].sum() or 0.0) / max(window.count, 1)
     gain = min(exposed * (1 - 1 / max(table.height / max(window.count, 1), 1)), window.device_limit_ms)
-    if table.height < MANY_SMALL * window.count or not window.is_worth(gain):
+    if table.height < MANY * window.count or not window.is_worth(gain):
         return
     kinds = [(label, time / window.count) for label, time in table.select("label", "exposed_ms").iter_rows()]
     sums = table.select("bytes", "duration_ms").sum().row(0)
@@ -171,7 +163,7 @@ def small_collectives(window: Evidence) -> Iterator[Finding]:
 def data_parallel(window: Evidence) -> Iterator[Finding]:
     """``DataParallel`` copies the model to every device in each step: broadcast, scatter and gather on several devices.
 
-    Source: `DATA_PARALLEL`; the operators of its autograd functions.
+    Source: `NOTABLE`; the operators of its autograd functions.
 
     Not measured.
     """
@@ -179,11 +171,11 @@ def data_parallel(window: Evidence) -> Iterator[Finding]:
     devices = intervals.distinct(device.devices(trace, trace.device_rows)) if window.is_device_traced else np.empty(0)
     rows = window.matching(operators.DATA_PARALLEL, Kind.OP)
     names = {trace.names[name] for name in intervals.distinct(trace.name[rows]).tolist()}
-    if len(devices) < _MIN_DEVICES or not {"Broadcast", "Scatter"} <= names:
+    if len(devices) <= 1 or not {"Broadcast", "Scatter"} <= names:
         return
     copy_ms = window.per_step(window.spans(rows))
     gain = min(copy_ms, window.host_limit_ms)
-    if window.share(gain) < DATA_PARALLEL:
+    if window.share(gain) < NOTABLE:
         return
     yield from window.finding(
         "data-parallel",

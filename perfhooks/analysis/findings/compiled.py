@@ -4,11 +4,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.analysis.findings.evidence import top_lines
-from perfhooks.analysis.findings.finding import NOTABLE
 from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting import starts
+from perfhooks.trace.nesting.intervals import NOTABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from perfhooks.analysis.findings.finding import Finding
     from perfhooks.run.compilation import Break, Graph
     from perfhooks.trace.model import Ints
-
-COMPILING: Final = 0.01
-"""Minimum share of the step for compiling."""
 
 _MAX_LINES: Final = 5
 
@@ -39,7 +36,7 @@ _CANNOT_COMPILE: Final = (
 def recompilation(window: Evidence) -> Iterator[Finding]:
     """torch.compile compiles in profiled steps, for 1% of their time or more.
 
-    Source: `COMPILING`; the ranges that TorchDynamo opens around its phases (``... (dynamo_timed)``), and its report of
+    Source: `NOTABLE`; the ranges that TorchDynamo opens around its phases (``... (dynamo_timed)``), and its report of
     each compilation (`perfhooks.run.compilation`). A first compilation alone is one-time work (`start.recorded_start`).
 
     Measured: on a CPU. With constant shapes, steps of ``examples/bad/recompilation.py`` fell from 366 and 377 ms to 64
@@ -48,7 +45,7 @@ def recompilation(window: Evidence) -> Iterator[Finding]:
     rows = window.matching(ranges.COMPILING, Kind.OP, Kind.ANNOTATION)
     compile_ms = window.per_step(window.spans(rows))
     gain = min(compile_ms, window.host_limit_ms)
-    if window.share(gain) < COMPILING or starts.COMPILING in window.startup:
+    if window.share(gain) < NOTABLE or starts.COMPILING in window.startup:
         return
     outer = window.outermost(rows)
     lines = [(line, compile_ms / len(outer)) for line in window.lines_of(outer) if line]

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.analysis.findings import frameworks
 from perfhooks.analysis.findings.evidence import top_lines
-from perfhooks.analysis.findings.finding import ASKS, CLOCK, WAITING
+from perfhooks.analysis.findings.finding import ASKS, CLOCK, HEAVY
 from perfhooks.analysis.findings.loader_plan import BatchCost, Demand, LoaderPlan
 from perfhooks.core import labels, words
+from perfhooks.core.statistics import LEAST_STEPS
 from perfhooks.run.circumstances import Circumstances, Loader
 from perfhooks.run.loader import looks
 from perfhooks.trace.kinds import Kind
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.intervals import Intervals
 
-_MAX_FUNCTIONS: Final = 2
-_MIN_SAMPLES: Final = 20
-_MIN_SHARE: Final = 0.1
 TRANSFER_MS: Final = 5.0
 """Cost of receiving one batch from a worker. Measured: 5 ms with DDP on two cores."""
 
@@ -88,7 +86,7 @@ class _Advice(NamedTuple):
 def waiting_for_data(window: Evidence) -> Iterator[Finding]:
     """The loop waits for the next batch for 5% of the step or more, while no device works.
 
-    Source: `WAITING`; the wait of unprofiled steps if the timeline has it, otherwise ``data_ms`` of the table of steps;
+    Source: `HEAVY`; the wait of unprofiled steps if the timeline has it, otherwise ``data_ms`` of the table of steps;
     without the moments of device work. A batch takes many small Python calls. With stacks, recording can more than
     double its time.
 
@@ -99,7 +97,7 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
     """
     fetches = fetch_ranges(window)
     wait = _data_wait(window, fetches)
-    if wait.share < WAITING:
+    if wait.share < HEAVY:
         return
     is_alone, has_workers = _has_no_workers(window), _has_workers(window)
     plan = plan_loader(window)
@@ -175,7 +173,7 @@ def plan_loader(window: Evidence) -> LoaderPlan | None:
 
 
 def shown_plan(window: Evidence) -> LoaderPlan | None:
-    if not window.circumstances.making and _data_wait(window, fetch_ranges(window)).share < WAITING:
+    if not window.circumstances.making and _data_wait(window, fetch_ranges(window)).share < HEAVY:
         return None
     return plan_loader(window)
 
@@ -293,7 +291,7 @@ def _loader_code(window: Evidence, **settings: object) -> str:
 
 
 def _worker_places(window: Evidence) -> list[looks.WorkerPlace]:
-    is_enough = sum(samples.looks for samples in window.circumstances.looked) >= _MIN_SAMPLES
+    is_enough = sum(samples.looks for samples in window.circumstances.looked) >= LEAST_STEPS
     return looks.places(window.circumstances.looked) if is_enough else []
 
 
@@ -307,8 +305,8 @@ def _worker_lines(window: Evidence) -> list[str]:
     total = sum(place.total for place in places)
     return [
         f"{place} takes {words.share(place.total / total)} of the workers' time, {_main_activity(place)}"
-        for place in places[:_MAX_FUNCTIONS]
-        if place.line and place.total >= _MIN_SHARE * total
+        for place in places[:2]
+        if place.line and place.total >= 0.1 * total
     ]
 
 

@@ -10,13 +10,14 @@ import numpy as np
 import polars as pl
 
 from perfhooks.analysis.findings import frameworks
-from perfhooks.analysis.findings.finding import NOTABLE, Finding, basis_text, unprofiled_gain
+from perfhooks.analysis.findings.finding import Finding, basis_text, unprofiled_gain
 from perfhooks.core import words
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import attribution, devices, stages, step_kinds
 from perfhooks.trace.names.origins import Origin
 from perfhooks.trace.nesting import device, intervals, missing_work, parts, starts
 from perfhooks.trace.nesting.grouping import groups
+from perfhooks.trace.nesting.intervals import NOTABLE
 from perfhooks.trace.nesting.step_marks import MarkedSteps, step_of
 from perfhooks.trace.tables import collectives, device_time, gaps, idle, step_columns
 from perfhooks.trace.tables.device_time import CAUSES, Idle

@@ -5,22 +5,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.core import words
+from perfhooks.trace.nesting.intervals import NOTABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 OVERHEAD: Final = "profiler-overhead"
 UNNAMED: Final = "unnamed-time"
-NOTABLE: Final = 0.01
-"""Minimum gain, as a share of the step. Two recordings of the same program differ by as much."""
-WAITING: Final = 0.05
-"""Minimum wait for data, as a share of the step: the first threshold of torch_tb_profiler."""
-BOUND: Final = 0.8
-"""Busy share of the device from which it, and not the host, limits the step."""
 HEAVY: Final = 0.05
-"""Minimum time of operators, as a share of the step. The step time varies by half of it."""
-FAR_HEAVY: Final = 0.1
-"""Minimum time of slow kernels, as a share of the step."""
+"""Minimum share of the step, or of the run: the first threshold of torch_tb_profiler's rule on waits for data."""
+MAJOR: Final = 0.1
+"""Minimum share of the step, or of the run, if the fix is uncertain: the threshold of torch_tb_profiler's rule on
+communication."""
+DOMINANT: Final = 0.2
+"""Minimum share of the step if many small causes have one fix."""
+MANY: Final = 20
+"""Minimum repetitions in a step. DDP needs one collective for every 25 MiB of gradients."""
 _BASIS: Final = " The gain is for an unprofiled step of "
 ASKS: Final = " asks for the batches"
 CLOCK: Final = ", by the run's own clock"
@@ -106,7 +106,7 @@ def scale_to_unprofiled(
             continue
         if wait_ms and data_ms is not None:
             exposed = min(data_ms * row["wait_share"], step_ms)
-            if exposed < WAITING * step_ms:
+            if exposed < HEAVY * step_ms:
                 continue
             saved = exposed * profiled_ms / wait_ms
             clock = f"unprofiled steps wait {words.ms(data_ms)} of {words.ms(step_ms)} for data{CLOCK}"

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.analysis.findings.evidence import cached_per_window, top_lines
+from perfhooks.analysis.findings.finding import DOMINANT, MAJOR
 from perfhooks.analysis.findings.replays import Replay, check_replay
 from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
@@ -25,12 +26,8 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.intervals import Flags
 
-STARVED: Final = 0.2
-"""Minimum share of the step that the device idles without launched work."""
 MANY_LAUNCHES: Final = 50
 """Minimum launches per step. Fewer do not limit the step."""
-PAUSES: Final = 0.1
-"""Minimum share of the step in long pauses, or before launches of one kernel."""
 
 SLOW: Final = (
     *(device_time.OPERATORS, device_time.CODE, device_time.CALLS, device_time.NOTHING),
@@ -75,7 +72,6 @@ _PREPARATION: Final = (
     "tunes or looks up the kernel, checks arguments in Python, or allocates memory. Do this once and keep the result, "
     "or do it while the device works."
 )
-_SLACK_NS: Final = 5_000  # between the clocks of host and device
 
 
 class _Preparation(NamedTuple):
@@ -87,7 +83,7 @@ class _Preparation(NamedTuple):
 def launch_preparation(window: Evidence) -> Iterator[Finding]:
     """The device idles for 10% of the step or more before launches of one kernel, and hardly before other launches.
 
-    Source: `PAUSES`, `intervals.NEARLY_ALL`. Idle time counts if the launching thread ran operators, code between
+    Source: `MAJOR`, `intervals.NEARLY_ALL`. Idle time counts if the launching thread ran operators, code between
     operators, or nothing that was recorded. Kernels of one template, or with names that differ only in numbers,
     count as one. The kernel is launched several times in a step, and in at most half of all launches.
 
@@ -142,7 +138,7 @@ def _find_preparation(window: Evidence) -> _Preparation | None:
     launches = len(np.unique(gaps.work[of_family & slow]))
     if launches <= window.count or (family[window.work] == largest).sum() > len(window.work) / 2:
         return None
-    is_large = window.share(window.per_step(window.idle_for(*SLOW, among=of_family))) >= PAUSES
+    is_large = window.share(window.per_step(window.idle_for(*SLOW, among=of_family))) >= MAJOR
     return _Preparation(names[largest], of_family, launches) if is_large else None
 
 
@@ -190,7 +186,7 @@ def host_bound(window: Evidence) -> Iterator[Finding]:
     short = ~_is_long(window) & ~_is_preparation(window)
     starved_ms = window.per_step(window.idle_for(*SLOW, among=short))
     gain = min(starved_ms - window.recording_ms, window.host_limit_ms)
-    if (launches < MANY_LAUNCHES and not replays) or window.share(gain) < STARVED:
+    if (launches < MANY_LAUNCHES and not replays) or window.share(gain) < DOMINANT:
         return
     wall, busy = window.mean("wall_ms"), window.mean("device_busy_ms")
     graph = check_replay(window) if trace.has_cuda and not replays else Replay(fits=None)
@@ -273,7 +269,7 @@ def synchronisation(window: Evidence) -> Iterator[Finding]:
 def device_pauses(window: Evidence) -> Iterator[Finding]:
     """The device idles for 10% of the step or more in pauses of 5 ms or longer without another explanation.
 
-    Source: `PAUSES`. Idle time (`perfhooks.trace.tables.device_time`) in gaps of that length counts if the
+    Source: `MAJOR`. Idle time (`perfhooks.trace.tables.device_time`) in gaps of that length counts if the
     launching thread ran operators or code between operators. It did not wait for data or the device, validate, save,
     allocate memory, or do one-time work.
 
@@ -284,7 +280,7 @@ def device_pauses(window: Evidence) -> Iterator[Finding]:
     long = _is_long(window) & ~_is_preparation(window)
     pauses = window.idle_for(*_ACTIVE, among=long)
     pause_ms = window.per_step(pauses)
-    if window.share(pause_ms) < PAUSES:
+    if window.share(pause_ms) < MAJOR:
         return
     is_in_operators = 2 * window.per_step(window.idle_for(device_time.OPERATORS, among=long)) > pause_ms
     holder = idle.holder(window.trace, window.idle_intervals(*_ACTIVE, among=long), window.tables.owners)
@@ -337,7 +333,8 @@ def _idle_after_waits(window: Evidence, begin: Ints, end: Ints) -> Ints:
     # exclude idle time from before the step, and after the last work
     is_in_step = np.isin(gap_start, window.busy[:, 1])
     order = np.argsort(end, kind="stable")
-    wait_index = np.append(order, -1)[np.searchsorted(end[order], gap_start - _SLACK_NS, "left")]
+    # the clocks of host and device differ by up to 5 us
+    wait_index = np.append(order, -1)[np.searchsorted(end[order], gap_start - 5_000, "left")]
     has_work = window.idle.work[gaps.first] >= 0
     counts = is_in_step & has_work & (wait_index >= 0) & (begin[wait_index] < gap_start)
     gap_ns = gaps.summed(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks.analysis.findings import attention
-from perfhooks.analysis.findings.finding import BOUND, FAR_HEAVY, HEAVY
+from perfhooks.analysis.findings.finding import DOMINANT, HEAVY, MAJOR
 from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import peaks, rates
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 UNFOLDED: Final = 0.25
 """Saving of oneDNN for convolutions by unfolding, as a share of their time. Measured: 14 to 58%."""
-FUSABLE: Final = 0.2
-"""Minimum share of the step for chains to fuse."""
-CHAIN: Final = 2
-"""Minimum kernels in a chain."""
 
 _COMPILED: Final = rf"{work_kinds.TRITON}|{ranges.COMPILED}"
 _FUSABLE_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categories.COPIES)
@@ -147,7 +143,7 @@ def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
     Kernels of unfused attention do not count. Kernels below 10 us do not count, because constant overhead dominates
     them.
 
-    Source: `FAR`, `FAR_HEAVY`; operations and bytes from the recorded shapes of the launching operators
+    Source: `FAR`, `MAJOR`; operations and bytes from the recorded shapes of the launching operators
     (`perfhooks.trace.limits`), and the peaks of the device.
 
     Not measured, because the gain depends on the kernels that exist for these shapes.
@@ -158,12 +154,12 @@ def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
     far = (actual_ns >= device.LATENCY_NS) & (minimum_ns < FAR * actual_ns)
     places, actual_ns, minimum_ns = places[far], actual_ns[far], minimum_ns[far]
     rows = trace.device_rows[places]
-    if window.share(window.device_ms(rows)) < FAR_HEAVY:
+    if window.share(window.device_ms(rows)) < MAJOR:
         return
     if len(other := np.flatnonzero(~np.isin(rows, attention.unfused_work(window)))) < len(rows):
         places, actual_ns, minimum_ns, rows = places[other], actual_ns[other], minimum_ns[other], rows[other]
     time_ms = window.device_ms(rows)
-    if window.share(time_ms) < FAR_HEAVY:
+    if window.share(time_ms) < MAJOR:
         return
     name, _ = peaks.device(trace)
     shapes = by_shape(window, places, actual_ns, minimum_ns)
@@ -213,17 +209,17 @@ def by_shape(window: Evidence, places: Ints, actual_ns: Ints, minimum_ns: Column
 def fusable_chains(window: Evidence) -> Iterator[Finding]:
     """Consecutive elementwise kernels, reductions and copies take 20% or more of a step that the device limits.
 
-    Source: `FUSABLE`, `BOUND`, `CHAIN`; the categories of `perfhooks.trace.tables.categories` in the order of each
+    Source: `DOMINANT`, `intervals.MOST`; the categories of `perfhooks.trace.tables.categories` in the order of each
     stream. Kernels of the optimizer do not count. There is no finding if compiled code runs. A fused kernel reads and
     writes at least as much as the longest kernel of its chain, so that time remains.
 
     Not measured on a device.
     """
-    if window.share(window.mean("device_busy_ms")) < BOUND or _is_compiled(window):
+    if window.share(window.mean("device_busy_ms")) < intervals.MOST or _is_compiled(window):
         return
     rows, chain = _chains(window)
     time_ms = window.device_ms(rows)
-    if window.share(time_ms) < FUSABLE:
+    if window.share(time_ms) < DOMINANT:
         return
     longest = np.zeros(int(chain.max()) + 1)
     np.maximum.at(longest, chain, window.lengths(rows))
@@ -269,6 +265,6 @@ def _chains(window: Evidence) -> tuple[Ints, Ints]:
     stream = trace.thread[work]
     edges = np.flatnonzero(np.append(True, (np.diff(fusable) != 0) | (np.diff(stream) != 0)))
     length = np.diff(np.append(edges, len(work)))
-    is_chain = fusable & np.repeat(length >= CHAIN, length)
+    is_chain = fusable & np.repeat(length > 1, length)
     places = window.work[is_chain[window.work]]
     return work[places], np.repeat(np.arange(len(length)), length)[places]

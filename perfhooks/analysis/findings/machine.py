@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from perfhooks.analysis.findings.evidence import top_lines
+from perfhooks.analysis.findings.finding import MAJOR
 from perfhooks.core import labels, words
 from perfhooks.run.circumstances import BUSY
 from perfhooks.trace.kinds import Kind
@@ -19,10 +20,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
 
-_MIN_RATIO: Final = 1.1
 _MIN_STEPS: Final = 3
-_MIN_DEVICE_SHARE: Final = 0.5
-"""Minimum share of device work in the extra time, because a waiting device lowers its clock, too."""
 LATE_NS: Final = 1_000_000
 """Minimum delay of launched work on an idle device. Usual delays are microseconds, on a shared device milliseconds."""
 
@@ -122,9 +120,9 @@ def lowered_clock(window: Evidence) -> Iterator[Finding]:
         (usual["mean"] / pl.col("mean")).alias("lower"),
     ).filter(
         pl.len().over("counter", "device") >= _MIN_STEPS,
-        pl.col("longer") >= _MIN_RATIO,
+        pl.col("longer") >= 1 + MAJOR,
         pl.col("lower") >= pl.col("longer"),
-        pl.col("device_busy_ms") - pl.col("usual_device_busy_ms") >= _MIN_DEVICE_SHARE * pl.col("extra"),
+        2 * (pl.col("device_busy_ms") - pl.col("usual_device_busy_ms")) >= pl.col("extra"),
         pl.col("kernels") <= pl.col("usual_kernels"),
     )
     slow = slow.sort("lower", descending=True).unique("step", keep="first", maintain_order=True)
@@ -139,7 +137,7 @@ def lowered_clock(window: Evidence) -> Iterator[Finding]:
         evidence=[
             f"step {row['step']}: {words.ms(row['wall_ms'])} with {row['counter']} at {row['mean']:.4g}; the "
             f"median step takes {words.ms(row['usual_wall_ms'])} with {row['usual_mean']:.4g}"
-            for row in slow.head(_MIN_STEPS).iter_rows(named=True)
+            for row in slow.head(3).iter_rows(named=True)
         ],
         advice=(
             "Query the reason, then check the cooling, the power limit and other processes on the device. A device "

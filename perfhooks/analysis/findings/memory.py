@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,20 +17,13 @@ if TYPE_CHECKING:
     from perfhooks.analysis.findings.finding import Finding
     from perfhooks.trace.model import Ints
 
-OFTEN: Final = 1.0
-"""Minimum allocations by the driver per step. After the warm-up, torch's allocator reuses memory."""
-
-STARTING: Final = 0.5
-"""Maximum share of one-time work in the steps. Above it, allocations are first allocations."""
-
 
 def allocator_churn(window: Evidence) -> Iterator[Finding]:
     """Steps call ``cudaMalloc`` or ``cudaFree`` at least once each, for 1% of their time or more.
 
-    Source: `OFTEN`, `evidence.NOTABLE`. A recording without step marks may be the start of a program, which allocates
+    Source: `evidence.NOTABLE`. A recording without step marks may be the start of a program, which allocates
     memory for the first time. There, calls count from the first release of memory after 10% of all launches
-    (`perfhooks.trace.nesting.starts.is_first`). There is no finding if one-time work takes most of the recording
-    (`STARTING`).
+    (`perfhooks.trace.nesting.starts.is_first`). There is no finding if one-time work takes most of the recording.
 
     Not measured.
     """
@@ -39,9 +32,9 @@ def allocator_churn(window: Evidence) -> Iterator[Finding]:
         rows = _calls_after_release(window, rows)
     call_ms = window.per_step(window.spans(rows))
     gain = min(call_ms, window.per_step(window.idle_for(device_time.MEMORY)) if window.is_device_traced else call_ms)
-    if len(rows) < OFTEN * window.count or not window.is_worth(gain):
+    if len(rows) < window.count or not window.is_worth(gain):
         return
-    if window.share(window.per_step(intervals.joined(*window.startup.values()))) > STARTING:
+    if 2 * window.share(window.per_step(intervals.joined(*window.startup.values()))) > 1:
         return
     yield from window.finding(
         "allocator-churn",

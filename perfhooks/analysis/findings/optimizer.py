@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from perfhooks.analysis.findings.finding import HEAVY, MANY
 from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators, ranges
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.intervals import Intervals
 
-LOOPING: Final = 0.05
-"""Minimum share of the step for the update."""
-MANY_UPDATES: Final = 20
-"""Minimum calls of one in-place operator in an update: a loop over parameters."""
 FEW: Final = 60
 """Number of parameters below which fixed costs matter."""
 SAVED: Final = {"Adam": (0.5, 0.65), "AdamW": (0.5, 0.65), "Adagrad": (0.45, 0.55), "SGD": (0.4, 0.4)}
@@ -34,7 +31,7 @@ _AT_ONCE: Final = rf"{operators.MANY_TENSORS}|{ranges.COMPILED}"
 def optimizer_loop(window: Evidence) -> Iterator[Finding]:
     """The update loops over 20 parameters or more, and takes 5% of the step or more.
 
-    Source: `LOOPING`, `MANY_UPDATES`, `SAVED`. In ``Optimizer.step``, after its closure and without the creation of its
+    Source: `HEAVY`, `MANY`, `SAVED`. In ``Optimizer.step``, after its closure and without the creation of its
     state, one in-place operator runs that often. No operator works on many tensors at once (``_foreach_``,
     ``_fused_``), and none is compiled. Only optimizers of torch with a fused implementation count.
 
@@ -53,7 +50,7 @@ def optimizer_loop(window: Evidence) -> Iterator[Finding]:
     of_few, of_many = SAVED[name]
     ratio = of_many if repeats >= FEW else of_few
     gain = min(ratio * update_ms, window.host_limit_ms)
-    if repeats < MANY_UPDATES or window.share(update_ms) < LOOPING or not window.is_worth(gain):
+    if repeats < MANY or window.share(update_ms) < HEAVY or not window.is_worth(gain):
         return
     on_device = window.runs_on_device(ops)
     if (

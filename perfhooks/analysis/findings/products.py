@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import enum
 import math
 import re
 from typing import TYPE_CHECKING, Final
@@ -8,13 +9,13 @@ import numpy as np
 
 from perfhooks.analysis.findings import attention
 from perfhooks.analysis.findings.evidence import cached_per_window, top_lines
-from perfhooks.analysis.findings.finding import FAR_HEAVY, HEAVY
+from perfhooks.analysis.findings.finding import HEAVY, MAJOR
 from perfhooks.analysis.findings.kernels import FAR, by_shape, in_float64, matrices, shape_text
 from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import rates
 from perfhooks.trace.names import device_work, operators, runtime_calls, work_kinds
-from perfhooks.trace.nesting import device
+from perfhooks.trace.nesting import device, intervals
 from perfhooks.trace.tables import categories
 
 if TYPE_CHECKING:
@@ -25,17 +26,9 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Flags, Ints
 
 SAVED: Final = 0.5
-"""Assumed saving for GEMMs on tensor cores, as a share of their time."""
-HALVED: Final = 0.5
-"""Saving of float32 over float64 for GEMMs on a CPU, as a share of their time. Measured: 35 to 56% in linear layers,
-99% in convolutions."""
-TENSOR_CORES: Final = 7
-"""Minimum compute capability with tensor cores (Volta)."""
-TF32: Final = 8
-"""Minimum compute capability for TF32 (Ampere)."""
+"""Saving of a faster type for GEMMs, as a share of their time. float32 over float64 on a CPU saved 35 to 56% in linear
+layers and 99% in convolutions. For tensor cores it is an assumption."""
 
-_MIN_WEIGHTS: Final = 0.5
-_MIN_NAMED: Final = 0.1
 _PLAIN_NAME: Final = re.compile(r"\w+(?:\([\w\s*,&]*\))?")
 _LIBRARY_KERNEL: Final = re.compile(
     rf"{work_kinds.TRITON}|nvjet|cutlass|cublas|cudnn|cask|xmma|magma|cijk|rocblas|hipblas|miopen|mkldnn|"
@@ -43,6 +36,15 @@ _LIBRARY_KERNEL: Final = re.compile(
     re.IGNORECASE,
 )
 """Library kernels. Plain names have an architecture and tile sizes."""
+
+
+class Capability(enum.IntEnum):
+    """Major compute capability of NVIDIA's devices."""
+
+    VOLTA = 7
+    """The first with tensor cores."""
+    AMPERE = 8
+    """The first with TF32."""
 
 
 def float32_products(window: Evidence) -> Iterator[Finding]:
@@ -55,15 +57,15 @@ def float32_products(window: Evidence) -> Iterator[Finding]:
 
     Not measured.
     """
-    if window.gpu is None or window.gpu[1] < TENSOR_CORES:
+    if window.gpu is None or window.gpu[1] < Capability.VOLTA:
         return
-    rows = _without_tensor_cores(window, has_tf32=window.gpu[1] >= TF32)
+    rows = _without_tensor_cores(window, has_tf32=window.gpu[1] >= Capability.AMPERE)
     time_ms = window.device_ms(rows)
     gain = min(SAVED * time_ms, window.device_limit_ms)
     if window.share(time_ms) < HEAVY or not window.is_worth(gain):
         return
     name, major = window.gpu
-    has_tf32 = major >= TF32
+    has_tf32 = major >= Capability.AMPERE
     yield from window.finding(
         "float32-products",
         gain,
@@ -132,22 +134,24 @@ def _is_convolution(window: Evidence, rows: Ints) -> Flags:
 
 def _products_text(window: Evidence, rows: Ints) -> str:
     share = window.device_ms(rows[_is_convolution(window, rows)]) / window.device_ms(rows)
-    return "GEMMs" if share < _MIN_NAMED else "Convolutions" if share > 1 - _MIN_NAMED else "Convolutions and GEMMs"
+    if share < 1 - intervals.NEARLY_ALL:
+        return "GEMMs"
+    return "Convolutions" if share > intervals.NEARLY_ALL else "Convolutions and GEMMs"
 
 
 def float64_products(window: Evidence) -> Iterator[Finding]:
     """GEMMs and convolutions of float64 tensors take 5% of the step or more.
 
-    Source: `HEAVY`, `HALVED`; the input types, which ``record_shapes`` records. Scalars (tensors without dimensions) do
+    Source: `HEAVY`, `SAVED`; the input types, which ``record_shapes`` records. Scalars (tensors without dimensions) do
     not count.
 
-    Measured: on a CPU, see `HALVED`. On a device it was not measured, so the gain there is an upper bound.
+    Measured: on a CPU, see `SAVED`. On a device it was not measured, so the gain there is an upper bound.
     """
     rows = in_float64(window, window.matching(operators.GEMMS, Kind.OP))
     if not len(rows):
         return
     time_ms, limit = window.cost(rows)
-    gain = min(HALVED * time_ms, limit)
+    gain = min(SAVED * time_ms, limit)
     if window.share(time_ms) < HEAVY or not window.is_worth(gain):
         return
     slow = len(window.matching(operators.UNFOLDING, Kind.OP)) > 0
@@ -157,7 +161,7 @@ def float64_products(window: Evidence) -> Iterator[Finding]:
         bound_ms=min(time_ms, limit),
         is_measured=not window.runs_on_device(rows),
         title=f"GEMMs and convolutions in float64 take {words.ms(time_ms)} of a {window.unit}.",
-        estimate=f"{words.share(HALVED)} of their time: about the measured saving of float32 on a CPU.",
+        estimate=f"{words.share(SAVED)} of their time: about the measured saving of float32 on a CPU.",
         evidence=[
             *window.by_name(window.outermost(rows)),
             *(["convolutions in float64 have no fast path on a CPU: they run as _slow_conv2d"] if slow else []),
@@ -237,7 +241,7 @@ def _not_multiples(shapes: object, multiple: int) -> list[int]:
 def weight_bound_products(window: Evidence) -> Iterator[Finding]:
     """GEMVs, and GEMMs with few rows, that are bound by reading their weights take 10% of the step or more.
 
-    Source: `FAR_HEAVY`; operations and bytes from the recorded shapes (`perfhooks.trace.limits`) and the peaks of the
+    Source: `MAJOR`; operations and bytes from the recorded shapes (`perfhooks.trace.limits`) and the peaks of the
     device. Reading takes longer than computing, most of it is one matrix, and the kernel reaches 30% of the limit or
     more. Without shapes, GEMVs are detected by kernel names. Batched products do not count, because they have no
     weights.
@@ -246,7 +250,7 @@ def weight_bound_products(window: Evidence) -> Iterator[Finding]:
     """
     rows = weight_bound(window)
     time_ms = window.device_ms(rows)
-    if window.share(time_ms) < FAR_HEAVY:
+    if window.share(time_ms) < MAJOR:
         return
     places = np.searchsorted(window.trace.device_rows, rows)
     actual_ns, minimum_ps = (rates.of_work(window.trace)[name][places] for name in ("least_ns", "least_ps"))
@@ -300,13 +304,13 @@ def weight_bound(window: Evidence) -> Ints:
 def _has_weights(shapes: object) -> bool:
     """Return whether one matrix has most of the elements; also if shapes are missing."""
     sizes = [math.prod(size for size in shape if isinstance(size, int)) for shape in matrices(shapes)]
-    return not sizes or max(sizes) > _MIN_WEIGHTS * sum(sizes)
+    return not sizes or max(sizes) > sum(sizes) / 2
 
 
 def own_products(window: Evidence) -> Iterator[Finding]:
     """Matrix products by custom kernels take 10% of the step or more.
 
-    Source: `FAR_HEAVY`; kernels that no library operator launched, with plain names (for example from C or Triton) that
+    Source: `MAJOR`; kernels that no library operator launched, with plain names (for example from C or Triton) that
     no library uses. Kernels of a replayed graph do not count, because their launching operator is unknown.
 
     Not measured, because the time of a library for the same product is easy to measure.
@@ -321,7 +325,7 @@ def own_products(window: Evidence) -> Iterator[Finding]:
     custom = {number for number in np.unique(trace.name[rows]).tolist() if _is_own_product(trace.names[number])}
     rows = rows[np.isin(trace.name[rows], list(custom))]
     time_ms = window.device_ms(rows)
-    if not len(trace.rows(Kind.OP)) or window.share(time_ms) < FAR_HEAVY:
+    if not len(trace.rows(Kind.OP)) or window.share(time_ms) < MAJOR:
         return
     yield from window.finding(
         "own-products",

@@ -6,7 +6,7 @@ import numpy as np
 
 from perfhooks.analysis.findings import frameworks
 from perfhooks.analysis.findings.evidence import top_lines
-from perfhooks.analysis.findings.finding import Finding
+from perfhooks.analysis.findings.finding import HEAVY, MAJOR, Finding
 from perfhooks.core import labels, words
 
 if TYPE_CHECKING:
@@ -15,12 +15,7 @@ if TYPE_CHECKING:
     from perfhooks.run.rare_work import RareWork
     from perfhooks.run.steps import Steps
 
-VALIDATING: Final = 0.1
-"""Minimum share of the run for validation, which is useful work."""
-SAVING: Final = 0.05
-"""Minimum share of the run for checkpoints."""
-LESS_OFTEN: Final = 0.5
-"""Share of the time that half as many calls save."""
+
 _MIN_STEPS: Final = 2
 
 
@@ -52,8 +47,8 @@ class Rare(NamedTuple):
         yield Finding(
             rule=rule,
             title=title,
-            gain_ms=LESS_OFTEN * self.ms / self.steps,
-            gain_percent=100 * LESS_OFTEN * self.share,
+            gain_ms=self.ms / self.steps / 2,
+            gain_percent=50 * self.share,
             estimate="Half of its time per average step of the run, if it is done half as often.",
             evidence=self.evidence,
             advice=advice,
@@ -86,13 +81,13 @@ def _work_of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | 
 def validation_in_steps(work: Rare) -> Iterator[Finding]:
     """Validation takes 10% of the run or more.
 
-    Source: `VALIDATING`, `LESS_OFTEN`; the time of each validation of the run, in ``rank0.rare.csv``. Integrations know
+    Source: `MAJOR`; the time of each validation of the run, in ``rank0.rare.csv``. Integrations know
     when their framework validates. ``perfhooks run`` treats each pass over a DataLoader without an update or a backward
     pass as a validation. Otherwise, the label ``validation`` marks it.
 
     Measured: the gain needs no measurement, because half as many validations take half of the time.
     """
-    if work.share < VALIDATING:
+    if work.share < MAJOR:
         return
     yield from work.finding(
         "validation-in-steps",
@@ -113,7 +108,7 @@ def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
 
     Measured: writing in a thread saved no time on two cores. The gain of fewer checkpoints is computed.
     """
-    if work.share < SAVING:
+    if work.share < HEAVY:
         return
     yield from work.finding(
         "checkpoint-in-steps",

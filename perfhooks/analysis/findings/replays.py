@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -15,8 +15,6 @@ from perfhooks.trace.once import cached_per_trace
 if TYPE_CHECKING:
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.trace.model import Ints, Trace
-
-_MAX_WAITS: Final = 2
 
 
 class Replay(NamedTuple):
@@ -34,7 +32,7 @@ def check_replay(window: Evidence) -> Replay:
     """
     between = _waits_between(window)
     if len(between):
-        places = ", ".join(top_lines(between, _MAX_WAITS))
+        places = ", ".join(top_lines(between, 2))
         return Replay(
             fits=False,
             evidence=(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks.analysis.findings import frameworks
+from perfhooks.analysis.findings.finding import MAJOR
 from perfhooks.core.words import ms
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import intervals, starts
@@ -16,20 +17,14 @@ if TYPE_CHECKING:
     from perfhooks.analysis.findings.finding import Finding
     from perfhooks.trace.nesting.intervals import Intervals
 
-START: Final = 0.1
-"""Minimum share of one-time work in the profiled steps."""
 SOONEST: Final = 10
 """Minimum steps before recording. By then kernels are loaded and compiled."""
-WARMUP: Final = 2
-"""Steps with discarded results at the start of the profiler."""
-
-_MAX_CALLS: Final = 3
 
 
 def recorded_start(window: Evidence) -> Iterator[Finding]:
     """One-time work takes 10% of the profiled time or more, or only first steps of the program were profiled.
 
-    Source: `START`, `SOONEST`, `WARMUP`; the first steps are the first three of a process. One-time work includes
+    Source: `MAJOR`, `SOONEST`; the first steps are the first three of a process. One-time work includes
     loading kernels, creating a context, the first compilation, capturing graphs and trying out convolutions
     (`perfhooks.trace.nesting.starts`). If the last profiled step compiles too, the finding is `recompilation`.
 
@@ -38,7 +33,7 @@ def recorded_start(window: Evidence) -> Iterator[Finding]:
     startup = window.startup
     one_time = intervals.joined(*startup.values())
     start_ms = window.per_step(one_time)
-    if window.share(start_ms) < START and not window.is_start:
+    if window.share(start_ms) < MAJOR and not window.is_start:
         return
     wait = max(SOONEST, _last_start_step(window, one_time) + 1)
     yield from window.finding(
@@ -46,7 +41,7 @@ def recorded_start(window: Evidence) -> Iterator[Finding]:
         None,
         title=(
             f"One-time work takes {ms(start_ms)} of a {window.unit} of {ms(window.step_ms)}."
-            if window.share(start_ms) >= START
+            if window.share(start_ms) >= MAJOR
             else "Only first steps of the program were profiled, so there are no findings about usual steps."
         ),
         estimate="No gain: this finding explains why these figures differ from later steps.",
@@ -64,9 +59,9 @@ def recorded_start(window: Evidence) -> Iterator[Finding]:
 
 def _code_to_record_later(window: Evidence, wait: int) -> str:
     line = frameworks.recording(
-        window.option("schedule", f"wait={wait} warmup={WARMUP} active=3 repeat=1"), window.circumstances
+        window.option("schedule", f"wait={wait} warmup=2 active=3 repeat=1"), window.circumstances
     )
-    torch = f"torch.profiler.schedule(wait={wait}, warmup={WARMUP}, active=3, repeat=1)   # with torch's profiler"
+    torch = f"torch.profiler.schedule(wait={wait}, warmup=2, active=3, repeat=1)   # with torch's profiler"
     return line if window.circumstances.is_launched or window.circumstances.framework else f"{line}\n{torch}"
 
 
@@ -79,4 +74,4 @@ def _call_lines(window: Evidence, moments: Intervals) -> list[str]:
     trace = window.trace
     calls = trace.rows(Kind.RUNTIME)
     calls = calls[intervals.within(moments, trace.start[calls], trace.end[calls]) >= starts.LOADING_NS]
-    return window.by_name(calls)[:_MAX_CALLS]
+    return window.by_name(calls)[:3]

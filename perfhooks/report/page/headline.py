@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from perfhooks.analysis.findings.finding import BOUND
 from perfhooks.core import labels, words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges, step_kinds
@@ -228,7 +227,7 @@ def _shares(table: pl.DataFrame, largest: list[str], why_idle: str, extent: Work
     parts_by_share = ((share, phrase) for phrase, share in sums.items() if share >= _WORTH_NAMING)
     named = sorted(parts_by_share, reverse=True)[:3]
     busy = extent.busy if extent else busy_share(table)
-    if (busy or 0.0) >= BOUND or _device_work_ms(table) > _BEHIND * wall / max(table.height, 1):
+    if (busy or 0.0) >= MOST or _device_work_ms(table) > _BEHIND * wall / max(table.height, 1):
         named, largest = [], []
     parts = [f"{words.share(part)} {phrase}" for part, phrase in named]
     if largest and named and named[0][0] >= MOST and named[0][1] in _COARSE:

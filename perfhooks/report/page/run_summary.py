@@ -10,6 +10,7 @@ from perfhooks.core import words
 from perfhooks.run.layout import PAGE_DATA
 from perfhooks.run.reading import read_json
 from perfhooks.run.timeline import in_timeline
+from perfhooks.trace.nesting.intervals import MOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -111,7 +112,7 @@ def summarize(data: Mapping[str, Any], steps: Mapping[str, Steps]) -> RunSummary
         many = f"unprofiled {summary.unit}{'es' if summary.unit.endswith(('ch', 'ss')) else 's'}"
         summary.steps = words.count(len(typical.all_ms), f"unprofiled {summary.unit}", many)
     _add_profiled(summary, window, details)
-    summary.parts = _parts(summary, details.get("steps", {}).get("usual", {}), typical, findings.BOUND)
+    summary.parts = _parts(summary, details.get("steps", {}).get("usual", {}), typical, MOST)
     rows = findings.ordered([*data.get("findings", ()), *findings.first_rank_findings(window)])
     summary.findings = [
         SummaryFinding(
