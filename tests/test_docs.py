@@ -227,6 +227,16 @@ def test_what_they_name_is_there(page):
         assert (ROOT / room).exists() or (ROOT / "perfhooks" / room).exists(), room
 
 
+def test_names_of_the_map_are_in_their_files():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    places = re.findall(r"((?:`\w+`(?:, | and )?)+) in `([\w/]+\.\w+)`", text)
+    assert places
+    for names, path in places:
+        file = next(root / path for root in (ROOT / "perfhooks", ROOT) if (root / path).exists())
+        content = file.read_text(encoding="utf-8")
+        assert [name for name in re.findall(r"`(\w+)`", names) if not re.search(rf"\b{name}\b", content)] == [], path
+
+
 def test_the_page_of_features_numbers_its_rows_and_names_only_what_there_is():
     """115 rows, as many as the documents have that perfhooks began from; each table, verb and keyword exists."""
     page = (ROOT / "tests/features.md").read_text(encoding="utf-8")
