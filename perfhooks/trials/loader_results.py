@@ -87,14 +87,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why no setting could be measured, in one line."""
 
     def cost(self, *, of: int = 1) -> BatchCost | None:
-        """Return the cost of one batch, measured with a given number of workers.
-
-        Args:
-            of: Number of workers of the setting.
-
-        Returns:
-            The cost; None if this setting was not measured.
-        """
+        """Return the cost of one batch with ``of`` workers; None if it was not measured."""
         row = next((row_ for row_ in self.tried if row_.setting.workers == of and row_.batches), None)
         if row is None or row.processor_s is None:
             return None
@@ -144,12 +137,7 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join((*(lines if rows else ()), *self.sentences()))
 
     def sentences(self, rest_ms: float | None = None, waited_ms: float = 0.0) -> Iterator[str]:
-        """Yield the conclusions.
-
-        Args:
-            rest_ms: Step time of the training without its wait for data, in milliseconds; None if unknown.
-            waited_ms: Wait for data per step, in milliseconds.
-        """
+        """Yield the conclusions for a step with this wait for data, and ``rest_ms`` without it (None if unknown)."""
         yield f"{self.name}: measured without training steps."
         for loader in self.tried:
             if loader.problem:

@@ -209,11 +209,10 @@ def compare_rates(rates: Sequence[float], others: Sequence[float]) -> Outcome:
 
 
 def try_loader(loader: Any, *, seconds: float = 60.0) -> LoaderTrial:
-    """Measure a DataLoader with 0, 1, 2, 4 and more workers, without a training, in interleaved blocks.
+    """Measure a DataLoader with different numbers of workers, without a training, in interleaved blocks.
 
-    The number of workers is doubled while a doubling gains 10% and memory is sufficient. Then it
-    is measured without workers, with more prefetched batches and (for a device) with pinned memory. The state of
-    torch's random numbers is restored.
+    The number of workers is doubled while a doubling gains 10% and memory is sufficient. Then follow no workers, more
+    prefetched batches and (for a device) pinned memory. The state of torch's random numbers is restored.
 
     Args:
         loader: A ``torch.utils.data.DataLoader``; it is not changed.

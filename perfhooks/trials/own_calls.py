@@ -109,8 +109,7 @@ class CallComparison:
 
         Returns:
             A table with ``call``, ``sub_label``, ``threads``, ``before_ms`` and ``now_ms`` (medians), ``ratio`` (now
-                over
-            before) with its 99% interval from ``low`` to ``high``, and ``verdict``.
+            over before) with its 99% interval from ``low`` to ``high``, and ``verdict``.
 
         Raises:
             OptionError: No call is in both comparisons.

@@ -92,8 +92,7 @@ class Schedule:
 
         Args:
             text: ``field=integer`` for each field, in any order. Separators are spaces, commas or nothing, because the
-                command
-                line of mmengine removes spaces.
+                command line of mmengine removes spaces.
 
         Raises:
             ScheduleError: A word is not ``field=integer``, or a field is unknown, missing, repeated or too small.
@@ -135,9 +134,6 @@ class Schedule:
 
     def phase(self, step: int) -> Phase:
         """Return the phase of a step, as ``torch.profiler.schedule``.
-
-        Args:
-            step: Step number, 0 or more.
 
         Raises:
             ScheduleError: The step is negative.
