@@ -80,6 +80,6 @@ def _save(base: Sequence[Path], runs: Sequence[Path]) -> str:
     from perfhooks.cli.actions import compare
 
     if len(base) > 1 or base[0].is_dir():
-        pytest.fail("assert_not_slower: --perfhooks-save writes one file; base is a run")
+        pytest.fail("assert_not_slower: --perfhooks-save needs base to be one file, not a run")
     compare.save(list(map(str, runs)), None, base[0])
     return f"{base[0]} was written, of {words.count(len(runs), 'run')}"

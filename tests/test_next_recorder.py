@@ -271,7 +271,7 @@ def test_words_mean_what_torchs_objects_mean(recorder):
     [
         ("cuda:kineto", "unknown recorder 'kineto'; torch's next recorder is 'cuspy'"),
         ("cuda:cuspy+speed", "enable_speed"),
-        ("gpu:cuspy", "activities must be some of"),
+        ("gpu:cuspy", "activities must be one or more of"),
         ({"cuda": {"profiler_configs": [{"type": "os"}]}}, "must name one of torch.profiler's configurations"),
         ({"cuda": {"kinds": []}}, "is not a valid activity configuration"),
     ],

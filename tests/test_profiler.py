@@ -433,7 +433,7 @@ def test_an_opaque_schedule_that_forgets_to_save_loses_nothing():
         ({"on_trace_ready": [3]}, "got 3"),
         ({"on_trace_ready": "no.such.module:Handler"}, "cannot be imported"),
         ({"out": "/proc/nowhere"}, "out must be a folder that can be written to"),
-        ({"activities": ["gpu"]}, "activities must be some of"),
+        ({"activities": ["gpu"]}, "activities must be one or more of"),
         ({"activities": []}, "at least one"),
         ({"ranks": [-1]}, "ranks must be"),
         ({"ranks": "first"}, "ranks must be"),

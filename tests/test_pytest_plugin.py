@@ -93,7 +93,7 @@ def test_nothing_is_saved_where_base_is_no_single_file(pytester, session, base):
     (pytester.path / "folder").mkdir()
     done = session(TRAINS.replace('"own"', '"one"').replace('"base.json"', base), "--perfhooks-save")
     done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*--perfhooks-save writes one file; base is a run*"])
+    done.stdout.fnmatch_lines(["*--perfhooks-save needs base to be one file, not a run*"])
     assert [path.name for path in pytester.path.glob("*.json")] == []
 
 

@@ -478,16 +478,16 @@ def test_nobody_waits_longer_than_he_wants_for_a_loop_that_stands_still(job, mon
     job.rank(0, at(500))
     monkeypatch.setattr(RequestInbox, "answer", lambda self, loop: None)
     began = job.now
-    assert job.ask(timeout=30.0) == {0: "it did not see the request in time"}
+    assert job.ask(timeout=30.0) == {0: "it did not read the request in time"}
     assert job.now - began == pytest.approx(30.0, abs=0.5)
 
 
 @pytest.mark.parametrize(
     ("where", "why"),
     [
-        (None, "its steps are too slow, or stand still"),
-        (at(510), "its steps are too slow, or stand still"),
-        (at(510, is_running=False), "its loop stands between two passes, at step 510"),
+        (None, "its steps are too slow, or have stopped"),
+        (at(510), "its steps are too slow, or have stopped"),
+        (at(510, is_running=False), "its loop is between two epochs, at step 510"),
     ],
     ids=["says nothing", "steps", "between two passes"],
 )
@@ -503,7 +503,7 @@ def test_of_a_rank_that_does_not_come_to_its_steps_in_time_is_said_where_it_stan
         publish_json(job.folder / layout.status(0), Status(process=Process.current(), time=0.0, loop=where))
     (problem,) = job.ask(timeout=30.0).values()
     (asked,) = job.heard
-    assert problem == f"it has not come to step {asked.first} in time: {why}"
+    assert problem == f"it did not reach step {asked.first} in time: {why}"
 
 
 def test_the_command_asks_for_what_its_options_say_and_for_nothing_else(job):

@@ -267,7 +267,7 @@ Face = TypeVar("Face", bound=type)
 def with_options(*, without: Collection[str] = (), **defaults: Any) -> Callable[[Face], Face]:
     """Add all options to signature and docstring of a class, with its own ``defaults``.
 
-    They replace the line ``**options: ...`` of the docstring.
+    The options replace the line ``**options: ...`` of the docstring.
     """
     accepted = [option for option in all_options() if option.name not in without]
     shown = [option._replace(default=defaults.get(option.name, option.default)) for option in accepted]

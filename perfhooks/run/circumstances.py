@@ -89,7 +89,7 @@ class Circumstances:
     framework: str = ""
     """For messages: ``the Trainer``; empty for a plain loop."""
     power: PowerLimit | None = None
-    """When the window was finished."""
+    """Power limit at the time when the window was finished."""
     is_launched: bool = False
     """Whether ``perfhooks run`` began the recording."""
 

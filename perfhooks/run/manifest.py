@@ -63,7 +63,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     remote: str | None = None
     """URL of the copy. It is not trusted: no file is sent because of it."""
     windows: tuple[str, ...] = ()
-    """In the order of the first rank that finished each."""
+    """Names of the finished windows. A window is finished when its first rank is."""
     schedule: dict[str, Any] | None = None
     handlers: tuple[dict[str, Any], ...] = ()
     options: dict[str, Any] = {}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 MAX_NUMBER: Final = 2**62
-"""Of times, sizes and counters. The sum of two fits 64 bits."""
+"""Maximum of times, sizes and counters. The sum of two fits 64 bits."""
 MAX_DIGITS: Final = 18
-"""Decimal digits of any such number."""
+"""Maximum decimal digits of these numbers."""
 MAX_ID: Final = 2**31
-"""Of ranks and devices, whose columns have 32 bits."""
+"""Limit of ranks and devices, whose columns have 32 bits."""
 MAX_TIME_US: Final = 4.0e15
-"""A time in microseconds (the year 2096). Twice this time in nanoseconds fits 64 bits."""
+"""Maximum time in microseconds (the year 2096). Twice this time in nanoseconds fits 64 bits."""
 ROUNDING_NS: Final = 250
 """Distance of adjacent doubles in microseconds since 1970, in ns."""
 MIN_RECORDS: Final = 8

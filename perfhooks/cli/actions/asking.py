@@ -173,10 +173,10 @@ class CaptureRequest:
 
     def _why_late(self, rank: int, answer: Answer | None) -> str:
         if answer is None:
-            return "it did not see the request in time"
+            return "it did not read the request in time"
         if answer.state == "recorded":
             return f"{answer.window} is recorded, but not finished yet: see `perfhooks report`"
-        return f"it has not come to step {answer.first} in time: {self._standstill(rank)}"
+        return f"it did not reach step {answer.first} in time: {self._standstill(rank)}"
 
     def _capture(self, rank: int, answer: Answer) -> RankOutcome | None:
         place = Place(layout.below(self.run, answer.window), rank)
@@ -189,14 +189,14 @@ class CaptureRequest:
     def _standstill(self, rank: int) -> str:
         status = Status.read(self.run, rank)
         if status is None or status.loop.is_running:
-            return "its steps are too slow, or stand still"
-        return f"its loop stands between two passes, at step {status.loop.step}"
+            return "its steps are too slow, or have stopped"
+        return f"its loop is between two epochs, at step {status.loop.step}"
 
 
 def _progress(ranks: Sequence[int], answers: Mapping[int, Answer], done: int) -> str:
     firsts = {answer.first: answer.last for answer in answers.values() if answer.first is not None}
     if not firsts:
-        return f"asking {count(len(ranks), 'rank')}, {len(answers)} answered"
+        return f"requested a window of {count(len(ranks), 'rank')}, {len(answers)} answered"
     steps = ", ".join(f"{first}-{last}" for first, last in sorted(firsts.items()))
     recorded = sum(answer.state == "recorded" for answer in answers.values())
     return f"steps {steps}: {recorded} of {count(len(ranks), 'rank')} recorded, {done} finished"

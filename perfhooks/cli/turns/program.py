@@ -229,7 +229,7 @@ class Program:
             self._held[turn_end.rank] = turn_end
             self.first_step_s = self.first_step_s or time.monotonic() - self.began
         else:
-            self.notes.append(f"another process of {self.command.name} made steps as well, and was not held")
+            self.notes.append(f"another process of {self.command.name} also made steps, and was not paused")
 
     def _give_up(self) -> None:
         if self.is_over or self.is_held:

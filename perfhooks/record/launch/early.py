@@ -37,7 +37,7 @@ STEPS: Final = 6
 """The first step warms up."""
 
 _CALL, _BACKWARD, _UPDATE = range(3)
-"""In increasing strength."""
+"""Kinds of events that can define a step. A later kind is stronger evidence."""
 _RECORDED: Final = ("record_shapes", "with_flops")
 """Stacks and memory would use up the budget."""
 

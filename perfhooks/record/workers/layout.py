@@ -43,7 +43,7 @@ class Layout:
     """None before Python 3.11."""
     running: int
     running_in: int | None
-    """None if `running` is the frame itself."""
+    """None if `running` points to the frame itself."""
     caller: int
     code: int
     instruction: int

@@ -185,7 +185,7 @@ def leave_note(error: BaseException) -> None:
 
 
 def print_summary() -> None:
-    """The first registered exit handler runs last."""
+    """Print the exit summary. This handler is registered first, so Python calls it last."""
     name = "perfhooks.record.launch.exit_summary"
     if os.getpid() != PID:
         return  # a forked child

@@ -87,7 +87,7 @@ def _named(activity: Any) -> ProfilerActivity:
         return activity
     names = {name.lower(): value for name, value in ProfilerActivity.__members__.items()}
     if not isinstance(activity, str) or activity.lower() not in names:
-        raise OptionError(f"activities must be some of {', '.join(sorted(names))}, got {activity!r}")
+        raise OptionError(f"activities must be one or more of {', '.join(sorted(names))}, got {activity!r}")
     return names[activity.lower()]
 
 
