@@ -40,8 +40,6 @@ LAST_SLOW: Final = 8
 
 _RANK_ROWS: Final = 4096
 """Maximum steps of another rank. Ranks write every ten seconds, at different times."""
-_AT_ONCE: Final = 64
-"""Maximum ranks per refresh, for the load of a shared disk."""
 
 
 class Times(NamedTuple):
@@ -231,8 +229,9 @@ class View:
         if new:
             self._ranks = dict(sorted(self._ranks.items()))
         old = [rank for rank in self._ranks if rank not in new]
-        due = {old[(self._turn + count) % len(old)] for count in range(min(_AT_ONCE, len(old)))}
-        self._turn += _AT_ONCE
+        # at most 64 ranks at once, for the load of a shared disk
+        due = {old[(self._turn + count) % len(old)] for count in range(min(64, len(old)))}
+        self._turn += len(due)
         for rank in due.union(old[:1]):
             self._ranks[rank].read()
 

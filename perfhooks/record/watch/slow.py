@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from perfhooks.run.timeline import Ended
 
 SHORTEST_S: Final = 0.005
-_MAX_AGE_NS: Final = 2_000_000_000
 _MAX_DIFFERENCE: Final = 0.25
 """Larger relative differences mean that counters and samples disagree."""
 _SUSPENDED_NS: Final = 60_000_000_000
@@ -211,11 +210,15 @@ class SlowSteps:
         if self._loop.triggers:
             self._request_window()
 
+    def _has_counters(self, begin: int, end: int) -> bool:
+        """Return whether counters were read less than two seconds before a step, or in it before ``end``."""
+        return begin - 2_000_000_000 < self._last_counters.at < end
+
     def _waited_ns(self, begin: int, end: int) -> int | None:
         """Subtract the usual wait between the last reading and the start of the step."""
         (at, counters), usual = self._last_counters, self._explainer.usual.waiting
         before, waited = counters.waited_ns, self._sampler.thread(self._loop.thread, self._loop.native).waited_ns()
-        if before is None or waited is None or usual is None or not begin - _MAX_AGE_NS < at < end:
+        if before is None or waited is None or usual is None or not self._has_counters(begin, end):
             return None
         return max(0, int(waited - before - usual * (begin - at)))
 
@@ -225,7 +228,7 @@ class SlowSteps:
         Return 0 if the thread was runnable for another share than in the samples: the step did something else then.
         """
         at, before = self._last_counters
-        if sampled is None or not times.begin - _MAX_AGE_NS < at < sampled.samples[0].at:
+        if sampled is None or not self._has_counters(times.begin, sampled.samples[0].at):
             return 0.0
         delta, first = sampled.before.since(before), sampled.samples[0].at
         if delta.cpu_ns is None or delta.waited_ns is None:

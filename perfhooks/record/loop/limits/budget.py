@@ -49,12 +49,6 @@ _OPTIONS: Final = {
 """Costs measured with torch 2.14 and Python 3.11 on a CPU of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings."""
 _CALLS_PER_S: Final = 300_000
 """Measured in code that calls modules and operators, per second of CPU time."""
-_CALLS_PER_COUNTED_CALL: Final = 1.15
-"""Recorded steps have labels, warm-up steps do not. Mean of 29 trainings."""
-_MAX_TRACED_CALLS_PER_S: Final = 1_500_000
-"""Per second of CPU time, in a loop of calls under torch's tracer."""
-_MAX_CALLS_PER_S: Final = 3_000_000
-"""Per second of CPU time, in a loop of calls without a tracer."""
 _OPERATORS_PER_S: Final = 150_000
 _PRIOR_EVENTS: Final = 10_000
 """Weight of the default costs. Fixed costs and unfilled blocks hide the cost of fewer events."""
@@ -137,7 +131,8 @@ class WindowBudget:
         self._step_share = 0.0
 
     def end_count(self, calls: float, cpu_s: float, steps: int) -> None:
-        self.step_calls = StepCalls(_CALLS_PER_COUNTED_CALL * calls / steps, cpu_s / steps)
+        # Recorded steps have labels, warm-up steps do not: mean of 29 trainings.
+        self.step_calls = StepCalls(1.15 * calls / steps, cpu_s / steps)
 
     def begin(self) -> None:
         self._owner = threading.get_ident()
@@ -237,7 +232,8 @@ class WindowBudget:
         step_s = step_calls.cpu_s + operators / (self._steps + 1) * _OPERATOR.record_s
         in_step_s = self._in_step_s(own_s)
         in_step = min(max(step_calls.calls * in_step_s / step_s, _CALLS_PER_S * in_step_s), step_calls.calls)
-        beyond = _MAX_TRACED_CALLS_PER_S * max(in_step_s - step_s, 0.0)
+        # measured in a loop of calls under torch's tracer
+        beyond = 1_500_000 * max(in_step_s - step_s, 0.0)
         return step_calls.calls * self._steps + in_step + beyond + other_calls
 
     def _estimate_other_calls(self, cpu_s: float) -> float:
@@ -246,7 +242,8 @@ class WindowBudget:
         Otherwise assume a usual rate, because threads that compute in C make few calls.
         """
         if self.limits.training_s < math.inf:
-            return _MAX_CALLS_PER_S * cpu_s
+            # measured in a loop of calls without a tracer
+            return 3_000_000 * cpu_s
         step_calls = self.step_calls
         own = step_calls.calls / step_calls.cpu_s if step_calls is not None and step_calls.cpu_s else 0.0
         return max(_CALLS_PER_S * _corrections.calls, own) * cpu_s
