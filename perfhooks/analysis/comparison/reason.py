@@ -12,6 +12,7 @@ import numpy as np
 from perfhooks.analysis.comparison.around import CostKey
 from perfhooks.analysis.comparison.costs import IDLE, NOTHING, SMALL, Costs, KeyCost
 from perfhooks.analysis.comparison.matching import Aligned, Pair
+from perfhooks.analysis.comparison.verdict import TOLERANCE
 from perfhooks.core.statistics import OF_NORMAL
 from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting.intervals import NOTABLE
@@ -60,15 +61,13 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
 
 _MIN_CONTROL_LENGTH: Final = 5e-4
 _MIN_CONTROLS: Final = 10
-_MIN_SPREAD: Final = 0.02
-"""Relative deviation of one row between processes on a quiet machine."""
 
 
 class NoiseModel(NamedTuple):
     """Noise of rows with equally many calls: most of them did not change."""
 
     factor: float = 1.0
-    spread: float = _MIN_SPREAD
+    spread: float = TOLERANCE
 
     @classmethod
     def of(cls, rows: Mapping[CostKey, Pair], a: Costs, b: Costs) -> NoiseModel:
@@ -85,7 +84,7 @@ class NoiseModel(NamedTuple):
         middle = float(np.median(log_ratios))
         spread = float(np.median(np.abs(log_ratios - middle))) / OF_NORMAL
         steps = b.wall / b.steps / (a.wall / a.steps)
-        return cls(steps * math.exp(middle), max(spread, _MIN_SPREAD))
+        return cls(steps * math.exp(middle), max(spread, TOLERANCE))
 
     def sure(self, pairs: Iterable[Pair], steps_a: int, steps_b: int) -> float:
         """Return the difference of some rows beyond the noise. Only slower calls may be noise."""

@@ -30,12 +30,6 @@ COLUMNS: Final = {
 }
 
 KEEPS_UP: Final = 1.02
-_MIN_SPEED_UP: Final = 1.05
-_MAX_WORKERS: Final = 256
-_UNEVEN: Final = 1.0
-"""Ratio of standard deviation to mean of batch times, as of an exponential distribution."""
-_FIT_ROUNDS: Final = 4
-_MAX_ITERATIONS: Final = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +140,7 @@ class Demand:
         low, high = self.rest_s, max(self.batches * cost.alone_s * 4, self.step_s) * 64
         if not workers:
             return self.rest_s + self.batches * (cost.processor_s / cost.threads + cost.waits_s)
-        for _ in range(_MAX_ITERATIONS):
+        for _ in range(60):
             middle = math.sqrt(low * high)
             is_made = self.rate(cost, workers, middle) * middle >= self.batches
             low, high = (low, middle) if is_made else (middle, high)
@@ -155,7 +149,7 @@ class Demand:
         return high if high > self.rest_s * 1.001 else self.rest_s
 
     def fitted_cost(self, cost: BatchCost) -> BatchCost:
-        for _ in range(_FIT_ROUNDS):
+        for _ in range(4):
             step_s = self.step_with(cost, self.workers)
             if step_s - self.rest_s < self.waited_s / 2:
                 break
@@ -215,11 +209,11 @@ class LoaderPlan:
 
     @classmethod
     def for_cost(cls, cost: BatchCost, needs: Demand) -> LoaderPlan:
-        keep_up = min(math.ceil(needs.batches * cost.alone_s / needs.rest_s / KEEPS_UP), _MAX_WORKERS)
+        keep_up = min(math.ceil(needs.batches * cost.alone_s / needs.rest_s / KEEPS_UP), 256)
         max_workers = keep_up
         if needs.memory_bytes is not None and cost.memory_bytes:
             max_workers = min(max_workers, needs.workers + needs.memory_bytes // cost.memory_bytes)
-        target_s = max(needs.rest_s * KEEPS_UP, needs.step_with(cost, max(max_workers, 1)) * _MIN_SPEED_UP)
+        target_s = max(needs.rest_s * KEEPS_UP, needs.step_with(cost, max(max_workers, 1)) * 1.05)
         advised = (
             bisect.bisect_left(range(max_workers), True, key=lambda less: needs.step_with(cost, less + 1) <= target_s)
             + 1
@@ -235,7 +229,8 @@ class LoaderPlan:
             # the step waits for something else
             advised, bound = needs.workers, "transfer"
             batch_s = needs.workers * needs.rest_s / needs.batches
-            if cost.deviation >= _UNEVEN and cost.longest_s > batch_s * needs.ahead:
+            # batch times deviate by their mean or more, as an exponential distribution
+            if cost.deviation >= 1 and cost.longest_s > batch_s * needs.ahead:
                 bound, ahead = "slow batches", math.ceil(cost.longest_s / batch_s)
         elif min(advised, max_workers) <= 0 or needs.step_with(cost, advised) * KEEPS_UP > min(step_s, needs.step_s):
             advised = min(needs.workers, advised)  # more workers have no effect

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.analysis.findings.finding import Finding, ordered
 from perfhooks.analysis.ranks import frontier, missing
+from perfhooks.analysis.ranks.missing import MAX_SHOWN
 from perfhooks.analysis.ranks.steps import PARTS
 from perfhooks.core import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-_MAX_SHOWN: Final = 8
 _AMOUNT: Final = re.compile(r"(?<![\w.])\d[\d.,]*(?:\s?(?:ns|us|ms|s|min|h|kB|MB|GB|%))?(?!\w)")
 
 _WORDS: Final = {
@@ -193,4 +193,4 @@ def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
 
 
 def _list_ranks(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, sorted(ranks)[:_MAX_SHOWN])) + (" ..." if len(ranks) > _MAX_SHOWN else "")
+    return ", ".join(map(str, sorted(ranks)[:MAX_SHOWN])) + (" ..." if len(ranks) > MAX_SHOWN else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     Event = dict[str, msgspec.Raw]
-
-_APART: Final = 1 << 32
 
 Place = tuple[bytes, bytes]
 
@@ -45,7 +43,7 @@ class Lanes:
         except (ArithmeticError, ValueError):
             return
         if lane := self._take_lane((pid, tid), start, end):
-            event["tid"] = self._moved[pid, tid, time] = msgspec.Raw(b"%d" % (int(tid) + lane * _APART))
+            event["tid"] = self._moved[pid, tid, time] = msgspec.Raw(b"%d" % (_thread_of(tid, lane)))
 
     def _is_device_work(self, category: bytes) -> bool:
         is_work = self._is_work.get(category)
@@ -69,4 +67,9 @@ class Lanes:
     def added(self) -> Iterator[tuple[Place, int, int]]:
         for place, lanes in self._extents.items():
             for number in range(1, len(lanes)):
-                yield place, number, int(place[1]) + number * _APART
+                yield place, number, _thread_of(place[1], number)
+
+
+def _thread_of(tid: bytes, lane: int) -> int:
+    """Return a number for a lane of a thread that no thread of the trace has."""
+    return int(tid) + (lane << 32)

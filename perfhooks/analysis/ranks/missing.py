@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.ranks.files import RankedWindow
 
-_MAX_SHOWN: Final = 12
+MAX_SHOWN: Final = 12
+"""Maximum numbers in a sentence."""
 
 
 def of_window(window: RankedWindow) -> list[dict[str, Any]]:
@@ -61,8 +62,8 @@ def _describe_fewer_steps(lacking: set[int | None], partial: str | None) -> str 
     numbers = sorted(number for number in lacking if number is not None)
     if not numbers or partial is not None:
         return None
-    listed = ", ".join(map(str, numbers[:_MAX_SHOWN]))
-    return f"has no step {listed}{' ...' if len(numbers) > _MAX_SHOWN else ''}, unlike other ranks"
+    listed = ", ".join(map(str, numbers[:MAX_SHOWN]))
+    return f"has no step {listed}{' ...' if len(numbers) > MAX_SHOWN else ''}, unlike other ranks"
 
 
 def of_run(
@@ -154,5 +155,5 @@ def spans(ranks: Iterable[int]) -> str:
             runs[-1][1:] = [number]
         else:
             runs.append([number])
-    shown = ", ".join("-".join(map(str, run)) for run in runs[:_MAX_SHOWN])
-    return f"{shown}{' ...' * (len(runs) > _MAX_SHOWN)}"
+    shown = ", ".join("-".join(map(str, run)) for run in runs[:MAX_SHOWN])
+    return f"{shown}{' ...' * (len(runs) > MAX_SHOWN)}"

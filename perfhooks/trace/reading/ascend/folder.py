@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from perfhooks.core.errors import TraceError
+from perfhooks.trace.bounds import MAX_ID
 from perfhooks.trace.reading.events import decode_object
 from perfhooks.trace.reading.source import downloads, opened
 
@@ -20,8 +21,6 @@ _TRACES: Final = ("trace_view.json", "trace_view.json.gz")
 _FACTS: Final = "profiler_info_*.json"
 PATTERNS: Final = tuple(f"{above}{_OUTPUT}/{name}" for above in ("", f"*{_END}/") for name in _TRACES)
 """Traces in a folder of one or several processes."""
-_MAX_BYTES: Final = 1 << 20
-_MAX_RANKS: Final = 1_000_000
 
 
 def process_of(path: str) -> str | None:
@@ -63,7 +62,7 @@ def _facts_beside(path: str) -> Iterator[bytes]:
     for facts in Path(path).absolute().parent.parent.glob(_FACTS):
         if facts.is_file() and not facts.is_symlink():
             with opened(str(facts)) as file:
-                yield file.read(_MAX_BYTES)
+                yield file.read(1 << 20)
 
 
 def _facts_at(url: str) -> Iterator[bytes]:
@@ -76,12 +75,12 @@ def _facts_at(url: str) -> Iterator[bytes]:
         raise TraceError(f"cannot list {base_of(url)}: {error}") from error
     for facts in found:
         with opened(facts) as file:
-            yield file.read(_MAX_BYTES)
+            yield file.read(1 << 20)
 
 
 def _rank(text: bytes) -> int | None:
     rank = (decode_object(text) or {}).get("rank_id")
-    return rank if type(rank) is int and 0 <= rank < _MAX_RANKS else None
+    return rank if type(rank) is int and 0 <= rank < MAX_ID else None
 
 
 def with_rank(metadata: Mapping[str, Any], path: str) -> dict[str, Any]:
