@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.server
 import subprocess
 import sys
@@ -28,14 +29,41 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.answer(is_head=False)
 
-    def answer(self, *, is_head):
+    def answer(self, *, is_head):  # noqa: C901 -- one case for each path
+        if self.path.startswith("/loop"):
+            self.send_response(302)
+            self.send_header("Location", "file:///etc/passwd" if "file" in self.path else self.path)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        if self.path == "/headers.json" or (self.path == "/extension.json" and not is_head):
+            begin = b"HTTP/1.1 200 OK\r\n"
+            begin += b"X: " if self.path == "/headers.json" else b"Transfer-Encoding: chunked\r\n\r\n10;"
+            self.send_slowly(begin)
+            return
+        if self.path == "/packed.json":
+            body = gzip.compress(b'{"a":1}' + b" " * 10_000)
+            self.send_response(200)
+            self.send_header("Content-Encoding", "gzip")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(b"" if is_head else body)
+            return
         self.send_response(200)
-        size = {"/huge.json": 10**15, "/slow.json": 10**6, "/short.json": 7}.get(self.path)
+        if self.path == "/listing/":
+            self.send_header("Content-Type", "text/html")
+        size = {"/steady.json": 10_000, "/huge.json": 10**15, "/slow.json": 10**6, "/short.json": 7}.get(self.path)
         if size is not None:
             self.send_header("Content-Length", str(size))
         self.end_headers()
         if self.path == "/short.json" and not is_head:
             self.wfile.write(b'{"a":1}')
+            return
+        if self.path == "/steady.json" and not is_head:
+            for _ in range(100):
+                self.wfile.write(b" " * 100)
+                self.wfile.flush()
+                time.sleep(0.02)
             return
         try:
             while not is_head and not self.server.is_over.is_set():
@@ -44,6 +72,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 if size:
                     self.wfile.flush()
                     time.sleep(0.02)
+        except OSError:
+            pass
+
+    def send_slowly(self, begin):
+        """Send bytes that belong to no header and no body."""
+        try:
+            self.wfile.write(begin)
+            while not self.server.is_over.is_set():
+                self.wfile.write(b"a")
+                self.wfile.flush()
+                time.sleep(0.02)
         except OSError:
             pass
 
@@ -87,6 +126,42 @@ def test_slow_download_ends(server, monkeypatch, tmp_path):
         remote.content(f"{server.url}/slow.json")
     with pytest.raises(PerfhooksError, match="less than 1000 bytes per second"):
         perfhooks.trace.read(f"{server.url}/slow.json")
+
+
+@pytest.mark.parametrize("name", ["headers", "extension"])
+def test_bytes_that_are_no_content_end_a_download(server, monkeypatch, name):
+    monkeypatch.setattr(downloads, "SILENCE_S", 0.5)
+    with pytest.raises(PerfhooksError, match=r"sent no data for 0\.5 s"):
+        remote.content(f"{server.url}/{name}.json")
+
+
+def test_steady_download_may_take_longer_than_the_limit(server, monkeypatch):
+    monkeypatch.setattr(downloads, "SILENCE_S", 0.5)
+    assert remote.content(f"{server.url}/steady.json") == b" " * 10_000
+
+
+def test_listing_without_end_is_refused(server, monkeypatch):
+    monkeypatch.setattr(downloads, "OF_UNKNOWN_SIZE", 1_000_000)
+    with pytest.raises(PerfhooksError, match="more than 1,000,000 bytes"):
+        remote.names(f"{server.url}/listing/")
+
+
+@pytest.mark.parametrize(("name", "reason"), [("loop", "TooManyRedirects"), ("loop-to-file", "file:///etc/passwd")])
+def test_redirect_that_leads_nowhere_is_named(server, name, reason):
+    with pytest.raises(PerfhooksError, match=reason):
+        remote.content(f"{server.url}/{name}.json")
+
+
+def test_download_packed_for_the_transfer_is_whole(server):
+    assert remote.content(f"{server.url}/packed.json").startswith(b'{"a":1} ')
+
+
+def test_copy_of_a_file_that_is_no_trace_is_deleted(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = (sys.executable, "-m", "perfhooks", "report", f"{server.url}/short.json")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert (done.returncode, "no list of traceEvents" in done.stderr) == (2, True)
+    assert not [path for path in tmp_path.rglob("short.json") if path.is_file()]
 
 
 def test_download_of_the_stated_size_is_whole(server):

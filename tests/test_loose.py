@@ -6,12 +6,16 @@ import csv
 import gzip
 import io
 import json
+import os
 import sys
+import threading
 
 import pytest
 
 from perfhooks import testing
 from perfhooks.cli import app
+from perfhooks.cli.actions import show
+from perfhooks.report.finishing.adoption import adopted
 from perfhooks.run import loose
 from perfhooks.testing import kernel, launch, op, step_mark
 
@@ -50,7 +54,6 @@ def folder_of(path, name, *, inside, ranks=range(RANKS)):
         info = {"distributedInfo": {"rank": rank, "world_size": RANKS, "backend": "nccl"}} if inside else {}
         testing.write_trace(path / name.format(rank), of_rank(rank), **info)
     (path / "notes.json").write_text('{"traces": 7}', encoding="utf-8")
-    (path / "broken.json.gz").write_bytes(b"\x1f\x8bno archive")
     return path
 
 
@@ -171,3 +174,23 @@ def test_bare_ranks_of_one_job_have_a_page(call, traces, tmp_path):
     code, text, _ = call("report", tmp_path, "-o", "-")
     assert code == 0
     assert '"wait_ms"' in text
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(b"\x1f\x8bno archive", "archive is damaged"), (b"", "is empty"), (b"\0\0", "is no JSON")]
+)
+def test_damaged_file_of_a_folder_is_named(tmp_path, content, reason):
+    folder_of(tmp_path / "folder", "rank-{}.json", inside=True)
+    (tmp_path / "folder" / "rank-9.json.gz").write_bytes(content)
+    with adopted(tmp_path / "folder") as run:
+        (problem,) = run.problems
+    assert "rank-9.json.gz" in problem
+    assert reason in problem
+
+
+def test_pipe_is_a_trace(tmp_path):
+    testing.write_trace(tmp_path / "trace.json", of_rank(0))
+    os.mkfifo(tmp_path / "pipe")
+    content = (tmp_path / "trace.json").read_bytes()
+    threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(content,), daemon=True).start()
+    assert show.tables(str(tmp_path / "pipe"), ["steps"])["steps"].height == STEPS

@@ -367,7 +367,7 @@ def test_bytes_that_are_no_text_are_replaced(tmp_path):
         (b"", "is empty"),
         (b"  \n", "is empty"),
         (b"hello", "no JSON"),
-        (b"\x1f\x8bnot really", "is empty"),
+        (b"\x1f\x8bnot really", "the gzip archive is damaged"),
         (b'{"a": 1}', "no list of traceEvents"),
         (b'{"traceEvents": 5}', "no list of traceEvents"),
         (b"17", "no list of traceEvents"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -15,7 +16,7 @@ import torch
 
 from perfhooks import Profiler
 from perfhooks.record.loop.tasks import Tasks
-from perfhooks.record.loop.worker import Worker
+from perfhooks.record.loop.worker import Worker, spawn
 from perfhooks.report.finishing import serving
 from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.report.finishing.messages import FinishWindow, WakeUp, WriteSteps, encode
@@ -360,3 +361,22 @@ def test_training_imports_no_trace_reader_before_it_needs_one():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT)
     assert done.stdout == "[]\n"
+
+
+def test_debugger_does_not_change_the_command_of_the_worker(monkeypatch):
+    """As debugpy does, which starts each Python that a program starts under its debugger."""
+    commands = []
+    begin = subprocess.Popen.__init__
+
+    def init(self, command, **options):
+        commands.append(command)
+        begin(self, command, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", init)
+    monkeypatch.setenv("COVERAGE_PROCESS_START", "rc")
+    ours, theirs = socket.socketpair()
+    code = "import os; print(os.environ.get('COVERAGE_PROCESS_START'))"
+    with ours, theirs:
+        child = spawn(["-c", code], theirs, out=subprocess.PIPE, error=subprocess.DEVNULL)
+        assert child.communicate(timeout=60)[0].strip() == b"None"
+    assert "python" not in commands[0][0]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from perfhooks.core.errors import TraceError
 from perfhooks.run import remote
 from perfhooks.run.layout import MERGED, MOST_RANKS
 from perfhooks.trace.reading import ascend
@@ -21,6 +21,10 @@ SHARE: Final = ".share"
 _NAMES: Final = (".json", ".json.gz")
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[\s*\{[^\]]{0,4096}?"ph"\s*:')
 """After their key, or with the first event in a file that is a list."""
+_KEY_BYTES: Final = 64
+"""Maximum bytes of the key of the events, so that it is found if two blocks share it."""
+_JSON: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*[\[{"\dtfn-]')
+"""Begin of any JSON text."""
 _HEAD_BYTES: Final = 4 << 20
 """Maximum bytes before the events. Kineto writes some kilobytes."""
 # rank-0, inference_rank_3, rank34; TP-0 in SGLang
@@ -87,15 +91,25 @@ def windows(traces: Sequence[Loose]) -> list[list[Loose]]:
 
 
 def _head(path: str) -> bytes | None:
-    """Return the text before the events; None if the file is no trace."""
+    """Return the text before the events; None if the file is JSON of something else.
+
+    Raises:
+        TraceError: It cannot be read, or is no JSON.
+    """
     head = bytearray()
-    with contextlib.suppress(OSError, TornArchiveError), opened(path) as file:
-        for block in blocks(file):
-            head += block
-            if begin := _EVENTS.search(head):
-                return bytes(head[: begin.end()])
-            if len(head) > _HEAD_BYTES:
-                break
+    try:
+        with opened(path) as file:
+            for block in blocks(file):
+                begin = max(len(head) - _KEY_BYTES, 0)
+                head += block
+                if match := _EVENTS.search(head, begin):
+                    return bytes(head[: match.end()])
+                if len(head) > _HEAD_BYTES:
+                    break
+    except (OSError, TornArchiveError) as error:
+        raise TraceError(f"{path} cannot be read: {error}") from error
+    if _JSON.match(head) is None:
+        raise TraceError(f"{path} is {'no JSON' if head else 'empty'}")
     return None
 
 

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from perfhooks.core.errors import OptionError, PerfhooksError
+from perfhooks.core.guard import cause_of
+from perfhooks.core.words import line
 from perfhooks.run.publishing import draft_of
-from perfhooks.run.reading import is_plain, said
+from perfhooks.run.reading import is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -111,7 +113,10 @@ def reaching(url: str) -> Iterator[tuple[Any, str]]:
     except PerfhooksError:
         raise
     except Exception as error:  # file systems of fsspec have no common base of their exceptions
-        raise PerfhooksError(f"{url} cannot be read: {said(error)}") from error
+        cause = error.__cause__ or error  # fsspec raises FileNotFoundError for any error of HTTP
+        if isinstance(cause, PerfhooksError):
+            raise cause from error
+        raise PerfhooksError(f"{url} cannot be read: {line(cause_of(cause))}") from error
 
 
 def names(url: str) -> list[str]:
@@ -149,10 +154,8 @@ def _downloads() -> ModuleType:
 
 
 def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "user"
+    """Return the number of the user, because a container may have no names; the name on Windows."""
+    return str(os.getuid()) if hasattr(os, "getuid") else getpass.getuser()
 
 
 def check_out(out: str | os.PathLike[str]) -> None:

@@ -17,7 +17,7 @@ from perfhooks.cli.actions.output import write
 from perfhooks.cli.targets import run_in
 from perfhooks.core.errors import OptionError
 from perfhooks.core.progress import show_spinner
-from perfhooks.core.words import count, line
+from perfhooks.core.words import count, line, printable
 from perfhooks.report.comparison import written
 from perfhooks.report.comparison.opening import data
 from perfhooks.report.comparison.page import render
@@ -54,9 +54,12 @@ def _run(target: str, adoptions: contextlib.ExitStack) -> Path:
     if remote.is_url(target) and mirror.holds_traces(target):
         return adoptions.enter_context(adopted(target)).folder
     path = mirror.here(target)
-    if not path.is_dir() or run_in(path) is not None or not loose.traces(path):
+    if not path.is_dir() or run_in(path) is not None or not loose.candidates(path):
         return path
-    return adoptions.enter_context(adopted(path)).folder
+    run = adoptions.enter_context(adopted(path))
+    for problem in run.problems:
+        typer.echo(f"perfhooks: {printable(problem)}", err=True)
+    return run.folder
 
 
 def save(runs: Sequence[str], stage: str | None, path: Path) -> None:

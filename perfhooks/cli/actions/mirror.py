@@ -135,6 +135,11 @@ def url_of(path: Path) -> str | None:
     return None if file is None else file.url
 
 
+def drop(path: Path) -> None:
+    """Delete the copy of a file that is no trace."""
+    path.unlink(missing_ok=True)
+
+
 def forget() -> int:
     mirrors = remote.temporary_folder() / _MIRRORS
     size = sum(path.lstat().st_size for path in mirrors.rglob("*"))

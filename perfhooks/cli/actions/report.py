@@ -60,7 +60,12 @@ def of(
     if path.is_dir():
         return of_folder(path, out or path / PAGE, communication, on)
     folder = Path() if is_elsewhere else path.parent
-    return of_trace(path, out or folder / f"{path.name.split('.json')[0]}.{PAGE}", communication)
+    try:
+        return of_trace(path, out or folder / f"{path.name.split('.json')[0]}.{PAGE}", communication)
+    except PerfhooksError:
+        if is_elsewhere:
+            mirror.drop(path)
+        raise
 
 
 def of_run(run: Path, handlers: Sequence[str], url: str | None, out: Path | None) -> tuple[Path | None, bool]:

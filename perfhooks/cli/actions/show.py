@@ -260,7 +260,7 @@ def markdown(target: str | None, names: Sequence[str] = ()) -> str:
         raise OptionError("--format markdown is a summary of the whole; choose --csv or --json for a table")
     is_folder = target is not None and remote.is_url(target) and mirror.holds_traces(target)
     path = mirror.here(target, traces=is_folder)
-    if path.is_file():
+    if path.exists() and not path.is_dir():
         return in_markdown.of_trace(path)
     traces = [] if run_in(path) is not None else loose.traces(path)
     if not traces:

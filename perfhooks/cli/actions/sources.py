@@ -12,7 +12,7 @@ from perfhooks.core.labels import FOREIGN
 from perfhooks.run import loose
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.finished import FinishedWindow, in_order
-from perfhooks.run.folder import Run
+from perfhooks.run.folder import Run, places_of
 from perfhooks.run.layout import MANIFEST, TRACES
 from perfhooks.run.reading import is_plain
 from perfhooks.run.remote import is_url
@@ -52,12 +52,14 @@ def find(target: str | None) -> list[Source]:
     with traces. Raises a TraceError without traces.
     """
     path = last_run() if target is None else Path(target)
-    if target is not None and (is_url(target) or path.is_file()):
+    if target is not None and is_url(target):
         return [Source(target)]
     if not path.exists():
         raise TraceError(f"{path} does not exist")
+    if not path.is_dir():  # a pipe is a trace too: show <(zstdcat trace.zst)
+        return [Source(path)]
     run = run_in(path)
-    places = _places(path) if run is None else Run.existing(run).places()
+    places = places_of(path) if run is None else Run.existing(run).places()
     sources = [source for place in places if (source := _source(place)) is not None]
     if not places:
         sources = _loose(path)
@@ -108,10 +110,6 @@ def _loose(folder: Path) -> list[Source]:
             capture = None if source.rank is None else Capture(rank=source.rank, stage=FOREIGN, last=0)
             sources.append(Source(source.path, name, capture))
     return sources
-
-
-def _places(window: Path) -> list[Place]:
-    return [place for place in Run(window.parent).places() if place.folder.name == window.name]
 
 
 def _source(place: Place) -> Source | None:

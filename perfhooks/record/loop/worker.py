@@ -77,6 +77,8 @@ _ENVIRONMENT: Final = {
 }
 _UNWANTED: Final = (
     "PERFHOOKS_RUN",
+    "COVERAGE_PROCESS_START",
+    "COVERAGE_PROCESS_CONFIG",
     "LD_PRELOAD",
     "CUDA_INJECTION64_PATH",
     "NVTX_INJECTION64_PATH",
@@ -84,6 +86,9 @@ _UNWANTED: Final = (
     "PYTHONSTARTUP",
 )
 
+_SHELL: Final = ("/bin/sh", "-c", 'exec "$0" "$@"') if os.name == "posix" else ()
+"""Start of each command. debugpy and other tools patch `subprocess`, and insert themselves into commands that begin
+with a Python. A worker under a debugger ends with the debugger's connection."""
 
 NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
 """Avoids SIGPIPE when the worker has ended."""
@@ -111,7 +116,7 @@ def release_children() -> None:
 def spawn(arguments: list[str], channel: socket.socket, *, out: IO[bytes] | int, error: IO[bytes] | int) -> Popen:
     """Start Python in its own session, so that signals for the training do not reach it."""
     child = subprocess.Popen(  # noqa: S603 -- our own interpreter
-        [sys.executable, *arguments],
+        [*_SHELL, sys.executable, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=error,

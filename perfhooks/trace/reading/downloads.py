@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import functools
 import os
 import shutil
 import tempfile
@@ -17,22 +19,19 @@ if TYPE_CHECKING:
 
 SILENCE_S: Final = 30.0
 _SLOWEST: Final = 1000
-_OF_UNKNOWN_SIZE: Final = 256_000_000
+OF_UNKNOWN_SIZE: Final = 256_000_000
 
 
-class _Limits(Callback):  # type: ignore[misc]  # fsspec ships no types
+class DownloadLimits(Callback):  # type: ignore[misc]  # fsspec ships no types
     def __init__(self, name: str, free_bytes: int) -> None:
         super().__init__()
-        self._name, self._room, self._most = name, free_bytes, min(free_bytes, _OF_UNKNOWN_SIZE)
+        self._name, self._room, self._most = name, free_bytes, min(free_bytes, OF_UNKNOWN_SIZE)
         self._received = self._before = 0
         self._since = time.monotonic()
 
-    def branched(self, path: str, *_: Any, **__: Any) -> _Limits:
-        return _Limits(path, self._room)
-
     def set_size(self, size: int | None) -> None:
-        if size is not None:
-            self._most = max(size, 0)
+        if size is not None:  # a body that is packed for the transfer is larger
+            self._most = max(size, self._most)
             if size > self._room:
                 raise PerfhooksError(f"{self._name} has {size:,} bytes, and the disk has room for {self._room:,}")
 
@@ -53,13 +52,29 @@ class _Limits(Callback):  # type: ignore[misc]  # fsspec ships no types
             self._since, self._before = now, self._received
 
 
+class _LimitsOfFiles(Callback):  # type: ignore[misc]  # fsspec ships no types
+    """Limits of each of several files. fsspec counts finished files here, which says nothing about progress.
+
+    Args:
+        free_bytes: Bytes that each file may use on the disk.
+    """
+
+    def __init__(self, free_bytes: int) -> None:
+        super().__init__()
+        self._free_bytes = free_bytes
+
+    def branched(self, path: str, *_: Any, **__: Any) -> DownloadLimits:
+        """Return the limits of one file."""
+        return DownloadLimits(path, self._free_bytes)
+
+
 def download(system: Any, targets: Mapping[str, Path]) -> None:
     """Copy files of fsspec to local paths; raises PerfhooksError if a file is too large or too slow.
 
     On Linux a file has no name until it is complete, so a killed download leaves no file.
     """
     folders = {path.parent for path in targets.values()}
-    limits: Any = _Limits("", min((shutil.disk_usage(folder).free // 2 for folder in folders), default=0))
+    limits = _LimitsOfFiles(min((shutil.disk_usage(folder).free // 2 for folder in folders), default=0))
     unnamed = {path: _unnamed(path.parent) for path in targets.values()}
     try:
         paths = [path if (file := unnamed[path]) is None else _path_of(file) for path in targets.values()]
@@ -90,12 +105,10 @@ def opened(url: str) -> IO[bytes]:
 
 
 def located(url: str) -> tuple[Any, str]:
-    """Return the file system and path of a URL, with a timeout per read instead of aiohttp's five minutes per file."""
+    """Return the file system and path of a URL, with limits instead of aiohttp's five minutes per file."""
     options = {}
     if url.startswith(("http://", "https://")):
-        from aiohttp import ClientTimeout  # fsspec needs it for HTTP
-
-        options = {"client_kwargs": {"timeout": ClientTimeout(sock_connect=SILENCE_S, sock_read=SILENCE_S)}}
+        options = {"client_kwargs": _client_options()}
     system, path = url_to_fs(url, **options)
     return system, path
 
@@ -109,3 +122,54 @@ def _unnamed(folder: Path) -> int | None:
 
 def _path_of(file: int) -> Path:
     return Path(f"/proc/self/fd/{file}")
+
+
+@functools.cache
+def _client_options() -> dict[str, Any]:
+    """Return options of aiohttp: a timeout per read, and responses with limits for headers, listings and bodies."""
+    from aiohttp import ClientResponse, ClientTimeout  # fsspec needs it for HTTP
+
+    class LimitedResponse(ClientResponse):
+        async def start(self, connection: Any) -> Any:
+            response = await _in_time(self, super().start(connection))
+            self.content: Any = _LimitedContent(self.content, self)
+            return response
+
+        async def read(self) -> bytes:
+            if self._body is None:
+                limits, parts = DownloadLimits(str(self.url), OF_UNKNOWN_SIZE), []
+                while part := await self.content.read(1 << 16):
+                    limits.relative_update(len(part))
+                    parts.append(part)
+                self._body = b"".join(parts)
+            return await super().read()
+
+    timeout = ClientTimeout(sock_connect=SILENCE_S, sock_read=SILENCE_S)
+    return {"timeout": timeout, "response_class": LimitedResponse}
+
+
+class _LimitedContent:
+    """The body of a response of HTTP."""
+
+    def __init__(self, content: Any, response: Any) -> None:
+        self._content, self._response = content, response
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+    async def read(self, most: int = -1) -> Any:
+        """Read up to ``most`` bytes."""
+        return await _in_time(self._response, self._content.read(most))
+
+
+async def _in_time(response: Any, result: Any) -> Any:
+    """Wait for data of a response. The timeouts of aiohttp start again with bytes that belong to no header or body.
+
+    Raises:
+        PerfhooksError: It sent none for too long.
+    """
+    try:
+        return await asyncio.wait_for(result, SILENCE_S)
+    except asyncio.TimeoutError as error:
+        response.close()
+        raise PerfhooksError(f"{response.url} sent no data for {SILENCE_S:g} s; the download was stopped") from error

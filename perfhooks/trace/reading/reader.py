@@ -173,6 +173,8 @@ class _Reader:
         raise TraceError(f"{self.path} is no trace: {self._why_not(bytes(head))}")
 
     def _why_not(self, head: bytes) -> str:
+        if self.doubts:
+            return f"no list of traceEvents in its first {len(head)} bytes ({self.doubts[0].text})"
         if not head.strip():
             return "it is empty"
         if head.startswith(_PERFETTO) and b"\0" in head[:_LOOKAHEAD]:

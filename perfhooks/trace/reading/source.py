@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from perfhooks.core.errors import OptionError, TraceError
+from perfhooks.core.errors import OptionError, PerfhooksError, TraceError
+from perfhooks.core.guard import cause_of
 from perfhooks.core.variables import MAX_UNPACKED_MB
 from perfhooks.trace.reading.packing import GZIP_MAGIC
 
@@ -46,7 +48,8 @@ def opened(path: str) -> Iterator[IO[bytes]]:
     try:
         file = _open(path)
     except Exception as error:  # file systems of fsspec raise any exception
-        raise TraceError(f"cannot open the trace {path}: {error}") from error
+        why = error if isinstance(error, (OSError, PerfhooksError)) else cause_of(error)
+        raise TraceError(f"cannot open the trace {path}: {why}") from error
     with file:
         yield file
 
@@ -101,9 +104,11 @@ def _unpacked(data: bytes, file: IO[bytes], limit: float | None) -> Iterator[byt
     inflater = zlib.decompressobj(wbits=31)
     packed, unpacked, objects = len(data), 0, 0
     while data:
+        before = inflater.copy()
         try:
             block = inflater.decompress(data, BLOCK)
         except zlib.error as error:
+            yield from _until_damage(before, data)
             raise TornArchiveError(f"the gzip archive is damaged: {error}") from error
         if block:
             yield block
@@ -120,6 +125,14 @@ def _unpacked(data: bytes, file: IO[bytes], limit: float | None) -> Iterator[byt
             inflater = zlib.decompressobj(wbits=31)
     if not inflater.eof:
         raise TornArchiveError("the gzip archive is cut off")
+
+
+def _until_damage(inflater: zlib._Decompress, data: bytes) -> Iterator[bytes]:
+    """Yield the text before the damage. zlib drops the output of the call that raises, so each call reads one byte."""
+    with contextlib.suppress(zlib.error):
+        for byte in range(len(data)):
+            if block := inflater.decompress(data[byte : byte + 1]):
+                yield block
 
 
 def _check(packed: int, unpacked: int, objects: int, limit: float | None) -> None:
