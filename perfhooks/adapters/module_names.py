@@ -39,7 +39,6 @@ class ModuleNames:
             self._labels.end(_MODULE)
 
     def remove(self) -> None:
-        """Remove all hooks."""
         for hook in self._hooks:
             hook.remove()
         self._labels.close()

@@ -27,16 +27,13 @@ class OpenLabels:
                 pass
 
     def has(self, key: str) -> bool:
-        """Return whether a label with this key is open."""
         return any(key == name for name, _ in self._open)
 
     @property
     def innermost(self) -> str | None:
-        """Key of the innermost open label."""
         return self._open[-1][0] if self._open else None
 
     def close(self) -> None:
-        """Close all labels."""
         while self._open:
             self._close_last()
 

@@ -99,7 +99,6 @@ class Parts:
             self.labels.begin(part)
 
     def end(self, part: str) -> None:
-        """End a part if it is open."""
         since = self._since.pop(part, None)
         if since is not None:
             self._pulse.set_aside(since, clock(), part)

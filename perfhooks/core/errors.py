@@ -22,7 +22,6 @@ class PerfhooksError(Exception):
     """Base of all errors raised by perfhooks."""
 
     exit_code = 2
-    """Exit code of the command line."""
 
 
 class OptionError(PerfhooksError, ValueError):

@@ -4,8 +4,7 @@
 
     import torch ─ first step ─ windows ─ ... ─ last step ─ the interpreter ends
                                 │                           COUNTS REASON STARTUP WATCHER PROFILERS, exit summary
-                                └─ a fork: HOLD, then the parent goes on; in the child SIGNALS PROFILERS WATCHER STEPS
-                                   TURNS RECORDER
+                                └─ a fork; in the child SIGNALS PROFILERS WATCHER STEPS TURNS RECORDER
 
 Python calls such handlers in reverse order. `launch.site.sitecustomize` registers the exit summary first, so it comes
 last.
@@ -61,9 +60,9 @@ class Child(IntEnum):
     WATCHER = auto()
     """The watcher's thread does not exist in the child."""
     STEPS = auto()
-    """Events of `perfhooks run` belong to the parent."""
+    """`perfhooks run` detects steps only in the parent."""
     TURNS = auto()
-    """The connection of `perfhooks compare --run` belongs to the parent."""
+    """The child does not use the connection to `perfhooks compare --run`."""
     RECORDER = auto()
     """The recorder's thread does not exist in the child."""
 
@@ -87,7 +86,6 @@ def at_end(when: End, call: Callable[[], object]) -> None:
 
 
 def in_child(when: Child, call: Callable[[], object]) -> None:
-    """Set the call of a phase."""
     _in_child[when] = call
 
 
@@ -101,7 +99,6 @@ def _end() -> None:
 
 
 def _run_all(calls: list[Callable[[], object]]) -> None:
-    """Run all calls, even if one raises."""
     if calls:
         try:
             calls[0]()

@@ -132,7 +132,6 @@ class RunState:
     stage: str
     """The loop of most ranks, else the loop with the latest step."""
     rank: int | None
-    """The shown rank."""
     step: int | None
     times: Times | None
     """Times of its last minute."""

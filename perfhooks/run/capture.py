@@ -41,7 +41,6 @@ class Cost:
     stop_s: float = 0.0
     save_s: float = 0.0
     free_s: float = 0.0
-    """Time to free the recorder's results."""
     trace_bytes: int = 0
     events: int | None = None
     idle_step_ms: float | None = None

@@ -162,7 +162,6 @@ class FinishedRun:
 
     @property
     def stages(self) -> list[str]:
-        """Loops with steps or a finished window."""
         return list(dict.fromkeys([*self.steps, *(in_timeline(window.capture.stage) for window in self.windows)]))
 
     @property

@@ -59,7 +59,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     machine: str = ""
     environment: dict[str, str] = {}
-    """Variables that affect the speed."""
     remote: str | None = None
     """URL of the copy. It is not trusted: no file is sent because of it."""
     windows: tuple[str, ...] = ()

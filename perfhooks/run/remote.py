@@ -62,7 +62,6 @@ def is_network_disk(folder: Path) -> bool:
 
 
 def _disks() -> list[tuple[str, str]]:
-    """Return mount points and file systems."""
     if sys.platform == "linux":  # psutil takes 10 ms to import
         try:
             rows = [line.split() for line in _MOUNTS.read_bytes().splitlines()]

@@ -1,4 +1,4 @@
-"""Steps of a run from its timelines, and the only rule which of them count.
+"""Steps of a run from its timelines, and the rule which of them count.
 
     step     0 1 2 3 4 ... 87 | 88 89 90 | 91 92 93 ... 99 | 60 61 62 63 ...      resumed from the checkpoint of step 60
     phase    w w w w w     w  | w  a  a  | w  w  w      w  | w  w  w  w

@@ -39,7 +39,6 @@ class Group:
     signature: Signature | Update
     calls: float
     step_ms: float
-    """Recorded time per step."""
     call_ms: float
     """Recorded median per call."""
 

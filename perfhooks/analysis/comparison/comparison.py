@@ -291,7 +291,6 @@ def _build_row(row: Contribution) -> dict[str, Any]:
 
 
 def memory(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the peak memory of each device in bytes."""
     a, b = comparison.a.costs.peak_bytes, comparison.b.costs.peak_bytes
     return [{"device": name, "a": a[name], "b": b[name]} for name in a if name in b]
 

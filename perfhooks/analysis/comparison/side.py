@@ -57,7 +57,6 @@ class Side(BaselineFile, kw_only=True):
 
     @property
     def step_ms(self) -> float:
-        """Mean profiled step time in ms."""
         return self.costs.wall / self.costs.steps / 1e6 if self.costs.steps else 0.0
 
 

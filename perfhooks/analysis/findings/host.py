@@ -221,8 +221,8 @@ def host_bound(window: Evidence) -> Iterator[Finding]:
 def synchronisation(window: Evidence) -> Iterator[Finding]:
     """The host waits for the device, which then idles until the next launch, for 1% of the step or more.
 
-    Source: `evidence.NOTABLE`. Idle time counts if it begins in a wait and the host then only launches the next work.
-    It counts up to the length of the wait, because without the wait the host would launch earlier by that time.
+    Source: `evidence.NOTABLE`. Idle time counts if it begins in a wait that only a launch follows. It counts up to
+    the length of the wait, because without the wait the host would launch earlier by that time.
 
     Not measured.
     """

@@ -92,7 +92,7 @@ class Profilers:
         return None if profiler is None else profiler.why_nothing()
 
     def keep(self, early: StartupRecorder, why: str, integrations: Iterable[tuple[str, Profiler]]) -> Profiler | None:
-        """Write the start-up recording if no window was recorded. Return the profiler of its run."""
+        """Write the start-up recording if no window was recorded, and return the profiler that wrote it."""
         with lifetime.busy():
             window = early.take(why)
             if window is None:

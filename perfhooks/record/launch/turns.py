@@ -1,6 +1,6 @@
-"""One of two programs in interleaved blocks, for ``perfhooks compare --run``. It is held at the end of a step.
+"""One of two programs in interleaved blocks, for ``perfhooks compare --run``. It pauses at the end of a step.
 
-    A   ░░██████▌          ░░██████▌          ░░██████▌            ▌ held: waits for one line from a socket
+    A   ░░██████▌          ░░██████▌          ░░██████▌            ▌ paused: waits for one line from a socket
     B   ▌        ░░██████▌          ░░██████▌          ░░██...
          ◄──────► one block: some untimed steps (░), then the requested number of timed steps
 

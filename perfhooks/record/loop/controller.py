@@ -1,6 +1,6 @@
-"""Decides at each step of a loop which work is due.
+"""Decides at each step of a loop which work is due, and computes the next such step.
 
-It computes the next step with due work::
+::
 
     step     0   1   2   3   4   5   6   7
              ·   ·   ▒   █   █   ·   ·   ▒        · wait   ▒ warm-up   █ active

@@ -32,7 +32,7 @@ _FAILURES: Final = (ImportError, AttributeError, OSError, RuntimeError, TypeErro
 """Errors of CUPTI, its Python package, and the device owner's settings."""
 
 _logged: set[str] = set()
-"""Kineto records once this contains a reason."""
+"""Logged reasons why the recorder is not available. If there is one, Kineto records instead."""
 
 
 class UnavailableError(PerfhooksError):

@@ -57,7 +57,7 @@ class Requests:
         self.load: ThreadLoad | None = None
         """Load of other threads since the start of a loop without a schedule."""
         self.shortest_wait_s = 0.0
-        """Minimum wait for its window, by the last decision."""
+        """Minimum training time before the window, as computed last."""
         self._windows: list[RequestedWindow] = []
         self._is_full = False
 

@@ -39,7 +39,6 @@ class Counters(NamedTuple):
     retries: int | None = None
     """Retries of the device allocator after it released memory."""
     waited_ns: int | None = None
-    """Run-queue wait."""
     system_ns: int | None = None
     """Kernel part of the CPU time, for example for new pages."""
 

@@ -56,7 +56,6 @@ class State(enum.Enum):
 class Sample(NamedTuple):
     stack: Stack
     spent_ns: int
-    """Time since the previous sample."""
     at: int = 0
     is_held: bool = False
     is_exact: bool = True

@@ -122,7 +122,6 @@ class Reports:
 
 
 def _problem(message: Task, reports: Reports) -> str | None:
-    """Return the reason of a failure."""
     began = time.process_time()
     try:
         if isinstance(message, WriteSteps):

@@ -19,7 +19,6 @@ class WorkerCounts(msgspec.Struct, frozen=True):
     waited_s: float
     """Idle time with a full prefetch queue."""
     handed_over_s: float
-    """Time to transfer batches to the training."""
     memory_bytes: int | None
     """Memory that the worker does not share with the training."""
     queued_s: float | None = None

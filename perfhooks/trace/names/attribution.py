@@ -37,7 +37,7 @@ def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], I
 
 
 def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
-    """Return the lines that run during each slice, in the form of `of_rows`. A frame is its own line."""
+    """Return the lines that run during each slice, in the form of `of_rows`. For a frame this is its own line."""
     tree = host.tree(trace)
     names, parent = trace.name[tree.row], tree.nesting.parent
     frames = [nearest(parent, tree.entry[rows], names_of(trace, origins, owners)[names]) for origins in PREFERENCE]

@@ -49,7 +49,7 @@ def class_of_module(name: str) -> str:
 
 
 GARBAGE: Final = "Python GC"
-"""A frame if ``record_python_gc_info`` is set."""
+"""Python frame of a garbage collection, recorded with ``record_python_gc_info``."""
 
 COMPILED_REGION: Final = "Torch-Compiled Region"
 """The outermost range of compiled code. In the forward pass it contains all other ranges of `COMPILED`."""
