@@ -141,7 +141,7 @@ def test_steady_download_may_take_longer_than_the_limit(server, monkeypatch):
 
 
 def test_listing_without_end_is_refused(server, monkeypatch):
-    monkeypatch.setattr(downloads, "OF_UNKNOWN_SIZE", 1_000_000)
+    monkeypatch.setattr(downloads, "FLOOR", 1_000_000)
     with pytest.raises(PerfhooksError, match="more than 1,000,000 bytes"):
         remote.names(f"{server.url}/listing/")
 

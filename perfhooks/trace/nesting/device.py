@@ -25,8 +25,6 @@ LATENCY_NS: Final = 10_000
 BLOCKED_NS: Final = 50_000
 """Minimum time of a call that waits, in ns. A launch takes 5 to 10 us. HolisticTraceAnalysis calls 50 us an outlier."""
 
-_MIN_TREE_FRACTION: Final = 0.1
-
 
 @cached_per_trace
 def communicates(trace: Trace) -> Flags:
@@ -137,10 +135,7 @@ def _stored_regions(trace: Trace) -> list[tuple[str, str, list[int]]]:
 
 def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
     """Return the innermost other candidate around each host slice, or -1. ``candidates`` are ascending."""
-    if (
-        len(rows) + len(candidates) > _MIN_TREE_FRACTION * len(trace)
-        and (in_tree := _in_tree(trace, rows, candidates)) is not None
-    ):
+    if (in_tree := _in_tree(trace, rows, candidates)) is not None:
         return in_tree
     holding = around(trace, rows, candidates)
     index = np.zeros(len(trace), np.int64)  # in `nested`

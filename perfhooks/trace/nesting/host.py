@@ -36,6 +36,7 @@ class Paths(NamedTuple):
 
 
 MAX_LETTERS: Final = 32 << 20
+"""Letters that are allowed for all stacks or paths of a small trace, to bound the memory."""
 MAX_LETTERS_PER_SLICE: Final = 300
 """Additional letters for large traces. The longest stack of a recorded trace has 825."""
 

@@ -13,19 +13,21 @@ from fsspec.callbacks import Callback
 from fsspec.core import url_to_fs
 
 from perfhooks.core.errors import PerfhooksError
+from perfhooks.trace.reading.source import FLOOR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SILENCE_S: Final = 30.0
+"""Maximum wait for a server, and the period over which its speed is measured."""
 _SLOWEST: Final = 1000
-OF_UNKNOWN_SIZE: Final = 256_000_000
+"""Minimum bytes per second. A slower server would keep the command busy without end."""
 
 
 class DownloadLimits(Callback):  # type: ignore[misc]  # fsspec ships no types
     def __init__(self, name: str, free_bytes: int) -> None:
         super().__init__()
-        self._name, self._room, self._most = name, free_bytes, min(free_bytes, OF_UNKNOWN_SIZE)
+        self._name, self._room, self._most = name, free_bytes, min(free_bytes, FLOOR)
         self._received = self._before = 0
         self._since = time.monotonic()
 
@@ -137,7 +139,7 @@ def _client_options() -> dict[str, Any]:
 
         async def read(self) -> bytes:
             if self._body is None:
-                limits, parts = DownloadLimits(str(self.url), OF_UNKNOWN_SIZE), []
+                limits, parts = DownloadLimits(str(self.url), FLOOR), []
                 while part := await self.content.read(1 << 16):
                     limits.relative_update(len(part))
                     parts.append(part)

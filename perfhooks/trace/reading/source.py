@@ -24,11 +24,13 @@ LONGEST: Final = 16 << 20
 
 RATIO: Final = 100
 """Default limit of the decompressed size, as a multiple of the archive. Recorded traces have 10 to 23."""
-FLOOR: Final = 256 << 20
+FLOOR: Final = 256_000_000
+"""Bytes that are allowed if the size is unknown, or for a small archive."""
 
 OBJECTS: Final = 0.5
 """Maximum objects (events, arguments) per byte of an archive. Recorded traces have 0.03 to 0.13."""
 OBJECTS_FLOOR: Final = 1 << 20
+"""Objects that are allowed for a small archive."""
 
 _PACKED_BLOCK: Final = 1 << 16
 """The data after a member is copied for each member that begins in the block."""
