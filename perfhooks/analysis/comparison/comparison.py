@@ -22,7 +22,9 @@ FORMAT: Final = 2
 """Format of the JSON of a comparison. 1: first version; 2: with mean and typical step."""
 
 _MAX_ROWS: Final = 200
+"""Maximum reasons in the JSON; further ones are summed."""
 _MIN_SLOWDOWN: Final = 0.05
+"""Minimum change of unchanged rows for a note about the CPU load."""
 
 
 class Comparison(msgspec.Struct, kw_only=True):

@@ -60,7 +60,9 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _MIN_CONTROL_LENGTH: Final = 5e-4
+"""Minimum share of the step for a row that measures the noise. Shorter rows are noisier."""
 _MIN_CONTROLS: Final = 10
+"""Minimum number of such rows."""
 
 
 class NoiseModel(NamedTuple):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _MIN_CORRELATION: Final = 0.5
 """Minimum correlation of step-to-step changes; different data have at most 0.15."""
 _MIN_COMMON: Final = 50
+"""Minimum common steps. By chance, changes of 50 steps correlate by 0.5 in less than one of 1,000 pairs of runs."""
 
 
 class TimedRun(NamedTuple):

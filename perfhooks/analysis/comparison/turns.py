@@ -29,10 +29,13 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Flags
 
 FEWEST_PAIRS: Final = 3
+"""Minimum pairs of processes, because the spread between processes must be measured."""
 MOST_PAIRS: Final = 8
+"""Maximum pairs of processes, to bound the time of a comparison."""
 _ERROR_SPLIT: Final = (0.01, 0.04, 0.4, 0.15, 0.15, 0.25)
 """Split of the 1% error budget over the numbers of pairs."""
 LEAST_BLOCKS: Final = 5
+"""Minimum blocks of each process. Their longest and shortest are discarded."""
 _MAX_MISSING_FACTOR: Final = 4.0
 
 

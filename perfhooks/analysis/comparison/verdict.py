@@ -29,11 +29,13 @@ TOLERANCE: Final = 0.02
 PROCESS_SD: Final = 0.01
 """Relative standard deviation between equal processes on a quiet machine."""
 PROCESS_FREEDOM: Final = 4
+"""Degrees of freedom of `PROCESS_SD`: it counts as much as five measured pairs."""
 EDGE_CONFIDENCE: Final = 0.9
 """Confidence that a change exceeds the tolerance."""
 OFTEN: Final = 0.02
 """Outlier rate of throughput: evaluations and checkpoints are rarer."""
 _MOST_STEPS: Final = 1000
+"""Maximum factor of the number of steps that is suggested to decide a comparison."""
 _POWER: Final = 0.84
 """Standard deviations for a power of 80%."""
 _TAIL: Final = (1 - CONFIDENCE) / 4

@@ -30,6 +30,7 @@ COLUMNS: Final = {
 }
 
 KEEPS_UP: Final = 1.02
+"""Maximum ratio of a step to the same step without waits if the workers keep up."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.findings.finding import Finding
 
 _MIN_STEPS: Final = 3
+"""Minimum steps for a median step, and maximum steps in the evidence."""
 LATE_NS: Final = 1_000_000
 """Minimum delay of launched work on an idle device. Usual delays are microseconds, on a shared device milliseconds."""
 

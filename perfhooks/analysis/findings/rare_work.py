@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 _MIN_STEPS: Final = 2
+"""Minimum steps with such work. One may be part of the start or the end of the program."""
 
 
 class Rare(NamedTuple):
