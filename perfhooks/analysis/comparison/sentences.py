@@ -36,6 +36,7 @@ _CLASSES: Final = {
     "compute": "computation",
 }
 _MAIN_CAUSE: Final = 0.6
+"""Minimum share of a difference for its main cause; between 0.4 and 0.6, two causes are equal."""
 
 
 def verdict(result: Verdict | None, samples: tuple[int, int] | None = None) -> str:
@@ -277,6 +278,7 @@ def _describe_largest(row: Contribution, write: Callable[[float], str]) -> str:
 
 
 _MAX_NAME: Final = 70
+"""Maximum letters of a name in a sentence."""
 
 
 def _cut(name: str) -> str:
@@ -290,6 +292,7 @@ def percent(ratio: float) -> str:
 
 
 _MAX_DECIMAL: Final = 9.95
+"""Percentage from which a decimal is omitted: it rounds to 10."""
 
 
 def format_change(ratio: float) -> str:
@@ -298,3 +301,4 @@ def format_change(ratio: float) -> str:
 
 
 _MAX_PERCENT_RATIO: Final = 2.0
+"""Ratio from which a factor is clearer than a percentage."""

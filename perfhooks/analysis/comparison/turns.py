@@ -37,6 +37,7 @@ _ERROR_SPLIT: Final = (0.01, 0.04, 0.4, 0.15, 0.15, 0.25)
 LEAST_BLOCKS: Final = 5
 """Minimum blocks of each process. Their longest and shortest are discarded."""
 _MAX_MISSING_FACTOR: Final = 4.0
+"""Maximum factor by which programs may be too short. Otherwise no further pair is started."""
 
 
 class Block(NamedTuple):

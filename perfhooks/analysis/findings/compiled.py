@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
 
 _MAX_LINES: Final = 5
+"""Maximum lines of evidence."""
 
 _WHOLE: Final = "model = torch.compile(model, fullgraph=True)   # raises if the graph breaks"
 _LIMIT_REACHED: Final = (

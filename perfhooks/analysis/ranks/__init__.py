@@ -29,6 +29,7 @@ FORMAT: Final = 1
 """Format of the result of `gather`. 1: first version."""
 
 _MAX_CELLS: Final = 8192
+"""Maximum ranks times steps of a heat map, for the size of the report."""
 
 
 def gather(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _CONVERGED_MS: Final = 1e-4
+"""Maximum correction of a clock at which the estimate ends, in ms. Traces have ns."""
 
 
 @dataclass(frozen=True)

@@ -199,6 +199,7 @@ STAGE_TEXTS: Final = {
     "step": "in the step",
 }
 _ALWAYS_PERCENT: Final = 95.0
+"""Minimum percentage of the steps that is not mentioned, because other steps are exceptions."""
 
 
 def describe_lead(lead: Lead, name: str) -> str:

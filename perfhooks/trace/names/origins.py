@@ -55,7 +55,8 @@ _GENERATED: Final = re.compile(
     r"(?:^|/)torchinductor_|(?:^|/)[a-z2-7]{2}/c[a-z2-7]{51}\.py$|^<eval_with_key>|(?:^|/)\.triton/"
 )
 _GENERATORS: Final = ("torchinductor_", "<eval_with_key>", ".triton/")
-_HASHED: Final = 55  # characters of a hash of the content
+_HASHED: Final = 55
+"""Letters of a file name that is a hash, with its ending."""
 _OURS: Final = re.compile(r"perfhooks(?:_\w+)?$")
 _OUR_FILES: Final = re.compile(r"/(?:perfhooks|integrations/perfhooks_\w+)/(?!examples/|tests/|benchmarks/)[\w/]+\.py$")
 

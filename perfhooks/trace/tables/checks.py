@@ -25,6 +25,7 @@ SEVERITIES: Final = ("error", "warning", "info")
 """Gravest first: numbers are wrong or missing; numbers may be wrong; useful to know."""
 
 _MIN_WARNING_RATIO: Final = 0.05
+"""Minimum share of the steps for a warning about recorder overhead. The step time varies by half of it."""
 
 _COUNTS: Final = re.compile(
     r"(Out-of-range|Invalid ext correlations|CPU GPU out-of-order|CUPTI stopped early\?) = (\d{1,18})"
