@@ -176,7 +176,7 @@ def test_commands_whose_steps_nobody_sees_are_said_once_while_they_run(compare, 
     done = compare("--run", tmp_path / "unseen.py", "--", tmp_path / "unseen.py")
     assert "made no steps that perfhooks can see" in refused(done)
     (line,) = (each for each in lines if each.startswith("perfhooks: "))
-    assert "A and B made no step that perfhooks can see; Ctrl-C ends what runs" in line
+    assert "A and B made no step that perfhooks detects; Ctrl-C ends the comparison" in line
 
 
 def test_a_command_that_fails_ends_all_with_its_last_lines(compare):

@@ -162,8 +162,8 @@ class Alternation:
                 silent_until = math.inf
                 names = " and ".join(program.command.name for program in programs)
                 self.owner.say(
-                    f"perfhooks: {PATIENCE_S:.0f} s after the start, {names} made no step that perfhooks can see; "
-                    "Ctrl-C ends what runs"
+                    f"perfhooks: {PATIENCE_S:.0f} s after the start, {names} made no step that perfhooks detects; "
+                    "Ctrl-C ends the comparison"
                 )
             for program, beside in zip(programs, reversed(programs), strict=True):
                 program.listen()

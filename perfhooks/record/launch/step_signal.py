@@ -424,7 +424,7 @@ class StepSignal:
         if not parts:
             return "the main thread called no module, passed no gradients back, fetched no batch and made no update"
         why = "no device was used" if self.early.is_new else "the program ended before"
-        return f"{why}, and there was no more than {', '.join(parts)}"
+        return f"{why}, and there were only {', '.join(parts)}"
 
     def _write_counts(self) -> None:
         if self._profilers is not None:

@@ -117,7 +117,7 @@ DEFINITIONS: Final[dict[str, dict[str, str]]] = {
         "computes": "It computed, in Python or in C.",
         "waits for a cpu": "It was ready to compute, but other threads had the CPUs.",
         "collates": "It collated samples into a batch.",
-        "passes on": "Its main thread passed a batch on. Another thread of it pickles batches meanwhile.",
+        "passes on": "Its main thread transferred a batch. Another thread pickles batches and does not count.",
         "idle": "Its prefetch queue was full.",
     },
     "functions": {
