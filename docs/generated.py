@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfhooks.analysis.findings import finding, frameworks
 from perfhooks.trace.names import devices
+from perfhooks.trace.nesting import intervals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -163,7 +164,7 @@ def _rule(rule: Callable[..., Any]) -> str:
     arguments = {keyword.arg: keyword.value for keyword in call.keywords}
     summary, *paragraphs = (inspect.getdoc(rule) or "").split("\n\n")
     detection, measured = _detection(paragraphs), _measurement(paragraphs)
-    constants = [name for paragraph in paragraphs for name in re.findall(r"`([A-Z_]+)`", paragraph)]
+    constants = [name for paragraph in paragraphs for name in re.findall(r"`(?:\w+\.)*([A-Z_]+)`", paragraph)]
     thresholds = [line for name in dict.fromkeys(constants) for line in _threshold(module, name)]
     name = _text(call.args[0], module)
     advice, code = _ADVICE.get(name) or _text(arguments["advice"], module), _text(arguments["code"], module)
@@ -248,10 +249,8 @@ def _framework_rows(node: ast.Call) -> Iterator[str]:
 
 def _threshold(module: ModuleType, name: str) -> Iterator[str]:
     """Yield the line of a threshold with its value and its docstring."""
-    if not hasattr(module, name):
-        return
-    if f"\n{name}: " not in inspect.getsource(module):
-        module = finding  # a threshold of several modules
+    sources = {owner: inspect.getsource(owner) for owner in (module, finding, intervals)}
+    module = next((owner for owner, source in sources.items() if f"\n{name}: " in source), module)
     body = ast.parse(inspect.getsource(module)).body
     for node, following in itertools.pairwise(body):
         target = node.target if isinstance(node, ast.AnnAssign) else None
