@@ -170,7 +170,7 @@ def _stacks_note(window: Evidence) -> list[str]:
 def host_bound(window: Evidence) -> Iterator[Finding]:
     """The device idles for 20% of the step or more because the host has not launched its next work yet.
 
-    Source: `STARVED`, `MANY_LAUNCHES`; idle time (`perfhooks.trace.tables.device_time`) counts while the launching
+    Source: `DOMINANT`, `MANY_LAUNCHES`; idle time (`perfhooks.trace.tables.device_time`) counts while the launching
     thread ran operators, code between operators, the launch, or no recorded code. Gaps longer than 5 ms do not count.
     Measured profiler overhead is subtracted. With replayed graphs, a few launches are enough. There is no finding while
     a graph is captured. Kernels and waits of the steps decide whether CUDA graphs fit

@@ -104,7 +104,7 @@ def validation_in_steps(work: Rare) -> Iterator[Finding]:
 def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
     """Saving checkpoints takes 5% of the run or more.
 
-    Source: `SAVING`, `LESS_OFTEN`; the checkpoint times of the run, in ``rank0.rare.csv``. ``perfhooks run`` times
+    Source: `HEAVY`; the checkpoint times of the run, in ``rank0.rare.csv``. ``perfhooks run`` times
     ``torch.save`` on the main thread. Other runs need the label ``checkpoint``.
 
     Measured: writing in a thread saved no time on two cores. The gain of fewer checkpoints is computed.
