@@ -22,6 +22,7 @@ from perfhooks.core.statistics import level
 from perfhooks.run.publishing import publish
 from perfhooks.run.reading import read_format
 from perfhooks.trials import timing
+from perfhooks.trials.loader_results import TOLERANCE
 from perfhooks.trials.ready import PreparedCall, difference, tensors
 from perfhooks.trials.safe import THREADS, override_flags, preserve_state
 from perfhooks.trials.statement import compile_statement
@@ -196,7 +197,7 @@ def compare_calls(
     sub_label: str | None = None,
     env: str | None = None,
     seconds: float = 2.0,
-    tolerance: float = timing.TOLERANCE,
+    tolerance: float = TOLERANCE,
     clock: Clock | None = None,
 ) -> CallComparison:
     """Compare the speed of several functions, for each set of inputs and number of threads.
@@ -318,7 +319,7 @@ def _measure(
 
 
 def _compare_with(before: TimedCall, now: TimedCall) -> dict[str, Any]:
-    comparison = verdict([level(before.seconds)], [level(now.seconds)], tolerance=timing.TOLERANCE)
+    comparison = verdict([level(before.seconds)], [level(now.seconds)], tolerance=TOLERANCE)
     medians_ms = {"before_ms": 1e3 * medians.median(before.seconds), "now_ms": 1e3 * medians.median(now.seconds)}
     interval = {"ratio": comparison.ratio, "low": comparison.low, "high": comparison.high}
     return {**now.columns, **medians_ms, **interval, "verdict": comparison.outcome}

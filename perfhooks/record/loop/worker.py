@@ -86,7 +86,7 @@ _UNWANTED: Final = (
     "PYTHONSTARTUP",
 )
 
-_SHELL: Final = ("/bin/sh", "-c", 'exec "$0" "$@"') if os.name == "posix" else ()
+_SHELL: Final = ("/bin/sh", "-c", 'exec "$0" "$@"') if os.access("/bin/sh", os.X_OK) else ()
 """Start of each command. debugpy and other tools patch `subprocess`, and insert themselves into commands that begin
 with a Python. A worker under a debugger ends with the debugger's connection."""
 
