@@ -19,10 +19,10 @@ from perfhooks.core.guard import cause_of
 from perfhooks.core.words import line
 from perfhooks.run.publishing import draft_of
 from perfhooks.run.reading import is_plain
+from perfhooks.trace.reading.source import downloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from types import ModuleType
 
 
 def is_url(out: str | os.PathLike[str]) -> bool:
@@ -83,7 +83,7 @@ def _unescape(octal: re.Match[bytes]) -> bytes:
 def check(url: str) -> None:
     """Write and delete a file. Raise an error of fsspec if that fails."""
     temporary_folder()
-    system, path = _downloads().located(url)
+    system, path = downloads().located(url)
     system.makedirs(path, exist_ok=True)
     probe = f"{path}/.probe.{secrets.token_hex(6)}"
     system.pipe_file(probe, b"")
@@ -97,7 +97,7 @@ def in_this_process(url: str | os.PathLike[str]) -> bool:
 
 def copy(folder: Path, names: Iterable[str], url: str) -> None:
     """Skip missing files."""
-    system, path = _downloads().located(url)
+    system, path = downloads().located(url)
     system.makedirs(path, exist_ok=True)
     for name in names:
         if is_plain(folder / name):
@@ -108,7 +108,7 @@ def copy(folder: Path, names: Iterable[str], url: str) -> None:
 def reaching(url: str) -> Iterator[tuple[Any, str]]:
     """Yield the file system and the path of a URL. Errors become PerfhooksError."""
     try:
-        yield _downloads().located(url)
+        yield downloads().located(url)
     except PerfhooksError:
         raise
     except Exception as error:  # file systems of fsspec have no common base of their exceptions
@@ -132,7 +132,7 @@ def matching(url: str, pattern: str) -> list[str]:
 
 def content(url: str) -> bytes:
     file: IO[bytes]
-    with reaching(url), _downloads().opened(url) as file:
+    with reaching(url), downloads().opened(url) as file:
         return file.read()
 
 
@@ -140,16 +140,10 @@ def delete(run: str | None, window: str, names: Iterable[str]) -> None:
     """Skip missing files."""
     if run is None:
         return
-    system, path = _downloads().located(f"{run}/{window}")
+    system, path = downloads().located(f"{run}/{window}")
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             system.rm_file(f"{path}/{name}")
-
-
-def _downloads() -> ModuleType:
-    from perfhooks.trace.reading import downloads  # imports fsspec, which few runs need
-
-    return downloads
 
 
 def _user() -> str:

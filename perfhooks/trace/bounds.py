@@ -1,4 +1,4 @@
-"""Bounds of numbers in valid traces. Other numbers are damaged."""
+"""Bounds of numbers and sizes in valid traces. Other numbers are damaged."""
 
 from __future__ import annotations
 
@@ -18,3 +18,6 @@ MIN_RECORDS: Final = 8
 """Records before a pattern in them counts as a defect. Files that are written by hand have fewer."""
 APART_NS: Final = 60 * 10**9
 """Minimum distance of times from different clocks, in ns. A recording has no pause of a minute."""
+
+FLOOR: Final = 256_000_000
+"""Bytes that are allowed if the size is unknown, or for a small archive."""

@@ -13,7 +13,7 @@ from fsspec.callbacks import Callback
 from fsspec.core import url_to_fs
 
 from perfhooks.core.errors import PerfhooksError
-from perfhooks.trace.reading.source import FLOOR
+from perfhooks.trace.bounds import FLOOR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

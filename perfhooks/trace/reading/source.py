@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Final
 from perfhooks.core.errors import OptionError, PerfhooksError, TraceError
 from perfhooks.core.guard import cause_of
 from perfhooks.core.variables import MAX_UNPACKED_MB
+from perfhooks.trace.bounds import FLOOR
 from perfhooks.trace.reading.packing import GZIP_MAGIC
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ LONGEST: Final = 16 << 20
 
 RATIO: Final = 100
 """Default limit of the decompressed size, as a multiple of the archive. Recorded traces have 10 to 23."""
-FLOOR: Final = 256_000_000
-"""Bytes that are allowed if the size is unknown, or for a small archive."""
 
 OBJECTS: Final = 0.5
 """Maximum objects (events, arguments) per byte of an archive. Recorded traces have 0.03 to 0.13."""
