@@ -35,9 +35,9 @@ def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Match
     """Match the rows of several ranks that are the same collective.
 
     Rows match if they have the same step, process group, operation, type and size, and are in the same place in time
-    order. The size is ignored if it differs between ranks. If a rank has more or fewer rows of a kind in a step than
-    most ranks, these rows are skipped. A collective is also skipped if one rank left it before another arrived, by
-    aligned clocks. Messages between two ranks are not matched.
+    order. The size matters for operations with one size on all ranks. If a rank has more or fewer rows of a kind in a
+    step than most ranks, these rows are skipped. A collective is also skipped if one rank left it before another
+    arrived, by aligned clocks. Messages between two ranks are not matched.
 
     ``wait_ms`` is the duration minus the shortest duration in the same collective.
     """
