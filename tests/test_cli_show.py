@@ -204,7 +204,7 @@ def test_a_folder_of_torchs_own_handler_is_read(run, tmp_path):
     [
         (["missing.json"], "missing.json does not exist"),
         (["file://missing.json"], "cannot open the trace"),
-        (["{folder}"], "has no trace to show"),
+        (["{folder}"], "empty.json is empty"),
         (["{folder}/text.json"], "is no trace"),
         (["{folder}/empty.json"], "is empty"),
         (["{trace}", "-t", "stepz"], "got 'stepz'; did you mean 'steps'?"),

@@ -247,7 +247,6 @@ def test_a_folder_of_shares_is_one_of_traces(call, folder, tmp_path):
 
 @pytest.mark.process
 def test_an_array_of_jobs_leaves_what_becomes_the_page(call, folder, tmp_path):
-    (folder / "broken.json.gz").unlink()
     (folder / "notes.json").unlink()
     shares = tmp_path / "shares" / "traces"
     script = Path(__file__).parents[1] / "examples" / "many_traces" / "slurm_array.sh"

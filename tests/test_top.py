@@ -717,7 +717,7 @@ def test_on_a_terminal_c_leaves_a_request_and_q_ends_it_and_takes_it_back(run):
         terminal.read_until(lambda: "train step 10" in terminal.text)
         terminal.press(b"c")
         terminal.read_until(lambda: any(requests.glob("*.call.json")))
-        terminal.read_until(lambda: "asking 1 rank for their step" in terminal.text)
+        terminal.read_until(lambda: "requested the current step of 1 rank" in terminal.text)
         terminal.press(b"q")
         assert terminal.end() == 0
         assert not any(requests.iterdir())

@@ -807,6 +807,9 @@ def test_three_profilers_share_one_thread_that_ends_with_them_and_stays_out_of_c
     profilers = [Profiler(schedule="on request", out=tmp_path, run=name, poll=0.01) for name in "abc"]
     for prof in profilers:
         prof.start()
+    until = time.monotonic() + 60
+    while not threads() and time.monotonic() < until:  # beside busy threads, another thread opens the run folder first
+        time.sleep(0.01)
     (thread,) = threads()
     if hasattr(os, "fork"):
         child = os.fork()

@@ -21,7 +21,7 @@ def columns(table: pl.DataFrame, rows: int | None = None) -> Columns:
 
 def text(value: str, longest: int = 240) -> str:
     """Return valid UTF-8 text. An ellipsis replaces the middle of a long text."""
-    valid_text = value.encode("utf-8", "replace").decode("utf-8")
+    valid_text = value.encode("utf-8", "backslashreplace").decode("utf-8")
     half = longest // 2
     return valid_text if len(valid_text) <= longest else f"{valid_text[:half]} … {valid_text[-half:]}"
 
