@@ -142,6 +142,7 @@ def test_the_share_of_waiting_is_that_of_the_steps_that_count(rows, share, tmp_p
     assert found == (share if share is None else pytest.approx(share))
 
 
+@pytest.mark.process  # torch 2.4 starts one
 def test_the_end_of_a_training_reads_the_same_steps_without_polars(tmp_path):
     rows = [("train", number, "active" if number == 20 else "wait", 10 + number % 3, 5) for number in range(40)]
     path = written(tmp_path, [*rows, ("validate", 0, "wait", 3, 1), ("train", 40, "wait", "", "")])

@@ -209,6 +209,7 @@ def test_metadata_that_is_no_json_is_refused():
         Profiler().add_metadata_json("key", "{broken")
 
 
+@pytest.mark.recorder
 @pytest.mark.skipif(not TORCH_24, reason="torch can switch")
 def test_collection_that_torch_cannot_switch_is_a_message(caplog):
     with Profiler(activities=["cpu"]) as prof:

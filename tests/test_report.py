@@ -163,7 +163,7 @@ def test_columns_leave_out_what_is_not_known():
 
 
 def test_names_that_no_reader_of_json_takes_are_mended():
-    assert msgspec.json.encode(json_values.text("a\ud800b")) == b'"a?b"'
+    assert msgspec.json.decode(msgspec.json.encode(json_values.text("a\ud800b"))) == "a\\ud800b"
 
 
 # --- flame graphs ---

@@ -521,7 +521,7 @@ def test_the_command_asks_for_what_its_options_say_and_for_nothing_else(job):
             assert "rank 4 does not record here" in str(done.exception)
             continue
         assert done.exit_code == 1
-        assert "rank 0: nothing recorded: train " in done.stderr
+        assert "rank 0: nothing recorded: train " in done.output
         assert [(each.steps, each.options) for each in job.heard] == [asked]
     for words, said in ((["--timeout", "0"], "--timeout must be"), (["--steps", "0"], "steps must be")):
         assert said in str(CliRunner().invoke(app, ["capture", str(job.folder), *words]).exception)

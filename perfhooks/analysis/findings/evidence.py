@@ -400,7 +400,7 @@ class Evidence:
     def _in_steps(self, table: pl.DataFrame) -> pl.DataFrame:
         if not self.are_numbered or not table.height:
             return table
-        return table.filter(pl.col("step").is_in(self.steps["step"].implode()))
+        return table.filter(pl.col("step").is_in(self.steps["step"].to_list()))
 
     @cached_property
     def operators(self) -> pl.DataFrame:

@@ -125,7 +125,9 @@ def _with_readable_names(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_device(table: pl.DataFrame) -> pl.DataFrame:
-    return table.sort("self_device_ms", descending=True, nulls_last=True).head(_ROWS // 2)
+    return (
+        table.drop_nulls("self_device_ms").sort("self_device_ms", descending=True, maintain_order=True).head(_ROWS // 2)
+    )
 
 
 def _behind_operators(capture: Capture, trace: Trace) -> json_values.Columns:
@@ -145,7 +147,9 @@ def _functions(capture: Capture, trace: Trace) -> dict[str, Any]:
     if not table.height:
         return {}
     # by self time, and by total time for their callers
-    costly = pl.concat([table.head(_ROWS), table.sort("total_ms", descending=True).head(_ROWS // 2)])
+    costly = pl.concat(
+        [table.head(_ROWS), table.sort("total_ms", descending=True, maintain_order=True).head(_ROWS // 2)]
+    )
     return {"rows": json_values.columns(costly.unique(maintain_order=True)), "count": table.height}
 
 
@@ -166,7 +170,11 @@ def _kernels(capture: Capture, trace: Trace) -> dict[str, Any]:
     table = capture.tables(trace).kernels
     if not table.height:
         return {}
-    shares = table.group_by("class").agg(pl.col("total_ms", "count").sum()).sort("total_ms", descending=True)
+    shares = (
+        table.group_by("class")
+        .agg(pl.col("total_ms", "count").sum())
+        .sort("total_ms", descending=True, maintain_order=True)
+    )
     rows = json_values.columns(_round_rates(table.head(_ROWS)))
     return {"rows": rows, "count": table.height, "classes": json_values.columns(shares)}
 
@@ -227,7 +235,7 @@ def _collectives(capture: Capture, trace: Trace) -> json_values.Columns:
             pl.col("bytes").median().alias("median_bytes"),
             pl.col("bus_gb_per_s").median(),
         )
-        .sort("total_ms", descending=True),
+        .sort("total_ms", descending=True, maintain_order=True),
         _ROWS,
     )
 
@@ -244,7 +252,7 @@ def _copies(capture: Capture, trace: Trace) -> json_values.Columns:
             (pl.col("bytes").sum() / pl.col("duration_ms").sum() / 1e6).alias("gb_per_s"),
             _sum_known(pl.col("host_ms")),
         )
-        .sort("total_ms", descending=True),
+        .sort("total_ms", descending=True, maintain_order=True),
         _ROWS // 2,
     )
 
@@ -254,7 +262,7 @@ def _synchronisations(capture: Capture, trace: Trace) -> json_values.Columns:
     return json_values.columns(
         table.group_by("call", "operator", "line", maintain_order=True)
         .agg(pl.len().alias("count"), _sum_known(pl.col("host_ms")), _sum_known(pl.col("bytes")))
-        .sort("host_ms", descending=True, nulls_last=True),
+        .sort("host_ms", descending=True, nulls_last=True, maintain_order=True),
         _ROWS // 2,
     )
 

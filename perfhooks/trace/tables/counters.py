@@ -124,7 +124,7 @@ def by_kernel(trace: Trace) -> pl.DataFrame:
 
 def activity(counter_table: pl.DataFrame, steps: pl.Series) -> dict[str, float]:
     """Return the counters (`ACTIVITY`, in percent) sampled throughout all of these steps on each sampled device."""
-    is_in_steps = pl.col("step").fill_null(-1).is_in(steps.fill_null(-1).implode())
+    is_in_steps = pl.col("step").fill_null(-1).is_in(steps.fill_null(-1).to_list())
     selected = counter_table.filter(pl.col("counter").is_in([*ACTIVITY]), is_in_steps)
     percentages = {}
     for (counter,), rows in selected.group_by("counter", maintain_order=True):

@@ -102,7 +102,9 @@ def model(trace: Trace, modules: pl.DataFrame) -> str | None:
 
 
 def _dominant_modules(modules: pl.DataFrame, columns: tuple[str, ...], total_ms: float | None) -> str | None:
-    rows = modules.with_columns(pl.sum_horizontal(*columns).alias("cost")).sort("cost", descending=True)
+    rows = modules.with_columns(pl.sum_horizontal(*columns).alias("cost")).sort(
+        "cost", descending=True, maintain_order=True
+    )
     outermost = rows.filter(pl.col("depth") == 0)
     threshold_ms = MOST * (float(outermost["cost"].sum()) if total_ms is None else total_ms)
     classes: list[str | None] = []

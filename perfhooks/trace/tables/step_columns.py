@@ -23,7 +23,8 @@ def known(values: pl.Series) -> Column:
 
 
 def where(is_valid: Flags, values: Column | list[str]) -> pl.Series:
-    return pl.Series(values).set(pl.Series(~is_valid), None)
+    dtype = pl.String if isinstance(values, list) else None  # unknown for an empty list
+    return pl.Series(values, dtype=dtype).set(pl.Series(~is_valid), None)
 
 
 def step_numbers(trace: Trace, time: Ints) -> pl.Series:
