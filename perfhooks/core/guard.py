@@ -37,7 +37,6 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]  # generic only
 
 
 def _is_stored_in_notebook(record: logging.LogRecord) -> bool:
-    """Return whether a saved notebook would contain the line."""
     return record.levelno < logging.WARNING and type(sys.stderr).__module__.startswith("ipykernel")
 
 

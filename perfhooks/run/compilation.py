@@ -184,7 +184,6 @@ def _guard(reason: str) -> str:
 
 
 def _said(reason: str) -> str:
-    """Return the name and the first sentence of torch's explanation."""
     first, _, details = reason.strip("'\"\n ").partition("\n")
     explanation = re.search(r"Explanation: (.+?(?:\.(?= )|$))", details, re.MULTILINE)
     return (f"{first.rstrip('.')}: {explanation[1]}" if explanation else first)[:_LONGEST]

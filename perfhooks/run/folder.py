@@ -205,7 +205,6 @@ class Run:
                 own.publish_json(mark, _Mark(name, Process.current()))
 
     def _marks(self, listing: Listing | None = None) -> Iterator[tuple[Place, Path, bool]]:
-        """Yield open windows, their marks, and whether the process is gone."""
         for rank, name in layout.mark.ranks((listing or Listing.of(self.folder)).files).items():
             path = self.folder / name
             with contextlib.suppress(OSError, PerfhooksError):

@@ -84,7 +84,6 @@ class Installation:
         return max(tops, key=len, default="")
 
     def _path_of(self, file: str) -> str | None:
-        """Return the path of a file from the recorder's name."""
         folders = ("",) if os.path.isabs(file) else sorted({*self.path, *self.sites}, reverse=True)
         return next((path for folder in folders if os.path.isfile(path := os.path.join(folder, file))), None)
 

@@ -277,7 +277,6 @@ class Timeline:
         return Rows(self._stage, steps.numbers, self._phases(steps.numbers), walls, *steps[3:])
 
     def _phases(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the phases, and forget all changes except the last."""
         if not len(numbers):
             return np.empty(0, np.int8)
         steps, phases = zip(*self._changes[:], strict=True)
@@ -377,7 +376,6 @@ def in_timeline(stage: str) -> str:
 
 
 def _before(file: IO[bytes]) -> str:
-    """Return the header, or a line end after a torn row."""
     if not file.seek(0, os.SEEK_END):
         return HEADER
     file.seek(-1, os.SEEK_END)

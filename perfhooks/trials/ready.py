@@ -111,7 +111,6 @@ def difference(a: PreparedCall, b: PreparedCall) -> float | None:
 
 
 def _results(call: PreparedCall) -> list[torch.Tensor]:
-    """Return the results and the written tensors, on the CPU."""
     torch.manual_seed(20)
     with call.unwritten():
         outputs = (*call.outputs(), *call.written)

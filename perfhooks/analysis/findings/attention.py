@@ -71,7 +71,6 @@ def unfused_work(window: Evidence) -> Ints:
 
 @cached_per_window
 def _find_attention(window: Evidence) -> tuple[Ints, Ints, Ints]:
-    """Return thread, begin and end of each attention."""
     trace = window.trace
     kinds = (
         operators.BATCHED_GEMMS,
@@ -98,7 +97,6 @@ def _find_attention(window: Evidence) -> tuple[Ints, Ints, Ints]:
 
 
 def _outer_gemm(kind: Ints, softmax: Ints, direction: int) -> Ints:
-    """Return the furthest adjacent batched GEMM on one side of each softmax."""
     padded = np.concatenate(([-1, -1], kind, [-1, -1]))
     near, far = padded[softmax + 2 + direction] == _GEMM, padded[softmax + 2 + 2 * direction] == _GEMM
     has_two = near & far & (kind[softmax] == _GRADIENT)

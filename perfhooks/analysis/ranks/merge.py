@@ -256,7 +256,6 @@ class _Processes:
         return f"rank {self._rank}" + (f" {suffix}" if suffix not in ("", "CPU") else "")
 
     def _is_named(self, pid: bytes) -> bool:
-        """Return whether a process has a name, and shares its label with others."""
         labels = [facts.get("labels", "") for other, facts in self._facts.items() if other in self._numbers]
         facts = self._facts.get(pid, {})
         return bool(facts.get("name")) and labels.count(facts.get("labels", "")) > 1

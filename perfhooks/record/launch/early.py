@@ -119,11 +119,9 @@ class StartupRecorder:
 
     @property
     def _is_weak(self) -> bool:
-        """Whether a second recording would show more."""
         return not self.has_steps or not (self._has_fetched or self._has_passed_back or self._end > _CALL or self._mode)
 
     def _is_defining_steps(self, event: int = _UPDATE) -> bool:
-        """Return whether the events here define the steps."""
         if self.is_listening:
             if self.is_new:
                 self.begin()

@@ -201,7 +201,6 @@ def others_ns() -> float:
 
 
 def _descendant_ticks(pid: int) -> Iterator[int]:
-    """Yield ticks, including those of ended children."""
     pids, count = [pid], 0
     while pids and count < _MAX_PROCESSES:
         folder = _PROC / str(pids.pop())

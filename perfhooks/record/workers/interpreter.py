@@ -227,7 +227,6 @@ def _mapping(address: int) -> tuple[int, str, str]:
 
 
 def _shift_of(pid: int, start: int, offset: str, file: str) -> int:
-    """Return the distance of the same mapping in another process."""
     for other, _, its_offset, its_file in _maps(pid):
         if (its_offset, its_file) == (offset, file):
             return other - start

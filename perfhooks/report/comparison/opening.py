@@ -64,7 +64,6 @@ def _describe_differences(differs: Sequence[Difference]) -> tuple[list[str], lis
 
 
 def _build_figures(result: Comparison) -> Iterator[Figure]:
-    """Yield the unprofiled step time of each side, else the profiled one."""
     for letter, side, step in zip("AB", (result.a, result.b), result.step_ms, strict=True):
         if step is not None:
             yield Figure(letter, words.ms(step), f"{side.label}: {_describe_runs(side)}")

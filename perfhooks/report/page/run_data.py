@@ -320,7 +320,6 @@ def _count_steps(steps: dict[str, Steps]) -> int | None:
 
 
 def _downsample(steps: Steps) -> json_values.Columns:
-    """Return medians over intervals. Profiled steps have rows of their own."""
     # at most 400 points
     width = max(-(-(int(np.ptp(steps.numbers)) + 1) // 400), 1)
     columns = {

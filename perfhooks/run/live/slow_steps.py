@@ -93,7 +93,6 @@ def _row(cells: list[str]) -> SlowStep | None:
 
 
 def _text(text: str) -> str:
-    """Return one line that is safe for a terminal."""
     return printable(" ".join(text[:MAX_TEXT].split()))
 
 

@@ -69,7 +69,6 @@ def _has_loss(parts: list[str], index: int) -> bool:
 
 
 def _next_event(parts: list[str], position: int, *more: str) -> str | None:
-    """Return the first fetch, backward pass, update, or given part after a mark."""
     ends = (labels.DATA, labels.BACKWARD, labels.OPTIMIZER, *more)
     later = (parts[index] for index in range(position + 1, len(parts)))
     return next((part for part in later if part in ends), None)

@@ -150,7 +150,6 @@ class _Reader:
             self._lost += 1
 
     def _is_past_endless(self, buffer: bytearray) -> bool:
-        """Return whether the text ended."""
         end = self._boundary.search(buffer)
         self._is_inside_endless = end is None
         del buffer[: end.end() if end else max(0, len(buffer) - _LOOKAHEAD)]
@@ -224,7 +223,6 @@ class _Reader:
             self._add_any(remainder, following)
 
     def _add_typed(self, text: bytes) -> bytes:
-        """Return the unread remainder of the list."""
         self._typed.learn(self._columns.categories)
         try:
             self._columns.add(*self._timed(self._typed.decode, text))

@@ -51,37 +51,7 @@ def table(trace: Trace) -> pl.DataFrame:
     ``severity`` is ``error`` (numbers are wrong or missing), ``warning`` (they may be) or ``info`` (useful to know);
     ``count`` the number of occurrences, ``text`` the evidence, ``first`` the first occurrence.
 
-    * ``cut-off``, ``dropped-events``, ``unread-metadata``: the file is damaged (`Trace.doubts`).
-    * ``unknown-tasks``: tasks of an Ascend NPU with an unknown type, which do not count as work.
-    * ``device-stopped``: the recorder's log reports it, or at least the last 8 launches have no kernel.
-    * ``counters-only``: the trace is from CUPTI's range profiler, which counts events but records no times.
-    * ``clocks-locked``: hardware counters were sampled (torch's `PerformanceMetricsConfig`). CUPTI locks the clocks for
-      that, so the device does not run at its normal speed.
-    * ``no-device-work``: kernels were launched, but the trace has no device work.
-    * ``launches-without-kernel``: launches without device work of the same correlation.
-    * ``recorded-a-start``: at least half of the steps' time is one-time work (`starts.by_kind`), for example compiling
-      and loading kernels; the window does not show later steps.
-    * ``launched-before-window``: work launched before the recording (`device.before_window`); it belongs to no step.
-    * ``kernels-without-launch``: other work whose correlation no call has. It is info below 1%. It is also info if no
-      calls were recorded, because work then counts in the step in which it ran.
-    * ``clocks-apart``: host and devices have different clocks.
-    * ``kernels-before-launch``: work that began before its call: the clocks of host and device disagree.
-    * ``nested-kernels``: work nested in other work of its stream; counted once.
-    * ``step-with-few-kernels``: a step with fewer than 80% of the kernels of each neighbour; info if it also has as few
-      launches.
-    * ``unequal-replays``: replays of one graph with different numbers of kernels.
-    * ``no-compute-kernels``: operators computed, but no kernel did.
-    * ``overflowed-kernels``: kernels that last beyond the end of later work on their stream.
-    * ``rate-above-peak``: an operator faster than the peak of its device (`rates.is_above_peak`).
-    * ``frames-without-end``: Python frames that were never closed (`frame_ends.close`).
-    * ``records-without-time``, ``records-without-length``: dropped records (`Trace.doubts`).
-    * ``overlapping-steps``, ``missing-steps``: overlapping marks of one thread; gaps and repetitions in step numbers.
-    * ``no-steps``: no ``ProfilerStep#N`` mark, so each table has one row for all steps.
-    * ``records-dropped``: counts of dropped records in Kineto's log in the trace.
-    * ``log-warnings``: other warnings of the recorder.
-    * ``buffer-requests``: CUPTI allocated memory during the steps, which distorts them (kineto#1020).
-    * ``profiler-overhead``: time of the recorder's own ``overhead`` events; info from 1% of the steps' time, warning
-      from 5%. Launches that wait for a full queue, and loading of kernels by the driver, are excluded.
+    ``docs/traces.md`` explains each name.
     """
     checks = [check for examine in _EXAMINATIONS for check in examine(trace)]
     checks.sort(key=lambda check: SEVERITIES.index(check.severity))

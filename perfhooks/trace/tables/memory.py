@@ -164,7 +164,6 @@ def _since_start(trace: Trace, time: Ints) -> Ints:
 
 
 def _alive_events(trace: Trace, events: Ints) -> Ints:
-    """Return the allocations that are the last event of their address."""
     address = trace.instants.address[events]
     order = np.argsort(address, kind="stable")
     last = np.append(address[order][1:] != address[order][:-1], True)[: len(order)]
@@ -185,7 +184,6 @@ def _allocation_sources(trace: Trace, events: Ints, owners: Owners) -> tuple[lis
 
 
 def _source_lines(trace: Trace, entry: Ints, owners: Owners) -> list[str | None]:
-    """Return the user's line, otherwise any line outside of perfhooks."""
     tree = host.tree(trace)
     is_frame, name = trace.kind[tree.row] == Kind.PYTHON, trace.name[tree.row]
     around = []

@@ -188,7 +188,6 @@ def find(trace: Trace) -> ModuleTree:
 
 
 def _is_writable(trace: Trace, paths: host.Paths, shown: list[str]) -> Flags:
-    """Return which entries are outside modules nested too deep to be written."""
     lengths = np.array([*map(len, shown), 0], np.int64)[paths.frames]
     depth = host.depths(paths.parents)
     deepest = host.writable_depth(paths.parents, depth, lengths, host.max_letters(trace))

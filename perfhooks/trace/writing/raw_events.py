@@ -68,7 +68,6 @@ class RawEvents(Generic[_T]):
         yield self._decode(self.rest.pop("traceEvents"))
 
     def _head(self, source: Iterator[bytes]) -> bytearray:
-        """Return the text from the first event on."""
         head = bytearray()
         for block in source:
             searched = max(len(head) - 64, 0)  # a match may cross the boundary of blocks

@@ -103,7 +103,6 @@ def _classify_collectives(
     rows: Ints,
     groups: list[str | None],
 ) -> None:
-    """Add operation and group in the form of other recorders."""
     columns["kind"][rows] = Kind.KERNEL
     for name in ("in_elements", "dtype"):  # other slices may have arguments with these names
         slices, values = arguments.pop(name, _NONE)
