@@ -40,6 +40,12 @@ class Numbers:
 class ToldNumbers(Numbers):
     """The same, for an iterator that tells of its fetches."""
 
+    def __init__(self) -> None:
+        """Do nothing: torch's iterators have one of their own."""
+
+    def _reset(self) -> None:
+        """Do nothing: it makes one pass."""
+
     def __next__(self) -> int:
         return 1
 
@@ -95,8 +101,9 @@ def signals() -> tuple[float, float, float]:
         profiler.start()
         # settled, as after the first steps of a training with a loader
         heard.detector, heard.pulse, heard.armed = ByLoader(heard), profiler.pulse, False
-        heard.due, heard.detector.looks_at_updates = NEVER, False
-        listen(SimpleNamespace(DataLoader=ToldNumbers, _BaseDataLoaderIter=ToldNumbers), signal)
+        heard.due = heard.due_update = NEVER
+        module = SimpleNamespace(_BaseDataLoaderIter=ToldNumbers, _MultiProcessingDataLoaderIter=ToldNumbers)
+        listen(module, signal)
         fetch = per_call(ToldNumbers().__next__) - per_call(Numbers().__next__)
         backward = backward_pass(signal)
         update = per_call(lambda: updated(optimizer, (), {})) - per_call(lambda: None)
