@@ -17,16 +17,16 @@ from perfhooks.record.loop.limits.budget import FIRST_STEPS_S
 
 _SHARE: Final = 0.2
 """Maximum share of the training's time that a recording takes beside busy threads. Threads are busy if they use a
-larger share of the time of one CPU, or more CPU time than the training thread, for example on a loaded system."""
+larger share of the time of one CPU."""
 SHORTEST_WAIT_S: Final = FIRST_STEPS_S / _SHARE
 """Training time before a recording beside busy threads, in seconds."""
 
 
 class ThreadLoad:
-    """Measures the CPU time of the other Python threads of the program, from now on, for the calling thread."""
+    """Measures the CPU time of the other Python threads of the program, from now on."""
 
     def __init__(self) -> None:
-        self._began, self._began_cpu = time.perf_counter_ns(), time.thread_time_ns()
+        self._began = time.perf_counter_ns()
         self._threads: dict[int, tuple[CountedThread, int]] = {}
         """Threads that lived at the start, each with its CPU time in ns."""
         self._threads = {ident: (thread, thread.cpu_ns() or 0) for ident, thread in self._counted()}
@@ -36,8 +36,7 @@ class ThreadLoad:
         used = 0
         for ident, thread in self._counted():
             used += max((thread.cpu_ns() or 0) - self._threads.get(ident, (thread, 0))[1], 0)
-        elapsed, own = time.perf_counter_ns() - self._began, time.thread_time_ns() - self._began_cpu
-        return used > min(_SHARE * elapsed, own)
+        return used > _SHARE * (time.perf_counter_ns() - self._began)
 
     def _counted(self) -> list[tuple[int, CountedThread]]:
         live = sys._current_frames()  # the system reads no clocks of ended threads
@@ -51,13 +50,11 @@ def has_other_threads() -> bool:
 
 
 def has_busy_threads() -> bool:
-    """Return whether other threads compete with the calling one. With idle threads, this waits for 5 ms."""
-    return has_other_threads() and any(_compete() for _ in range(5))  # a loaded system delays some threads
-
-
-def _compete() -> bool:
+    """Return whether other threads compete with the calling one. Beside other threads, this waits for 5 ms."""
+    if not has_other_threads():
+        return False
     load = ThreadLoad()
-    time.sleep(0.001)
+    time.sleep(0.005)
     return load.is_busy()
 
 
