@@ -40,6 +40,13 @@ def test_a_record_at_time_zero_has_no_time(tmp_path, begin, span, time):
     assert kernels.table(trace)["count"].sum() == 4
 
 
+def test_missing_times_may_be_rounded_to_microseconds(tmp_path):
+    events = training(SINCE_1970)
+    events[3]["ts"], events[9]["ts"] = -1711964646000000.0, -1711964645999999.25
+    _, doubts = found(tmp_path / "t.json", events, baseTimeNanoseconds=1711964646000000000)
+    assert doubts["records-without-time"]["count"] == 2
+
+
 @pytest.mark.parametrize("begin", [0, 1, 700])
 def test_a_recording_may_begin_at_time_zero(tmp_path, begin):
     trace, doubts = found(tmp_path / "t.json", training(begin))

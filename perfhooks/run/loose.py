@@ -119,6 +119,7 @@ def _rank(head: bytes, path: str) -> int | None:
     if type(rank) is int and 0 <= rank < MOST_RANKS:
         return rank
     if ascend.process_of(path):
-        return ascend.rank_of(path)
+        rank = ascend.rank_of(path)
+        return rank if rank is not None and rank < MOST_RANKS else None
     match = _RANK.search(path.rpartition("/")[2])
     return int(match[1]) if match else None

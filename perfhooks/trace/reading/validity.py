@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.trace.bounds import APART_NS, ROUNDING_NS
+from perfhooks.trace.bounds import APART_NS
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.model import Doubt
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 WITHOUT_TIME: Final = "records-without-time"
 WITHOUT_LENGTH: Final = "records-without-length"
+_MICROSECOND_NS: Final = 1000
+"""Rounding of a missing time in ns. Some recorders write whole microseconds."""
 
 
 class Validity:
@@ -38,7 +40,7 @@ class Validity:
         """
         negative = start[start < 0]
         is_single = len(negative) > 0 and int(negative.min()) == int(negative.max())
-        late = (start > 0 if is_single else start != 0) & (np.abs(start + base) > ROUNDING_NS)
+        late = (start > 0 if is_single else start != 0) & (np.abs(start + base) > _MICROSECOND_NS)
         if late.all() or not late.any():
             return np.ones(len(start), np.bool_)
         first, last = int(start[late].min()), int(end[late].max())

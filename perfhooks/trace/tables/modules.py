@@ -11,7 +11,7 @@ from perfhooks.trace.limits import rates
 from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting import autograd, device, host
 from perfhooks.trace.nesting.grouping import distinct, summed
-from perfhooks.trace.nesting.intervals import MOST, MS
+from perfhooks.trace.nesting.intervals import MS
 from perfhooks.trace.nesting.slices import inherited
 from perfhooks.trace.once import cached_per_trace
 from perfhooks.trace.tables import categories
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
 
-
+MODEL: Final = 0.75
+"""Minimum share of the time inside a module that counts as the model. Losses and metrics are outside of it."""
 _ON_HOST: Final = ("forward_ms", "backward_ms")
 _ON_DEVICE: Final = ("forward_device_ms", "backward_device_ms")
 
@@ -87,7 +88,7 @@ def table(trace: Trace) -> pl.DataFrame:
 
 
 def model(trace: Trace, modules: pl.DataFrame) -> str | None:
-    """Return the class of the outermost module that contains `MOST` of the time, without wrappers; otherwise None.
+    """Return the class of the outermost module that contains `MODEL` of the time, without wrappers; otherwise None.
 
     If only several modules together do, for example a generator and a discriminator, up to three are named.
     """
@@ -106,7 +107,7 @@ def _dominant_modules(modules: pl.DataFrame, columns: tuple[str, ...], total_ms:
         "cost", descending=True, maintain_order=True
     )
     outermost = rows.filter(pl.col("depth") == 0)
-    threshold_ms = MOST * (float(outermost["cost"].sum()) if total_ms is None else total_ms)
+    threshold_ms = MODEL * (float(outermost["cost"].sum()) if total_ms is None else total_ms)
     classes: list[str | None] = []
     covered_ms = 0.0
     for path, cost in outermost.select("path", "cost").head(3).iter_rows():
@@ -127,7 +128,7 @@ def _computation_ms(trace: Trace) -> float:
 def _unwrapped_class(rows: pl.DataFrame, path: str, cost: float) -> str | None:
     while (name := ranges.class_of_module(path.rpartition("/")[2])) in ranges.AROUND_MODELS:
         inner = rows.filter(pl.col("path").str.starts_with(f"{path}/") & (pl.col("depth") == path.count("/") + 1))
-        if not inner.height or inner["cost"][0] < MOST * cost:
+        if not inner.height or inner["cost"][0] < MODEL * cost:
             return None
         path, cost = inner["path"][0], inner["cost"][0]
     return name.removeprefix(ranges.SHARDED) if name[len(ranges.SHARDED) :][:1].isupper() else name
