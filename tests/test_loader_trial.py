@@ -201,7 +201,7 @@ def test_the_trainings_loader_is_tried_in_its_place_and_no_step_is_made(tmp_path
     assert said == ["validated"] * 2, "nothing comes after, and a validation is no training"
     header, *rows = done.stdout.splitlines()
     assert header.startswith("workers,prefetch,pinned,own,batches_per_s")
-    assert {row.partition(",")[0] for row in rows} >= {"0", "1", "2"}
+    assert {row.partition(",")[0] for row in rows} >= {"1", "2"}
     assert "measured without training steps" in done.stderr
     assert list(tmp_path.iterdir()) == [tmp_path / "log"]
 

@@ -159,7 +159,7 @@ class _Runner:
         self._signal(signal.SIGCONT)
         try:
             start_s = time.monotonic()
-            self._batches = DataLoader.__iter__(self._loader)
+            self._batches, self._in_pass = DataLoader.__iter__(self._loader), 1
             next(self._batches, None)
             self.again_s = time.monotonic() - start_s
         finally:
@@ -302,7 +302,8 @@ class _Trial:
 
     def _try_variants(self) -> None:
         best = self._best
-        if best is not None:
+        if best is not None and not self._is_over:
+            self._runners[best].begin_again()
             self._start(self._setting(best.workers, 2 * (best.ahead or self._ahead)), best)
             if torch.cuda.is_available():
                 self._start(self._setting(best.workers, best.ahead, pinned=not best.pinned), best)
@@ -314,8 +315,6 @@ class _Trial:
         self._run_rounds()
         while not self._is_over and not self._is_decided:
             self._run_rounds()
-        if best in self._runners:
-            self._runners[best].begin_again()
 
     @property
     def _is_over(self) -> bool:
