@@ -26,7 +26,7 @@ from comparison import say
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-ROUNDS = 3
+ROUNDS = 10
 POLL_S = 0.02
 """Between two readings of the memory of all processes."""
 _SET_CHILD_SUBREAPER = 36
