@@ -106,7 +106,7 @@ def test_seconds_hold_for_a_single_call_and_the_rest_has_its_share_of_what_is_le
     monkeypatch.setattr(variants, "VARIANTS", (Hangs(), Same()))
     began = time.monotonic()
     (row,) = tried(MM, seconds=8, limit=1).rows
-    assert time.monotonic() - began < 8 + 4  # seconds for a child and for a busy machine
+    assert time.monotonic() - began < 60, "a child takes seconds to start on a busy machine, a call would take an hour"
     hung, same = row.tried
     assert hung.problem.startswith("exceeded its time limit of ")
     assert hung.problem.endswith("(--seconds)")
