@@ -60,8 +60,6 @@ def _around_hooks(parts: Parts, before_data: tuple[str, ...], call_hook: Callabl
 
 
 def _around_forward(parts: Parts, optim_context: Callable[..., Any]) -> Callable[..., Any]:
-    """The content of the context is the forward pass."""
-
     @contextmanager
     @functools.wraps(optim_context)
     def labelled(*args: Any, **kwargs: Any) -> Iterator[Any]:

@@ -149,7 +149,6 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
 
     @contextmanager
     def _looping(self, trainer: Trainer, name: str) -> Iterator[None]:
-        """An evaluation of several data sets is one loop."""
         outer, out = self._evaluation, adapters.folder_in(trainer.args.output_dir or "")
         stage = self._stages[name] if outer is self._stages.unprofiled else outer
         with self._train.parts.validation(), ExitStack() as stack:

@@ -104,7 +104,6 @@ def planted(stacks: Mapping[str, int]) -> Summed:
 
 
 def _from_user_code(stacks: Summed, owners: Mapping[str, str] | None) -> Summed:
-    """Return the stacks without installed code above their first user frame."""
     parents, frames = stacks.parents.tolist(), stacks.frames.tolist()
     kinds: dict[int, str] = {}
     is_inside: list[bool] = []  # user code, or called by it

@@ -118,7 +118,6 @@ def _torch() -> tuple[State, str]:
 
 
 def _recorder() -> tuple[State, str]:
-    """Record and finish a real window with all options of this torch."""
     torch, (profiler, stack_support) = _imported(), _recording()
     stacks = stack_support.danger() is None
     with tempfile.TemporaryDirectory() as folder:

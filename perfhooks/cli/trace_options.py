@@ -10,7 +10,6 @@ from perfhooks.core.variables import MAX_UNPACKED_MB
 
 
 def _allow(megabytes: float | None) -> float | None:
-    """Store the option for all readers of traces, including child processes."""
     if megabytes is not None:
         if not megabytes > 0:
             raise OptionError(f"max-unpacked-mb must be a number of megabytes above 0, got {megabytes:g}")

@@ -218,7 +218,6 @@ class View:
         )
 
     def _read(self) -> None:
-        """Read all new ranks, the first rank, and some other ranks in turn."""
         new = sorted(self._list_ranks() - set(self._ranks))[: 20_000 - len(self._ranks)]
         # of all ranks together, at most 200,000 steps are stored
         max_rows = min(_RANK_ROWS, max(RANK_STEPS, 200_000 // max(len(new), 1)))
@@ -298,7 +297,6 @@ class _Rank:
                 self.slow = slow_steps.read(path, 64 << 10)[-LAST_SLOW:]
 
     def step(self, stage: str) -> int | None:
-        """Return the larger of the next timeline row and the status of the rank."""
         steps = [row.step + 1 for row in self.rows if row.stage == stage][-1:]
         if self.status is not None and self.status.loop.stage == stage:
             steps.append(self.status.loop.step)
@@ -321,7 +319,6 @@ class _Rank:
 
 
 def _is_step(row: Row) -> bool:
-    """Check a row, because the file is not trusted."""
     is_time = all(0 <= (value or 0.0) < LONGEST_MS for value in row[3:])
     return is_time and 0 <= row.step < LAST_STEP and len(row.stage) <= MAX_TEXT
 

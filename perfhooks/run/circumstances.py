@@ -157,7 +157,6 @@ def _quota() -> float | None:
 
 
 def _groups() -> list[Path]:
-    """Return the cgroups (version 2) of this process, the innermost first."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
         own = _CGROUPS / next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))

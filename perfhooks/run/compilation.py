@@ -94,7 +94,6 @@ class Compilation:
 
 
 def _graphs(metrics: Iterable[Any], installation: Installation, began: float) -> tuple[Graph, ...]:
-    """Merge the compilations of the forward and the backward pass, which have one number."""
     graphs: dict[str, Graph] = {}
     for metric in metrics:
         if getattr(metric, "is_runtime", False):  # kernels that are tuned at runtime
@@ -178,7 +177,6 @@ def _name(function: str) -> str:
 
 
 def _guard(reason: str) -> str:
-    """Return a guard without graph number and line."""
     first = reason.strip().partition("\n")[0]
     return re.sub(r"^\d+/\d+: ", "", re.split(r"\s{2,}# ", first)[0]).strip()[:_LONGEST]
 

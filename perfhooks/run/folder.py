@@ -276,7 +276,6 @@ class Run:
         remote.copy(self.folder, [layout.MANIFEST, *(kind(self.rank) for kind in layout.OF_RUN)], url)
 
     def _claim(self) -> None:
-        """Raise PerfhooksError if another process records as this rank."""
         path, current = self.folder / layout.owner(self.rank), Process.current()
         # writing the first file will report other errors
         with contextlib.suppress(OSError), locked(self.folder / layout.owner_lock(self.rank), timeout=10):
@@ -326,7 +325,6 @@ def _unique(parent: Path) -> Path:
 
 
 def _point(link: Path, target: str) -> None:
-    """Point ``latest`` to this run, if the file system has links."""
     draft = draft_of(link)
     try:
         draft.symlink_to(target, target_is_directory=True)

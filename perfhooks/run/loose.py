@@ -44,7 +44,6 @@ class Loose(NamedTuple):
 
 
 def candidates(folder: str | Path) -> list[str]:
-    """Return the files that may be traces, sorted. Only subfolders of torch_npu are searched."""
     if not remote.is_url(folder) and Path(folder).is_file():
         return [str(folder)]
     found = remote.names(str(folder)) if remote.is_url(folder) else [path.name for path in Path(folder).iterdir()]

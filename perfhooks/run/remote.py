@@ -96,7 +96,6 @@ def in_this_process(url: str | os.PathLike[str]) -> bool:
 
 
 def copy(folder: Path, names: Iterable[str], url: str) -> None:
-    """Skip missing files."""
     system, path = downloads().located(url)
     system.makedirs(path, exist_ok=True)
     for name in names:
@@ -137,7 +136,6 @@ def content(url: str) -> bytes:
 
 
 def delete(run: str | None, window: str, names: Iterable[str]) -> None:
-    """Skip missing files."""
     if run is None:
         return
     system, path = downloads().located(f"{run}/{window}")

@@ -216,7 +216,6 @@ def _text(path: Path, most: int | None) -> bytes:
 
 
 def _steps(text: bytes, raw: Iterable[Rows] = ()) -> dict[str, Steps]:
-    """Parse a timeline without invalid and torn rows."""
     table = _rows(text, raw)
     return {str(stage): _of_loop(rows) for (stage,), rows in table.group_by("stage", maintain_order=True)}
 

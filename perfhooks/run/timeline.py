@@ -305,7 +305,6 @@ def _waits(begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray, requests
 
 
 def _last_passes(begins: np.ndarray, ends: np.ndarray, passes: np.ndarray) -> np.ndarray:
-    """-1 if a step has none."""
     result = np.full((2, len(ends)), -1, np.int64)
     owner = np.searchsorted(ends, passes[:, 1], side="left")
     result[:, owner] = (passes - begins[owner, None]).T
@@ -314,7 +313,6 @@ def _last_passes(begins: np.ndarray, ends: np.ndarray, passes: np.ndarray) -> np
 
 
 def _last_asked(requests_ns: array[int], arrivals: np.ndarray) -> np.ndarray:
-    """Return the time of the last request before each arrival, in ns."""
     requests = np.array([np.iinfo(np.int64).min, *requests_ns])
     result: np.ndarray = requests[np.searchsorted(requests, arrivals, side="right") - 1]
     return result

@@ -154,7 +154,6 @@ class Trace:
         return self.names[self.name[row]] if row >= 0 else None
 
     def rows(self, *kinds: Kind) -> Ints:
-        """Return the rows of these kinds, ascending."""
         is_selected = np.zeros(len(self), np.bool_)
         for kind in kinds:
             is_selected |= self.kind == int(kind)  # a plain int keeps the comparison in bytes
@@ -197,7 +196,6 @@ class Trace:
         return has_name
 
     def named(self, *kinds: Kind, prefix: str = "", names: Sequence[str] = ()) -> Ints:
-        """Return the slices whose name is one of ``names`` or begins with ``prefix``."""
         return self.chosen(lambda name: name in names or bool(prefix and name.startswith(prefix)), *kinds)
 
     @cached_property
@@ -243,13 +241,10 @@ class Trace:
 
 
 class Numbered(NamedTuple):
-    """Slices by their number, ascending."""
-
     number: Ints
     row: Ints
 
     def of(self, numbers: Ints) -> Ints:
-        """Return the first slice with each number, or -1."""
         if not len(self.number):
             return np.full(len(numbers), -1, np.int64)
         index = np.minimum(np.searchsorted(self.number, numbers), len(self.number) - 1)

@@ -133,7 +133,6 @@ class CountedCalls:
 
 
 def _arguments(types: object, dims: object, strides: object, inputs: object) -> tuple[Argument, ...] | None:
-    """Return None if inputs were not recorded or have invalid sizes."""
     if not isinstance(types, list) or (sizes := _sizes(types, dims)) is None:
         return None
     nothing = [None] * len(types)
@@ -243,7 +242,6 @@ def _is_in_counted_step(tables: Tables, row: Ints) -> Flags:
 
 
 def _totals(parent: Ints, own: Ints) -> Ints:
-    """Return the cost with children. Parents precede children."""
     totals = own.tolist()
     for index, parent_index in reversed(list(enumerate(parent.tolist()))):
         if parent_index >= 0:

@@ -96,7 +96,6 @@ def is_written(argument: Any) -> bool:
 
 
 def _value(parameter: Any, argument: Argument) -> Any:
-    """Raise a KeyError for unsupported types, a ValueError for a wrong value."""
     kind = str(parameter.type)
     if kind.startswith("Optional["):
         return _convert(kind[len("Optional[") : -1], argument) if argument.type else None

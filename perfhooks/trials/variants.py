@@ -60,8 +60,6 @@ def _is_named(pattern: str, *, on_cuda: bool | None = None) -> Test:
 
 
 def _with_inputs(convert: Callable[[torch.Tensor], torch.Tensor]) -> Change:
-    """The change returns None for updates, and if no input changes."""
-
     def changed(call: PreparedCall) -> PreparedCall | None:
         if call.remade is not None or all(convert(tensor) is tensor for tensor in call.tensors()):
             return None
@@ -123,8 +121,6 @@ def _while(setting: Callable[[], AbstractContextManager[None]], can: Test) -> Ch
 
 
 def _flags(values: Mapping[safe.Flag, Any], can: Test) -> Change:
-    """The change returns None if the flags already have these values."""
-
     def changes(call: PreparedCall) -> bool:
         with call.setting():
             return can(call) and any(flag.value != value for flag, value in values.items())

@@ -128,7 +128,6 @@ _FRAME: Final = re.compile(r"(?:.*[/\\])?(.+)\(\d+\): (.+)")
 
 
 def _shorten(text: str) -> str:
-    """Return a text of at most 200 letters and an ellipsis."""
     return json_values.text(text, 200)
 
 

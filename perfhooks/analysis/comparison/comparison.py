@@ -78,7 +78,6 @@ class Comparison(msgspec.Struct, kw_only=True):
         return [sentences.contribution(row, write) for row in rows[:5]]
 
     def _is_certain(self, row: Contribution) -> bool:
-        """Return whether a row is certain. Under CPU contention only changed numbers of calls are."""
         is_disturbed = self.verdict is not None and (self.verdict.is_busy or self.verdict.is_beside_others)
         return row.is_certain and (not is_disturbed or abs(row.by_count) > abs(row.by_price))
 

@@ -159,7 +159,6 @@ def _measure_host(
 
 
 def _find_owners(time: Ints, start: Ints, nesting: Nesting, first: int) -> Ints:
-    """Return the innermost open slice of one thread at each time, or -1."""
     own = Nesting(*(column[first : first + len(start)] for column in nesting))
     local = own._replace(parent=np.maximum(own.parent - first, -1))
     return still_open(local, np.searchsorted(start, time, "right") - 1, time + 1)
@@ -213,7 +212,6 @@ def _sum_typical(group: Ints, number: Ints, lengths: Ints, count: int) -> Ints:
 
 
 def _pack(keys: Keys) -> Ints:
-    """Return one number per row, because sorting numbers is 10 times as fast as sorting rows."""
     packed: Ints = np.zeros(len(keys), np.int64)
     for column in keys.T:
         size = int(column.max(initial=-1)) + 2

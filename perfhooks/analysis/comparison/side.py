@@ -173,7 +173,6 @@ def _read_file(path: Path) -> bytes:
 
 
 def _add_window(side: Side, place: Place, capture: Capture) -> None:
-    """The trace is read only if its files are from an older perfhooks."""
     costs_path, summary_path = place.artifact(saved.NAME), place.artifact(SHARE)
     summary: dict[str, Any] = {}
     if summary_path.exists():

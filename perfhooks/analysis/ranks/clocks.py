@@ -69,7 +69,6 @@ def _with_lateness(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _thin(ends: pl.DataFrame) -> pl.DataFrame:
-    """Return at most 2**18 ends, because clocks drift little in a window."""
     stride = -(-ends.height // 2**18)
     return ends if stride == 1 else ends.filter(pl.col("match").rank("dense") % stride == 0)
 

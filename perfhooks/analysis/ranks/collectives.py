@@ -46,7 +46,6 @@ def match(table: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Match
 
 @functools.cache
 def _match_empty(columns: tuple[tuple[str, pl.DataType], ...]) -> Matched:
-    """Most trainings have one process and no collectives."""
     return _match_rows(pl.DataFrame(schema=dict(columns)), None)
 
 
@@ -97,7 +96,6 @@ def _find_ends(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _select_met(rows: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
-    """Select the collectives in which every rank arrived before any left."""
     start = _aligned_starts(clocks)
     apart = start.max().over("match") - (start + pl.col("duration_ms")).min().over("match")
     slack = 10 * (clocks.error_ms or 0.0) + 0.05

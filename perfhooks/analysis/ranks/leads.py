@@ -88,7 +88,6 @@ _ALL_STAGES: Final = ("update", "data", "forward", "backward")
 
 
 def _extract_stages(rank: RankSteps, names: tuple[str, ...]) -> tuple[Ints, Ints]:
-    """Return the numbers of the steps with these stages, sorted and unique, and the times of the stages."""
     wall, data, backward, update = ((column * 1e6).round() for column in rank[1:])
     follows = np.diff(rank.numbers, prepend=rank.numbers[:1]) == 1
     previous = np.where(follows, np.roll(wall - update, 1), np.nan)  # the rest of the previous step
@@ -137,7 +136,6 @@ def _front(times: Ints, rows: slice | Flags = slice(None)) -> Ints:
 
 
 def _ends(times: Ints, rows: slice | Flags = slice(None)) -> Iterator[tuple[tuple[int, slice], Ints]]:
-    """Yield the index of a stage and steps, with the time at which each rank ends that stage."""
     _, stages, steps = times.shape
     for first in range(0, steps, 512):  # fits into the CPU cache for 1,000 ranks
         part = slice(first, first + 512)

@@ -248,7 +248,6 @@ class _Processes:
         return float(index) if isinstance(index, int) else 0.0
 
     def _name(self, pid: bytes) -> str:
-        """Return ``rank 3``, ``rank 3 GPU 0`` for a device, or for example ``rank 3 Spans``."""
         facts = self._facts.get(pid, {})
         if self._is_named(pid):
             return f"rank {self._rank} {facts['name']}"

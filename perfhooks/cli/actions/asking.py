@@ -134,7 +134,6 @@ class CaptureRequest:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Without locks, ranks move requests that overlap."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError, TimeoutError):
                 stack.enter_context(locked(self.run / layout.REQUESTS_LOCK, timeout=5))

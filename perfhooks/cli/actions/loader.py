@@ -90,7 +90,6 @@ def tell(trial: LoaderTrial, form: Form) -> None:
 
 
 def _step() -> tuple[float | None, float]:
-    """Return the step time without data wait, and the data wait, in ms."""
     try:
         capture = sources.last_window(sources.find(None))[0].capture
     except PerfhooksError:

@@ -153,7 +153,6 @@ def _parts(target: str) -> list[str]:
 
 @functools.cache
 def _base(url: str) -> tuple[str | None, str]:
-    """Return the URL of the run, if any, and the name of the window in it."""
     above, _, name = url.rstrip("/").rpartition("/")
     with remote.reaching(url) as (system, path):
         if system.exists(f"{path}/{layout.MANIFEST}"):
@@ -194,7 +193,6 @@ def _tree(url: str) -> dict[str, _File]:
 
 
 def _stamp(info: dict[str, Any]) -> str:
-    """Each file system has another name for the time of the last change."""
     return next((str(info[key]) for key in _STAMPS if info.get(key)), "")
 
 

@@ -109,7 +109,6 @@ def start(parsed: Parsed) -> None:
 
 
 def _folder_for_notes() -> str:
-    """Return an empty text if the disk is full."""
     try:
         return tempfile.mkdtemp(prefix="perfhooks-run-")
     except OSError:  # a part of the exit summary is lost, not the recording

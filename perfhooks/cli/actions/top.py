@@ -42,7 +42,6 @@ def top(target: str | None) -> None:
 
 
 def _elsewhere(view: View, url: str) -> Callable[[], RunState]:
-    """Return a reader that updates the mirror every few seconds."""
     brought = time.monotonic()
 
     def look() -> RunState:

@@ -81,7 +81,6 @@ class Freezer:
 
 
 def _ptrace(request: int, thread: int, number: int = 0) -> int:
-    """Return the error number."""
     return ctypes.get_errno() if _library().ptrace(request, thread, None, number) else 0
 
 

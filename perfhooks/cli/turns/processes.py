@@ -77,7 +77,6 @@ def _descendants() -> Iterator[Descendant]:
 
 
 def _number(entry: Path) -> int:
-    """Return the number in the PID namespace of this process."""
     if (_PROC / "self").readlink().name == str(os.getpid()):
         return int(entry.name)
     return _numbers(entry)[len(_numbers(_PROC / "self")) - 1]

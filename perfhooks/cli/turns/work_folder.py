@@ -68,7 +68,6 @@ def _remove_if_stale(folder: Path) -> bool:
 
 
 def _locked(folder: Path) -> int | None:
-    """Return None if another process holds the lock, or has removed the folder."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:

@@ -322,5 +322,4 @@ def _is_launcher() -> bool:
 
 
 def _is_in_loader() -> bool:
-    """Module calls of a loader's dataset are no steps."""
     return any(frames.LOADER in frame.f_code.co_filename for frame in outwards(sys._getframe(1)))

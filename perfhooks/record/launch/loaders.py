@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class _Pass:
-    """Ends with the last batch, or when its iterator is deleted."""
-
     def __init__(self, events: Events, since: PassBegin) -> None:
         self.events, self.since = events, since
 

@@ -190,7 +190,6 @@ def _absolute(name: str, scope: dict[str, Any], level: int) -> str:
 
 
 def _is_same(first: ModuleSpec | None, second: ModuleSpec) -> bool:
-    """Modules without a file belong to Python."""
     ours: str | None = getattr(first, "origin", None)
     theirs = second.origin
     if ours == theirs or ours is None or theirs is None or ours in ("built-in", "frozen"):

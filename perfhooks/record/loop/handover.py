@@ -99,7 +99,6 @@ class Handover:
 
     @property
     def run(self) -> Run | None:
-        """None before this rank has joined the others, or if no files are written."""
         if self._opening is not None:
             self._opening.wait()
             self._opening = None
@@ -110,7 +109,6 @@ class Handover:
         self.tasks.open(self._worker_log(run), starts_worker=starts_worker)
 
     def open_meanwhile(self, act: Callable[[], object]) -> None:
-        """The property `run` waits for the other thread."""
         self._opening = RunOpening(act)
 
     def _worker_log(self, run: Run | None) -> Path | None:

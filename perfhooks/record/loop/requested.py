@@ -204,7 +204,6 @@ class Requests:
         return self._phases_at(step).phase(step)
 
     def opens(self, step: int) -> bool:
-        """A requested window moves behind windows of a user's callable."""
         window = self._window_during(step)
         if window is None:
             return self.base.opens(step)

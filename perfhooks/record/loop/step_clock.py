@@ -16,8 +16,6 @@ def _ignore(*_: object) -> None:
 
 
 class StepClock:
-    """It has slots, because a training reads them at every step."""
-
     __slots__ = ("arrive", "ask", "due", "end_step", "is_recording", "passed_back", "set_aside", "step")
 
     def __init__(self) -> None:

@@ -97,7 +97,6 @@ _alive: list[subprocess.Popen[bytes]] = []
 
 
 def can_start() -> bool:
-    """In a frozen application ``sys.executable`` is the application."""
     name = Path(sys.executable or "").name.lower()
     return not getattr(sys, "frozen", False) and ("python" in name or "pypy" in name)
 
@@ -229,10 +228,6 @@ def _parse_answer(line: bytes) -> TaskResult | None:
 
 
 def _search_path() -> list[str]:
-    """Put the working directory last.
-
-    A file ``polars.py`` there would replace polars, but a user's handler must be found.
-    """
     here = working_directory()
     path = [entry for entry in sys.path if entry and os.path.normpath(os.path.join(here, entry)) != here]  # noqa: PTH118 -- compared as text
     return [*path, here] if here else path

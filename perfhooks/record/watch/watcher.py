@@ -122,7 +122,6 @@ class Watcher:
             logger.debug("the watcher failed", exc_info=True)
 
     def _check(self, late_ns: int) -> tuple[float, bool]:
-        """Return the seconds until the next check, and whether no step is slow."""
         watches = self._watches.values()
         was_sampling = any(watch.is_sampling for watch in watches)  # a slow step may have ended and been classified
         delay = min([watch.check(late_ns) for watch in watches], default=0.0)

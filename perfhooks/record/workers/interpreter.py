@@ -65,7 +65,6 @@ class Code(NamedTuple):
     """`starts` has the start of each instruction range, in bytes."""
 
     def line(self, instruction: int) -> int:
-        """Return 0 if the instruction has no line."""
         index = bisect.bisect_right(self.starts, instruction) - 1
         return self.lines[index] if index >= 0 else 0
 
@@ -166,7 +165,6 @@ class Interpreter:
             address = word(content, layout.caller)
 
     def _code(self, address: int) -> Code | None:
-        """None for an internal frame of the interpreter."""
         layout, memory = self._layout, self._memory
         content = memory.read(address, self._code_size)
         if word(content, OBJECT - WORD) != self._code_type:
@@ -201,7 +199,6 @@ class Interpreter:
 
 
 def _lines(table: bytes, first: int) -> tuple[list[int], list[int]]:
-    """Python itself parses its table."""
     code = _lines.__code__.replace(co_linetable=table, co_firstlineno=first, co_code=_lines.__code__.co_code)
     parts = [(start, line or 0) for start, _, line in code.co_lines()]
     return [start for start, _ in parts], [line for _, line in parts]

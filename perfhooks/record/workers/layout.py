@@ -34,8 +34,6 @@ def _offsets(content: bytes, value: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Offsets in bytes."""
-
     interpreter: int
     threads: int
     next_thread: int

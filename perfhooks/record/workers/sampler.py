@@ -73,7 +73,6 @@ class _Counters:
         return int(computed), int(queued)
 
     def computed(self) -> int:
-        """In ns; 0 if unknown."""
         return (self.times() or (0, 0))[0]
 
 
@@ -181,7 +180,6 @@ class SampledWorker:
                     return
 
     def _text(self, stack: Sequence[WorkerFrame]) -> tuple[str, str]:
-        """The stack has its outermost frame first. The part is empty while the dataset is running."""
         if not stack or (stack[-1].code.function != _LOOP and len(stack) < MAX_FRAMES):
             return OTHER, ""  # the stack changed during the read
         key = tuple((frame.code.number, frame.line) for frame in stack)

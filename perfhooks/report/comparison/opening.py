@@ -51,7 +51,6 @@ def data(result: Comparison) -> dict[str, Any]:
 
 
 def _describe_differences(differs: Sequence[Difference]) -> tuple[list[str], list[str]]:
-    """Return the facts in at most two lines, and a note for each other fact."""
     commands = [fact for fact in differs if fact.name == facts.COMMAND]
     other_facts = [fact for fact in differs if fact.name != facts.COMMAND and not facts.is_late(fact)]
     lines = [sentences.commands(facts.arguments(fact)) for fact in commands]

@@ -58,7 +58,6 @@ def markdown(result: Comparison) -> str:
 
 
 def _fold(result: Comparison, notes: Sequence[str], most: int) -> Iterator[str]:
-    """Yield notes and tables in at most ``most`` lines. Longer tables are skipped."""
     besides = [f"- {words.markdown(note)}" for note in _describe_extras(result)]
     lines = [f"- {words.markdown(note)}" for note in notes]
     if len(lines) > _MAX_NOTES:

@@ -88,7 +88,6 @@ def adopted(
 
 
 def _reduce(path: str, *, communication: str | None) -> bytes:
-    """Reduce a trace. A share file is returned unchanged."""
     if not path.endswith(loose.SHARE):
         return share(path, communication=communication)
     return remote.content(path) if remote.is_url(path) else read_bytes(Path(path))

@@ -45,7 +45,6 @@ def _in_process(work: Work, items: Sequence[str]) -> Iterator[Result]:
 
 
 def _local(count: str, work: Work, items: Sequence[str]) -> Iterator[Result]:
-    """Run in local processes. If one dies, each item in work is retried in a process of its own."""
     if count and not (count.isdecimal() and int(count)):
         raise OptionError(f"on must be {HELP}, got 'local:{count}'")
     pending, processes = list(enumerate(items))[::-1], int(count) if count else cores() or 1

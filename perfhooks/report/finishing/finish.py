@@ -151,7 +151,6 @@ def _cost(capture: Capture, events: int | None, run: Run, rank: int) -> Cost:
 
 
 def _problems(checks: pl.DataFrame) -> list[str]:
-    """Return errors and warnings. Notes are only in the report."""
     rows = checks.iter_rows(named=True)
     return [row["text"] for row in rows if row["severity"] in ("error", "warning")]
 

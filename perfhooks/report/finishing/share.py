@@ -72,7 +72,6 @@ def share(trace: str | os.PathLike[str], *, communication: str | None = None) ->
 
 
 def unpacked(packed: bytes, where: str) -> TraceShare:
-    """``where`` is the source for errors."""
     try:
         content = msgspec.msgpack.decode(packed, type=TraceShare)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

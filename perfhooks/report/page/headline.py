@@ -80,7 +80,6 @@ class WorkExtent(NamedTuple):
 
 
 def _extent(tables: Tables) -> WorkExtent | None:
-    """Return None if the interval covers nearly the whole recording."""
     if not tables.trace.is_device_traced or not tables.is_device_known:
         return None
     intervals, marks = idle.of_steps(tables.trace, tables.usual), tables.marks

@@ -74,7 +74,6 @@ def _files(folder: Path, windows: list[dict[str, Any]]) -> list[str]:
 
 
 def _render(data: Mapping[str, Any], files: list[str]) -> str:
-    """Return the sections by importance, without the lines that do not fit."""
     summary = msgspec.convert(data["summary"], RunSummary)
     windows = data.get("windows") or []
     window: Mapping[str, Any] = next((window for window in windows if window["name"] == summary.window), {})
@@ -204,7 +203,6 @@ def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _kernels(details: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the costliest kernels, unless operators launched most of the device work."""
     kernels = details.get("kernels", {})
     device_ms = sum(kernels.get("classes", {}).get("total_ms", ()))
     launched_ms = sum(row.get("self_device_ms") or 0 for row in _operator_rows(details))

@@ -67,7 +67,6 @@ def _inert(data: Any) -> str:
 
 
 def _packed_plotly() -> str:
-    """Return compressed plotly.js. Compression takes 0.1 s, so the result is cached."""
     cache = _plotly_cache()
     if cache is not None:
         with contextlib.suppress(OSError):

@@ -198,7 +198,6 @@ def _facts(window: FinishedWindow) -> dict[str, Any]:
 
 
 def _rank(capture: Capture, mean: dict[str, float], *, brief: bool = False) -> dict[str, Any]:
-    """Return the facts of one rank, without long ones if ``brief``."""
     cost = {} if brief else {name: getattr(capture.cost, name) for name in _COST}
     return {
         "rank": capture.rank,

@@ -15,7 +15,6 @@ _NAME: Final = re.compile(r"rank(\d{1,9})\.startup\.csv")
 
 
 def read(path: Path) -> pl.DataFrame:
-    """Return an empty table if the file is missing or broken."""
     try:
         return pl.read_csv(read_bytes(path), schema_overrides=_SCHEMA).select(*_SCHEMA)
     except (OSError, pl.exceptions.PolarsError):

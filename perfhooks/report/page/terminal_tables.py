@@ -164,7 +164,6 @@ def _draw_plain(console: Console, cells: dict[str, list[str]], numeric: set[str]
 
 
 def _fit(cells: dict[str, list[str]], numeric: set[str], width: int) -> tuple[dict[str, int], list[str]]:
-    """Return widths and omitted columns. Texts are cut first; then the last numbers are omitted."""
     widths = {column: max(len(_title(column)), *map(len, texts)) for column, texts in cells.items()}
     texts = [column for column in widths if column not in numeric]
     left_out: list[str] = []

@@ -83,7 +83,6 @@ def _cells(text: str) -> Iterator[list[str]]:
 
 
 def _row(cells: list[str]) -> SlowStep | None:
-    """Return None for an invalid row. A later perfhooks may have more columns."""
     values = [cell if cell or name in _TEXTS else None for name, cell in zip(SlowStep._fields, cells, strict=False)]
     try:
         row = msgspec.convert(values, SlowStep, strict=False)

@@ -106,8 +106,6 @@ def _convolution(call: Call) -> int:
 
 
 def _library_convolution(first: int) -> Formula:
-    """``first`` is the index of the padding. Stride and dilation follow."""
-
     def formula(call: Call) -> int:
         padding, stride, dilation = call.arguments[first : first + 3]
         return _direct_convolution(call.shapes[0], call.shapes[1], [stride, padding, dilation])
@@ -116,7 +114,6 @@ def _library_convolution(first: int) -> Formula:
 
 
 def _convolution_backward(call: Call) -> int:
-    """Each requested gradient needs as many operations as the forward pass."""
     gradient, image, weight = call.shapes[0], call.shapes[1], call.shapes[2]
     space = image if call.arguments[7] == "True" else gradient
     return 2 * image[0] * math.prod(weight) * math.prod(space[2:]) * sum(mask(call.arguments[10])[:2])

@@ -168,13 +168,11 @@ def _convolution_backward(call: Call) -> int:
 
 
 def _attention(call: Call) -> int:
-    """Query, key, value, mask, output, and a float32 log-sum-exp per query."""
     query, value = call.shapes[0], call.shapes[2]
     return _sum(call, *_tensors(call)) + math.prod(query[:-1]) * (value[-1] * _element_size(call, 0) + _FLOAT)
 
 
 def _attention_backward(call: Call) -> int:
-    """Six inputs (gradient, query, key, value, output, log-sum-exp) and three gradients."""
     return _sum(call, *_tensors(call)) + _sum(call, 1, 2, 3)
 
 
@@ -184,8 +182,6 @@ def _tensors(call: Call) -> list[int]:
 
 
 def _normalised(rows: Callable[[Call], int], *inputs: int) -> Formula:
-    """Add the inputs, the output, and two statistics for each row or channel."""
-
     def formula(call: Call) -> int:
         tensors = [index for index in inputs if tensor_types.size(call.types[index])]
         return _sum(call, *tensors) + _size(call, 0) + 2 * rows(call) * max(_FLOAT, _element_size(call, 0))

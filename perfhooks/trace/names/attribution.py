@@ -107,7 +107,6 @@ def _innermost_frame(trace: Trace, rows: Ints, origins: tuple[Origin, ...], owne
 
 @cached_per_trace
 def names_of(trace: Trace, origins: tuple[Origin, ...], owners: Owners = ()) -> Flags:
-    """Return which of `Trace.names` are lines of these origins; at least one value."""
     return np.array([origin in origins for origin in _origins(trace, owners)] or [False], np.bool_)
 
 

@@ -98,7 +98,6 @@ def groups(trace: Trace) -> dict[str, ProcessGroup]:
 
 
 def operation(text: object) -> str | None:
-    """Return the common name of a collective: ``_allgather_base``, ``AllReduce_Sum``."""
     letters = re.sub(r"[^a-z]", "", text.lower()) if isinstance(text, str) else ""
     return next((_PLAIN[plain] for plain in _PLAIN if plain in letters), None)
 

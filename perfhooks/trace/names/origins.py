@@ -72,7 +72,6 @@ def _first_part(file: str) -> str | None:
 
 
 def file_of(name: str) -> str | None:
-    """Return the file of a Python line, with slashes."""
     location = LOCATION.match(name)
     return location["file"].replace("\\", "/") if location else None
 

@@ -54,7 +54,6 @@ _AUTOMATIC: Final = {name: part for part, name in labels.AUTOMATIC.items()}
 
 
 def readable(name: str) -> str:
-    """Return the name for reports: ``forward`` for ``forward (auto)``, ``step`` for ``ProfilerStep#7``."""
     if name.startswith(ranges.LOADER):
         return "waiting for data"
     return "step" if name.startswith(labels.STEP_MARK[:-1]) else _AUTOMATIC.get(name, name)

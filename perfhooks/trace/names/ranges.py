@@ -44,7 +44,6 @@ SHARDED: Final = "FSDP"
 
 
 def class_of_module(name: str) -> str:
-    """Return the class of a module: ``Linear`` for ``Linear_3``."""
     return name.rpartition("_")[0] or name
 
 

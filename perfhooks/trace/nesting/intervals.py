@@ -118,7 +118,6 @@ def _combine(a: Intervals, b: Intervals, rule: Callable[[Flags, Flags], Flags]) 
 
 
 def places(first: Ints, last: Ints) -> Ints:
-    """Return the integers of all ranges, concatenated, ends excluded."""
     count = last - first
     numbers: Ints = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count - first, count)
     return numbers

@@ -121,7 +121,6 @@ def _slices_of(trace: Trace, rows: Ints, part: str) -> _PartSlices:
 def _slices_by_name(
     trace: Trace, part_of: Callable[[str], str | None], *kinds: Kind, outermost: bool = False
 ) -> _PartSlices:
-    """Return the slices whose name maps to a part; with ``outermost``, without slices inside another match."""
     rows = trace.chosen(part_of, *kinds)
     if outermost:
         rows = phases.outermost(trace, rows)

@@ -87,7 +87,6 @@ def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
 
 
 def _count_ended(end: Ints, time: Ints) -> Ints:
-    """Both arguments are almost sorted."""
     merged = np.argsort(np.concatenate([np.sort(end, kind="stable"), time]), kind="stable")
     return np.flatnonzero(merged >= len(end)) - np.arange(len(time))
 

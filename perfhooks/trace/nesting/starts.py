@@ -92,7 +92,6 @@ def _preparing_calls(trace: Trace) -> Ints:
 
 @cached_per_trace
 def _launched_kernels(trace: Trace) -> tuple[Ints, Ints, Flags]:
-    """Return the launching calls, their kernel names, and whether it is the first run."""
     kernels = np.flatnonzero((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0))
     launches, names = trace.launches[kernels], trace.name[trace.device_rows[kernels]]
     order = np.argsort(trace.start[launches], kind="stable")
@@ -104,10 +103,6 @@ def _launched_kernels(trace: Trace) -> tuple[Ints, Ints, Flags]:
 
 
 def _preparation_starts(trace: Trace, calls: Ints, modules: Flags) -> Ints:
-    """Return the start of the preparation of each call.
-
-    For modules it is the last other activity of the operator: MIOpen compiles kernels in 110 to 140 ms (MI300X).
-    """
     start: Ints = trace.start[calls]  # fancy indexing copies
     ops = trace.rows(Kind.OP)
     inside = np.flatnonzero(modules)

@@ -86,8 +86,6 @@ _ROLES: Final = {
 
 
 class _Origin(NamedTuple):
-    """Only slices have numbers."""
-
     role: int
     kind: int = -1
     category: int = -1
@@ -214,7 +212,6 @@ class Columns:
             chunks.append((rows, column) if count == len(rows) else (rows[is_present], column[is_present]))
 
     def _read(self, args: Sequence[Any], variants: Sequence[MarkedStruct]) -> dict[str, Column]:
-        """Events are texts only or structs only."""
         structs: Sequence[Arguments] = args if isinstance(args[0], Arguments) else parsed(args, variants)
         columns: dict[str, Column] = {}
         for name, absent, value in fields(type(structs[0])):

@@ -66,7 +66,6 @@ class _LimitsOfFiles(Callback):  # type: ignore[misc]  # fsspec ships no types
         self._free_bytes = free_bytes
 
     def branched(self, path: str, *_: Any, **__: Any) -> DownloadLimits:
-        """Return the limits of one file."""
         return DownloadLimits(path, self._free_bytes)
 
 
@@ -128,7 +127,6 @@ def _path_of(file: int) -> Path:
 
 @functools.cache
 def _client_options() -> dict[str, Any]:
-    """Return options of aiohttp: a timeout per read, and responses with limits for headers, listings and bodies."""
     from aiohttp import ClientResponse, ClientTimeout  # fsspec needs it for HTTP
 
     class LimitedResponse(ClientResponse):
@@ -151,8 +149,6 @@ def _client_options() -> dict[str, Any]:
 
 
 class _LimitedContent:
-    """The body of a response of HTTP."""
-
     def __init__(self, content: Any, response: Any) -> None:
         self._content, self._response = content, response
 
@@ -160,7 +156,6 @@ class _LimitedContent:
         return getattr(self._content, name)
 
     async def read(self, most: int = -1) -> Any:
-        """Read up to ``most`` bytes."""
         return await _in_time(self._response, self._content.read(most))
 
 

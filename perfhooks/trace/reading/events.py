@@ -90,7 +90,6 @@ def _loads(text: bytes) -> tuple[Any, str] | None:
 
 
 def _portable(value: Any) -> Any:
-    """Remove numbers beyond 64 bits and lone surrogates, which JSON allows but other formats do not."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, int) and not isinstance(value, bool):

@@ -17,7 +17,6 @@ GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 def is_packed(file: IO[bytes]) -> bool:
-    """The position in the file does not change."""
     position = file.tell()
     start = file.read(len(GZIP_MAGIC))
     file.seek(position)

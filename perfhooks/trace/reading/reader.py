@@ -203,7 +203,6 @@ class _Reader:
             self._boundary = re.compile(rb"\}\s*,(?=\s*\{\s*" + key[1] + rb"\s*:)")
 
     def _last_boundary(self, buffer: bytearray, searched: int) -> int:
-        """Return the position after the last complete event and its comma, or 0."""
         window = 1 << 13
         while True:
             start = max(searched, len(buffer) - window)
@@ -388,7 +387,6 @@ class _Pieces:
         self._first = 0
 
     def first(self, count: int) -> tuple[bytes, int]:
-        """Return at most ``count`` unread events as a JSON list, and their number."""
         last = min(self._first + count, len(self._cuts) - 1)
         return b"".join((b"[", self._text[self._cuts[self._first] + 1 : self._cuts[last]], b"]")), last - self._first
 

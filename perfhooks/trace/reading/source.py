@@ -63,7 +63,6 @@ def _open(path: str) -> IO[bytes]:
 
 
 def downloads() -> ModuleType:
-    """Return the module that only URLs need, because its import is slow."""
     from perfhooks.trace.reading import downloads as module
 
     return module
@@ -86,7 +85,6 @@ def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[by
 
 
 def _limit_bytes(max_unpacked_mb: float | None) -> float | None:
-    """None if it depends on the file."""
     variable = os.environ.get(MAX_UNPACKED_MB, "").strip()
     name = "max_unpacked_mb" if max_unpacked_mb is not None else MAX_UNPACKED_MB
     try:

@@ -24,7 +24,6 @@ class Validity:
         self._kinds: dict[str, Counter[int]] = {WITHOUT_TIME: Counter(), WITHOUT_LENGTH: Counter()}
 
     def good(self, kind: Column, has_time: Flags, span: Ints, has_length: Flags) -> Flags:
-        """Return which slices have a time and a length of at least 0. Count the others."""
         has_length = has_length & (span >= 0)
         good: Flags = has_time & has_length
         if not good.all():

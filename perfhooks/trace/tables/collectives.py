@@ -132,7 +132,6 @@ def _find_sources(trace: Trace) -> _Sources:
 
 
 def _host_ranges(trace: Trace) -> tuple[Ints, Ints, Ints]:
-    """Return the host ranges, and their ranges with arguments and with tensors."""
     is_range = [name == RECORD or bool(LABEL.match(name)) for name in trace.names]
     rows = trace.rows(Kind.OP, Kind.ANNOTATION)
     marks = rows[np.array([*is_range, False])[trace.name[rows]]]

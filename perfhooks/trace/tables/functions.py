@@ -76,7 +76,6 @@ def table(trace: Trace) -> pl.DataFrame:
 
 
 def _names_open_at_start(trace: Trace) -> Ints:
-    """Return the names whose only frames were open at the start of the recording."""
     open_counts, counts = (
         np.bincount(trace.name[frames], minlength=len(trace.names))
         for frames in (sorted(attribution.open_at_start(trace)), trace.rows(Kind.PYTHON))

@@ -309,7 +309,6 @@ def _shapes(trace: Trace, rows: Ints) -> _Key:
 
 @cached_per_trace
 def _memory_row(trace: Trace) -> dict[str, int]:
-    """Memory allocated outside of all shown calls."""
     rows = _shown_rows(trace)
     homeless = torch_rules.memory_outside(trace.instants, trace.start[rows], trace.end[rows])
     if not homeless.any():
@@ -320,7 +319,6 @@ def _memory_row(trace: Trace) -> dict[str, int]:
 
 @cached_per_trace
 def _sorted_names(trace: Trace) -> tuple[pl.Series, Ints]:
-    """Return the names of the rows, the memory row last, and the alphabetical position of each name."""
     names = [*torch_rules.shown_names(trace)[0], ranges.MEMORY]
     index = {name: index for index, name in enumerate(sorted(set(names)))}
     return pl.Series(names, dtype=pl.String), np.array([index[name] for name in names])

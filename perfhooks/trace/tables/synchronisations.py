@@ -83,7 +83,6 @@ def _same_correlation(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
 
 
 def _outermost_operators(trace: Trace, calls: Ints) -> Ints:
-    """Return the outermost operator around each call (or itself), or -1."""
     ops = trace.rows(Kind.OP)
     operator = np.full(len(calls), -1, np.int64)
     has_call = np.flatnonzero(calls >= 0)

@@ -139,10 +139,6 @@ class _Lane:
 
 
 def _assign_lanes(start: Ints, end: Ints, is_work: Flags, is_out: Flags, last_lane: int = 0) -> list[int]:
-    """Return the first free lane of each slice; slices are sorted by start, the longest first.
-
-    Device work overlaps no other work on its lane. Slices with ``is_out`` must not be on lane 0.
-    """
     lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
     numbers = []
     for begin, finish, works, out in zip(*(column.tolist() for column in (start, end, is_work, is_out)), strict=True):

@@ -159,7 +159,6 @@ class _Repair:
 
 
 def _apply_change(raw: msgspec.Raw, change: _Change) -> bytes | msgspec.Raw:
-    """Return the event itself if the change belongs to another event."""
     event = _EVENT.decode(raw)
     start, length = _nanoseconds(event.get("ts")), _nanoseconds(event.get("dur"))
     if start != change.start or length is None:

@@ -81,7 +81,6 @@ class _Deferral(contextlib.AbstractContextManager["_Deferral"]):
         signal.signal(number, handler)
 
     def arrive(self, number: int) -> None:
-        """A second Ctrl-C is delivered immediately."""
         if number in _ENDS:
             _signal_thread.noticed.set()
         is_repeated = number in self._arrived
@@ -167,7 +166,6 @@ class _SignalThread:
         sender.close()
 
     def pause(self) -> None:
-        """Signals for the child must not be handled as ours."""
         if self._ours is not None and threading.current_thread() is threading.main_thread():
             # a signal before the child has reset its handlers would be counted as ours, and then lost
             self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)

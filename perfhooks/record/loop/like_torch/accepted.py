@@ -69,7 +69,6 @@ def _listed(activities: Any) -> Iterable[Any]:
 
 
 def _activities(entry: Any) -> Iterator[Any]:
-    """torch has configured activities, as mappings, since 2.12."""
     if isinstance(entry, Mapping):
         for key, value in entry.items():
             config = next_recorder.config_of_mapping(value) if isinstance(value, Mapping) else value

@@ -71,7 +71,6 @@ class _Counter(NamedTuple):
 
 @functools.cache
 def _counter() -> _Counter | None:
-    """The counter of EventBlock in torch/csrc/profiler/collection.h."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     storage = "5torch8profiler4impl19ThreadLocalSubqueue14TorchOpStorage10EventBlock"
     for events in (512, 1024):
@@ -174,7 +173,6 @@ class WindowBudget:
 
     @property
     def has_room(self) -> bool:
-        """By the last measurement, which can be some steps old."""
         return self._step_share * (self._steps + 2) < 1
 
     def measure(self) -> float:

@@ -30,8 +30,6 @@ _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 class _Moments(NamedTuple):
-    """Thread (-1 if unknown) and time on the host for each piece of work."""
-
     thread: Ints
     time: Ints
 
@@ -93,7 +91,6 @@ class _Linker:
         self._enqueues, self._dequeues = queued[~is_dequeue], queued[is_dequeue]
 
     def launch_moments(self, flows: FlowEnds) -> _Moments:
-        """Return the launch time of each piece of work, on the thread of the call."""
         moments = _Moments(*(np.full(len(self._work), -1, np.int64) for _ in _Moments._fields))
         starts, ends = flows.links(CALL)
         index, start = (
@@ -105,7 +102,6 @@ class _Linker:
         return moments
 
     def number_calls(self, moments: _Moments) -> Ints:
-        """Add ``correlation``: the number of its call to each work. Return the calls, or -1."""
         number = self._argument("connection") + 1
         number[number > MAX_NUMBER] = 0
         self._arguments.pop("connection", None)

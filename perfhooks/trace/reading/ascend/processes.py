@@ -54,7 +54,6 @@ class Processes:
         return _ROLES.get(str(self._of(pid).get("name")), Role.OTHER)
 
     def group(self, pid: int | str, tid: int | str) -> str | None:
-        """Return the process group of a lane of collectives, or None."""
         lane = _GROUP.match(self._names.threads.get((pid, tid), ""))
         return lane[1] if lane and self.role(pid) is Role.COLLECTIVES else None
 
@@ -87,5 +86,4 @@ class Processes:
 
 
 def _unpack(pid: int) -> tuple[int, int, int]:
-    """Return the process of the training, the sort index and the device of a process id."""
     return pid >> 10, pid >> 5 & 31, pid & 31

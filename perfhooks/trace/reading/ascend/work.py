@@ -69,7 +69,6 @@ def classify(
 def _classify_tasks(
     numbers: Numbers, columns: Mapping[str, Column], arguments: dict[str, tuple[Ints, Column]], rows: Ints
 ) -> int:
-    """Return the number of unknown tasks."""
     types = _values_of(arguments.pop("task_type", _NONE), rows, len(columns["kind"]))
     name = columns["name"][rows].astype(np.int64)
     pairs, position = np.unique(np.stack([types, name]), axis=1, return_inverse=True)
