@@ -16,6 +16,7 @@ from perfhooks.cli.app import app
 from perfhooks.core.options import all_options
 from perfhooks.core.schedule import Schedule
 from perfhooks.report import handlers
+from perfhooks.report.page import definitions
 from perfhooks.report.page.definitions import DEFINITIONS
 from perfhooks.run.live import slow_causes
 from perfhooks.trace.nesting import starts
@@ -56,6 +57,14 @@ def test_every_number_of_the_page_is_explained(generated):
     for section, terms in DEFINITIONS.items():
         assert f"### {section.capitalize()}\n" in page
         assert all(f"| {term} | " in page for term in terms)
+
+
+def test_definitions_have_unique_terms_and_meanings():
+    text = Path(definitions.__file__).with_suffix(".md").read_text(encoding="utf-8")
+    paragraphs = [part for part in text.partition("\n## ")[2].split("\n\n") if not part.startswith("## ")]
+    assert len(paragraphs) - 1 == sum(len(terms) for terms in DEFINITIONS.values())
+    texts = [text for terms in DEFINITIONS.values() for pair in terms.items() for text in pair]
+    assert [text for text in texts if not text or set(text) & set("*{}")] == []
 
 
 def test_every_cause_of_a_slow_step_is_explained_on_the_page_and_on_the_site(generated):

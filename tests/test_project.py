@@ -249,7 +249,7 @@ OPENS_FILES = {
         "the kernel's files",
     ),
     "run/installation.py": "the metadata of installed packages",
-    "report/page/page.py": "files of this package",
+    **dict.fromkeys(("report/page/page.py", "report/page/definitions.py"), "files of this package"),
     "trace/reading/downloads.py": "files that it has just downloaded",
 }
 """Modules that open files otherwise, and which: a run folder may come from anybody, with links and FIFOs in it."""
