@@ -35,5 +35,6 @@ class ChromeTrace:
             raise OptionError(f"compress must be true or false, got {self.compress!r}")
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:  # noqa: ARG002 -- the form of a handler
+        """Return one file with the whole trace."""
         name = TRACES[not self.compress]
         yield Artifact(name, functools.partial(repair.write, trace, Path(trace.path), compress=self.compress))

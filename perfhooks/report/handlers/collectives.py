@@ -29,6 +29,7 @@ class CollectiveTable:
     """The collectives of a rank by time: ``rank0.collectives.csv``. There is no file without collectives."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """Return one file."""
         table = rows(capture, trace)
         if table.height:
             yield csv(COLLECTIVES, table)

@@ -24,6 +24,7 @@ class PageData:
     """
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """Return two files of some tens of kilobytes."""
         from perfhooks.analysis.comparison import costs, saved
         from perfhooks.report.page import window_data
         from perfhooks.report.page.data import WindowData

@@ -26,6 +26,7 @@ class StepTable:
     """The parts of each step: ``rank0.steps.csv``, one row per step."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """Return one file."""
         yield csv(STEPS, capture.tables(trace).steps)
 
 
@@ -52,6 +53,7 @@ class OperatorTable:
         _check_count("stack_depth", self.stack_depth)
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """Return one file."""
         tables = capture.tables(trace)
         table = tables.operators(self.by, stack_depth=self.stack_depth, all_flops=self.all_flops)
         yield csv("operators.csv", _first_rows("operators", table, self.sort_by, self.row_limit))
@@ -71,6 +73,7 @@ class LabelTable:
         _check_rows("labels", self.sort_by, self.row_limit)
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """Return one file."""
         yield csv(LABELS, _first_rows("labels", capture.tables(trace).labels, self.sort_by, self.row_limit))
 
 
@@ -87,6 +90,7 @@ class FunctionTable:
         _check_rows("functions", self.sort_by, self.row_limit)
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """Return one file."""
         table = capture.tables(trace).functions
         yield csv("functions.csv", _first_rows("functions", table, self.sort_by, self.row_limit))
 
@@ -96,6 +100,7 @@ class CategoryTable:
     """The time by kind of work, for example GEMMs, attention and copies: ``rank0.categories.csv``."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """Return one file, most time first."""
         yield csv("categories.csv", capture.tables(trace).categories)
 
 
@@ -116,6 +121,7 @@ class KernelTable:
         _check_rows("kernels", self.sort_by, self.row_limit)
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """Return one file."""
         if trace.is_device_traced:
             tables = capture.tables(trace)
             table = tables.kernels_by_launch if self.by_launch else tables.kernels
@@ -127,6 +133,7 @@ class Modules:
     """Forward and backward time of each ``nn.Module``: ``rank0.modules.csv``; it needs ``with_stack``."""
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """Return one file, in the order of the tree of modules."""
         yield csv("modules.csv", capture.tables(trace).modules)
 
 
@@ -144,6 +151,7 @@ class Memory:
         _check_count("rows", self.rows)
 
     def artifacts(self, capture: Capture, trace: Trace) -> Iterator[Artifact]:
+        """Return two files."""
         from perfhooks.trace.tables import memory
 
         if len(trace.instants.time):
