@@ -19,6 +19,7 @@ from test_findings_devices import (
     delaying,
     found_in,
     made_of,
+    many_launches,
     reading_values,
     slowed,
     steps,
@@ -32,7 +33,8 @@ from perfhooks.testing import op
 from perfhooks.trace import read
 from perfhooks.trace.names import devices
 
-FOREIGN = re.compile("cuda|nccl|cudnn|nvidia", re.IGNORECASE)
+FOREIGN = re.compile("cuda|nccl|cudnn|nvidia|torch.?compile|reduce-overhead", re.IGNORECASE)
+"""Names of other devices, and the compiler whose default backend does not support Ascend."""
 RULES = Path(findings.__file__).parent
 MADE = {
     **PLANTED,
@@ -85,13 +87,13 @@ def test_no_rule_advises_names_of_cuda_for_a_file_of_torch_npu(name, tmp_path):
 
 def test_every_text_of_a_rule_is_free_of_names_of_one_vendor():
     """Names belong into `perfhooks.trace.names.devices`, or to rules that know the device."""
-    known = {"replays.py": "CUDA graph", "frameworks.py": "torch.backends.cudnn.allow_tf32", "host.py": "CUDA graph"}
+    known = {"replays.py": "torch.cuda.make_graphed_callables", "frameworks.py": "torch.backends.cudnn.allow_tf32"}
     for path in RULES.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documents]
         strings = [node.value for node in constants if isinstance(node.value, str)]
-        found = [text for text in strings if re.search(r"torch\.cuda|\"cuda\"|NCCL|nvidia-smi|_CUDA_", text)]
+        found = [text for text in strings if re.search(r"torch\.cuda|\"cuda\"|CUDA graph|NCCL|nvidia-smi|_CUDA_", text)]
         assert not [text for text in found if known.get(path.name, "-") not in text], path.name
 
 
@@ -123,3 +125,12 @@ def test_a_kernel_of_another_vendor_is_named_as_it_is(tmp_path):
     """Only advice is worded by the device: what the trace says stays."""
     found = found_in(tmp_path, steps(name="my_cuda_kernel"), AMD)
     assert all("torch.npu" not in text for finding in found for text in texts(finding))
+
+
+@pytest.mark.parametrize(("metadata", "graph"), [({}, "CUDA graph"), (AMD, "HIP graph")], ids=["NVIDIA", "AMD"])
+def test_graphs_have_the_name_of_the_device(metadata, graph, tmp_path):
+    (finding,) = [
+        finding for finding in found_in(tmp_path, made_of(many_launches), metadata) if finding.rule == "host-bound"
+    ]
+    said = " ".join([finding.advice, *finding.evidence])
+    assert set(re.findall("[A-Z]+ graph", said)) == {graph}

@@ -38,13 +38,8 @@ SLOW: Final = (
 _ACTIVE: Final = tuple(cause for cause in SLOW if cause != device_time.NOTHING)
 
 _LAUNCHES: Final = (
-    "Make fewer and larger launches. torch.compile fuses small kernels, and in mode reduce-overhead replays "
-    "them as one CUDA graph; {}a larger batch gives each launch more work. If Python code is slow, the flame graph "
-    "shows it."
-)
-_LAUNCHES_WITHOUT_CUDA: Final = (
-    "Make fewer and larger launches. torch.compile fuses small kernels if it has a backend for the device; {}a larger "
-    "batch gives each launch more work. If Python code is slow, the flame graph shows it."
+    "Make fewer and larger launches: {compiler}{fused}a larger batch gives each launch more work. If Python code is "
+    "slow, the flame graph shows it."
 )
 _FUSED_ON_NPU: Final = "optimizer = torch_npu.optim.NpuFusedAdamW(params, lr=...)"
 _FUSED: Final = "a fused optimizer updates all parameters in a few kernels; "
@@ -190,7 +185,7 @@ def host_bound(window: Evidence) -> Iterator[Finding]:
         return
     wall, busy = window.mean("wall_ms"), window.mean("device_busy_ms")
     graph = check_replay(window) if trace.has_cuda and not replays else Replay(fits=None)
-    launching = (_LAUNCHES if trace.has_cuda else _LAUNCHES_WITHOUT_CUDA).format(_FUSED if window.is_training else "")
+    launching = _LAUNCHES.format(compiler=window.device.compiler, fused=_FUSED if window.is_training else "")
     yield from window.finding(
         "host-bound",
         gain,

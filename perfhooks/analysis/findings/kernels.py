@@ -221,6 +221,7 @@ def fusable_chains(window: Evidence) -> Iterator[Finding]:
     time_ms = window.device_ms(rows)
     if window.share(time_ms) < DOMINANT:
         return
+    compiler = "Use torch.compile, which fuses such a chain into one kernel. " if window.device.compiler else ""
     longest = np.zeros(int(chain.max()) + 1)
     np.maximum.at(longest, chain, window.lengths(rows))
     kinds = categories.of_work(window.trace)[np.searchsorted(window.trace.device_rows, rows)]
@@ -232,7 +233,7 @@ def fusable_chains(window: Evidence) -> Iterator[Finding]:
     yield from window.finding(
         "fusable-chains",
         min(time_ms - float(longest.sum()), window.device_limit_ms),
-        title=f"Chains of small kernels that a compiler could fuse take {words.ms(time_ms)} of a {window.unit}.",
+        title=f"Chains of small kernels that could be one kernel take {words.ms(time_ms)} of a {window.unit}.",
         estimate="The time of each chain without its longest kernel: the fused kernel has to read and write too.",
         evidence=[
             f"{window.count_per_step(rows)} such kernels in a {window.unit}: {', '.join(shares)}",
@@ -240,11 +241,11 @@ def fusable_chains(window: Evidence) -> Iterator[Finding]:
             *window.by_name(rows),
         ],
         advice=(
-            "Use torch.compile, which fuses such a chain into one kernel. Without it, use functions that combine "
-            "several operations, for example a fused norm, or an activation with its bias. Each of these kernels "
-            "reads its tensors from memory, computes little, and writes them back for the next kernel."
+            f"{compiler}Use functions that combine several operations, for example a fused norm, or an activation "
+            "with its bias. Each of these kernels reads its tensors from memory, computes little, and writes them "
+            "back for the next kernel."
         ),
-        code=window.code_for("compile"),
+        code=window.code_for("compile") if compiler else "",
     )
 
 

@@ -30,16 +30,17 @@ def check_replay(window: Evidence) -> Replay:
     A graph replays equal kernels with equal shapes. It cannot hold a wait of the host for a value of the device. Waits
     for events do not matter.
     """
+    graph_name = window.device.graph
     between = _waits_between(window)
     if len(between):
         places = ", ".join(top_lines(between, 2))
         return Replay(
             fits=False,
             evidence=(
-                f"a CUDA graph cannot contain the waits between kernels, {window.count_per_step(between)} in a step: "
+                f"a {graph_name} cannot contain the waits between kernels, {window.count_per_step(between)} in a step: "
                 f"{places}"
             ),
-            advice="To use a CUDA graph, move reads of device values out of the step: it cannot contain a wait.",
+            advice=f"To use a {graph_name}, move reads of device values out of the step: it cannot contain a wait.",
         )
     marks = zip(window.marks.start.tolist(), window.marks.end.tolist(), strict=True)
     kernels = [_launches(window, begin, end) for begin, end in marks]
@@ -55,14 +56,14 @@ def check_replay(window: Evidence) -> Replay:
                 "order, without waits in between"
             ),
             advice=(
-                "CUDA graphs fit these steps: compile in mode reduce-overhead, or use "
+                f"{graph_name}s fit these steps: compile in mode reduce-overhead, or use "
                 "torch.cuda.make_graphed_callables. Inputs then have to stay in the same memory."
             ),
         )
     return Replay(
         fits=False,
-        evidence="the kernels differ from step to step, but a CUDA graph replays equal kernels",
-        advice="If shapes differ, pad them to a few lengths, and use one CUDA graph for each length.",
+        evidence=f"the kernels differ from step to step, but a {graph_name} replays equal kernels",
+        advice=f"If shapes differ, pad them to a few lengths, and use one {graph_name} for each length.",
     )
 
 

@@ -28,6 +28,10 @@ class Device(NamedTuple):
     """Text about how to find further waits of the host."""
     convolutions: str = ""
     """Library of convolutions that ``torch.backends.cudnn`` enables."""
+    graph: str = ""
+    """Name of recorded launches that the device replays."""
+    compiler: str = "torch.compile fuses small kernels if it has a backend for the device; "
+    """Text about torch.compile; empty if the device needs another backend."""
     layout: str = ""
     """What channels-last convolutions need besides their layout."""
     sharing: str = ""
@@ -40,6 +44,10 @@ class Device(NamedTuple):
 
 def _other_waits(module: str) -> str:
     return f' To find other waits, use {module}.set_sync_debug_mode("warn").'
+
+
+def _compiler(graph: str) -> str:
+    return f"torch.compile fuses small kernels, and in mode reduce-overhead replays them as one {graph}; "
 
 
 def _uncached(variable: str) -> str:
@@ -61,6 +69,8 @@ NVIDIA: Final = Device(
     uncached=_uncached("PYTORCH_NO_CUDA_MEMORY_CACHING"),
     other_waits=_other_waits("torch.cuda"),
     convolutions="cuDNN",
+    graph="CUDA graph",
+    compiler=_compiler("CUDA graph"),
     sharing=", or let them share it with NVIDIA MPS instead of taking turns",
     processes=_processes("nvidia-smi pmon -c 1"),
     state=_state("nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE"),
@@ -72,6 +82,8 @@ ROCM: Final = Device(
     uncached=_uncached("PYTORCH_NO_HIP_MEMORY_CACHING"),
     other_waits=_other_waits("torch.cuda"),
     convolutions="MIOpen",
+    graph="HIP graph",
+    compiler=_compiler("HIP graph"),
     layout=" Also set PYTORCH_MIOPEN_SUGGEST_NHWC=1 in the environment.",
     processes=_processes("rocm-smi --showpids"),
     state=_state("rocm-smi --showclocks --showpower --showtemp"),
@@ -85,7 +97,9 @@ ASCEND: Final = Device(
     other_waits=_other_waits("torch.npu"),
     processes=_processes("npu-smi info"),
     state=_state("npu-smi info"),
+    compiler="",
 )
+"""The default backend of torch.compile needs triton-ascend, and fails for the backward pass of many models."""
 XPU: Final = Device(
     type="xpu", module="torch.xpu", processes=_processes("xpu-smi ps"), state=_state("xpu-smi stats -d 0")
 )
