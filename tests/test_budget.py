@@ -178,7 +178,8 @@ def test_threads_that_compute_are_busy(is_busy):
     has_begun.wait()
     try:
         assert other_threads.has_other_threads()
-        assert other_threads.has_busy_threads() is is_busy
+        # another program may have the processor for all of the few milliseconds that are looked at
+        assert any(other_threads.has_busy_threads() for _ in range(200 if is_busy else 1)) is is_busy
     finally:
         over.set()
         thread.join()
