@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -28,7 +29,6 @@ _BETWEEN: Final = "\0"
 """Replaces ``--`` between the sides, because click ends the options at the first one."""
 _SIDES: Final = 2
 _AT: Final = "--run-at"
-_RUNNING: Final = "Commands that take turns"
 
 
 class CLASS(TyperCommand):
@@ -58,6 +58,20 @@ class ComparisonForm(str, Enum):
     json = "json"
 
 
+_turns_option: Final = functools.partial(typer.Option, rich_help_panel="Commands that take turns")
+_RUN: Final = _turns_option(
+    "--run",
+    help="Run this command beside the one after --, in short turns, until it is decided which is slower.",
+    metavar="'COMMAND'",
+)
+_RUN_AT: Final = _turns_option(_AT, help="Run the command at a revision of git.", metavar="REV 'COMMAND'")
+_STEPS: Final = _turns_option("--steps", help="Number of steps after which each command is ended.")
+_SECONDS: Final = _turns_option("--seconds", help="Seconds of steps after which each command is ended.")
+_IN_TURNS: Final = _turns_option(
+    "--in-turns", help="Run one after the other, where memory or devices do not allow two."
+)
+
+
 def command(
     targets: Annotated[
         list[str] | None,
@@ -68,37 +82,11 @@ def command(
         ),
     ] = None,
     *,
-    run: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--run",
-            help="Run this command beside the one after --, in short turns, until it is decided which is slower.",
-            metavar="'COMMAND'",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = None,
-    _run_at: Annotated[
-        tuple[str, str] | None,
-        typer.Option(
-            _AT, help="Run the command at a revision of git.", metavar="REV 'COMMAND'", rich_help_panel=_RUNNING
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option("--steps", help="Number of steps after which each command is ended.", rich_help_panel=_RUNNING),
-    ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option("--seconds", help="Seconds of steps after which each command is ended.", rich_help_panel=_RUNNING),
-    ] = None,
-    in_turns: Annotated[
-        bool,
-        typer.Option(
-            "--in-turns",
-            help="Run one after the other, where memory or devices do not allow two.",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = False,
+    run: Annotated[list[str] | None, _RUN] = None,
+    _run_at: Annotated[tuple[str, str] | None, _RUN_AT] = None,
+    steps: Annotated[int | None, _STEPS] = None,
+    seconds: Annotated[float | None, _SECONDS] = None,
+    in_turns: Annotated[bool, _IN_TURNS] = False,
     fail_if_slower: Annotated[
         str | None,
         typer.Option(
@@ -106,8 +94,7 @@ def command(
         ),
     ] = None,
     fail_if_undecided: Annotated[
-        bool,
-        typer.Option("--fail-if-undecided", help="Exit with 4 if the comparison is undecided."),
+        bool, typer.Option("--fail-if-undecided", help="Exit with 4 if the comparison is undecided.")
     ] = False,
     tolerance: Annotated[
         str | None,
