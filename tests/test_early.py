@@ -20,7 +20,7 @@ from perfhooks.record.launch.early import STEPS, StartupRecorder
 from perfhooks.record.launch.step_detectors import Events
 from perfhooks.record.loop import window
 from perfhooks.record.loop.ending import lifetime
-from perfhooks.record.loop.window import TorchProfile
+from perfhooks.record.loop.like_torch.results import TorchProfile
 from perfhooks.report.finishing.leftovers import finish_all
 
 pytestmark = pytest.mark.process

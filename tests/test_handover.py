@@ -18,7 +18,8 @@ import torch
 
 from perfhooks import Profiler
 from perfhooks.core.guard import enable_console_log, logger
-from perfhooks.record.loop.window import Window, _silenced_stderr
+from perfhooks.record.loop.like_torch.silence import suppress_stderr
+from perfhooks.record.loop.window import Window
 from perfhooks.report.finishing.finish import _cost
 from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.run import remote
@@ -75,7 +76,7 @@ def test_silence_leaves_no_file_open():
     """Counted over many, as other threads open and close files as well."""
     before = sum(1 for _ in Path("/dev/fd").iterdir())
     for _ in range(100):
-        with _silenced_stderr():
+        with suppress_stderr():
             os.write(2, b"nobody reads this")
     assert sum(1 for _ in Path("/dev/fd").iterdir()) < before + 50
 

@@ -214,7 +214,8 @@ def exported(file):
 
 @pytest.mark.slow
 def test_only_the_window_imports_the_profiler_of_torch():
-    others = [path for path in MODULES if path != Path("record/loop/window.py")]
+    windows = {Path("record/loop/window.py"), Path("record/loop/like_torch/results.py")}
+    others = [path for path in MODULES if path not in windows]
     rule = "types may be imported under TYPE_CHECKING"
     no_file_imports(lambda _, name: name.startswith("torch.profiler"), rule, others, types=False)
 
@@ -236,7 +237,7 @@ OPENS_FILES = {
     "analysis/comparison/baseline.py": "a file that the user names",
     "cli/actions/report.py": "the page that was just written",
     "run/publishing.py": "a trace that was found plain",
-    "record/loop/window.py": "what this process saved, and writing",
+    "record/loop/like_torch/results.py": "what this process saved, and writing",
     "cli/turns/program.py": "the log of a command, which it makes",
     "cli/turns/processes.py": "the kernel's files",
     "cli/turns/work_folder.py": "a temporary folder of this user",
@@ -311,7 +312,7 @@ CHANGES_OTHERWISE = {
     "run/locking.py": "the empty file of a lock",
     "run/folder.py": "the folder itself, which the user named, and what is beside it",
     "run/remote.py": "the user's own folder for temporary files, and what fsspec does elsewhere",
-    "record/loop/window.py": "what Kineto left, by the path that was lent",
+    "record/loop/like_torch/results.py": "what Kineto left, by the path that was lent",
     "report/finishing/adoption.py": "a folder that only this process knows",
     "cli/actions/mirror.py": "the user's own folder for temporary files",
     "core/thread_time.py": "the kernel's files, which it only reads",
@@ -320,7 +321,10 @@ CHANGES_OTHERWISE = {
         ("record/launch/notes.py", "record/launch/detached.py", "record/launch/site/sitecustomize.py"),
         "notes in a temporary folder",
     ),
-    **dict.fromkeys(("trials/child.py", "cli/turns/supervisor.py"), "the device that forgets all"),
+    **dict.fromkeys(
+        ("trials/child.py", "cli/turns/supervisor.py", "record/loop/like_torch/silence.py"),
+        "the device that forgets all",
+    ),
     **dict.fromkeys(
         ("cli/turns/program.py", "cli/turns/work_folder.py", "cli/turns/revision.py"),
         "a temporary folder of this user",
@@ -346,7 +350,7 @@ PUBLISHES = {
         "analysis/ranks/merge.py",
         "report/handlers/tensorboard.py",
         "cli/actions/output.py",
-        "record/loop/window.py",
+        "record/loop/like_torch/results.py",
         "trials/own_calls.py",
         "record/launch/loader_trials.py",
     ),

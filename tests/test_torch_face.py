@@ -15,7 +15,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from perfhooks import OptionError, Profiler
 from perfhooks.core.errors import NothingRecordedError
-from perfhooks.record.loop.like_torch import deprecated
+from perfhooks.record.loop.like_torch import silence
 
 pytestmark = pytest.mark.recorder
 
@@ -225,7 +225,7 @@ def test_autograd_profile_use_cpu_and_use_device_choose_the_activities():
 )
 def test_what_torch_is_going_to_remove_is_passed_through_and_torch_says_so_once(monkeypatch, tmp_path):
     """Every window has a recorder of its own, and each would say it."""
-    monkeypatch.setattr(deprecated, "_warned", set())
+    monkeypatch.setattr(silence, "_warned", set())
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         windows = []

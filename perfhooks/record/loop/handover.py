@@ -36,7 +36,7 @@ from perfhooks.trace.reading.packing import plain_size
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from perfhooks.record.loop.window import RecordedWindow
+    from perfhooks.record.loop.like_torch.results import RecordedWindow
     from perfhooks.record.watch.loops import WatchedLoop
     from perfhooks.run.timeline import Aside, Rows
 

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import sys
+from typing import TYPE_CHECKING, Final
 
 import torch
 
+from perfhooks.core.errors import PerfhooksError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _FIXED: tuple[int, int] = (2, 12)
 """First torch with the fix of pytorch #178551."""
+_NO_STACK: Final = "replay stack is empty"
+"""torch's error for a return without a recorded call."""
+
+
+class LostStacksError(PerfhooksError):
+    """Old versions of torch lose stacks that begin inside a call from C (pytorch issue 101632)."""
 
 
 def versions() -> tuple[tuple[int, int, int], tuple[int, int]]:
@@ -29,3 +43,29 @@ def lost_calls() -> str | None:
     if not (3, 12) <= versions()[0] < (3, 12, 5):
         return None
     return "CPython 3.12.0 to 3.12.4 lose calls of C functions; with_stack is better with 3.12.5"
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Disable the garbage collector.
+
+    At a start with stacks, torch keeps frames of all threads, and crashes if another thread runs meanwhile. The
+    callbacks of a collection, which are Python functions, let other threads run.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def check_lost(error: RuntimeError) -> None:
+    """Raise LostStacksError if torch failed at the stacks of a window."""
+    if _NO_STACK in str(error):
+        raise LostStacksError(
+            f"torch {torch.__version__} cannot process the Python stacks of this window, and has lost the window; "
+            "later windows are recorded without stacks"
+        ) from error

@@ -9,7 +9,7 @@ from perfhooks.core.guard import enable_console_log, guard
 from perfhooks.core.labels import DEVICE_STOPPED
 from perfhooks.core.schedule import Planned
 from perfhooks.record.loop.handover import Handover
-from perfhooks.record.loop.window import RecordedWindow
+from perfhooks.record.loop.like_torch.results import RecordedWindow
 from perfhooks.report.handlers import Handler
 from perfhooks.run.folder import Run
 from perfhooks.run.job import current_job

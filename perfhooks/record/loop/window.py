@@ -1,72 +1,39 @@
-"""One profiling window: a ``torch.profiler.profile`` that records once. No other module imports torch.profiler."""
+"""One profiling window: a ``torch.profiler.profile`` that records once."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import os
-import re
 import sys
-import tempfile
 import threading
 import time
 import weakref
-from itertools import accumulate, pairwise
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.autograd.profiler
-import torch.profiler
 from torch.profiler import ProfilerAction, ProfilerActivity
 
-import perfhooks.trace
-from perfhooks.core import labels, process
-from perfhooks.core.errors import NothingRecordedError, OptionError, PerfhooksError
+from perfhooks.core import process
 from perfhooks.core.labels import DEVICE_STOPPED
 from perfhooks.core.schedule import Phase
-from perfhooks.record.loop import frame_names, next_recorder, wall_clock
+from perfhooks.record.loop import next_recorder, stack_support, wall_clock
 from perfhooks.record.loop.ending import cupti, open_ranges
 from perfhooks.record.loop.ending.in_step import Overseer
-from perfhooks.record.loop.like_torch import averages, deprecated
+from perfhooks.record.loop.like_torch import silence
 from perfhooks.record.loop.like_torch.labelled_range import LabelledRange
+from perfhooks.record.loop.like_torch.results import TorchProfile, WindowResults
 from perfhooks.record.loop.limits.budget import NO_LIMITS, Limits, WindowBudget
 from perfhooks.record.loop.limits.call_count import CallCount
-from perfhooks.run.publishing import is_whole_json, publish
-from perfhooks.trace.reading.packing import copy_stream, copy_with_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-    from perfhooks.core.schedule import Phases, Planned
-    from perfhooks.record.loop.requested import RequestedWindow
-    from perfhooks.run.circumstances import Loader
-    from perfhooks.run.loader.looks import WorkerSamples
-    from perfhooks.run.loader.making import WorkerCounts
-
-__all__ = ["ProfilerActivity", "TorchProfile", "Window", "action_of", "recorder_busy"]
-
-TorchProfile = torch.profiler.profile
-
-_WARN: Final = "_warn_once"
-
-_LEVEL: Final = "KINETO_LOG_LEVEL"
-_SILENT: Final = "6"
-"""Kineto's log levels end with ERROR (4) and USDT (5). Level 6 hides all of them."""
+    from perfhooks.core.schedule import Phases
 
 _DAEMON: Final = "KINETO_USE_DAEMON"
 _COUNTER: Final = "perfhooks"
-
-_NO_STACK: Final = "replay stack is empty"
-"""torch's error for a return without a recorded call."""
-
-_METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
-    "self_cpu_time_total": "host",
-    "self_cuda_time_total": "device",
-    "self_device_time_total": "device",
-}
-
 
 _open: weakref.WeakSet[Window] = weakref.WeakSet()
 """Started windows. During a warm-up torch reports no active profiler, but a second one crashes it."""
@@ -162,10 +129,6 @@ def counting_for_daemon(end_step: Callable[[int], None]) -> Callable[[int], None
     return end
 
 
-def replaces_torch_profile(face: type) -> bool:
-    return torch.profiler.profile is face
-
-
 def action_of(phases: Phases, step: int) -> ProfilerAction:
     phase = phases.phase(step)
     if phase is Phase.ACTIVE:
@@ -173,122 +136,7 @@ def action_of(phases: Phases, step: int) -> ProfilerAction:
     return ProfilerAction.WARMUP if phase is Phase.WARMUP else ProfilerAction.NONE
 
 
-@contextlib.contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Suppress torch's warning about earlier cycles. With ``python -W error`` it would end the window."""
-    module = vars(torch.profiler.profiler)
-    warn = module.get(_WARN)
-    with _quiet_kineto():
-        if warn is not None:  # torch 2.4 has no such function
-            module[_WARN] = lambda *_, **__: None
-        try:
-            yield
-        finally:
-            if warn is not None:
-                module[_WARN] = warn
-
-
-@contextlib.contextmanager
-def _quiet_kineto() -> Iterator[None]:
-    """Kineto reads the level once, when the first recorder of a process starts.
-
-    Level 6 hides errors too, so hosts with a device keep Kineto's level.
-    """
-    recorded = torch.profiler.supported_activities()
-    if _LEVEL in os.environ or recorded != {ProfilerActivity.CPU}:
-        yield
-        return
-    os.environ[_LEVEL] = _SILENT
-    try:
-        yield
-    finally:
-        os.environ.pop(_LEVEL, None)
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Disable the garbage collector.
-
-    At a start with stacks, torch keeps frames of all threads, and crashes if another thread runs meanwhile. The
-    callbacks of a collection, which are Python functions, let other threads run.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@contextlib.contextmanager
-def _silenced_stderr() -> Iterator[None]:
-    """Discard output of C++. Only safe in a process with one thread."""
-    try:
-        stderr_copy = os.dup(2)
-    except OSError:  # standard error is closed
-        yield
-        return
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, 2)
-        yield
-    finally:
-        os.dup2(stderr_copy, 2)
-        os.close(stderr_copy)
-        os.close(null)
-
-
-def _microseconds(folded: Mapping[str, int]) -> dict[str, int]:
-    """The remainder of a stack is added to the next one."""
-    ends = [*accumulate(folded.values(), initial=0)]
-    ends_us = [end // 1000 for end in ends]
-    values = zip(folded, (after - before for before, after in pairwise(ends_us)), strict=True)
-    return {stack: value for stack, value in values if value}
-
-
-def _check_complete(path: Path) -> None:
-    if not is_whole_json(path):
-        raise PerfhooksError(f"the recorder wrote an incomplete {path.name}: is the disk full?")
-
-
-def _renumber(path: Path, before: int) -> None:
-    mark = labels.STEP_MARK.encode()
-    text = path.read_bytes()
-    path.write_bytes(re.sub(mark + rb"(\d+)", lambda match: mark + b"%d" % (int(match[1]) - before), text))
-
-
-class LostStacksError(PerfhooksError):
-    """Old versions of torch lose stacks that begin inside a call from C (pytorch issue 101632)."""
-
-
-class RecordedWindow:
-    first: int
-    reached: int
-    """Step during which, or before which, recording ended."""
-    began: float = 0.0
-    """In seconds since 1970; 0 if unknown."""
-    ended: float = 0.0
-    partial: str | None = None
-    """Reason for an early end."""
-    planned: Planned | None
-    shortened: int = 0
-    stop_s: float = 0.0
-    request: RequestedWindow | None = None
-    loader: Loader | None = None
-    making: tuple[WorkerCounts, ...] = ()
-    unseen_workers: int = 0
-    looked: tuple[WorkerSamples, ...] = ()
-    notes: list[str]
-    budget: WindowBudget
-    ready: bool = False
-
-    def save(self, path: Path) -> object:
-        raise NotImplementedError
-
-
-class Window(RecordedWindow, TorchProfile):
+class Window(WindowResults):
     """A ``torch.profiler.profile`` for the steps of one window; the argument of ``on_trace_ready``.
 
     def on_trace_ready(window):
@@ -310,7 +158,6 @@ class Window(RecordedWindow, TorchProfile):
     ) -> None:
         self._begin = first
         self._phases = phases
-        self._saved: IO[bytes] | None = None
         self.planned = phases.next_window(first)
         self.first = self.planned.active if self.planned else first
         self.reached = first
@@ -326,7 +173,6 @@ class Window(RecordedWindow, TorchProfile):
         if end_in_step is not None:
             budget = self.budget  # not the window, which would keep itself alive
             self._overseer = Overseer(lambda: 1.0 if is_spent() else budget.measure(), end_in_step)
-        self.marks_before = 0
         self._count: CallCount | None = None
         super().__init__(schedule=self._action if marks_steps else None, on_trace_ready=on_trace_ready, **recording)
         self.step_num = first
@@ -356,7 +202,7 @@ class Window(RecordedWindow, TorchProfile):
 
     def start(self) -> None:
         process.recorder_begins()
-        with _quiet_start(), cupti.detached_at_end():
+        with silence.suppress_start_output(), cupti.detached_at_end():
             super().start()
         _open.add(self)
         if self.with_stack and not self.budget.is_running:
@@ -408,7 +254,7 @@ class Window(RecordedWindow, TorchProfile):
         _of_parent.add(self)
         if self.with_stack:
             sys.setprofile(None)
-        with _silenced_stderr():  # torch warns about GPU events in every child, even without a GPU
+        with silence.suppress_stderr():  # torch warns about GPU events in every child, even without a GPU
             turn(False, {ProfilerActivity.CPU})
 
     @property
@@ -425,11 +271,6 @@ class Window(RecordedWindow, TorchProfile):
         )
 
     @property
-    def is_empty(self) -> bool:
-        recorded = getattr(self.profiler, "kineto_results", None)
-        return recorded is not None and not recorded.experimental_event_tree()
-
-    @property
     def step_rec_fn(self) -> Any:
         """The mark of the step. torch's own mark would be visible to the user's torch function modes."""
         return self._step_mark
@@ -444,7 +285,7 @@ class Window(RecordedWindow, TorchProfile):
         hidden = {"_inductor"} & lazy if "torch._inductor" not in sys.modules else set()
         lazy -= hidden
         try:
-            with deprecated.warn_once(self):
+            with silence.warn_once(self):
                 next_recorder.prepare(self, super().prepare_trace)
         finally:
             lazy |= hidden
@@ -466,7 +307,7 @@ class Window(RecordedWindow, TorchProfile):
         if torch.cuda.is_initialized():
             self._device = torch.cuda.current_device()
         self._began, self._ahead_s, self.began = time.perf_counter(), wall_clock.ahead_s(), time.time()
-        with _no_collection() if self.with_stack else contextlib.nullcontext():
+        with stack_support.no_collection() if self.with_stack else contextlib.nullcontext():
             super().start_trace()
         self.budget.begin()
         if self._overseer is not None:
@@ -494,12 +335,8 @@ class Window(RecordedWindow, TorchProfile):
                 next_recorder.drain(self)
                 super().stop_trace()
         except RuntimeError as error:
-            if _NO_STACK not in str(error):
-                raise
-            raise LostStacksError(
-                f"torch {torch.__version__} cannot process the Python stacks of this window, and has lost the window; "
-                "later windows are recorded without stacks"
-            ) from error
+            stack_support.check_lost(error)
+            raise
         open_ranges.store_open_ranges(self.profiler)
         self._thread = None
         self.stop_s = time.perf_counter() - began
@@ -509,89 +346,3 @@ class Window(RecordedWindow, TorchProfile):
         self.notes += [doubt] if doubt else []
         if self.current_action.name == "DEVICE_STOPPED":
             self.notes.append(DEVICE_STOPPED)
-
-    def save(self, path: Path) -> IO[bytes]:
-        """Return the open file, whose name is deleted. Kineto reports no error for an incomplete file."""
-        try:
-            super().export_chrome_trace(os.fspath(path))
-            if (written := next_recorder.export_path(self, path)) != path:
-                written.replace(path)
-            _check_complete(path)
-            if self.marks_before:
-                _renumber(path, self.marks_before)
-            if self.with_stack:
-                with path.open("r+b") as file:
-                    frame_names.add(file, self.profiler)
-        except BaseException:
-            for partial in (path, Path(f"{path}.tmp"), Path(f"{path}.gz")):
-                partial.unlink(missing_ok=True)
-            raise
-        self._forget_file()
-        self._saved = saved = path.open("rb")
-        self._close_file = weakref.finalize(self, saved.close)
-        return saved
-
-    def export_chrome_trace(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Write the trace, compressed if the name ends in ``.gz``. It can be written several times."""
-        if args or any(kwargs.values()):
-            super().export_chrome_trace(path, *args, **kwargs)
-            return
-        with publish(Path(path)) as target:
-            copy_with_names(self._file(), target, compress=str(path).endswith(".gz"))
-
-    def events(self) -> Any:
-        events: Any = super().events()  # type: ignore[no-untyped-call]  # untyped in torch
-        averages.unescape_names(events or ())
-        return events
-
-    def key_averages(self, *args: Any, **kwargs: Any) -> Any:
-        events = self.events()
-        if kwargs.get("group_by_stack_n", args[1] if len(args) > 1 else 0):
-            averages.give_stacks(events)
-        with_frames = args[3:] or [kwargs.get("include_python_functions")]
-        with contextlib.nullcontext() if with_frames[0] else averages.without_frames(events):
-            return super().key_averages(*args, **kwargs)
-
-    def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
-        """Write folded stacks: ``a;b;c value``, in whole microseconds as in torch. Equal stacks are summed."""
-        if metric not in _METRICS:
-            raise OptionError(f"metric must be one of {', '.join(_METRICS)}, got {metric!r}")
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / "trace.json"
-            with copy.open("wb") as target:
-                copy_stream(self._file(), target, compress=False)
-            folded = perfhooks.trace.stacks.folded(perfhooks.trace.read(copy), by=_METRICS[metric])
-        with publish(Path(path)) as target:
-            perfhooks.trace.stacks.write(_microseconds(folded), target)
-
-    def release(self) -> None:
-        """torch's objects are reference cycles, which the garbage collector frees late."""
-        self.ready = False
-        self._forget_file()
-        next_recorder.finish_exports(self)
-        recorder, self.profiler = self.profiler, None
-        # not getattr: torch's property would parse all events only to free them
-        attributes = {} if recorder is None else vars(recorder)
-        for event in attributes.get("_function_events") or attributes.get("function_events") or ():
-            event.cpu_children.clear()
-            event.cpu_parent = None
-        if recorder is not None:
-            vars(recorder).clear()
-        self.action_map.clear()
-        self.on_trace_ready = None
-        self.schedule: Any = None
-
-    def _file(self) -> IO[bytes]:
-        saved = self._saved
-        if saved is None:
-            if not self.ready:
-                raise NothingRecordedError("this window has no trace: it was released, or never recorded")
-            with tempfile.TemporaryDirectory() as folder:
-                saved = self.save(Path(folder) / "trace.json")
-        saved.seek(0)
-        return saved
-
-    def _forget_file(self) -> None:
-        if self._saved is not None:
-            self._close_file()
-            self._saved = None

@@ -14,7 +14,6 @@ from perfhooks.record.loop.limits.budget import DEFAULT_MB, EXPLAINING_S, WAIT_S
 from perfhooks.record.loop.limits.explaining import SecondWindow
 from perfhooks.record.loop.loaders.workers import LoaderWorkers
 from perfhooks.record.loop.window import (
-    LostStacksError,
     Window,
     end_spare_windows,
     is_spare_recording,
@@ -230,7 +229,7 @@ class Windows:
         self._announce(window)
         try:
             window.close(reached, partial)
-        except LostStacksError:
+        except stack_support.LostStacksError:
             # later windows are recorded without stacks, and their options show it
             self.recording["with_stack"] = self.handover.options["with_stack"] = False
             raise

@@ -11,7 +11,7 @@ import torch
 from perfhooks.core.errors import OptionError
 from perfhooks.core.guard import logger
 from perfhooks.record.loop import next_recorder, stack_support
-from perfhooks.record.loop.window import ProfilerActivity, TorchProfile
+from perfhooks.record.loop.like_torch.results import TorchProfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -81,10 +81,10 @@ def _activities(entry: Any) -> Iterator[Any]:
         yield _named(entry)
 
 
-def _named(activity: Any) -> ProfilerActivity:
-    if isinstance(activity, ProfilerActivity):
+def _named(activity: Any) -> torch.profiler.ProfilerActivity:
+    if isinstance(activity, torch.profiler.ProfilerActivity):
         return activity
-    names = {name.lower(): value for name, value in ProfilerActivity.__members__.items()}
+    names = {name.lower(): value for name, value in torch.profiler.ProfilerActivity.__members__.items()}
     if not isinstance(activity, str) or activity.lower() not in names:
         raise OptionError(f"activities must be one or more of {', '.join(sorted(names))}, got {activity!r}")
     return names[activity.lower()]

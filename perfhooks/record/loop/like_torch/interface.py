@@ -3,10 +3,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from perfhooks.core.errors import NothingRecordedError, OptionError
 from perfhooks.core.guard import logger
 from perfhooks.record.loop.like_torch.accepted import metadata_json
-from perfhooks.record.loop.window import TorchProfile, Window, replaces_torch_profile
+from perfhooks.record.loop.like_torch.results import TorchProfile
+from perfhooks.record.loop.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -18,7 +21,7 @@ class _ReplacesTorch(type):
     """Makes our windows instances of ``torch.profiler.profile`` if the program replaced it by a class of ours."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return super().__instancecheck__(instance) or (replaces_torch_profile(cls) and isinstance(instance, Window))
+        return super().__instancecheck__(instance) or (torch.profiler.profile is cls and isinstance(instance, Window))
 
 
 class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
