@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Event: TypeAlias = "dict[str, Any]"
 
 PID = 100
-"""Process of events without another one."""
+"""Number of the process of all events without another number."""
 
 __all__ = [
     "PID",

@@ -28,7 +28,7 @@ class _ForwardingHandler(logging.Handler):
         self.target = target
         self.users = 0
         self.runs: set[str] = set()
-        """After the training only lines with a name of these run folders are sent."""
+        """Names of the run folders of this training. After the training, only log lines with such a name are sent."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.runs and not any(run in record.getMessage() for run in self.runs):

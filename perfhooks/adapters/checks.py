@@ -9,7 +9,7 @@ from perfhooks.core.guard import logger
 from perfhooks.core.options import check_names
 
 UNITS: Final = ("batch", "optimizer")
-"""A batch, or an optimizer update of one or more batches."""
+"""Values of ``step_unit``: a step is a batch, or an optimizer update of one or more batches."""
 
 
 def check(face: Callable[..., Any], options: Mapping[str, Any], *, framework: str, step_unit: str = "batch") -> None:

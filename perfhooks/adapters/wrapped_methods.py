@@ -17,7 +17,7 @@ class _Wrapped(NamedTuple):
     name: str
     wrapper: Callable[..., Any]
     before: Any
-    """Previous attribute of the instance."""
+    """Attribute of the instance before it was wrapped."""
 
 
 class WrappedMethods:

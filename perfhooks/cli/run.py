@@ -29,7 +29,7 @@ _PATIENCE: Final = (
     "of the first steps is written at once, and not at the end. Default: 60."
 )
 _USUAL: Final = {"with_stack", "record_shapes", "profile_memory", "with_flops", "out", "run", "ranks", "max_trace_mb"}
-"""Common options in ``--help``; ``--help-all`` shows all."""
+"""Options that ``--help`` shows; ``--help-all`` shows all."""
 
 
 def command(

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DEPTH: Final = 5
-"""Maximum depth of the search: ``lightning_logs/version_3/perf/RUN`` is four deep."""
+"""Maximum depth of folders in the search for runs. ``lightning_logs/version_3/perf/RUN`` is four deep."""
 _MOST: Final = 20_000
-"""Maximum folders of the search, because a user waits."""
+"""Maximum folders in the search for runs, because a user waits for it."""
 
 
 def last_run() -> Path:

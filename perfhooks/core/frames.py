@@ -10,8 +10,9 @@ from typing import Final
 from perfhooks.core.process import working_directory
 
 COMPILES: Final = re.compile(r"/torch/_dynamo/convert_frame\.py$|/torch/_inductor/compile_fx\.py$|/triton/compiler/")
-"""Files that are only on the stack during a compilation. Other files of ``torch.compile`` are on it in each optimizer
-step."""
+"""Files that are on the stack only during a compilation. Other files of ``torch.compile`` are also on the stack of
+optimizer steps.
+"""
 TORCH: Final = "/torch/__init__.py"
 RECORDER: Final = ("/torch/profiler/", "/torch/autograd/profiler")
 LOADER: Final = "/torch/utils/data/"
@@ -19,7 +20,7 @@ ITERATORS: Final = f"{LOADER}dataloader.py"
 FETCHES: Final = re.compile(rf"{LOADER}|/perfhooks/record/loop/loader\.py$|/perfhooks/record/launch/loaders\.py$")
 MODELS: Final = "/torch/nn/modules/"
 CALLS_MODULE: Final = "_wrapped_call_impl"
-"""First function of every module call."""
+"""Name of the first function of every module call."""
 SAVES: Final = re.compile(r"/torch/(?:serialization\.py|distributed/checkpoint/)|/safetensors/")
 COLLECTIVE: Final = re.compile(r"/torch/distributed/(?!checkpoint/|optim/)")
 WAITS: Final = re.compile(r"/(?:threading|queue)\.py$|/(?:multiprocessing|concurrent/futures)/")
@@ -29,7 +30,7 @@ FETCHES_BATCH: Final = re.compile(r"torch/utils/data/_utils/fetch\.py\(\d+\): fe
 """Frame of a worker that makes a batch, as ``file.py(12): function``."""
 WORKER_LOOP: Final = re.compile(r"torch/utils/data/_utils/worker\.py\(\d+\): _worker_loop$")
 HANDS_OVER: Final = re.compile(r": (?:put|_feed|reduce_\w+)$")
-"""Frames of a worker that transfers a batch."""
+"""Frames of a worker that sends a batch to the training."""
 COLLATES: Final = re.compile(r"/collate\.py\(\d+\): |: \w*collate\w*$")
 
 _HERE: Final = f"{Path(__file__).parents[1]}{os.sep}"

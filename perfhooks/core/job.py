@@ -10,7 +10,7 @@ class Job:
     world_size: int = 1
     node: str = ""
     identity: str | None = None
-    """Equal on all ranks; None without a launcher."""
+    """Text that is equal on all ranks of a job; None without a launcher."""
     is_restart: bool = False
     """Whether the launcher restarted this node."""
 

@@ -11,7 +11,7 @@ CHECKPOINT: Final = "checkpoint"
 COMMUNICATION: Final = "communication"
 
 PARTS: Final = (DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, VALIDATION, CHECKPOINT, COMMUNICATION)
-"""In the order of their columns. Other labels are not parts."""
+"""Parts of a step in the order of their columns. Other labels are not parts."""
 
 _LETTER: Final = re.compile(r"[^\x00-\x7f]")
 ESCAPE: Final = "&#x"
@@ -75,7 +75,7 @@ PROCESSOR: Final = "perfhooksProcessor"
 """Trace metadata: name of the CPU."""
 
 STEP_MARK: Final = "ProfilerStep#"
-"""Before a step number of torch.profiler; steps count from 0."""
+"""Prefix of the step number in marks of torch.profiler. Steps count from 0."""
 
 FOREIGN: Final = "trace"
 """Stage of a trace from another tool."""

@@ -16,13 +16,13 @@ from perfhooks.core.job import Job
 from perfhooks.core.successors import successor
 
 RECORDING: Final = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
-"""Available to requests for windows."""
+"""Options of the recorder that a request for a window can set."""
 MOST_STEPS: Final = 1000
 """Maximum steps of a requested window, whose trace must fit into memory."""
 WARMUP: Final = 1
 """Warm-up steps of a requested window. Without them the first step includes the start of the recorder."""
 MOST_WAITING: Final = 16
-"""Every change of the schedule checks all waiting requests."""
+"""Maximum requests that wait for their window, because every change of the schedule checks all of them."""
 
 Ranks = Literal["all", "first-of-node"] | Sequence[int] | Callable[[Job], bool]
 
@@ -31,7 +31,7 @@ class Rule(NamedTuple):
     """The valid values of an option. None is valid if it is the default."""
 
     text: str
-    """End of the sentence "must be ..."."""
+    """Requirement for a value, as the end of the sentence "must be ..."."""
     holds: Callable[[Any], object]
 
 

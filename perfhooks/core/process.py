@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 THREADS: Final = "perfhooks"
 POLL_S: Final = 0.1
-"""Interval of checks for other processes and their files, in s. A user notices no shorter one."""
+"""Interval of checks for other processes and their files, in s. A user does not notice this delay."""
 EXIT_S: Final = 0.5
-"""Maximum wait for another thread or process at the end of the training, in s. Most operators take less. The time
+"""Maximum wait for another thread or process at the end of the training, in s. Most operators take less time. The time
 between SIGTERM and SIGKILL is longer (30 s in torchrun, Kubernetes and SLURM).
 """
 
@@ -54,7 +54,7 @@ class End(IntEnum):
 
 class Child(IntEnum):
     SIGNALS = auto()
-    """First, so that an early signal ends the child as usual."""
+    """Signal handlers are removed first, so that an early signal ends the child as usual."""
     PROFILERS = auto()
     """Profilers forget their windows, files and worker."""
     WATCHER = auto()

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     Matrix: TypeAlias = np.ndarray[tuple[int, int], np.dtype[Any]]
 
 CONFIDENCE: Final = 0.99
-"""Coverage of intervals. CI gates with more false alarms get disabled."""
+"""Probability that an interval contains the true value. CI jobs with more false alarms get disabled."""
 LEAST_STEPS: Final = 20
-"""Minimum length of a series: one bootstrap block."""
+"""Minimum steps of a series. Fewer are less than one bootstrap block."""
 OF_NORMAL: Final = NormalDist().inv_cdf(0.75)
 """Median absolute deviation of a normal distribution, in standard deviations."""
 
@@ -41,18 +41,20 @@ MANY: Final = 8
 """From this number of ranks, `MANY_SLOW` and `FAR` replace `SLOW`."""
 MANY_SLOW: Final = 0.02
 FAR: Final = 6.0
-"""Limit in median absolute deviations; about four standard deviations."""
+"""Minimum delay of a slow rank among `MANY` ranks, in median absolute deviations. It is about four standard
+deviations.
+"""
 CHANCE: Final = 0.01
-"""Maximum probability that a window names any rank if all ranks have equal work."""
+"""Maximum probability that a window names a slow rank although all ranks have equal work."""
 
 OUTLIER: Final = 3.0
 """Multiple of the median from which a step is an outlier."""
 _FEWEST: Final = 3
 _ROUNDING: Final = 1e-12
 _PLACES: Final = np.linspace(-1.0, 1.0, 31)
-"""Quantiles for the median's distribution, scaled to the number of steps."""
+"""Quantiles of the distribution of a median, scaled to the number of steps."""
 _ANGLES: Final = np.linspace(0.0, np.pi / 2, 20_001)
-"""For the sum of Student's density: quantiles are exact to five digits."""
+"""Support points for the integral of Student's density. Quantiles are exact to five digits."""
 _COSINES: Final = np.cos(_ANGLES)
 _NEARLY_NORMAL: Final = 200
 """Degrees of freedom from which the expansion is exact to eight digits."""
@@ -99,17 +101,17 @@ class Estimate:
 class Level:
     typical: Estimate
     mean: Estimate
-    """Without outliers: the basis of throughput."""
+    """Mean step time without outliers, which determines the throughput."""
     whole: Estimate
     steps: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
     far: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
-    """Outliers, not included in ``steps``."""
+    """Number of outliers, which are not included in ``steps``."""
     own: Estimate | None = None
-    """Without run-queue wait."""
+    """Mean step time without run-queue wait; None if unknown."""
     waited: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
-    """Ratio of the stepping thread's run-queue wait."""
+    """Run-queue wait of the stepping thread as a fraction of the time."""
     others: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    """Ratio of the host's CPUs in use by other programs."""
+    """CPU time of other programs as a fraction of the host's CPUs."""
 
     @property
     def far_share(self) -> float:

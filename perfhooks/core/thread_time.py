@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 RUNS: Final = -2
-"""Result for a thread that waits in no system call."""
+"""Returned number if the thread is not in a system call."""
 
 
 class CountedThread:

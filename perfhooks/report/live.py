@@ -39,7 +39,7 @@ RANK_STEPS: Final = 200
 LAST_SLOW: Final = 8
 
 _RANK_ROWS: Final = 4096
-"""Maximum steps of another rank. Ranks write every ten seconds, at different times."""
+"""Maximum steps of each rank other than the first. Ranks write every ten seconds, at different times."""
 
 
 class Times(NamedTuple):
@@ -94,11 +94,11 @@ class RankState(NamedTuple):
     rank: int
     step: int | None
     median_ms: float | None
-    """Median of its last `RANK_STEPS` steps."""
+    """Median of the rank's last `RANK_STEPS` steps in ms."""
     data_ms: float | None
     is_alive: bool | None
     slow: str = ""
-    """Message about a straggler."""
+    """Message about the rank as a straggler; empty if it is none."""
     role: int | None = None
 
 
@@ -134,19 +134,19 @@ class RunState:
     rank: int | None
     step: int | None
     times: Times | None
-    """Times of its last minute."""
+    """Times of the last minute of the first rank."""
     walls: tuple[float, ...]
     ranks: tuple[RankState, ...]
     slow: tuple[tuple[int, SlowStep], ...]
-    """With their ranks, the latest first."""
+    """Slow steps with their ranks, the latest first."""
     windows: int
     unfinished: Mapping[str, int]
     is_recording: bool
     page: Path | None
     is_alive: bool | None
-    """None on another host."""
+    """Whether the training runs; None if it is on another host."""
     silent_s: float
-    """Since the last change of a file."""
+    """Time in s since the last change of a file."""
 
 
 class _Compared(msgspec.Struct):
@@ -276,7 +276,7 @@ class _Rank:
         self._slow_file: tuple[int, int] | None = None
         self.is_alive: bool | None = None
         self.changed = 0.0
-        """In seconds since 1970."""
+        """Time of the last change of a file, in s since 1970."""
 
     def read(self) -> None:
         self.rows.extend(filter(_is_step, self._tail.read()))

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 
 LARGE: Final = 1.5
-"""Ratio of a profiled to an unprofiled step above which its shares mislead. Recording costs 25 to 45% if the step waits
-for the host."""
+"""Ratio of profiled to unprofiled step time above which the parts of the profiled step are misleading. Recording costs
+25 to 45% if the step waits for the host.
+"""
 
 EXPLAINS: Final = "explanation"
 
 Step = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-"""Small enough that a table can hold one more."""
+"""Step number. Its limit lets a table store the next number, too."""
 
 State = Literal["spooled", "done"]
 
@@ -45,7 +46,7 @@ class Cost:
     events: int | None = None
     idle_step_ms: float | None = None
     idle_data_ms: float | None = None
-    """Mean, without slow steps."""
+    """Mean wait for data of unprofiled steps in ms, without slow steps."""
     idle_thread_ms: float | None = None
     recorded_step_ms: float | None = None
 
@@ -65,23 +66,23 @@ class Capture:
     rank: int = 0
     node: str = ""
     boot: str = ""
-    """Boot of the host, see `perfhooks.run.liveness.boot`."""
+    """Identity of the host's last boot, see `perfhooks.run.liveness.boot`."""
     stage: str = "train"
-    """The profiled loop, or the content of a foreign trace."""
+    """Name of the profiled loop; for a trace of another recorder, its detected content."""
     first: Step = 0
-    """As planned."""
+    """First planned step."""
     last: Step | None = None
-    """As planned."""
+    """Last planned step; None if the window has no planned end."""
     reached: Step = 0
-    """The step during which, or before which, recording ended."""
+    """Step during which, or before which, the recording ended."""
     starting_steps: Step = 0
-    """Profiled steps that are among the first steps of the process."""
+    """Number of profiled steps that are among the first steps of the process."""
     partial: str | None = None
-    """Why the window ended before its last step."""
+    """Reason if the window ended before its last planned step."""
     state: State = "done"
-    """``spooled`` until the artifacts are made from the saved trace."""
+    """``spooled`` until the worker has made the files from the saved trace."""
     token: str = ""
-    """Distinguishes the same window of two processes, for example after an elastic restart."""
+    """Text that distinguishes the same window of two processes, for example after an elastic restart."""
     spool: str | None = None
     """Path of the saved trace, if it is on a disk of the node."""
     handlers: tuple[dict[str, Any], ...] = ()
@@ -99,11 +100,12 @@ class Capture:
     circumstances: Circumstances = field(default_factory=Circumstances)
     compilation: Compilation = field(default_factory=Compilation)
     owners: dict[str, str] = field(default_factory=dict)
-    """By the first part of file names, see `perfhooks.trace.names.attribution`."""
+    """Owners of code by the first part of file names, see `perfhooks.trace.names.attribution`."""
     own_work: tuple[tuple[float, float], ...] = ()
-    """When perfhooks blocked the thread: begin and end in seconds since 1970."""
+    """Intervals in which perfhooks blocked the thread of the steps: begin and end in s since 1970."""
     request: str = ""
-    """Reason outside of the schedule: name of a request, ``code``, ``signal``, ``slow``, ``explanation``."""
+    """Origin of a window outside of the schedule: name of a request, ``code``, ``signal``, ``slow``, ``explanation``.
+    """
     began: float = 0.0
     """Start of the process, in seconds since 1970."""
     time: float = 0.0

@@ -15,7 +15,9 @@ from perfhooks.run.loader.looks import WorkerSamples  # noqa: TC001 -- msgspec r
 from perfhooks.run.loader.making import WorkerCounts  # noqa: TC001 -- msgspec reads the annotation of a dataclass, too
 
 BUSY: Final = 0.05
-"""Smallest run-queue wait to report. It is below 1% on an idle host, and below 4% with one busy program on two CPUs."""
+"""Minimum run-queue wait to report, as a fraction of the time. It is below 1% on an idle host, and below 4% with one
+busy program on two CPUs.
+"""
 
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -25,15 +27,15 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 class Loader:
     num_workers: int | None = None
     batch_size: int | None = None
-    """None for a batch sampler of the user."""
+    """Batch size; None if the user has an own batch sampler."""
     pin_memory: bool | None = None
-    """Also False without a device."""
+    """Whether batches are copied to pinned memory. Without a device it is False."""
     persistent_workers: bool | None = None
     prefetch_factor: int | None = None
     batch_sampler: str = ""
-    """Class, if it is not torch's."""
+    """Class of the batch sampler; empty if it is torch's."""
     line: str = ""
-    """Line that iterates over it: ``train (train.py:20)``."""
+    """Line that iterates over the loader: ``train (train.py:20)``."""
 
     @classmethod
     def of(cls, iterator: Any) -> Loader:
@@ -73,21 +75,21 @@ def _if_is(kind: type, value: Any) -> Any:
 class Circumstances:
     cores: int | None = None
     ranks: int = 1
-    """Processes of the job on these CPUs."""
+    """Number of processes of the job on these CPUs."""
     threads: int | None = None
     onednn: bool | None = None
     cudnn: bool | None = None
     memory_bytes: int | None = None
-    """Free memory, in the container as well."""
+    """Free memory in bytes, within the limit of the container."""
     queued: float | None = None
-    """Run-queue wait of the stepping thread as a share of its time, since the last window."""
+    """Run-queue wait of the stepping thread since the last window, as a fraction of its time."""
     loader: Loader | None = None
     making: tuple[WorkerCounts, ...] = ()
-    """Since the last window."""
+    """Work of the loader workers since the last window."""
     looked: tuple[WorkerSamples, ...] = ()
     unseen_workers: int = 0
     framework: str = ""
-    """For messages: ``the Trainer``; empty for a plain loop."""
+    """Name of the framework for messages: ``the Trainer``; empty for a plain loop."""
     power: PowerLimit | None = None
     """Power limit at the time when the window was finished."""
     is_launched: bool = False

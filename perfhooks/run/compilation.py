@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from perfhooks.run.installation import Installation
 
 _LONGEST: Final = 300
-"""Characters of a reason. torch appends hints and links."""
+"""Maximum characters of a reason. torch appends hints and links."""
 
 _TORCH: Final = {Origin.TORCH, Origin.STANDARD, Origin.PERFHOOKS}
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
-"""Name of the code after a break in TorchDynamo."""
+"""Names of the functions that TorchDynamo creates for the code after a graph break."""
 _LIMIT: Final = re.compile(r"(?:recompile|cache[ _]?size)[ _]?limit", re.IGNORECASE)
 
 
@@ -34,19 +34,19 @@ class Graph:
     """One compilation of a function, forward and backward."""
 
     id: str = ""
-    """In the trace: number of the function, number of earlier compilations."""
+    """Identifier of the graph in the trace: number of the function, number of earlier compilations."""
     function: str = ""
-    """For example ``train.py(11): forward``, or the line after a break."""
+    """Compiled function, for example ``train.py(11): forward``, or the line after a graph break."""
     is_own: bool = False
-    """Whether its file is not torch's."""
+    """Whether the function is outside of torch."""
     operators: int | None = None
     seconds: float = 0.0
     backend_s: float = 0.0
     inductor_s: float = 0.0
-    """A part of the backend."""
+    """Time of inductor in s, which is a part of the time of the backend."""
     is_recorded: bool = False
     reason: str = ""
-    """The failed guard of a recompilation."""
+    """Failed guard that caused a recompilation."""
     failed: str = ""
 
     @property
@@ -63,10 +63,10 @@ class Graph:
 class Break:
     reason: str
     line: str
-    """The innermost traced line: ``train.py(11): forward``."""
+    """Innermost traced line: ``train.py(11): forward``."""
     within: str = ""
     functions: tuple[str, ...] = ()
-    """Functions in compilation, callers and callees."""
+    """Functions that were being compiled, callers and callees."""
     is_own: bool = False
     """Whether the graph break is in code outside of torch."""
     count: int = 1

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Steps
 
 _WINDOWS: Final = 256
-"""Maximum windows if ``brief``."""
+"""Maximum windows to read if ``brief``."""
 
 
 @dataclass(frozen=True)
 class FinishedWindow:
     folder: Path
     captures: dict[Place, Capture]
-    """The lowest rank first; at least one."""
+    """Facts of at least one rank by location, the lowest rank first."""
 
     @property
     def name(self) -> str:

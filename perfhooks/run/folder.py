@@ -297,7 +297,7 @@ def _owner(path: Path) -> Process | None:
 
 _OPENED: set[Path] = set()
 _LATE: Final = 128
-"""Windows that some ranks may not have finished yet."""
+"""Number of last windows that some ranks may not have finished yet."""
 
 
 class _Mark(msgspec.Struct):

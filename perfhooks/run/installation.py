@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from perfhooks.trace import Trace
 
 _PACKAGE_FOLDERS: Final = frozenset(("site-packages", "dist-packages"))
-"""Folders into which pip and Debian install."""
+"""Names of the folders into which pip and Debian install packages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Installation:
     """Folders of one Python, which the trace omits from the names of files."""
 
     path: tuple[str, ...] = ()
-    """``sys.path``, with editable installations."""
+    """Entries of ``sys.path``, and folders of editable installations."""
     sites: tuple[str, ...] = ()
     standard: tuple[str, ...] = ()
     prefix: str = ""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # --- of the folder that holds runs ---
 
 LATEST: Final = "latest"
-"""The run that began last."""
+"""Name of the link to the run that began last."""
 
 # --- of a run ---
 
@@ -23,7 +23,7 @@ MANIFEST: Final = "run.json"
 PAGE: Final = "report.html"
 PAGE_DATA: Final = "report.json"
 TRIED: Final = "tried.json"
-"""Gains that `perfhooks try` measured."""
+"""Name of the file with gains that `perfhooks try` measured."""
 PAGE_LOCK: Final = ".page.lock"
 PAGE_CACHE: Final = ".page.cache.json"
 MANIFEST_LOCK: Final = ".run.lock"
@@ -31,14 +31,14 @@ MANIFEST_LOCK: Final = ".run.lock"
 REQUESTS: Final = "requests"
 
 REQUESTS_LOCK: Final = ".requests.lock"
-"""Held while a client chooses steps."""
+"""Name of the lock that a client holds while it chooses steps."""
 
 # --- of a window, after its rank ---
 
 CAPTURE: Final = "capture.json"
 SHARE: Final = "page.json"
 TRACES: Final = ("pt.trace.json.gz", "pt.trace.json")
-"""Compressed or not."""
+"""Names of traces, compressed or not."""
 STEPS: Final = "steps.csv"
 LABELS: Final = "labels.csv"
 COLLECTIVES: Final = "collectives.csv"
@@ -49,9 +49,9 @@ _SPOOL: Final = re.compile(rf"\.rank{_RANK}\.(?P<token>\w+)\.spool\.json", re.AS
 _RAW_STEPS: Final = re.compile(rf"\.rank{_RANK}\.steps\.[0-9]+\.raw")
 _WINDOW: Final = re.compile(r"(?P<stage>.+?)-(?P<first>[0-9]{6,18})(?:-(?P<last>[0-9]{6,18}))?")
 _LONGEST: Final = 255
-"""Bytes of the longest name on Linux, macOS and Windows."""
+"""Maximum bytes of a name on Linux, macOS and Windows."""
 MOST_RANKS: Final = 1_000_000
-"""Ten times the largest jobs, to save memory."""
+"""Maximum number of ranks, ten times that of the largest jobs. It bounds the memory."""
 
 
 def below(folder: Path, name: str) -> Path:
@@ -85,11 +85,11 @@ class OfRank:
 
 timeline: Final = OfRank("rank*.timeline.csv")
 startup: Final = OfRank("rank*.startup.csv")
-"""Time before the first step."""
+"""Time of the work before the first step."""
 status: Final = OfRank("rank*.status.json")
-"""Written every few seconds."""
+"""Current step, written every few seconds."""
 processor: Final = OfRank("rank*.processor.csv")
-"""CPU time and run-queue wait."""
+"""CPU time and run-queue wait of each second."""
 rare: Final = OfRank("rank*.rare.csv")
 slow_steps: Final = OfRank("rank*.slow.csv")
 slow_stacks: Final = OfRank("rank*.slow.folded")
@@ -98,9 +98,9 @@ OF_RUN: Final = (timeline, startup, status, processor, rare, slow_steps, slow_st
 """Files of a rank about the whole run."""
 worker_log: Final = OfRank("rank*.worker.log")
 lock: Final = OfRank(".rank*.lock")
-"""Held while windows are finished."""
+"""Lock that is held while windows are finished."""
 mark: Final = OfRank(".rank*.recording")
-"""Exists while a window is open."""
+"""File that exists while a window is open."""
 owner: Final = OfRank(".rank*.process")
 owner_lock: Final = OfRank(".rank*.process.lock")
 
@@ -170,7 +170,7 @@ class Listing(NamedTuple):
     """The names in a run folder, read once because it may have 10,000 windows."""
 
     windows: tuple[str, ...]
-    """Without the folder of requests, and without links."""
+    """Names of the windows' folders, without links."""
     files: tuple[str, ...]
 
     @classmethod

@@ -20,9 +20,9 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     boot: str = ""
     space: str = ""
-    """PID namespace: each container counts from 1."""
+    """PID namespace of the process, because each container counts processes from 1."""
     began: str = ""
-    """Start time, because numbers are used again."""
+    """Start time of the process, because numbers of processes are reused."""
 
     @classmethod
     def current(cls) -> Process:
@@ -94,7 +94,7 @@ _IS_LINUX: Final = sys.platform == "linux"
 
 
 _ENDED: Final = (b"Z", b"X")
-"""In `/proc/PID/stat`."""
+"""States of ended processes in ``/proc/PID/stat``."""
 
 
 def _space() -> str:

@@ -20,22 +20,22 @@ SHARE: Final = ".share"
 """Suffix of a reduced trace."""
 _NAMES: Final = (".json", ".json.gz")
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[\s*\{[^\]]{0,4096}?"ph"\s*:')
-"""After their key, or with the first event in a file that is a list."""
+"""Start of the events in a file: after their key, or the first event in a file that is a list."""
 _KEY_BYTES: Final = 64
-"""Maximum bytes of the key of the events, so that it is found if two blocks share it."""
+"""Maximum bytes of the key of the events. Two blocks overlap by this length, so that a key between them is found."""
 _JSON: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*[\[{"\dtfn-]')
-"""Begin of any JSON text."""
+"""Start of any JSON text."""
 _HEAD_BYTES: Final = 4 << 20
-"""Maximum bytes before the events. Kineto writes some kilobytes."""
+"""Maximum bytes before the events. Kineto writes some kilobytes there."""
 # rank-0, inference_rank_3, rank34; TP-0 in SGLang
 _RANK: Final = re.compile(r"(?<![a-z])(?:rank|tp)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
 class Loose(NamedTuple):
     path: str
-    """Path or URL."""
+    """Path or URL of the trace."""
     rank: int | None
-    """None if neither the trace nor its name has it."""
+    """Rank of the trace; None if neither the trace nor its name contains it."""
 
     @property
     def name(self) -> str:

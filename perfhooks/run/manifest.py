@@ -27,7 +27,7 @@ _DECISIVE: Final = (
     *("CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32", "HIP_", "HSA_", "ROCR_", "MIOPEN_", "ZE_", "ASCEND_"),
     *("NCCL_", "RCCL_", "GLOO_", "UCX_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_"),
 )
-"""Prefixes of stored environment variables. Others may hold secrets."""
+"""Prefixes of the environment variables that are stored. Other variables may contain secrets."""
 _MODEL: Final = "model name"
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
@@ -37,22 +37,22 @@ class StepsBy(msgspec.Struct, frozen=True, kw_only=True):
     """The step detector of a training without an integration."""
 
     what: str = ""
-    """See `perfhooks.record.launch.step_detectors`."""
+    """Event that ends a step, see `perfhooks.record.launch.step_detectors`."""
     fetches: float | None = None
-    """Mean batches per step, at the end."""
+    """Mean number of batches per step, at the end of the training."""
     updates: float | None = None
-    """Mean optimizer steps per step."""
+    """Mean number of optimizer updates per step."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     started: str = ""
-    """In ISO 8601."""
+    """Start of the run in ISO 8601."""
     host: str = ""
     """Host of the rank that created the run."""
     pid: int = 0
     world_size: _Count | None = None
-    """Processes in the job."""
+    """Number of processes in the job."""
     command: tuple[str, ...] = ()
     revision: str = ""
     """Commit of the program's repository."""
@@ -60,14 +60,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     machine: str = ""
     environment: dict[str, str] = {}
     remote: str | None = None
-    """URL of the copy. It is not trusted: no file is sent because of it."""
+    """URL of the copy of the run. It is not trusted: perfhooks sends no file because of it."""
     windows: tuple[str, ...] = ()
     """Names of the finished windows. A window is finished when its first rank is."""
     schedule: dict[str, Any] | None = None
     handlers: tuple[dict[str, Any], ...] = ()
     options: dict[str, Any] = {}
     ranks: str | tuple[_Count, ...] | None = None
-    """See `perfhooks.core.options.describe_ranks`."""
+    """Profiled ranks, see `perfhooks.core.options.describe_ranks`."""
     steps_by: StepsBy | None = None
     """None if the training or its framework defines steps."""
     keep_windows: Annotated[int, msgspec.Meta(ge=1)] | None = None

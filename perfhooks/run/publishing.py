@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CAN_NAME: Final = {os.open, os.mkdir, os.rmdir, os.unlink, os.rename, os.stat} <= os.supports_dir_fd
-"""Windows cannot open names relative to a folder, so each folder is checked before."""
+"""Whether the system opens names relative to an open folder. Windows cannot, so each folder is checked before."""
 _FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 """Paths of open files, on Linux."""
 
 SILENT_S: Final = 600.0
-"""Seconds after which another process counts as dead. Slow network disks take minutes, and NCCL's collectives time
-out after ten minutes, too.
+"""Time in s without a sign of life after which another process counts as dead. Slow network disks take minutes, and
+NCCL's collectives time out after ten minutes, too.
 """
 
 

@@ -50,7 +50,7 @@ def temporary_folder() -> Path:
 
 _MOUNTS = Path("/proc/self/mounts")
 _OCTAL = re.compile(rb"\\(\d{3})")
-"""A space, tab, line break or backslash in ``/proc/self/mounts``."""
+"""Escaped space, tab, line break or backslash in ``/proc/self/mounts``."""
 _NETWORK_DISKS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p")
 
 

@@ -44,10 +44,10 @@ _ROW_BYTES: Final = 68
 LAST: Final = CAPACITY * _ROW_BYTES
 """Maximum bytes that `read_last` reads."""
 _SAMPLE: Final = 4 << 20
-"""Bytes for a chart: some 85,000 steps, 200 per point."""
+"""Maximum bytes to read for a chart: about 85,000 steps, 200 per point."""
 _PARTS: Final = 512
 _TIMES: Final = ("wall_ms", "data_ms", "backward_ms", "update_ms")
-"""An older perfhooks wrote only the first two."""
+"""Columns of times. An older perfhooks wrote only the first two."""
 _SEAM: Final = b"\n,-1,,,\n"
 _FILE: Final = b"\n,-2,,,\n"
 
@@ -253,7 +253,7 @@ WAITS_HEADER: Final = "stage,first,last,wall_ms,thread_ms,process_ms,waited_ms,o
 time of the stepping thread and of all threads, run-queue wait of the stepping thread, mean CPU time per CPU of programs
 outside the job."""
 LONGEST_MS: Final = 1e12
-"""Larger times and `LAST_STEP` are no data of a training: sums of them must not overflow."""
+"""Maximum time in ms. Larger times and steps above `LAST_STEP` are not from a training: their sums could overflow."""
 LAST_STEP: Final = 1 << 61
 
 
@@ -262,7 +262,7 @@ class Stretch(NamedTuple):
 
     first: int
     last: int
-    """The first step after it."""
+    """Number of the first step after it."""
     wall_ms: float
     thread_ms: float
     process_ms: float

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 HEADER = "stage,step,phase,wall_ms,data_ms,backward_ms,update_ms\n"
 CAPACITY = 1 << 16
-"""Steps in memory before they are written."""
+"""Maximum steps in memory. They must be written before."""
 
 _ASIDE: Final = 1024
-"""Maximum validations and checkpoints in memory. A training has about two per epoch."""
+"""Maximum validations and checkpoints in memory. A training has about two of them per epoch."""
 
 clock = time.perf_counter_ns
 
 
 OWN_WORK: Final[deque[tuple[int, int, int]]] = deque(maxlen=_ASIDE)
-"""When perfhooks blocked a thread: thread, begin and end."""
+"""Intervals in which perfhooks blocked a thread: number of the thread, begin and end in ns."""
 
 
 def own_work_s(began: float, ended: float) -> tuple[tuple[float, float], ...]:
@@ -50,9 +50,9 @@ class Row(NamedTuple):
     wall_ms: float
     data_ms: float | None
     backward_ms: float | None = None
-    """Time until the last backward pass began."""
+    """Time in ms from the start of the step to the start of the last backward pass."""
     update_ms: float | None = None
-    """Time until that pass ended."""
+    """Time in ms from the start of the step to the end of that pass."""
 
 
 def parsed(text: bytes) -> Iterator[Row]:
@@ -78,7 +78,7 @@ class Ended(NamedTuple):
     begins: np.ndarray
     ends: np.ndarray
     waits: np.ndarray
-    """-1 if unknown, also in the next fields."""
+    """Waits for data in ns; -1 if unknown. The next fields use the same value."""
     backwards: np.ndarray
     updates: np.ndarray
 
@@ -103,10 +103,10 @@ class Timeline:
         self._rare_until: dict[str, int] = {}
         self._begins: dict[int, int] = {}
         self.is_kept = False
-        """Whether perfhooks blocks the loop."""
+        """Whether perfhooks blocks the loop at the moment."""
         self._tail = Ended(*(np.empty(0, np.int64) for _ in Ended._fields))
         self.taking = threading.Lock()
-        """Held until taken steps are written, to keep their order."""
+        """Lock that is held from taking steps until they are written, to keep their order."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "taking"}
@@ -326,9 +326,9 @@ class Rows(NamedTuple):
     phases: np.ndarray
     """Indices into `Phase`."""
     walls: np.ndarray
-    """In ns."""
+    """Step times in ns."""
     waits: np.ndarray
-    """In ns; -1 if unknown, also in the next fields."""
+    """Waits for data in ns; -1 if unknown. The next fields use the same value."""
     backwards: np.ndarray
     updates: np.ndarray
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 FORMAT: Final = 2
 """Format of a baseline. 1: first version; 2: with mean and median step."""
 FEWEST_RUNS: Final = 5
-"""Minimum runs of a baseline. Fewer give a warning with the smallest change that they can detect."""
+"""Recommended minimum runs of a baseline. Fewer give a warning with the smallest change that they can detect."""
 
 _MARK: Final = "perfhooks_baseline"
 _MAX_BYTES: Final = 4 << 20
-"""A baseline has about 50 kB. Other files are read up to this size to find its mark."""
+"""Maximum bytes of a baseline, which has about 50 kB. Other files are read up to this size to identify them."""
 _PRIVATE_FACTS: Final = ("host",)
 
 

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHORTEST: Final = 2
-"""Minimum runs per piece."""
+"""Minimum runs between two changes."""
 PRICE: Final = (4.0, 1.5)
-"""Price of a piece in standard deviations: a constant, and a factor of the logarithm of the number of runs. At most 1%
-of simulated series of equal runs then have a change."""
+"""Penalty of a piece in standard deviations: a constant, and a factor of the logarithm of the number of runs. At most
+1% of simulated series of equal runs then have a change.
+"""
 
 
 def noise(values: Sequence[float]) -> float:

@@ -31,7 +31,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     a: Side
     b: Side
     verdict: Verdict | None
-    """None if a side has too few unprofiled steps."""
+    """Verdict about the step time; None if a side has too few unprofiled steps."""
     differs: list[Difference]
     notes: list[str]
     doubts: list[str] = []
@@ -41,7 +41,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     shares: bool = False
     """Whether numbers are shares of the step instead of nanoseconds."""
     reasons: list[Contribution] = []
-    """They sum to the difference of the profiled steps."""
+    """Causes of the difference. They sum to the difference of the profiled steps."""
     views: dict[str, list[Contribution]] = {}
 
     @property

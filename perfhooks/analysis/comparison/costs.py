@@ -38,14 +38,14 @@ SMALL: Final = "(small)"
 MOST_ROWS: Final = 4000
 """Maximum number of separate rows; a ResNet has 1,500."""
 _MAX_NAME: Final = 1000
-"""Kernels differ in the middle of their template arguments."""
+"""Maximum letters of a name. Names of kernels differ in the middle, in their template arguments."""
 
 
 class KeyCost(NamedTuple):
     calls: int
     nanoseconds: int
     typical: int
-    """Time in ns if each step were like the median step in which the key ran."""
+    """Time in ns if every step were like the median step in which this key occurs."""
 
     def __add__(self, other: object) -> KeyCost:
         if not isinstance(other, KeyCost):
@@ -56,7 +56,7 @@ class KeyCost(NamedTuple):
 NOTHING: Final = KeyCost(0, 0, 0)
 
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""The limit in ns of 104 days keeps sums within 64 bits."""
+"""Time in ns, at most 104 days, so that sums fit 64 bits."""
 Text = Annotated[str, msgspec.Meta(max_length=1 << 14)]
 
 

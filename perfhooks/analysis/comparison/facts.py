@@ -22,14 +22,14 @@ REVISION: Final = "revision"
 HOST: Final = "host"
 SAMPLES: Final = "samples a step"
 GIVEN: Final = "given"
-"""Value of an argument without a value."""
+"""Stored value of a command line argument that has no value."""
 _LOCATION: Final = re.compile(r"_(?:DIR|PATH|FILE|HOME)$")
-"""Environment variables that only locate files."""
+"""Names of environment variables that only locate files."""
 _RESULT_ARGUMENT: Final = re.compile(
     r"-o|--?(?:out|output|log|logs|logging|save|cache|tmp|checkpoints?|ckpt|run|exp|experiment|job|port)"
     r"(?:[-_]?(?:dir|path|file|folder|root|name|id))?"
 )
-"""Arguments that locate or name results. Other file arguments may name the model."""
+"""Command line arguments that name results. Other arguments with files may name the model."""
 _SECRET: Final = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 _LATE_PREFIXES: Final = (HOST, "schedule", "option ", "version of perfhooks")
 _PREFIX_ORDER: Final = (
@@ -44,7 +44,7 @@ _PREFIX_ORDER: Final = (
     "device",
     REVISION,
 )
-"""Other facts by how often they make steps slower."""
+"""Order of the remaining facts: those that often make steps slower first."""
 
 
 class Difference(NamedTuple):

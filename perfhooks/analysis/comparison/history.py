@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 class Point:
     run: str
     started: str
-    """Start in ISO 8601; empty if unknown."""
+    """Start of the run in ISO 8601; empty if unknown."""
     revision: str
     step_ms: float
     steps: int
     waited: float | None = None
-    """Run-queue wait as a fraction of the time."""
+    """Run-queue wait as a fraction of the step time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
     place: int
-    """Index of its first run."""
+    """Index of the first run after the change."""
     before_ms: float
     after_ms: float
 

@@ -239,7 +239,7 @@ class Aligned:
         self._shapeless = shapeless(*keys)
         self._kernel = Kernels(rows_a, rows_b)
         self.renamed = {own: name for name, own in self.modules.items() if name != own and NEW not in own}
-        """Names in B by names in A."""
+        """Names in B of renamed modules and lines, by their names in A."""
         self.renamed |= {own: name for name, own in self._lines.items()}
         self.host = self._join(a.host, b.host)
         self.device = self._join(a.device, b.device) if a.device and b.device else {}

@@ -31,7 +31,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     kind: str
-    """Part, module, operator, line, function, types, kernel, class, idle, collective or elsewhere."""
+    """Kind of the row: part, module, operator, line, function, types, kernel, class, idle, collective or elsewhere."""
     a: float
     b: float
     count_a: float
@@ -40,7 +40,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     by_price: float
     renamed: str = ""
     typical: float = 0.0
-    """Difference of the median steps."""
+    """Difference of the median steps in ns, B minus A."""
     sure: float | None = None
     is_certain: bool = False
     """Whether ``sure`` is at least 1% of the step."""
@@ -62,7 +62,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
 _MIN_CONTROL_LENGTH: Final = 5e-4
 """Minimum share of the step for a row that measures the noise. Shorter rows are noisier."""
 _MIN_CONTROLS: Final = 10
-"""Minimum number of such rows."""
+"""Minimum number of rows that measure the noise."""
 
 
 class NoiseModel(NamedTuple):

@@ -100,7 +100,7 @@ def format_frequency(share: float) -> str:
 
 
 _NEARLY: Final = 0.1
-"""Relative difference of numbers that count as equal."""
+"""Relative difference below which two numbers count as equal."""
 _ORDINALS: Final = dict(
     enumerate(("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"), 2)
 )

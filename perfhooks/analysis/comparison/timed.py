@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Counted, Ints, Waits
 
 _MIN_CORRELATION: Final = 0.5
-"""Minimum correlation of step-to-step changes; different data have at most 0.15."""
+"""Minimum correlation of step-to-step changes if both runs read the same data. With different data it is at most 0.15.
+"""
 _MIN_COMMON: Final = 50
-"""Minimum common steps. By chance, changes of 50 steps correlate by 0.5 in less than one of 1,000 pairs of runs."""
+"""Minimum common steps to detect equal data. By chance, changes of 50 steps correlate by 0.5 in less than one of 1,000
+pairs of runs.
+"""
 
 
 class TimedRun(NamedTuple):
@@ -70,7 +73,7 @@ def _widen(run_level: Level, times: float) -> Level:
 
 
 _MIN_LONG_RATIO: Final = 1.5
-"""Factor of the median. Noise of 10% reaches it once in a million steps."""
+"""Minimum length of a long step, as a multiple of the median. Noise of 10% reaches it once in a million steps."""
 
 
 class Stalls(NamedTuple):

@@ -37,7 +37,7 @@ _ERROR_SPLIT: Final = (0.01, 0.04, 0.4, 0.15, 0.15, 0.25)
 LEAST_BLOCKS: Final = 5
 """Minimum blocks of each process. Their longest and shortest are discarded."""
 _MAX_MISSING_FACTOR: Final = 4.0
-"""Maximum factor by which programs may be too short. Otherwise no further pair is started."""
+"""Maximum ratio of needed to available steps. Above it no further pair is started."""
 
 
 class Block(NamedTuple):
@@ -47,9 +47,9 @@ class Block(NamedTuple):
     wall_ns: int
     cpu_ns: int
     busy_ns: int
-    """CPU time of the threads of the steps, as a mean over the ranks."""
+    """CPU time in ns of the threads of the steps, as a mean over the ranks."""
     waited_ns: int | None
-    """Run-queue wait of the threads of the steps."""
+    """Run-queue wait in ns of the threads of the steps; None if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _CONVERGED_MS: Final = 1e-4
-"""Maximum correction of a clock at which the estimate ends, in ms. Traces have ns."""
+"""Correction of a clock below which the estimate ends, in ms. Traces have ns."""
 
 
 @dataclass(frozen=True)
 class Clocks:
     offset_ms: Mapping[int, float] = field(default_factory=dict)
-    """Added to times of a rank, gives times of the lowest comparable rank."""
+    """Difference in ms to add to times of a rank, to get times of the lowest comparable rank."""
     error_ms: float | None = None
     error_95_ms: float | None = None
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _HOST_BACKENDS: Final = ("gloo", "mpi", "ucc")
-"""Host ranges of other backends only launch device work."""
+"""Backends whose host ranges are the collective itself. Host ranges of other backends only launch device work."""
 _SYNCHRONIZING: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Operations that end on all ranks at the same time."""
 _EQUAL_SIZE: Final = ("all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather")

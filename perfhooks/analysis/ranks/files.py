@@ -69,7 +69,7 @@ class RankedWindow:
     collectives: pl.DataFrame
     unreadable: dict[int, str] = field(default_factory=dict)
     earlier: dict[int, float] = field(default_factory=dict)
-    """Age in seconds of ranks with only files of an earlier attempt."""
+    """Ranks that have only files of an earlier attempt of the job, each with their age in seconds."""
 
     @property
     def clocks(self) -> dict[int, str]:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SETTLED_S: Final = 2.0
-"""Age of a folder from which a change is visible in its modification time."""
+"""Minimum age of a folder in s. In a younger folder, a second change may have the same modification time."""
 
 
 class WindowSummary(msgspec.Struct, frozen=True, kw_only=True):
     changed: int = 0
-    """Modification time of its folder in ns."""
+    """Modification time of the window's folder in ns."""
     ranks: tuple[int, ...]
     is_trimmed: bool
     compared: dict[str, Any]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 _MAX_RATIO: Final = 0.25
-"""Maximum ratio of the mean delays before and after a change, in either order."""
+"""Maximum ratio of the smaller to the larger mean delay if the delay changes once during the run."""
 
 
 class RankSteps(NamedTuple):
@@ -42,9 +42,9 @@ class RankSteps(NamedTuple):
     wall_ms: Values
     data_ms: Values
     backward_ms: Values
-    """Time until the start of the last backward pass."""
+    """Time in ms from the start of each step to the start of its last backward pass."""
     update_ms: Values
-    """Time until the end of that pass."""
+    """Time in ms from the start of each step to the end of its last backward pass."""
 
 
 class StageTimes(NamedTuple):
@@ -116,7 +116,9 @@ def _find_common(a: Ints, b: Ints) -> Ints:
 
 class Frontier(NamedTuple):
     exposed: Ints
-    """Time from the last rank's end of the previous stage to that of this stage, in ns. The sum is the slowest step."""
+    """Time in ns from the last rank's end of the previous stage to the last rank's end of this stage. The times sum to
+    the slowest step.
+    """
     leader: Ints
 
 
@@ -154,7 +156,7 @@ class Lead(NamedTuple):
     lead_ms: float
     percent: float
     cost_ms: float
-    """Mean gain per step without all stragglers of the stage."""
+    """Estimated gain per step in ms if the stage had no stragglers."""
     total_ms: float
 
 
@@ -197,7 +199,7 @@ STAGE_TEXTS: Final = {
     "step": "in the step",
 }
 _ALWAYS_PERCENT: Final = 95.0
-"""Minimum percentage of the steps that is not mentioned, because other steps are exceptions."""
+"""Percentage of late steps from which a message omits it, because the other steps are exceptions."""
 
 
 def describe_lead(lead: Lead, name: str) -> str:

@@ -41,7 +41,7 @@ _NAMING: Final = {
     b'"thread_name"': "name",
     b'"thread_sort_index"': "sort_index",
 }
-"""Argument of each event that names a process or thread."""
+"""Names of the events that name a process or thread, each with the argument that contains the name."""
 _DECODE: Final = msgspec.json.Decoder(list[Event])
 _ENCODE: Final = msgspec.json.Encoder()
 
@@ -51,7 +51,7 @@ class Merged:
     path: Path
     ranks: tuple[int, ...]
     aligned: bool
-    """If not, each rank has the times of its host's clock."""
+    """Whether collectives aligned the clocks. If not, the times of each rank are from the clock of its host."""
     error_ms: float | None
     problems: tuple[str, ...] = ()
 

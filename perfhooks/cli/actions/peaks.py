@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _BEST_OF: Final = 5
 _LONG_S: Final = 0.05
-"""Minimum time of a product: launches and clock changes are below 1% of it."""
+"""Minimum duration of a measured product in s. Launches and clock changes are then below 1% of it."""
 _SMALLEST, _LARGEST = 256, 16384
-"""Rows. GEMMs of most devices reach their peak at a third of the largest."""
+"""Range of matrix sizes in rows. GEMMs of most devices reach their peak at a third of the largest."""
 _COPIED: Final = {"cpu": 1 << 28, "cuda": 1 << 30}
 _TYPES: Final = ("float64", "float32", "tf32", "float16", "bfloat16")
-"""Types with a single multiply call."""
+"""Data types for which torch multiplies matrices with a single call."""
 
 
 def measure() -> Iterator[str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _TYPES: Final = {bool: bool, int: int, float: float, str: str}
 _LISTS: Final = ("activities", "ranks")
-"""Words with commas, or JSON."""
+"""Options whose values are words with commas, or JSON."""
 _OWN: Final = {"schedule": str, "handler": list, "patience": float}
 
 

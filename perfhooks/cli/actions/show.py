@@ -48,7 +48,7 @@ TABLES: Final = (
 OVERVIEW: Final = ("labels", "steps", "operators", "kernels", "checks", "findings")
 """Tables printed without ``-t``. Labels are printed only on a terminal."""
 _SORTED: Final = ("operators",)
-"""Tables printed for ``--sort`` without ``-t``."""
+"""Tables that ``--sort`` prints without ``-t``."""
 
 GROUPS: Final = {
     "operators": ("shapes", "stack", "line", "module", "step"),
@@ -70,9 +70,9 @@ _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 _SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
 _OF_STACKS: Final = ("functions", "modules", "stacks")
-"""The second window supplies these if the last one has no stacks."""
+"""Tables that need stacks. If the last window has none, they come from the second window."""
 _BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
-"""The second window supplies these columns."""
+"""Columns that need other options of the recorder. If the last window lacks these, they come from the second window."""
 _OF_RUN: Final = ("startup", "slow")
 
 Form = Literal["table", "csv", "json"]

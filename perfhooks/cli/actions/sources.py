@@ -26,7 +26,7 @@ class Source:
     path: Path | str
     window: str = ""
     capture: Capture | None = None
-    """None for a single trace."""
+    """Facts of the window; None for a single trace."""
 
     @property
     def communication(self) -> str | None:

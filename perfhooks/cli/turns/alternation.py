@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from perfhooks.cli.turns.supervisor import Owner
 
 SHORT_S: Final = 0.03
-"""Seconds of a block, if only threads of the programs compute. Ten pairs of equal trainings on a shared host: ratios
-varied by 7.1% with blocks of 0.2 s on any CPU, by 1.4% with these blocks on one CPU."""
+"""Length of a block in s if only threads of the programs compute. In ten pairs of equal trainings on a shared host,
+ratios varied by 7.1% with blocks of 0.2 s on any CPU, and by 1.4% with these blocks on one CPU.
+"""
 LONG_S: Final = 0.2
-"""Seconds of a block if a device or other processes work too."""
+"""Length of a block in s if a device or other processes work too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +38,9 @@ class Plan:
     in_turns: bool = False
     """Whether the programs of a pair run one after the other."""
     steps: int | None = None
-    """End each program after these steps; None lets it end by itself."""
+    """Number of steps after which each program is ended; None lets it end by itself."""
     seconds: float | None = None
-    """End each program after these seconds of steps."""
+    """Time of steps in s after which each program is ended; None lets it end by itself."""
 
 
 class ComparisonResult(NamedTuple):
@@ -48,7 +49,7 @@ class ComparisonResult(NamedTuple):
     shortage: str
     programs: Sequence[ProgramResult]
     failed: ProgramResult | None
-    """A program with an exit code other than 0 ends the comparison."""
+    """First program that ended with an exit code other than 0, which ends the comparison."""
     interrupted: int = 0
     folder: Path | None = None
 

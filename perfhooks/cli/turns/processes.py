@@ -25,9 +25,11 @@ class Descendant(NamedTuple):
     pid: int
     parent: int
     entry: Path
-    """Folder in ``/proc``; its name may be another number."""
+    """Folder of the process in ``/proc``. The number in its name is that of another PID namespace, if ``/proc``
+    belongs to one.
+    """
     state: str
-    """T for stopped, Z for dead, see proc(5)."""
+    """State of the process from proc(5): T is stopped, Z is dead."""
 
     @property
     def is_dead(self) -> bool:

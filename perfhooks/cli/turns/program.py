@@ -38,14 +38,14 @@ class Command:
     words: Sequence[str]
     folder: Path
     paths: Sequence[Path] = ()
-    """Module folders before the installed ones."""
+    """Folders of modules that take precedence over installed ones."""
 
 
 class ProgramResult(NamedTuple):
     command: Command
     log: str
     code: int | None
-    """Negative for a signal; None if it never ended."""
+    """Exit code; negative for a signal, None if the program never ended."""
     is_ended: bool
     blocks: int
     notes: Sequence[str]
@@ -88,9 +88,9 @@ class Program:
         self._turn = Turn(0)
         self.steps = 0
         self.seconds = 0.0
-        """Time of timed steps in all blocks."""
+        """Time of timed steps in all blocks, in s."""
         self._block_began: float | None = None
-        """None while the program is held."""
+        """Start of the current block in s; None while the program is held."""
         self._has_begun = False
         self.began = time.monotonic()
         self.first_step_s: float | None = None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 GRACE_S: Final = 7.0
-"""Seconds from SIGTERM to SIGKILL: loader workers notice the death of their training after 5 s."""
+"""Time from SIGTERM to SIGKILL in s. Loader workers need 5 s to notice the death of their training."""
 _NUMBERS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SET_DEATH_SIGNAL, _SET_ADOPTS, _GET_ADOPTS = 1, 36, 37
 

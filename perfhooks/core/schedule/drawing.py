@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from perfhooks.core.schedule.phases import Planned
 
 COLUMNS: Final = 80
-"""In characters."""
+"""Width of a drawing in characters."""
 
 DRAWN_IN_FULL: Final = 10
-"""Maximum steps of a phase with one sign per step."""
+"""Maximum steps of a phase that is drawn with one character per step."""
 
 _SIGNS: Final = {Phase.WAIT: "·", Phase.WARMUP: "▒", Phase.ACTIVE: "█"}
 

@@ -14,24 +14,26 @@ if TYPE_CHECKING:
 
 
 LONGEST_WAIT_S: Final = 20.0
-"""Maximum seconds before the window, because a user waits for the report."""
+"""Maximum time before the window in s, because a user waits for the report."""
 FEWEST_STEPS: Final = 3
-"""Minimum steps of a window. Windows after a signal or a slow step have as many."""
+"""Minimum steps of a window. Windows after a signal or a slow step have this length."""
 SHORTEST_S: Final = 0.3
-"""Minimum seconds of a window. Shorter windows show single steps."""
+"""Minimum time of a window in s. A shorter window would show only untypical single steps."""
 MOST_STEPS: Final = 100
 ENOUGH_OPERATORS: Final = 5_000
 """Operators after which a window ends. They cost the training 0.03 s and 13 MB of memory."""
 
 _LOOKS: Final = (10, 15, 22, 33, 50)
-"""Steps after which step times are compared. Ten include start-up costs."""
+"""Numbers of steps after which the step times are compared. Ten steps include the start-up costs."""
 MOST_LOOKED_AT: Final = 50
 _EVEN: Final = 0.1
-"""Maximum relative difference of medians of settled steps. Medians of four steps differ by as much by chance."""
+"""Maximum relative difference of medians of settled steps. By chance, medians of four steps differ by this ratio."""
 _WARMUP_S: Final = 10.0
-"""Maximum seconds of warm-up. The start of the recorder takes at most one second."""
+"""Maximum time of warm-up in s. The start of the recorder takes at most one second."""
 _ROUND: Final = (3, 10, 30, 100)
-"""Lengths of windows with several ranks, whose measured times always differ slightly."""
+"""Possible lengths of windows with several ranks, in steps. Ranks measure slightly different times, and must choose
+the same length.
+"""
 
 
 class WhenSettled(OnRequest):
@@ -50,7 +52,7 @@ class WhenSettled(OnRequest):
     def __init__(self) -> None:
         self._origin: int | None = None
         self._since = 0
-        """Start of the wait, in nanoseconds."""
+        """Time in ns at which the wait for settled steps began."""
         self._look_at = 0
 
     def begin(self, step: int, now: int) -> None:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _RUN_BACKWARD: Final = "_engine_run_backward"
-"""Called by ``torch.autograd.backward`` and ``grad``. A patch of ``grad`` itself would make torch.compile recompile."""
+"""Function that ``torch.autograd.backward`` and ``grad`` call. A patch of ``grad`` itself would make torch.compile
+recompile.
+"""
 _MAX_CALLS: Final = 1000
 
 # globals, because torch.compile would guard the cells of a closure

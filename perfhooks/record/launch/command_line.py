@@ -21,32 +21,32 @@ if TYPE_CHECKING:
 VARIABLE: Final = "PERFHOOKS_RUN"
 
 SITE: Final = Path(__file__).parent / "site"
-"""Contains only ``sitecustomize.py``."""
+"""Folder that contains only ``sitecustomize.py``."""
 
 
 PATIENCE_S: Final = 60.0
-"""Default of ``--patience``. Most trainings make their first step within this time."""
+"""Default of ``--patience`` in s. Most trainings make their first step within this time."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     schedule: str | None = None
-    """None profiles one window after the step time has settled."""
+    """Schedule of the windows. None records one window when the step time has settled."""
     handlers: list[str] | None = None
     options: dict[str, Any] = {}
     patience: float = PATIENCE_S
-    """Seconds after which a program without fetches and updates gets its report."""
+    """Time in s after which a program without fetches and updates gets its report."""
     here: str = ""
     notes: str = ""
     command: int = 0
-    """Process that becomes the command. At its exit it reports the remaining runs."""
+    """Number of the process that becomes the command. At its exit it reports the remaining runs."""
     is_watched: bool = False
     """Whether another process reports the command if it is killed."""
     turns: str = ""
-    """Socket of the supervisor, under ``perfhooks compare --run``."""
+    """Path of the supervisor's socket under ``perfhooks compare --run``, else empty."""
     trial: str = ""
-    """Result file of ``perfhooks try --loader``."""
+    """Path of the result file of ``perfhooks try --loader``, else empty."""
     trial_ends: float = 0.0
-    """In seconds of the monotonic clock."""
+    """Time limit of ``perfhooks try --loader``, in s of the monotonic clock."""
 
     def named(self, number: int) -> Request:
         """From the second training on, a run name gets a number."""

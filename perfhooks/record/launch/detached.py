@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _INFO: Final = struct.Struct("QQ12i")
 _EXIT, _GET_INFO = 1 << 3, 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
-"""``struct pidfd_info``, ``PIDFD_INFO_EXIT`` and ``PIDFD_GET_INFO`` of ``pidfd.h``."""
+"""Constants of Linux's ``pidfd.h``: ``PIDFD_INFO_EXIT`` and ``PIDFD_GET_INFO`` with ``struct pidfd_info``."""
 _BOOTSTRAP: Final = """\
 import os, select, shutil, sys
 command, descriptor = sys.argv[2:4]
@@ -38,7 +38,7 @@ try:
 finally:
     shutil.rmtree(sys.argv[4], ignore_errors=True)
 """
-"""A bare Python takes a fifth of the memory that perfhooks needs."""
+"""Code of the waiting process. Without imports of perfhooks, it takes a fifth of the memory."""
 
 
 def is_possible() -> bool:

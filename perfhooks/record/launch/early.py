@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from perfhooks.record.loop.ending.lifetime import Closable
 
 STEPS: Final = 6
-"""The first step warms up."""
+"""Maximum steps of the recording of the first steps. The first one warms up."""
 
 _CALL, _BACKWARD, _UPDATE = range(3)
 """Kinds of events that can define a step. A later kind is stronger evidence."""
 _RECORDED: Final = ("record_shapes", "with_flops")
-"""Stacks and memory would use up the budget."""
+"""Recorder options for the first steps. Stacks and memory would exceed the budget."""
 
 
 class StartupRecorder:
@@ -70,7 +70,7 @@ class StartupRecorder:
         self._is_warm = False
         self._end = -1
         self._profiler_step = -1
-        """Step in which a profiler of perfhooks started, which takes time."""
+        """Step in which a profiler of perfhooks started. The start takes time, so this step is longer."""
         self._has_fetched = False
         self._clear_step()
 

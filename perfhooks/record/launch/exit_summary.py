@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SETS_PATH: Final = re.compile(r"""^[^#]*PYTHONPATH["'\]\s]*[=:](?!=)(?!.*PYTHONPATH)""", re.MULTILINE)
 IS_OVER: Final = "summary.printed"
-"""This file exists once everything is reported."""
+"""Name of a file that exists when everything is reported."""
 
 
 def at_exit(*, is_command: bool) -> None:

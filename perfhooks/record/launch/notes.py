@@ -29,13 +29,14 @@ class Note(NamedTuple):
     run: str = ""
     is_speaker: bool = True
     why: str = ""
-    """Reason to print if no process recorded a window."""
+    """Reason to print if no process of the command recorded a window."""
     guess: str = ""
     """Assumed reason, printed only if the command did not fail."""
 
 
 _own: dict[str, Note] = {}
-"""Runs are also stored here, because the folder may be on another host, or its disk full."""
+"""Notes of this process. They are also in memory, because the folder may be on another host, or its disk may be full.
+"""
 
 
 def leave(folder: str, **facts: Any) -> None:

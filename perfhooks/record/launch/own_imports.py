@@ -25,9 +25,9 @@ DEPENDENCIES = {
     *("msgspec", "polars", "_polars_runtime_32", "plotly", "narwhals", "rich", "typer"),
     *("fsspec", "filelock", "psutil"),
 }
-"""Our requirements, which the program may shadow at any time."""
+"""Modules that perfhooks needs, and for which the program may have its own versions."""
 _WITH_TORCH = {"numpy", "typing_extensions"}
-"""Requirements of torch, so the program has them from the start."""
+"""Modules that torch needs, so the program imports them first."""
 _CANDIDATES = DEPENDENCIES | _WITH_TORCH | (sys.stdlib_module_names - {*sys.builtin_module_names})
 
 

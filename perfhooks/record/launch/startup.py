@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _SCRIPT_SAMPLES: Final = 3
-"""Samples after which the script may be calling operators of torch."""
+"""Samples inside the script after which it may call operators of torch."""
 HEADER: Final = "phase,what,seconds\n"
 
 _IMPORTING: Final = "importlib._bootstrap>"
@@ -50,7 +50,7 @@ class Startup:
         self._over = threading.Event()
         self._file: Callable[[], Path | None] | None = None
         self._began_s: float | None = None
-        """By the clock of process starts."""
+        """Start of this process in s, by the clock of process starts."""
         if began:
             self._began_s = clock_s() - (time.monotonic_ns() - began) * 1e-9
             self._add(StartupSample("before torch", "what ran before torch was imported"), (self._torch - began) * 1e-9)

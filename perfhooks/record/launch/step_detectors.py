@@ -35,24 +35,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Mode = Literal["loader", "optimizer", "batches", "backward", "call", "process"]
-"""A fetch after an update, an update, any fetch, a backward pass, or the call of a model. ``process`` has no steps."""
+"""Event that ends a step: a fetch after an update, an update, any fetch, a backward pass, or the call of a model.
+``process`` has no steps.
+"""
 
 BATCHES: Final = 20
-"""Batches without any update before their fetches count as steps, or their backward passes as updates. A sanity check
-before training and gradient accumulation have fewer.
+"""Batches without an update after which their fetches are steps, or their backward passes are updates. Sanity checks
+before a training, and gradient accumulation, have fewer.
 """
 
 NEVER: Final = sys.maxsize
 _SETTLED_ROUNDS: Final = 3
-"""Rounds of updates after which the detector does not change. Code that warms up an optimizer has fewer."""
+"""Rounds of updates after which the detector stays as it is. Code that warms up an optimizer has fewer."""
 _SURE_STEPS: Final = 2
-"""Steps with a fetch after which updates no longer change the detector. A program may read its loader into a list and
-then train on the list.
+"""Steps with a fetch after which updates no longer change the detector. Some programs read their loader into a list
+and then train on the list.
 """
 _STAGE_ROUNDS: Final = 10
-"""Rounds of a single optimizer after which another one starts a new stage."""
+"""Minimum rounds of a single optimizer before a second optimizer counts as a new stage."""
 _LONE_UPDATES: Final = 3
-"""Updates in a row by a later optimizer after which the earlier ones belong to the start."""
+"""Updates in a row by a later optimizer, after which the earlier optimizers count as a part of the start."""
 
 
 class Round:
@@ -203,10 +205,10 @@ class StepDetector:
 
     mode: Mode | None = None
     arms = False
-    """Whether the detector receives the first fetch after an update."""
+    """Whether the detector wants to be called for the first fetch after an update."""
     due = due_update = NEVER
     is_sure = False
-    """Whether updates end no steps while there are fetches."""
+    """Whether updates do not end steps as long as the program fetches batches."""
     first = 0
 
     def __init__(self, events: Events) -> None:
@@ -247,7 +249,7 @@ class ActiveDetector(StepDetector):
     mode: Mode
     due = due_update = 0
     continues = False
-    """Whether the steps of the previous detector were valid."""
+    """Whether the steps of the previous detector remain valid."""
 
 
 class Undecided(StepDetector):

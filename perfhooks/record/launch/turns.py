@@ -52,17 +52,17 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ns: int
     busy_ns: int
     waited_ns: int | None
-    """Run-queue wait of the training thread."""
+    """Run-queue wait of the training thread in ns; None if unknown."""
     is_alone: bool
-    """Whether no device and no child process works."""
+    """Whether only threads of the training compute, without a device and child processes."""
     processor: int | None
 
 
 class Turn(msgspec.Struct, frozen=True):
     steps: int
-    """Timed steps until the next hold; 0 ends the holds."""
+    """Timed steps until the program is held again; 0 lets it continue to its end."""
     lead: int = 0
-    """Untimed steps before the timed ones."""
+    """Untimed steps before the timed ones, to warm up the caches."""
     processor: int | None = None
 
 
@@ -94,7 +94,7 @@ class HeldSteps:
         self._done = 0
         self._until = 0
         self._timed = 0
-        """Timed steps after `_until`; 0 to hold there."""
+        """Timed steps that follow step `_until`; 0 holds the program there."""
         self._at_begin = 0
         self._thread = CountedThread(threading.get_ident(), threading.get_native_id())
         self._clocks = _Clocks.read(self._thread)

@@ -95,7 +95,7 @@ class LoopController:
         self.windows.end_in_step = self._end_in_step
         self.state = LoopState.NEW
         self._turn_at = 0
-        """Next step with more work than a mark."""
+        """Number of the next step at which more happens than a step mark."""
         self._failures = 0
 
     def start(self, step: int | None, out: str | os.PathLike[str] | None, run: str | None) -> None:

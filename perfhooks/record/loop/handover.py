@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 HandlerLike = str | Mapping[str, Any] | Handler | Callable[..., object]
 
 DEFAULT: Final = "default"
-"""These handlers make all files that the recording options allow."""
+"""Name that stands for all handlers whose files the recording options allow."""
 
 _FEW_STEPS: Final = 2048
-"""The training formats them in about 1 ms. The worker writes longer lists."""
+"""Maximum steps that the training formats itself, in about 1 ms. The worker writes longer lists."""
 
 
 class _Saved(NamedTuple):

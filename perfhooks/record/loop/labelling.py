@@ -45,30 +45,32 @@ label.
 """
 
 _COMPILED: Final = "OptimizedModule"
-"""Importing the class takes a second."""
+"""Name of torch.compile's module class. Importing the class takes a second."""
 
 _function_modes: Callable[[], list[Any]] = vars(torch.overrides)["_get_current_function_mode_stack"]
 
 _call_module: Callable[..., Any] = Module.__call__
-"""Original module call; a global, because torch.compile guards the cells of a closure."""
+"""Original function that calls a module. It is a global, because torch.compile guards the cells of a closure."""
 
 
 @dataclass
 class _LabelState:
     thread: int = 0
-    """0 while labelling is off."""
+    """Number of the thread whose calls are labelled; 0 while labelling is off."""
     is_label_open: bool = False
     is_restored: bool = False
     part_without_gradients: str = labels.VALIDATION
     last_part: str = labels.FORWARD
     is_wrapped: bool = False
-    """Whether another library patched module calls after us. Its patch may call ours, and may restore it."""
+    """Whether another library has patched module calls after perfhooks. Its patch may call ours, and may restore ours
+    later.
+    """
     has_function_mode: bool = False
     changes: int = 0
     order: ModuleOrder = field(default_factory=ModuleOrder)
     loaders: LoadersRead = field(default_factory=LoadersRead)
     has_gradients: bool = True
-    """Whether the training uses gradients. Then a loader that is read without them belongs to a validation."""
+    """Whether the training uses gradients. If so, a loader that is read without gradients belongs to a validation."""
     patches: list[_Patch] = field(default_factory=list)
     on_call: Callable[[Module], object] | None = None
     on_read: Callable[[Any], object] = id  # not bool, which calls a user's ``__len__``

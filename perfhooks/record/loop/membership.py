@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfhooks.run.manifest import StepsBy
 
 _STARTED: Final[Counter[tuple[str, str]]] = Counter()
-"""Counts by folder of runs and stage."""
+"""Number of started runs by folder of runs and stage."""
 
 
 class Membership:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 _MAX_MODULES: Final = 20_000
-"""Limits the memory for loops that create modules in every step."""
+"""Maximum number of stored modules, because some loops create modules in every step."""
 _WRAPPERS: Final = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?:\.|$)")
 _PARALLEL: Final = ("DistributedDataParallel", "DataParallel")
 

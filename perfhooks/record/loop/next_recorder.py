@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 NAME: Final = "cuspy"
 _OBSERVER: Final = "torch.profiler._cuspy.observers.profiler"
-"""Module of the device observer. It needs the package cupti-python."""
+"""Name of the module of the device observer. It needs the package cupti-python."""
 _SWITCH: Final = "enable_"
 """Prefix of its boolean options, which activities omit: ``environment_counters``."""
 _TYPE: Final = "type"
 
 _FAILURES: Final = (ImportError, AttributeError, OSError, RuntimeError, TypeError, ValueError, PerfhooksError)
-"""Errors of CUPTI, its Python package, and the device owner's settings."""
+"""Errors that CUPTI, its Python package, or the settings of the device raise."""
 
 _logged: set[str] = set()
 """Logged reasons why the recorder is not available. If there is one, Kineto records instead."""

@@ -21,7 +21,9 @@ class StepClock:
     def __init__(self) -> None:
         self.step = 0
         self.due = 0
-        """Next step at whose start work is due. Initially the first step, to detect a missing start."""
+        """Number of the next step at whose start work is due. The initial value is the first step, to detect a missing
+        start.
+        """
         self.is_recording = False
         self._set_functions(*(_ignore,) * 5)
 
@@ -45,7 +47,7 @@ class StepClock:
         self.arrive = arrive
         self.ask = ask
         self.set_aside = set_aside
-        """Called with begin, end, part and calling line of a validation or a checkpoint."""
+        """Function to report a validation or a checkpoint: its begin, end, part and calling line."""
         self.passed_back = passed_back
 
     def current(self) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.run.capture import Place
 
 QUEUE: Final = 8
-"""Further windows are skipped."""
+"""Maximum windows that wait for the worker. Further windows are skipped."""
 _LATER: Final = "`perfhooks report` finishes the remaining windows"
 
 

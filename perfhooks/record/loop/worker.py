@@ -57,11 +57,10 @@ gc.freeze()
 gc.enable()
 serve(unread, int(sys.argv[3]))
 """
-"""The worker imports nothing before the first message, so an idle one stays small.
-
-Installed packages come first on its path, because the training's path may have another version of a dependency, for
-example the psutil of ray. Output of a sitecustomize goes to the log, not into the channel. The garbage collector would
-scan all modules several times during imports.
+"""Code of the worker. It imports nothing before the first message, so an idle worker stays small. Installed packages
+come first on its path, because the training's path may have another version of a dependency, for example the psutil
+of ray. Output of a sitecustomize goes to the log, not into the channel. The garbage collector would scan all
+modules several times during imports.
 """
 
 HERE: Final = str(Path(__file__).parents[3])
@@ -87,11 +86,12 @@ _UNWANTED: Final = (
 )
 
 _SHELL: Final = ("/bin/sh", "-c", 'exec "$0" "$@"') if os.access("/bin/sh", os.X_OK) else ()
-"""Start of each command. debugpy and other tools patch `subprocess`, and insert themselves into commands that begin
-with a Python. A worker under a debugger ends with the debugger's connection."""
+"""Start of the worker's command. debugpy and similar tools patch `subprocess`: they insert themselves into commands
+that begin with a Python. A worker under a debugger would end with the debugger's connection.
+"""
 
 NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)
-"""Avoids SIGPIPE when the worker has ended."""
+"""Flag that avoids SIGPIPE if the worker has ended."""
 
 _alive: list[subprocess.Popen[bytes]] = []
 

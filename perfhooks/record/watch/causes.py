@@ -44,9 +44,10 @@ if TYPE_CHECKING:
 
 _SUFFICIENT: Final = 0.5
 _ALMOST_ALL: Final = 0.8
-"""If one cause has this share of the samples, it also explains the time before the first sample."""
+"""Minimum fraction of the samples with one cause, so that this cause also explains the time before the first sample."""
 _THROTTLED_BELOW: Final = 0.8
-"""Share of the fastest device clock. Boost clocks of one device differ by 10%."""
+"""Device clock that counts as throttled, as a fraction of the fastest clock. Boost clocks of one device differ by 10%.
+"""
 
 _SAVING: Final = re.compile(r"^_*(?:save|checkpoint|dump|write)(?:_|$)|save_checkpoint|(?:^|_)saving")
 _LOCK_CALLS: Final = re.compile(r"^\s*(?:async )?with\b|\b(?:acquire|wait|wait_for|join|get|put|result)\(")
@@ -58,23 +59,23 @@ class StepFacts(NamedTuple):
     wall_ns: int
     median_ns: float
     wait_ns: int
-    """-1 if not measured."""
+    """Wait for data in ns; -1 if not measured."""
     garbage_ns: int
     garbage_at: Frame | None
     samples: Sequence[Sample]
-    """Samples since the step became longer than usual."""
+    """Samples of the training's stack, taken since the step became longer than usual."""
     counters: Counters
     """Counts of the training thread during the samples."""
     is_distributed: bool
     clock_share: float | None
     """Device clock as a share of the fastest clock of the run."""
     aside_ns: int = 0
-    """Time in evaluations that a framework or a loader reported."""
+    """Time in ns of evaluations that a framework or a loader reported."""
     waited_ns: int | None = None
-    """Run-queue wait of the whole step."""
+    """Run-queue wait of the whole step in ns; None if unknown."""
     has_device: bool = False
     before_ns: float = 0.0
-    """Excess time before the first sample; 0 if the counters disagree with the samples."""
+    """Excess time before the first sample in ns; 0 if the counters disagree with the samples."""
     after: Stack = ()
     """Stack of the training after the step."""
 
@@ -106,7 +107,7 @@ class Explainer:
         self._installation = installation
         self.usual = UsualSteps()
         self._functions: dict[CodeType, Counter[str]] = {}
-        """Nanoseconds by cause, for each function."""
+        """Time in ns by cause, for each function."""
 
     def explain(self, facts: StepFacts) -> Explanation:
         inside, directly_ns = self._inside_new_function(facts), max(facts.garbage_ns, facts.wait_ns)

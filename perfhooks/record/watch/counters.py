@@ -40,7 +40,7 @@ class Counters(NamedTuple):
     """Retries of the device allocator after it released memory."""
     waited_ns: int | None = None
     system_ns: int | None = None
-    """Kernel part of the CPU time, for example for new pages."""
+    """CPU time in the kernel in ns, for example for new pages."""
 
     @classmethod
     def read(cls, thread: CountedThread) -> Counters:
@@ -108,7 +108,9 @@ def clock_mhz() -> float | None:
 
 
 _MIN_YOUNG: Final = 50_000
-"""Python collects at 700 or 2,000 young objects, so more mean that it was disabled."""
+"""Number of young objects from which a collection is recorded. Python collects at 700 or 2,000, so more mean that the
+collector was disabled.
+"""
 
 
 class Collections:

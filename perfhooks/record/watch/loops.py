@@ -26,7 +26,7 @@ class LoopRequest:
     """First step to record; None records from the next possible step."""
     options: Mapping[str, bool] = field(default_factory=dict)
     name: str = ""
-    """Empty if no client waits for an answer."""
+    """Name of the request; empty if no client waits for an answer."""
 
 
 class WatchedLoop:
@@ -53,9 +53,9 @@ class WatchedLoop:
         self.wrote_steps = False
         self.triggers = False
         self.is_quiet = False
-        """`perfhooks run` prints a summary instead of logging slow steps."""
+        """Whether slow steps are not logged, because `perfhooks run` prints a summary."""
         self.is_signalled = False
-        """Set by the signal handler, which does nothing else."""
+        """Whether a signal requested a window. The signal handler only sets this flag."""
         self.inbox: deque[LoopRequest] = deque()
         self.answers: deque[tuple[str, Answer]] = deque()
 

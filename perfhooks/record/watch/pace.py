@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MORE_NS: Final = 50_000_000
-"""Minimum excess over the limit. Below it, OS scheduling alone can triple a step."""
+"""Minimum excess over the median in ns. A smaller excess may come from OS scheduling alone, which can triple a short
+step.
+"""
 
 
 class Pace:
@@ -23,7 +25,7 @@ class Pace:
         self.median_ns: float | None = None
         self.limit_ns: float | None = None
         self.doubt_ns: float | None = None
-        """Sampling starts at this step time."""
+        """Step time in ns from which the stack is sampled."""
 
     def add(self, walls: Sequence[int]) -> None:
         first = max(0, FEWEST_FIRST - self._count)

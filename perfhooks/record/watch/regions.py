@@ -19,7 +19,7 @@ class Region(NamedTuple):
     first: int
     last: int
     is_loop: bool
-    """Whether it is a loop. Otherwise it disables gradients."""
+    """Whether the region is a loop. Otherwise it is a block that disables gradients."""
 
     def has(self, line: int) -> bool:
         return self.first <= line <= self.last

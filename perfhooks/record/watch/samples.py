@@ -33,16 +33,17 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.sampling import Stack
 
 _LATE_NS: Final = 300_000
-"""Minimum delay of a sample that waited for the GIL. Waking up takes a third of it on a virtual machine."""
+"""Minimum delay in ns of a sample that waited for the GIL. A third of it is the time to wake up on a virtual machine.
+"""
 MIN_CPU: Final = 0.25
-"""A thread counts as computing from this share of the time outside the run queue."""
+"""Minimum CPU time of a computing thread, as a fraction of its time outside the run queue."""
 _MAX_STACKS: Final = 5000
 
 
 class State(enum.Enum):
     COMPUTING = enum.auto()
     QUEUEING = enum.auto()
-    """Runnable, without a CPU."""
+    """Ready to run, but without a CPU."""
     FILE = enum.auto()
     """Waiting in a system call that reads, writes or flushes a file."""
     PAGE = enum.auto()
@@ -50,7 +51,7 @@ class State(enum.Enum):
     LOCK = enum.auto()
     """Waiting for another thread."""
     WAITING = enum.auto()
-    """Waiting for something else, or unknown."""
+    """Waiting for something else, or in an unknown state."""
 
 
 class Sample(NamedTuple):
@@ -147,8 +148,8 @@ _SYSCALLS: Final = {
     "x86_64": ({202}, {26, 74, 75, 162, 277, 306}, {0, 1, 17, 18, 19, 20, 40, 295, 296, 326}),
     "aarch64": ({98}, {81, 82, 83, 84, 227, 267}, {63, 64, 65, 66, 67, 68, 69, 70, 71, 285}),
 }
-"""Calls that wait for a lock (``futex``), flush files (``fsync``, ...), and read or write files (``read``, ...), see
-syscalls(2).
+"""Numbers of Linux system calls that wait for a lock (``futex``), flush files (``fsync``, ...), and read or write
+files (``read``, ...), by machine; see syscalls(2).
 """
 _LOCKS, _FLUSHES, _TRANSFERS = _SYSCALLS.get(platform.machine(), (set(), set(), set()))
 

@@ -37,7 +37,7 @@ class Frame(NamedTuple):
 _OURS: Final = f"{Path(__file__).parent}{os.sep}"
 
 Stack = tuple[Frame, ...]
-"""Outermost first."""
+"""Frames of a stack, the outermost first."""
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 SHORTEST_S: Final = 0.005
 _MAX_DIFFERENCE: Final = 0.25
-"""Larger relative differences mean that counters and samples disagree."""
+"""Maximum relative difference of counters and samples. If it is larger, they disagree."""
 _SUSPENDED_NS: Final = 60_000_000_000
-"""Without samples for so long, the host was suspended or a debugger stopped the process."""
+"""Interval in ns without a sample after which a step does not count: the host was suspended, or a debugger stopped the
+process.
+"""
 _MAX_WINDOWS: Final = 10
 _MIN_SLOW_STEPS: Final = 3
 
@@ -48,7 +50,7 @@ class _Times(NamedTuple):
 @dataclass
 class _Watched:
     begin: int
-    """After a pause or own work the step begins anew and loses its samples."""
+    """Start of the step in ns. After a pause or work of perfhooks, the step starts again without samples."""
     before: Counters
     last_sample: int
     unsampled_ns: float
@@ -70,7 +72,7 @@ class SlowSteps:
         self._collections.listen()
         self._sampler = Sampler()
         self._usual_sample: tuple[int, int, Sample | None] = (0, 0, None)
-        """The sample is stored if its step ends without being slow."""
+        """Sample of the running step. It is stored as a usual sample if the step is not slow."""
         self._last_counters: _Reading = _Reading(0, Counters())
         self._usual_counters: _Reading | None = None
         self._watched: _Watched | None = None
@@ -83,7 +85,7 @@ class SlowSteps:
         self.folded = FoldedStacks()
 
         self.is_doubtful = False
-        """Sampling must not pause while the running step is longer than usual."""
+        """Whether the running step is longer than usual. Sampling must not pause then."""
 
     @property
     def is_watching(self) -> bool:

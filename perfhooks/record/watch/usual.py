@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.sampling import Stack
 
 MIN_SAMPLES: Final = 20
-"""A frame that takes 10% of a step is in one of 20 samples with probability 7/8."""
+"""Minimum samples of usual steps. If a frame takes 10% of a step, 20 samples contain it with probability 7/8."""
 
 
 def beyond(share: float, usual: float) -> float:

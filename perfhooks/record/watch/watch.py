@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from perfhooks.run.live.requests import Loop
 
 WRITE_S: Final = 8.0
-"""With the poll interval, the timeline on disk is at most ten seconds behind."""
+"""Interval of writes of the timeline in s. With the poll interval, the file is at most ten seconds behind."""
 _MOST_ROWS: Final = 20_000
-"""If more steps wait, the worker writes them."""
+"""Maximum steps that the watcher writes at once. The worker writes more."""
 STATUS_S: Final = 5.0
 
 

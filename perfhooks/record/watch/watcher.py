@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NAME: Final = "perfhooks-watcher"
 
 _SHARE: Final = 0.00075
-"""CPU use of checks, in cores. The poll once a second takes about as much."""
+"""CPU use of usual checks, in cores. The poll once per second takes about as much."""
 
 
 class SamplingBudget:
@@ -59,7 +59,9 @@ class Watcher:
         self._watches: dict[WatchedLoop, Watch] = {}
         self._inboxes: dict[Path, RequestInbox] = {}
         self._wake_lock = threading.Lock()
-        """A lock wait is one call in C, an event wait is many."""
+        """Lock whose release wakes the watcher. To wait for a lock is one call in C, to wait for an event many Python
+        calls.
+        """
         self._wake_lock.acquire()
         self._thread: threading.Thread | None = None
         self._next_poll = 0.0

@@ -57,12 +57,12 @@ class ProcessMemory:
 class Code(NamedTuple):
     number: int
     fields: bytes
-    """Raw pointers. Another object at the same address has different ones."""
+    """Raw pointers of the code object. They reveal another object at the same address."""
     file: str
     function: str
     starts: list[int]
     lines: list[int]
-    """`starts` has the start of each instruction range, in bytes."""
+    """Line number of each instruction range; `starts` has the start of each range in bytes."""
 
     def line(self, instruction: int) -> int:
         index = bisect.bisect_right(self.starts, instruction) - 1

@@ -38,10 +38,10 @@ class Layout:
     threads: int
     next_thread: int
     native: int | None
-    """None before Python 3.11."""
+    """Offset of the system's thread number; None before Python 3.11."""
     running: int
     running_in: int | None
-    """None if `running` points to the frame itself."""
+    """Offset from the object that `running` points to, to the frame; None if `running` points to the frame itself."""
     caller: int
     code: int
     instruction: int

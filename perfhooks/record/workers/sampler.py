@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 OTHER: Final = "(other)"
 _LOOP: Final = "_worker_loop"
 _FEED: Final = "_feed"
-"""Transfers batches, in ``multiprocessing/queues.py``."""
+"""Name of the function in ``multiprocessing/queues.py`` that sends batches to the training."""
 _MEMORY_AT: Final = 16
-"""The measurement of memory takes the kernel a millisecond."""
+"""Number of the sample at which memory is measured, because the measurement takes the kernel a millisecond."""
 
 
 class Order(TypedDict):
@@ -44,9 +44,9 @@ class Order(TypedDict):
     iterator: int
     worker: int
     workers: int
-    """They process the batches in rotation."""
+    """Number of workers, which process the batches in rotation."""
     batch: int
-    """Index among the variables of the worker's loop; -1 without a batch number."""
+    """Index of the batch number among the variables of the worker's loop; -1 if there is none."""
 
 
 class _Counters:

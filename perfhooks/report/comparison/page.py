@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.comparison.comparison import Comparison
 
 MOST_NODES: Final = 2500
-"""Maximum nodes of a flame graph. Two graphs have 300 kB then."""
+"""Maximum nodes of a flame graph. Two graphs of this size have 300 kB."""
 
 _LINE_NUMBER: Final = re.compile(r"\(\d+\): ")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HELP: Final = "local, local:8 (processes), dask://scheduler:8786, ray://head:10001 or, on a node of Ray's, ray://auto"
 
 _IN_FLIGHT: Final = 256
-"""Maximum submitted traces in Ray, because each wait takes longer with more."""
+"""Maximum traces that are submitted to Ray at once, because each wait takes longer with more."""
 
 
 def map_unordered(on: str | None, work: Work, items: Sequence[str]) -> Iterator[Result]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from perfhooks.report.handlers.permit import Permit
 
 ORPHAN_TIMEOUT_S: Final = 900
-"""Maximum life after the end of the training."""
+"""Maximum time in s that the worker runs after the end of the training."""
 
 _logger: Final = logging.getLogger("perfhooks")
 

@@ -35,10 +35,10 @@ class TraceShare(msgspec.Struct, frozen=True):
     format: int
     version: str
     rank: int | None
-    """None if neither the trace nor its name has it."""
+    """Rank of the trace; None if neither the trace nor its file name contains it."""
     capture: Capture
     files: dict[str, bytes]
-    """By name without the rank: ``steps.csv``."""
+    """Contents of the files of a window by name without the rank: ``steps.csv``."""
 
 
 def share(trace: str | os.PathLike[str], *, communication: str | None = None) -> bytes:

@@ -70,7 +70,7 @@ class _Location(NamedTuple):
     module: str
     cls: str
     needs: str | None = ""
-    """Recording option that it needs; empty for none. None if it runs only on request."""
+    """Recording option that the handler needs; empty if none. None if the handler runs only when it is selected."""
 
 
 _LOCATIONS: Final = {
@@ -112,7 +112,7 @@ NAMES: Final = _Names()
 ENTRY_POINTS: Final = "perfhooks.report.handlers"
 
 _ELSEWHERE: Final = {"tensorboard": "folder"}
-"""Options for files outside of the window's folder."""
+"""Options of handlers that select files outside of the window's folder."""
 
 
 def by_default(recorded: Mapping[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ _COLUMNS: Final = (
     *("operation", "backend", "group", "group_size", "dtype", "bytes"),
     *("duration_ms", "exposed_ms", "bus_gb_per_s", "device", "stream"),
 )
-"""Names of kernels would double its size."""
+"""Columns of the file. The names of kernels are omitted, because they would double its size."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,11 +46,11 @@ class StepsPart(_Part):
     median_ms: float | None
     kinds: list[str]
     usual: dict[str, float | None]
-    """Means of the most common kind of steps."""
+    """Means of the steps of the most common kind, by column."""
     others: list[StepKind]
     headline: str
     without_steps: bool = False
-    """Whether the only row is a recording without steps."""
+    """Whether the trace has no steps. Then the only row is the whole recording."""
     is_part: bool = False
     """Whether the window recorded only a part of a step."""
     no_device_data: bool = False
@@ -77,7 +77,7 @@ class CounterLane(_Part):
 
 class CountersPart(_Part):
     parts: Columns
-    """``step``, ``begin_ms``, ``end_ms``."""
+    """Intervals of each step, with the columns ``step``, ``begin_ms`` and ``end_ms``."""
     lanes: list[CounterLane]
     count: int
 
@@ -109,7 +109,7 @@ class Findings(_Part):
 class DevicePart(_Part):
     steps: Columns
     parts: Columns
-    """Work by class, other steps, and idle time by cause. The sum is the wall time."""
+    """Device time per step: work by class, work of other steps, and idle time by cause. It sums to the wall time."""
     idle: Columns
     queue: dict[str, float | None]
     """Fractions of a step by the length of the launch queue."""
@@ -131,7 +131,7 @@ class WindowData(_Part):
     compiled: CompiledPart | None = None
     labels: Columns | None = None
     operators: dict[str, Columns] | None = None
-    """By grouping: ``name``, ``shapes``, ``step``."""
+    """Operator tables by grouping: ``name``, ``shapes`` and ``step``."""
     behind_operators: Columns | None = None
     limits: list[str] = []
     roofline: Roofline | None = None
@@ -171,7 +171,7 @@ class ExplanationPart(_Part):
     findings: list[Finding]
     model: str | None = None
     least_ms: float | None = None
-    """Minimum device time of a step."""
+    """Minimum device time of a step in ms."""
 
 
 class Rank(_Part):
@@ -195,7 +195,7 @@ class WindowPart(_Part):
     time: float
     ranks: list[Rank]
     details: dict[str, WindowData]
-    """By rank, as far as they fit."""
+    """Full data of ranks by rank, as far as the budget of the report allows."""
 
 
 class SlowStepsPart(_Part):
@@ -203,7 +203,7 @@ class SlowStepsPart(_Part):
     """Columns of ``rank0.slow.csv``, and ``rank`` if several ranks are slow."""
     rows_count: int
     count: int
-    """A step that is slow on several ranks counts once."""
+    """Number of slow steps. A step that is slow on several ranks counts once."""
     wall_ms: float
     causes: dict[str, int]
     ranks: int
@@ -224,12 +224,12 @@ class TriedAdvice(_Part):
     times: float
     """Speed-up of all operators together."""
     saved_ms: float
-    """Per step, if nothing else changes."""
+    """Saved time per step in ms, if nothing else changes."""
     saved_percent: float
     operators: int
     device: str
     most: TriedMost | None = None
-    """Upper end of a range. The values above are then its lower end."""
+    """Upper end of a range, whose lower end is in the fields above; None for a single value."""
 
 
 class TriedFile(_Part):
@@ -247,9 +247,9 @@ class RunData(_Part):
     timeline: dict[str, Columns]
     slow: SlowStepsPart | None = None
     startup: Columns = {}
-    """Work before the first step, recorded by ``perfhooks run``."""
+    """Time of the work before the first step, recorded by ``perfhooks run``."""
     windows_count: int | None = None
-    """Present if `windows` is incomplete."""
+    """Number of all windows, if `windows` does not contain all."""
     ranks_together: dict[str, Any] | None = None
     findings: list[RunFinding] = []
     explanations: dict[str, ExplanationPart] = {}

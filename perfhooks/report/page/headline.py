@@ -44,14 +44,14 @@ _WHILE: Final = (
     *("before launched work starts", "while launched work waits for other work", "though work was launched"),
     *("inside graphs", "before work whose launch was not recorded"),
 )
-"""In the order of `device_time.CAUSES`."""
+"""Texts about the causes of idle time, in the order of `device_time.CAUSES`."""
 _HOST_KINDS: Final = ("op", "annotation")
 _WORTH_NAMING: Final = 0.05
 _BEHIND: Final = 1.05
 """From this ratio of device work to host time, the headline has both: the device runs behind the host (RTX 3060: 2.4 ms
 on the host, 170 ms of work)."""
 _HALF: Final = 0.5
-"""Busy fraction of the device from which operators of the host mostly wait."""
+"""Busy fraction of the device from which operators on the host mostly wait for the device."""
 _FROM_START_TO_STOP: Final = "from start to stop, without steps"
 _WHOLE: Final = "the whole recording"
 

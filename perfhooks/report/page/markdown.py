@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST: Final = 4500
-"""Maximum characters, fewer than 2,000 tokens."""
+"""Maximum characters of a summary, which are fewer than 2,000 tokens."""
 
 _PARTS: Final = ("data", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
 _DEVICE: Final = {

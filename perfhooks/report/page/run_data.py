@@ -300,7 +300,7 @@ class StoredFindings(NamedTuple):
     window: str
     of_run: list[Mapping[str, Any]]
     of_ranks: dict[tuple[str, int], list[Mapping[str, Any]]]
-    """By window and rank."""
+    """Stored findings by window and rank."""
 
 
 def stored_findings(folder: Path) -> StoredFindings:

@@ -42,25 +42,25 @@ class SummaryFinding(_Strict):
     title: str
     gain_ms: float | None = None
     gain: str = ""
-    """For example ``about 12 ms, 9%``."""
+    """Estimated gain, for example ``about 12 ms, 9%``."""
     where: str = ""
-    """First line of its evidence: ``train.py:20``."""
+    """Location in the first line of its evidence: ``train.py:20``."""
 
 
 class RunSummary(_Strict):
     """The facts of a run for the first screen."""
 
     unit: str = "step"
-    """``step``, ``batch``, ``call``, ``backward pass``, or ``recording``."""
+    """Noun for a step: ``step``, ``batch``, ``call``, ``backward pass``, or ``recording``."""
     step_ms: float | None = None
-    """Median unprofiled step of the most common kind."""
+    """Median unprofiled step of the most common kind, in ms."""
     steps: str = ""
     is_profiled: bool = False
     profiled_ms: float | None = None
     profiled_steps: str = ""
-    """``steps 3-5``, or ``a part of step 0``."""
+    """Description of the recorded steps: ``steps 3-5``, or ``a part of step 0``."""
     parts: list[SummaryPart] = []
-    """Largest first, from one percent on."""
+    """Parts of the step from 1% on, the largest first."""
     findings: list[SummaryFinding] = []
     window: str = ""
     warning: str | None = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ROWS: Final = 20
 _SHORTEST: Final = 12
-"""Minimum width of text columns before a number column is omitted."""
+"""Minimum width of a text column. If text columns are narrower, a number column is omitted."""
 _GAP: Final = 2
 _INNER: Final = ("stack", "path", "module")
 _COLORS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}

@@ -38,9 +38,9 @@ _Text = Annotated[str, msgspec.Meta(max_length=400)]
 _NAME: Final = re.compile(r"(?P<id>[0-9a-z]{8,40})\.(?P<kind>call|window)\.json")
 _ENDINGS: Final = (".call.json", ".window.json")
 _MOST_FILES: Final = 2500
-"""Maximum files per poll: 2 ms on a host under load."""
+"""Maximum files to read per poll. They take 2 ms on a host under load."""
 _MAX_SIZE: Final = 1 << 20
-"""Maximum bytes of a file. A request with 10^5 ranks has 600 kB."""
+"""Maximum bytes of a request. A request with 10^5 ranks has 600 kB."""
 
 State = Literal["accepted", "late", "recorded", "refused", "ended"]
 """``late``: the rank profiles later steps, because the requested ones are over. ``recorded``: the window is saved.
@@ -50,12 +50,12 @@ State = Literal["accepted", "late", "recorded", "refused", "ended"]
 class WindowRequest(msgspec.Struct, frozen=True, kw_only=True):
     stage: _Text
     first: Step
-    """After the warm-up."""
+    """First step to record, after the warm-up."""
     steps: _Steps
     ranks: tuple[_Count, ...] | None = None
-    """None means all profiling ranks."""
+    """Ranks that shall record; None means all profiling ranks."""
     options: dict[str, bool] = {}
-    """In addition to the options of the training."""
+    """Recorder options in addition to those of the training."""
 
     def __post_init__(self) -> None:
         if not set(self.options) <= set(RECORDING):
@@ -66,9 +66,9 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
     stage: _Text
     step: Step
     median_ms: float | None = None
-    """None after too few steps."""
+    """Median step time in ms; None after too few steps."""
     is_running: bool = True
-    """False between two passes, for example during validation."""
+    """Whether the loop makes steps. It is False between two passes, for example during validation."""
 
 
 class RankPosition(msgspec.Struct, frozen=True, kw_only=True):

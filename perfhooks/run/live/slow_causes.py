@@ -43,7 +43,7 @@ SEEN_BY: Final = {
     CLOCK: "a device clock below 80% of its maximum in the run, if readable and no other cause explains the step",
     UNKNOWN: "none of these. The line is named if most samples share it",
 }
-"""In the order of the checks. The report and the site show these texts."""
+"""How each cause is detected, in the order of the checks. The report and the site show these texts."""
 
 CHANCE_CAUSES: Final = (GARBAGE, CONTENTION, ALLOCATOR, CLOCK)
 """Causes that may hit any step, whatever function runs."""

@@ -103,7 +103,7 @@ class Log:
 
     def __init__(self) -> None:
         self._walls: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0])
-        """In ms, by cause and function."""
+        """Step times in ms, by cause and function."""
 
     def say(self, row: SlowStep) -> None:
         if row.cause in (UNKNOWN, CONTENTION):

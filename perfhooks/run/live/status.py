@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     process: Process
     time: float
-    """In seconds since 1970, by the clock of the rank."""
+    """Time of the status in s since 1970, by the clock of the rank."""
     loop: Loop
     waited: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    """Run-queue wait of the training thread, as a share of its time."""
+    """Run-queue wait of the training thread as a fraction of its time."""
 
     @classmethod
     def read(cls, run: Path, rank: int) -> Status | None:

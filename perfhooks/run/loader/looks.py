@@ -20,11 +20,11 @@ PARTS: Final[dict[Part, str]] = {
     "hand_over": "passes batches to the training",
     "idle": "is idle: its prefetch queue is full",
 }
-"""Each nanosecond belongs to one part."""
+"""Parts of a worker's time, each with its description. Each nanosecond belongs to one part."""
 
 _ALONE: Final = ("hand_over", "idle")
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3(?:\.\d+)?/|^<|\.zip/")
-"""Files that are not the user's."""
+"""Paths of files that are not the user's."""
 _FRAME: Final = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)")
 
 
@@ -39,9 +39,9 @@ class WorkerPlace(msgspec.Struct):
     function: str
     file: str
     line: int
-    """The line with the most time."""
+    """Line of the function with the most time."""
     parts: dict[Part, int]
-    """Nanoseconds of all workers."""
+    """Time of all workers in ns, by part."""
 
     @property
     def total(self) -> int:

@@ -11,15 +11,15 @@ class WorkerCounts(msgspec.Struct, frozen=True):
     batches: int
     wall_s: float
     making_s: float
-    """Time to read, decode and collate batches."""
+    """Time in s to read, decode and collate batches."""
     processor_s: float
     squares: float
-    """Sum of squared seconds per batch."""
+    """Sum of the squared seconds per batch, for their variance."""
     longest_s: float
     waited_s: float
-    """Idle time with a full prefetch queue."""
+    """Time in s in which the prefetch queue was full, so the worker was idle."""
     handed_over_s: float
     memory_bytes: int | None
-    """Memory that the worker does not share with the training."""
+    """Memory in bytes that the worker does not share with the training."""
     queued_s: float | None = None
-    """Run-queue wait within the work."""
+    """Run-queue wait in s while the worker made batches."""

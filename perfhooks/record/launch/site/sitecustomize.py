@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 BEGAN = time.monotonic_ns()
-"""In ns of the monotonic clock."""
+"""Start of this Python in ns of the monotonic clock."""
 
 PID = os.getpid()
 STARTER = "subprocess"
@@ -25,14 +25,14 @@ WATCHED = (
     *("torch._dynamo", "mmengine.runner.runner", "transformers.trainer"),
 )
 EXPECTED = ("torch", "torch._dynamo")
-"""Imports that also need an action before they start."""
+"""Modules whose import needs an action of perfhooks before it starts."""
 
 
 class ImportWatcher:
     def __init__(self) -> None:
         self.waiting = set(WATCHED)
         self.importing = 0
-        """Thread that is importing the first module of perfhooks."""
+        """Number of the thread that imports the first module of perfhooks, else 0."""
         self.own_imports: Any = None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -218,7 +218,7 @@ sys.path[:] = [entry for entry in sys.path if entry != here]
 GIVEN = [absolute(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 PATH = list(sys.path)
 OWN = [entry for entry in PATH if entry not in GIVEN]
-"""Import path of our code, without the script's folder and folders that the program adds."""
+"""Import path for modules of perfhooks: without the script's folder, and without folders that the program adds."""
 watcher = ImportWatcher()
 if os.environ.get("PERFHOOKS_RUN"):
     sys.meta_path.insert(0, watcher)

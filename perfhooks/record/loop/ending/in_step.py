@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 SHORTEST_S: Final = 0.02
-"""Minimum time between measurements. Each one takes the GIL from the training."""
+"""Minimum time between measurements in s, because each one takes the GIL from the training."""
 _PACKAGES: Final = "-packages"
 _LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 
@@ -55,8 +55,8 @@ class _PendingCall:
 
 
 _pending: Final[list[_PendingCall]] = []
-"""Keeps the call alive. Only one call is added at a time: Python 3.11 never leaves the first instruction of a traced
-function that a pending call enters while another one waits.
+"""Pending call, stored to keep it alive. Only one call is added at a time: Python 3.11 never leaves the first
+instruction of a traced function that a pending call enters while another one waits.
 """
 
 

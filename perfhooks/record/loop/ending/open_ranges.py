@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _open: Final[list[weakref.ref[Any]]] = []
 _updates: Final[set[str]] = set()
-"""Optimizer updates end before the next step does."""
+"""Names of ranges around optimizer updates, which always end within the next step."""
 
 
 def store_open_ranges(recorder: Any) -> None:

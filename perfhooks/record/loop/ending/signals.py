@@ -33,7 +33,7 @@ _DEFERRED: Final = tuple(
 )
 
 _ENDS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""A closed terminal sends SIGHUP."""
+"""Signals that end a training. A closed terminal sends SIGHUP."""
 
 
 class _Deferral(contextlib.AbstractContextManager["_Deferral"]):

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_MB: Final = 20.0
-"""20 MB hold 75,000 operators."""
+"""Default size limit of a trace in MB. 20 MB contain 75,000 operators."""
 WAIT_S_PER_MB: Final = 0.1
-"""A training waits at most 2 s with the default limit."""
+"""Maximum wait at the end of a window in s per MB of trace: 2 s with the default limit."""
 FIRST_STEPS_S: Final = 0.5
 EXPLAINING_S: Final = 0.02 * 60
 """Time limit of the window with stacks and shapes: 2% of the first minute of a training."""
@@ -46,12 +46,16 @@ _OPTIONS: Final = {
     "record_shapes": EventCost(150, 0.6e-6, 6.5e-6),
     "profile_memory": EventCost(200, 0.3e-6, 4.0e-6),
 }
-"""Costs measured with torch 2.14 and Python 3.11 on a CPU of 2.5 GHz, in windows of 60 and 100 MB of 29 trainings."""
+"""Costs per event by recorder option. Measured with torch 2.14 and Python 3.11 on a CPU of 2.5 GHz, in windows of 60
+and 100 MB of 29 trainings.
+"""
 _CALLS_PER_S: Final = 300_000
-"""Measured in code that calls modules and operators, per second of CPU time."""
+"""Usual Python calls per second of CPU time. Measured in code that calls modules and operators."""
 _OPERATORS_PER_S: Final = 150_000
 _PRIOR_EVENTS: Final = 10_000
-"""Weight of the default costs. Fixed costs and unfilled blocks hide the cost of fewer events."""
+"""Number of events as which the default costs count in the mean with measured costs. With few events, fixed costs and
+unfilled blocks hide the cost per event.
+"""
 
 
 class _Corrections:
@@ -125,7 +129,7 @@ class WindowBudget:
         self._began = self._step_began = 0.0
         self._threads: dict[int, tuple[CountedThread, int]] = {}
         self._totals: tuple[float, float] | None = (0.0, 0.0)
-        """Operators and Python calls; None while the recording runs."""
+        """Total numbers of operators and of Python calls; None while the recording runs."""
         self._reading = _ThreadReading(0, 0.0, 0.0, 0.0)
         self._step_share = 0.0
 

@@ -16,10 +16,11 @@ from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.loop.limits.budget import FIRST_STEPS_S
 
 _SHARE: Final = 0.2
-"""Maximum share of the training's time that a recording takes beside busy threads. Threads are busy if they use a
-larger share of the time of one CPU."""
+"""Maximum fraction of the training's time for a recording beside busy threads. Threads are busy if they use a larger
+fraction of the time of one CPU.
+"""
 SHORTEST_WAIT_S: Final = FIRST_STEPS_S / _SHARE
-"""Training time before a recording beside busy threads, in seconds."""
+"""Minimum training time in s before a recording beside busy threads."""
 
 
 class ThreadLoad:
@@ -28,7 +29,7 @@ class ThreadLoad:
     def __init__(self) -> None:
         self._began = time.perf_counter_ns()
         self._threads: dict[int, tuple[CountedThread, int]] = {}
-        """Threads that lived at the start, each with its CPU time in ns."""
+        """Threads that existed at the start, each with its CPU time in ns."""
         self._threads = {ident: (thread, thread.cpu_ns() or 0) for ident, thread in self._counted()}
 
     def is_busy(self) -> bool:
