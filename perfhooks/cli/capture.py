@@ -22,37 +22,39 @@ def command(
     target: Annotated[
         Path | None,
         typer.Argument(
-            help="The folder of the job's run, such as perf/latest; the last run below this folder by default.",
+            help="Run folder of the job, for example perf/latest. Default: the last run below this folder.",
             show_default=False,
         ),
     ] = None,
     *,
-    steps: Annotated[int, typer.Option("--steps", help="How many steps to record.")] = 3,
+    steps: Annotated[int, typer.Option("--steps", help="Number of steps to record.")] = 3,
     ranks: Annotated[
         str | None,
-        typer.Option("--ranks", help="Ranks, such as 0,4-7; all recording ranks by default.", show_default=False),
+        typer.Option(
+            "--ranks", help="Ranks to record, for example 0,4-7; all recording ranks by default.", show_default=False
+        ),
     ] = None,
     stage: Annotated[
         str | None,
-        typer.Option("--stage", help="Loop; the current loop by default.", show_default=False),
+        typer.Option("--stage", help="Name of the loop; the current loop by default.", show_default=False),
     ] = None,
-    with_stack: Annotated[bool, typer.Option("--with-stack", help="Record Python stacks as well.")] = False,
-    memory: Annotated[bool, typer.Option("--memory", help="Record allocations as well.")] = False,
-    shapes: Annotated[bool, typer.Option("--shapes", help="Record the shapes of inputs as well.")] = False,
-    timeout: Annotated[float, typer.Option("--timeout", help="How long to wait, in seconds.")] = 600.0,
-    show_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    with_stack: Annotated[bool, typer.Option("--with-stack", help="Also record Python stacks.")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Also record memory allocations.")] = False,
+    shapes: Annotated[bool, typer.Option("--shapes", help="Also record the shapes of inputs.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", help="Maximum wait for the window, in seconds.")] = 600.0,
+    show_it: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
-    """Ask a running job to record its next steps: the same ones on all ranks, whatever its schedule says.
+    """Request a window from a running job, independent of its schedule. All ranks record the same steps.
 
-    The steps are chosen so far ahead that every rank hears of them in time; the job does not wait, and its ranks need
-    not talk to each other. Exits with 1 if no rank recorded.
+    The steps are far enough ahead that every rank reads the request in time. The job does not wait, and its ranks do
+    not communicate. Exits with 1 if no rank recorded.
     """
     from perfhooks.cli.actions import capture
 
     options = {"with_stack": with_stack, "profile_memory": memory, "record_shapes": shapes}
     check_request(steps, options)
     if not timeout > 0:
-        raise OptionError(f"--timeout must be a number of seconds > 0, got {timeout}")
+        raise OptionError(f"--timeout must be a number of seconds above 0, got {timeout}")
     run = (last_run() if target is None else target).absolute()
     is_recorded = capture.asked(
         run,

@@ -12,10 +12,10 @@ EXAMPLES: Final = "Example: perfhooks demo --open"
 
 def command(
     *,
-    out: Annotated[Path, typer.Option("--out", help="The folder that holds runs.")] = Path("perf"),
-    show_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="Folder of all runs.")] = Path("perf"),
+    show_it: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
 ) -> None:
-    """Profile a small training on this machine, and show what comes of it."""
+    """Profile a small training on this machine, and show its report."""
     import perfhooks.record.loop  # noqa: F401 -- says which torch to install where there is none
 
     table, page = run(out)

@@ -39,22 +39,24 @@ class Diagnosis:
 
 
 def command(
-    out: Annotated[Path, typer.Option("--out", help="The folder that is to hold runs.")] = Path("perf"),
+    out: Annotated[Path, typer.Option("--out", help="Folder of all runs, to check that it is writable.")] = Path(
+        "perf"
+    ),
     *,
     peaks: Annotated[
         bool,
         typer.Option(
             "--peaks",
-            help="Measure instead what this device can do at most, for a minute, and keep it: GEMMs of each type, and "
-            "copies. Nothing else should run.",
+            help="Measure the peaks of this device instead: GEMMs of each type, and copies. It takes a minute and "
+            "stores the result. No other program should use the device.",
         ),
     ] = False,
     forget: Annotated[
         bool,
-        typer.Option("--forget", help="Delete instead what was brought here of runs that are elsewhere."),
+        typer.Option("--forget", help="Delete the local copies of remote runs instead."),
     ] = False,
 ) -> None:
-    """Try whether this installation can record what you want, here."""
+    """Check what this installation can record on this machine."""
     if peaks:
         from perfhooks.cli.actions.peaks import measure
 

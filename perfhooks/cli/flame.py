@@ -33,21 +33,21 @@ def command(
         ),
     ] = None,
     *,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The file; - is standard output.")] = None,
-    by: Annotated[Measure, typer.Option("--by", help="Host time, device time, or bytes allocated.")] = Measure.host,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Path of the file; - is standard output.")] = None,
+    by: Annotated[Measure, typer.Option("--by", help="Host time, device time, or allocated bytes.")] = Measure.host,
     form: Annotated[
         Form | None,
         typer.Option(
             "--format",
             "-f",
-            help="A picture, folded stacks (in nanoseconds or bytes), or speedscope; if not given, what the "
-            "name of --out ends in (.folded, .speedscope.json), else a picture.",
+            help="svg draws a chart; folded writes folded stacks in nanoseconds or bytes. By default the name of --out "
+            "decides (.folded, .speedscope.json), else svg.",
             show_default=False,
         ),
     ] = None,
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
 ) -> None:
-    """Draw the flame graph of a trace, or write what other tools draw it from."""
+    """Draw the flame graph of a trace, or write its stacks for other tools."""
     from perfhooks.cli.actions import flame
 
     flame.flame(target, out, by=by.value, form=None if form is None else form.value)

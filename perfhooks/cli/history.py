@@ -15,18 +15,18 @@ class HistoryForm(str, Enum):
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="A folder that holds runs.")] = Path("perf"),
+    folder: Annotated[Path, typer.Argument(help="Folder that contains runs.")] = Path("perf"),
     *,
     form: Annotated[
-        HistoryForm, typer.Option("--format", "-f", help="Form of the standard output.")
+        HistoryForm, typer.Option("--format", "-f", help="Format of the standard output.")
     ] = HistoryForm.text,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write a page that draws it.", show_default=False)
+        Path | None, typer.Option("--out", "-o", help="Write the chart to this HTML file.", show_default=False)
     ] = None,
 ) -> None:
-    """Draw the steps of all runs of each command, in the order of time, with their commits.
+    """Draw the step times of all runs of each command, from the oldest to the latest, with their commits.
 
-    Says where the step became longer or shorter and stayed so, and the runs around that.
+    Reports lasting changes of the step time, with the runs before and after the change.
     """
     from perfhooks.cli.actions import history
 

@@ -16,24 +16,25 @@ def command(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="A trace, or the folder of a window, of a run (its latest window), or of traces, or its URL; the last "
-            "run below this folder by default.",
+            help="A trace, the folder of a window, of a run (its latest window is used) or of traces, or a URL of "
+            "these. Default: the last run below this folder.",
             show_default=False,
         ),
     ] = None,
     *,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The file to write; beside the traces if not given.", show_default=False),
+        typer.Option("--out", "-o", help="Path of the merged trace. Default: next to the traces.", show_default=False),
     ] = None,
     ranks: Annotated[
-        str | None, typer.Option("--ranks", help="Only these, such as 0,4-7; all if not given.", show_default=False)
+        str | None,
+        typer.Option("--ranks", help="Ranks to merge, for example 0,4-7; all by default.", show_default=False),
     ] = None,
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
 ) -> None:
-    """Put the traces of all ranks of a window side by side into one, for Perfetto (https://ui.perfetto.dev).
+    """Merge the traces of all ranks of a window into one trace, for Perfetto (https://ui.perfetto.dev).
 
-    Clocks are brought together where ranks met in a collective.
+    Collectives align the clocks of the ranks, because they end on all ranks at the same time.
     """
     from perfhooks.cli.actions import merge
 

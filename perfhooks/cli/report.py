@@ -21,15 +21,15 @@ def command(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="A run folder, such as perf/latest, any Kineto trace, or a folder of such traces, or the URL of one; "
-            "the last run below this folder by default.",
+            help="A run folder, for example perf/latest, a Kineto trace, a folder of traces, or a URL of these. "
+            "Default: the last run below this folder.",
             show_default=False,
         ),
     ] = None,
     *,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Path of the report of traces; - for standard output."),
+        typer.Option("--out", "-o", help="Path of the report of traces; - is standard output."),
     ] = None,
     communication: Annotated[str | None, COMMUNICATION] = None,
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
@@ -43,25 +43,27 @@ def command(
             show_default=False,
         ),
     ] = None,
-    show_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    show_it: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     handler: Annotated[
         list[str] | None,
         typer.Option(
             "--handler",
-            help="A handler that the run may use, such as mine.handlers:Table: it is code, so a run folder alone "
-            "cannot start it. Repeat it for several.",
+            help="Handler of your own that may run for each window, for example mine.handlers:Table. Handlers that "
+            "only a run folder names do not run. Repeat the option for several.",
             show_default=False,
         ),
     ] = None,
     upload: Annotated[
         str | None,
-        typer.Option("--upload", help="A URL to copy the finished run to; else nothing is sent.", show_default=False),
+        typer.Option(
+            "--upload", help="URL to which the finished run is copied. By default nothing is sent.", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Finish windows that a dead worker or training has left in a run, and update its report.
+    """Write the missing files of a run whose process was killed, and update its report.
 
-    Finished files stay unchanged. The report of a trace is written beside it. A folder of traces gives one report of
-    all ranks. Ranks come from distributedInfo in the traces, else from their names.
+    Finished files stay unchanged. The report of a trace is written next to the trace. The report of a folder of traces
+    contains all ranks. Ranks come from distributedInfo in the traces, else from their names.
     """
     from perfhooks.cli.actions import report
 

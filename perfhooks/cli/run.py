@@ -17,16 +17,16 @@ EXAMPLES: Final = """Examples:
 - `perfhooks run -m package.train`
 - `perfhooks run --schedule "skip_first=50 warmup=2 active=3" --with-stack -- torchrun --nproc-per-node 8 train.py`
 
-Options of perfhooks come first; everything from the first other word on is the command and its own options.
+Options of perfhooks come first. The first other word begins the command with its own options.
 """
 
 _SCHEDULE: Final = (
-    "Which steps to record, in the words of `perfhooks schedule`; one window, once the pace has settled or after 20 s."
+    "Steps to record, as for `perfhooks schedule`. Default: one window when step times have settled, or after 20 s."
 )
 _HANDLER: Final = "Handler of each window, by name; repeat it for several. All handlers by default."
 _PATIENCE: Final = (
-    "Seconds after the first call of a model or backward pass. If no fetch or update follows within them, the report "
-    "of the first steps is written at once, and not at the end. Default: 60."
+    "Maximum seconds from the first call of a model or backward pass to a fetch or an update. If none follows in this "
+    "time, the report of the first steps is written at once instead of at the end. Default: 60."
 )
 _USUAL: Final = {"with_stack", "record_shapes", "profile_memory", "with_flops", "out", "run", "ranks", "max_trace_mb"}
 """Options that ``--help`` shows; ``--help-all`` shows all."""
@@ -35,10 +35,10 @@ _USUAL: Final = {"with_stack", "record_shapes", "profile_memory", "with_flops", 
 def command(
     words: list[str], schedule: str | None, handler: list[str] | None, patience: float | None, **options: Any
 ) -> None:
-    """Profile an unmodified training: the command runs as if it stood alone, and leaves a run folder.
+    """Profile an unmodified training: run the command, record a few steps, and write a run folder with a report.
 
-    A step ends when the loop requests a batch after an optimizer step. Inside Lightning, mmengine and transformers
-    their integration records. Exit code, output and signals are those of the command.
+    A step ends when the loop requests a batch after an optimizer step. In Lightning, mmengine and transformers, the
+    integration of the framework records. Exit code, output and signals are those of the command.
     """
     values = {**options, "schedule": schedule, "handler": handler, "patience": patience}
     run.start(run.Parsed(words, {name: value for name, value in values.items() if value is not None}))

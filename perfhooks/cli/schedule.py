@@ -10,7 +10,10 @@ EXAMPLES: Final = 'Example: `perfhooks schedule "wait=10 warmup=2 active=3 repea
 
 
 def command(
-    words: Annotated[list[str], typer.Argument(help='As in "wait=1 warmup=1 active=3".', show_default=False)],
+    words: Annotated[
+        list[str],
+        typer.Argument(help='Fields of the schedule, for example "wait=1 warmup=1 active=3".', show_default=False),
+    ],
 ) -> None:
-    """Draw a schedule: which steps wait, warm up and are recorded."""
+    """Draw a schedule: the steps that are skipped, warm up and are recorded."""
     typer.echo(Schedule.of(" ".join(words)))

@@ -36,8 +36,8 @@ def command(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="A Kineto trace (.json, .json.gz, a URL), or the folder of a run, of a window, or of traces; "
-            "the last run below this folder by default.",
+            help="A Kineto trace (.json, .json.gz, a URL), or the folder of a run, of a window or of traces. "
+            "Default: the last run below this folder.",
             show_default=False,
         ),
     ] = None,
@@ -51,8 +51,9 @@ def command(
             "by total time; functions: Python functions, if stacks were recorded; workers: time of loader workers, if "
             "stacks were recorded; plan: number of workers that keep up; categories: time by kind of work; counters: "
             "power, clocks and other samples, by step; idle: causes of idle time; gaps: longest idle times; compiled: "
-            "graphs of torch.compile; findings: advice; checks: doubts about the trace; startup: time before the "
-            "first step; slow: outlier steps and their causes. Repeat it for several. Default: an overview.",
+            "graphs of torch.compile; findings: problems and their fixes; checks: doubts about the trace; startup: "
+            "time before the first step; slow: slow steps and their causes. Repeat it for several. Default: an "
+            "overview.",
             show_default=False,
             autocompletion=_tables,
         ),
@@ -62,7 +63,7 @@ def command(
         typer.Option(
             "--by",
             help="Split operators by shapes, stack, line, module, step; kernels by operator; idle by step; counters by "
-            "kernel; take stacks by device or bytes.",
+            "kernel. Stacks are measured by device time or bytes instead of host time.",
             show_default=False,
         ),
     ] = None,
@@ -75,22 +76,32 @@ def command(
             show_default=False,
         ),
     ] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="CSV with all columns; a pipe gets no empty ones.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="JSON: a list of rows, or an object of such lists.")] = False,
+    csv: Annotated[
+        bool,
+        typer.Option("--csv", help="CSV with all columns. Without this option, a pipe gets CSV without empty columns."),
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="JSON: a list of rows, or an object with a list for each table.")
+    ] = False,
     written: Annotated[
         Written | None,
-        typer.Option("--format", "-f", help="Output form; markdown is a summary of everything.", show_default=False),
+        typer.Option("--format", "-f", help="Output format; markdown is a summary of the run.", show_default=False),
     ] = None,
     communication: Annotated[str | None, COMMUNICATION] = None,
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", "-n", help="Maximum rows; 0 shows all. CSV and JSON have all.", show_default=False),
+        typer.Option(
+            "--limit",
+            "-n",
+            help="Maximum rows; 0 shows all. Default: as many as fit the screen; all in CSV and JSON.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Show where the time went in a trace: tables on a terminal, CSV in a pipe.
 
-    Any trace of torch.profiler will do, whoever recorded it. Times are milliseconds.
+    It reads any trace of torch.profiler. Times are in milliseconds.
     """
     from perfhooks.cli.actions import show
 

@@ -23,7 +23,7 @@ def last_run() -> Path:
         return latest
     newest = max(_manifests(), key=lambda path: path.stat().st_mtime, default=None)
     if newest is None:
-        raise PerfhooksError("there is no run below this folder: say which one, such as perf/latest")
+        raise PerfhooksError("there is no run below this folder; pass a run folder, for example perf/latest")
     return newest.parent
 
 

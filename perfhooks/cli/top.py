@@ -15,15 +15,16 @@ def command(
     target: Annotated[
         str | None,
         typer.Argument(
-            help="The folder of a run, such as perf/latest, or its URL; the last run below this folder by default.",
+            help="Run folder, for example perf/latest, or its URL. Default: the last run below this folder.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Watch a run: its pace, its slow steps and ranks, and its windows, redrawn each second; of an ended one the end.
+    """Show a running job: step times, slow steps, ranks and windows. The display is updated every second.
 
-    Reads files only, so it runs on any machine that sees the folder. q or Ctrl-C quits, c records the next 3 steps.
-    Without a terminal it prints a line for each change, at most one a second, until the run has ended.
+    It only reads files, so it works on any machine that can read the folder. If the run has ended, it shows the last
+    state. q or Ctrl-C quits, c records the next 3 steps. Without a terminal it prints a line for each change, at most
+    one per second, until the run has ended.
     """
     from perfhooks.cli.actions import top
 

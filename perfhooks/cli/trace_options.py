@@ -21,8 +21,8 @@ MAX_UNPACKED: Final = typer.Option(
     "--max-unpacked-mb",
     metavar="MB",
     callback=_allow,
-    help=f"Maximum size of an unpacked trace in MB. Default: {MAX_UNPACKED_MB} in the environment, else 100 times its "
-    "packed size, and at least 268.",
+    help=f"Maximum size of an unpacked trace in MB. Default: {MAX_UNPACKED_MB} in the environment, else the larger of "
+    "268 and 100 times its packed size.",
     show_default=False,
 )
 """The parameter name begins with ``_``, because the callback consumes the value."""
@@ -30,7 +30,7 @@ MAX_UNPACKED: Final = typer.Option(
 COMMUNICATION: Final = typer.Option(
     "--communication",
     metavar="TEXT",
-    help="Parts of names, such as 'mine|other'. Kernels with such a name count as communication, in addition to those "
-    "of NCCL and other known libraries.",
+    help="Parts of kernel names, for example 'mine|other'. Kernels with such a name count as communication, in "
+    "addition to kernels of NCCL and other known libraries.",
     show_default=False,
 )

@@ -19,8 +19,8 @@ EXAMPLES: Final = """Examples:
 Target = Annotated[
     list[str] | None,
     typer.Argument(
-        help="A run folder or a trace, the last run if none is given; with --loader the command of a training, behind "
-        "`--`.",
+        help="Run folder or trace. Default: the last run below this folder. With --loader: the command of a training, "
+        "after `--`.",
         show_default=False,
     ),
 ]
@@ -28,29 +28,33 @@ OfLoader = Annotated[
     bool,
     typer.Option(
         "--loader",
-        help="Try the DataLoader of a training: the command runs until its training iterates one, which is then driven "
-        "with more and fewer workers, and the command is ended before it makes a step.",
+        help="Measure the DataLoader of a training with different numbers of workers. The command runs until its "
+        "training iterates a DataLoader, and is ended before it makes a step.",
     ),
 ]
 Operators = Annotated[
     list[str] | None,
-    typer.Option("--op", help="Only this operator, as aten::mm; may be given several times.", show_default=False),
+    typer.Option("--op", help="Only this operator, for example aten::mm. Repeat it for several.", show_default=False),
 ]
 Variants = Annotated[
     list[str] | None,
-    typer.Option("--variant", help="Only this variant; several times for several.", show_default=False),
+    typer.Option("--variant", help="Only this variant. Repeat it for several.", show_default=False),
 ]
 FindingName = Annotated[
-    str | None, typer.Option("--finding", help="Rule of a finding, to measure its advice.", show_default=False)
+    str | None, typer.Option("--finding", help="Name of a finding, to measure its fix.", show_default=False)
 ]
 Device = Annotated[str | None, typer.Option("--device", help="Device; the recorded device by default.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", help="Maximum number of operators, the most expensive first.")]
 Memory = Annotated[
     float | None, typer.Option("--memory", help="Maximum memory in GiB; half of the free memory by default.")
 ]
-Seconds = Annotated[float, typer.Option("--seconds", help="Maximum total time. More time decides more comparisons.")]
-Csv = Annotated[bool, typer.Option("--csv", help="CSV on standard output; the result goes to standard error.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON, including operators that cannot be run again.")]
+Seconds = Annotated[
+    float, typer.Option("--seconds", help="Maximum total time in seconds. More time decides more comparisons.")
+]
+Csv = Annotated[
+    bool, typer.Option("--csv", help="Write CSV to standard output, and the conclusions to standard error.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON, which includes operators that cannot be run again.")]
 
 
 def command(
@@ -67,10 +71,10 @@ def command(
     csv: Csv = False,
     json: Json = False,
 ) -> None:
-    """Measure what advice gives: recorded operators, or a training's loader, run again in other ways.
+    """Measure the gain of a fix: run recorded operators, or the loader of a training, in other variants.
 
-    Operators need a recording with shapes (record_shapes=True). Inputs have the recorded sizes, types and layout; each
-    variant is timed in turn with the original, and its results are held against it.
+    Operators need a recording with shapes (record_shapes=True). Inputs have the recorded sizes, types and layout.
+    Blocks of each variant alternate with blocks of the original, and their results are compared.
     """
     ends = time.monotonic() + seconds
     from perfhooks.cli.actions import loader, show, sources
@@ -78,17 +82,17 @@ def command(
     form_name = show.form(csv=csv, json=json) if csv or json else "table"
     if of_loader:
         if op or variant or finding or device or memory:
-            raise OptionError("--loader goes with --seconds, --csv and --json, and with no option of operators")
+            raise OptionError("--loader allows only --seconds, --csv and --json; the other options are for operators")
         loader.tell(loader.tried(target or (), seconds, ends), form_name)
         return
     if target and len(target) > 1:
-        raise OptionError(f"one recording at a time, got {' '.join(target)}; a command goes with --loader")
+        raise OptionError(f"try measures one recording at a time, got {' '.join(target)}; for a command use --loader")
     traces = sources.find(target[0] if target else None)
     source, timed = sources.last_window(traces, need="record_shapes")[0], sources.last_window(traces)[0]
     try:
         from perfhooks.cli.actions import trying
     except ModuleNotFoundError as error:
-        raise PerfhooksError(f"try runs operators of torch, and {error.name} is not installed") from error
+        raise PerfhooksError(f"try runs operators of torch, but {error.name} is not installed") from error
 
     done = trying.tried(
         source,

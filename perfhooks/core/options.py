@@ -173,7 +173,10 @@ class Options(RecordingOptions, total=False):
     labels: Annotated[
         bool,
         Default(True),
-        Doc("Whether to label unlabelled parts of a step in windows. Only if files are written."),
+        Doc(
+            "Whether to label the parts of a step automatically while a window records, for example forward and "
+            "backward. Only if files are written."
+        ),
     ]
     workers: Annotated[
         bool,
@@ -188,7 +191,7 @@ class Options(RecordingOptions, total=False):
         Default(True),
         Doc(
             "Whether to record one more step with stacks and shapes after the first window, to name lines and modules. "
-            "Only if neither a schedule nor a recording option is given. It costs the training at most 1.2 seconds, "
+            "Only if neither a schedule nor a recorder option is set. It costs the training at most 1.2 seconds, "
             "and is skipped if it would cost more."
         ),
     ]
@@ -213,7 +216,7 @@ class Options(RecordingOptions, total=False):
         Default("all", _KEEP),
         Doc(
             'Windows of the schedule to keep: ``"all"``, or ``"slow"`` for windows with a slow step. A step is slow if '
-            "it exceeds 3 times the median, or the usual variation by far."
+            "it takes more than 3 times the median, or much longer than the usual variation."
         ),
     ]
     poll: Annotated[
@@ -236,7 +239,7 @@ class Options(RecordingOptions, total=False):
     keep_results: Annotated[
         bool,
         Default(True),
-        Doc("Whether ``key_averages()`` and similar methods work after a window. Memory is in use until the next one."),
+        Doc("Whether ``key_averages()`` and similar methods work after a window. This uses memory until the next one."),
     ]
 
 
