@@ -94,6 +94,55 @@ def test_lost_kernels_show_without_correlations(tmp_path):
     assert is_empty(table, 12)
 
 
+def behind():
+    """A device that needs 12 ms for the work of a step of 10 ms."""
+    events = training(span=1200 * US)
+    end = 0.0
+    for event in sorted((event for event in events if event.get("cat") == "kernel"), key=lambda event: event["ts"]):
+        event["ts"] = max(event["ts"], end)
+        end = event["ts"] + event["dur"]
+    return events
+
+
+def launched_in(events, step):
+    begin = 10_000 * STEPS.index(step)
+    calls = [event for event in events if event.get("cat") == "cuda_runtime" and begin <= event["ts"] < begin + 10_000]
+    numbers = {event["args"]["correlation"] for event in calls}
+    return [event for event in events if event.get("cat") == "kernel" and event["args"]["correlation"] in numbers]
+
+
+def test_lost_work_of_a_device_that_is_behind_may_run_in_the_next_step(tmp_path):
+    events = behind()
+    gone = launched_in(events, 12)
+    trace, table, _ = seen(tmp_path, [event for event in events if event not in gone])
+    assert is_empty(table, 12)
+    assert table["busy_ms"].null_count() == 1
+    assert table.filter(table["device_busy_ms"].is_null())["step"].to_list() == [12, 13]
+    assert "device busy 99%" in of_window(CAPTURE, trace)
+    assert not {finding.rule for finding in findings.find(CAPTURE, trace)} & {"shared-device", "host-bound"}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_work_without_launches_counts_in_the_step_of_its_operator(tmp_path, lost):
+    """A device that is behind runs few kernels during the first step, but none is lost."""
+    events = [event for event in behind() if event.get("cat") != "cuda_runtime"]
+    gone = [event for event in events if event.get("cat") == "kernel" and event["args"]["External id"] > 20][:10]
+    _, table, doubts = seen(tmp_path, [event for event in events if not lost or event not in gone])
+    assert ("step-with-few-kernels" in doubts) == lost
+    assert table.filter(table["device_busy_ms"].is_null())["step"].to_list() == ([12, 13] if lost else [])
+
+
+def test_another_clock_shows_on_a_device_that_is_behind(tmp_path):
+    """Only work at the start of the recording runs before its launch."""
+    events = behind()
+    for event in events:
+        event["ts"] -= 1_000 if event.get("cat") == "kernel" else 0
+    _, table, doubts = seen(tmp_path, events)
+    assert doubts == {"kernels-before-launch"}
+    assert table["device_busy_ms"].null_count() == table.height
+    assert table["busy_ms"].null_count() == 0
+
+
 def test_a_step_that_launches_less_keeps_its_times(tmp_path):
     events = [event for event in training() if not (event["ts"] >= 20_000 and event["ts"] < 27_600)]
     _, table, _ = seen(tmp_path, [step_mark(12, 20 * MS, 30 * MS), *events])

@@ -263,5 +263,5 @@ def clocks(trace: Trace) -> DeviceClock:
     lead = trace.start[trace.launches[launched]] - trace.start[work[launched]]
     # device work that begins before its launch, by more than 1% of a step
     early = launched[lead > 0.01 * (last - first) / marks]
-    agree = not apart and 2 * len(early) <= len(launched)
+    agree = not apart and len(early) <= max(intervals.NOTABLE * len(launched), 1)
     return DeviceClock(agree=agree, early=early if agree else nothing)

@@ -52,7 +52,8 @@ def unknown(trace: Trace) -> Unknown:
 
     Each of these is a reason:
 
-    * More than `intervals.NOTABLE` of its launches have no kernel.
+    * More than `intervals.NOTABLE` of its launches have no kernel, or the device is idle for more than this share of
+      the step while lost work may have run. A device that is behind runs the work of an earlier step.
     * It has fewer kernels than `intervals.MOST` times those of its neighbours, although it launched as many.
     * It replays a graph with fewer kernels than another replay of the graph.
     * One of its kernels begins long before its launch.
@@ -60,7 +61,7 @@ def unknown(trace: Trace) -> Unknown:
     """
     marks = step_marks.find(trace)
     nothing = np.zeros(len(marks.number), np.bool_)
-    if not trace.is_device_traced:
+    if not trace.is_device_traced or not len(nothing):
         return Unknown(nothing, nothing, nothing)
     lost_counts = step_marks.per_step(marks, trace.start[lost_launches(trace)])
     work = lost_counts > intervals.NOTABLE * step_marks.per_step(marks, trace.start[device.launch_calls(trace)])
@@ -68,14 +69,57 @@ def unknown(trace: Trace) -> Unknown:
     if few is not None:
         work |= few.is_lost
     work |= step_marks.per_step(marks, trace.start[short_replays(trace).calls]) > 0
+    lost_times = _possible_times(trace, *_lost_launch_times(trace)) if clocks.agree else intervals.nothing()
+    wall = intervals.within(lost_times, marks.start, marks.end) > intervals.NOTABLE * (marks.end - marks.start)
     work |= step_marks.per_step(marks, device.launch_times(trace)[clocks.early]) > 0
     if not clocks.agree and (trace.launches < 0).any():
         work[:] = True
+    if not (trace.launches >= 0).any():  # work counts in the step in which it ran
+        work |= wall
     communication = work.copy()
     if lacks_computation(trace):
         work[:] = True
         communication |= not len(trace.rows(Kind.KERNEL))
-    return Unknown(work, work | (not clocks.agree), communication)
+    return Unknown(work, work | wall | (not clocks.agree), communication)
+
+
+def _lost_launch_times(trace: Trace) -> tuple[Ints, Ints]:
+    """Return the first and last possible launch time of work that was lost."""
+    calls = trace.start[intervals.distinct(lost_launches(trace), short_replays(trace).calls)]
+    few, marks = few_kernels(trace), step_marks.find(trace)
+    if few is None:
+        return calls, calls
+    in_step = few.is_lost & (step_marks.per_step(marks, calls) == 0)
+    return np.append(calls, marks.start[in_step]), np.append(calls, marks.end[in_step])
+
+
+def _possible_times(trace: Trace, first: Ints, last: Ints) -> intervals.Intervals:
+    """Return the idle time of the device between the work launched before and after lost work.
+
+    If the work launched after it started as fast as usual, the device was not behind, so the lost work ended in its
+    step.
+    """
+    marks, work, launched = step_marks.find(trace), trace.device_rows, _launch_times(trace)
+    order = np.argsort(launched, kind="stable")
+    call, wait = np.append(trace.name, -1)[trace.launches], trace.start[work] - launched
+    shortest = np.full(len(trace.names) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(shortest, call, wait)
+    previous = np.searchsorted(launched[order], first, "left") - 1
+    following = np.searchsorted(launched[order], last, "right")
+    end = np.append(trace.end[work[order]], trace.start.min())[previous]
+    start = np.append(trace.start[work[order]], trace.end.max())[following]
+    delay = np.append((wait - shortest[call])[order], np.iinfo(np.int64).max)[following]
+    is_behind = delay > intervals.NOTABLE * (marks.end - marks.start).mean()
+    step_end = np.append(marks.end, trace.end.max())[step_marks.step_of(marks, first)]
+    start = np.where(is_behind, start, np.minimum(start, step_end))
+    return intervals.subtract(intervals.union(np.maximum(end, first), start), device.busy(trace))
+
+
+def _launch_times(trace: Trace) -> Ints:
+    """Return the launch time of each of `Trace.device_rows`; without its launch, the start of its operator."""
+    owner = device.owners(trace)
+    is_by_owner = (trace.launches < 0) & (owner >= 0)
+    return np.where(is_by_owner, np.append(trace.start, 0)[owner], device.launch_times(trace))
 
 
 @cached_per_trace
@@ -111,9 +155,10 @@ def few_kernels(trace: Trace) -> FewKernels | None:
         return None
     graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
     is_counted = (trace.kind[trace.device_rows] == Kind.KERNEL) & ~np.isin(trace.launches, graphs)
-    if (trace.launches >= 0).any():  # otherwise a kernel counts in the step in which it ran
-        is_counted &= trace.launches >= 0
-    kernels = step_marks.per_step(marks, device.launch_times(trace)[is_counted])
+    has_launch = (trace.launches >= 0) | (device.owners(trace) >= 0)
+    if has_launch.any():  # otherwise a kernel counts in the step in which it ran
+        is_counted &= has_launch
+    kernels = step_marks.per_step(marks, _launch_times(trace)[is_counted])
     usual = _neighbours(kernels)
     few = kernels < intervals.MOST * usual
     calls = device.launch_calls(trace)
