@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from perfhooks.analysis.comparison.difference import StepPair, Variance
 from perfhooks.analysis.comparison.turns import FEWEST_PAIRS, MOST_PAIRS, share
-from perfhooks.analysis.comparison.verdict import StepPair, Variance, of_pairs, verdict
+from perfhooks.analysis.comparison.verdict import of_pairs, verdict
 from perfhooks.core.statistics import Estimate, Level, level
 from perfhooks.run.steps import is_near
 

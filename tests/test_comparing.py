@@ -27,10 +27,10 @@ from perfhooks.analysis.comparison import (
     sources,
 )
 from perfhooks.analysis.comparison.around import CostKey
+from perfhooks.analysis.comparison.difference import Ratio
 from perfhooks.analysis.comparison.matching import Aligned
 from perfhooks.analysis.comparison.reason import Contribution, NoiseModel, largest, noise_model
 from perfhooks.analysis.comparison.side import Side, merge_runs
-from perfhooks.analysis.comparison.verdict import Ratio
 from perfhooks.cli.app import app
 from perfhooks.core import labels
 from perfhooks.core import words as said_in_words

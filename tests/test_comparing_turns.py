@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from perfhooks.analysis.comparison import comparison, sentences, turns
+from perfhooks.analysis.comparison.difference import StepPair
 from perfhooks.analysis.comparison.turns import Block, ProcessPair, judge
-from perfhooks.analysis.comparison.verdict import OFTEN, StepPair, of_pairs
+from perfhooks.analysis.comparison.verdict import OFTEN, of_pairs
 from perfhooks.analysis.comparison.verdict import verdict as recorded
 from perfhooks.core.statistics import level
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfhooks.analysis.comparison import sentences, turns
+from perfhooks.analysis.comparison.difference import PROCESS_SD, StepPair
 from perfhooks.analysis.comparison.sentences import certainty
-from perfhooks.analysis.comparison.verdict import PROCESS_SD, StepPair, of_pairs, verdict
+from perfhooks.analysis.comparison.verdict import of_pairs, verdict
 from perfhooks.core import statistics
 from perfhooks.core.errors import OptionError
 from perfhooks.core.statistics import Estimate, Level, level

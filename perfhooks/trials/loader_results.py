@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from perfhooks.analysis.comparison.verdict import Outcome
+from perfhooks.analysis.comparison.difference import Outcome
 from perfhooks.analysis.findings.loader_plan import BatchCost, Demand, LoaderPlan
 from perfhooks.core import words
 

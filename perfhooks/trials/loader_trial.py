@@ -25,7 +25,7 @@ import psutil
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from perfhooks.analysis.comparison import verdict
+from perfhooks.analysis.comparison.difference import compare_paired
 from perfhooks.core.errors import OptionError
 from perfhooks.core.guard import cause_of
 from perfhooks.core.statistics import LEAST_STEPS
@@ -36,7 +36,7 @@ from perfhooks.trials.loader_results import TOLERANCE, LoaderResult, LoaderSetti
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from perfhooks.analysis.comparison.verdict import Outcome
+    from perfhooks.analysis.comparison.difference import Outcome
 
 BLOCK_S: Final = 0.25
 """Minimum length of a block. Most batches take a tenth of it."""
@@ -205,7 +205,7 @@ def compare_rates(rates: Sequence[float], others: Sequence[float]) -> Outcome:
         return "undecided"
     # the last blocks were interleaved, even if one setting started earlier
     times = [[1 / rate for rate in series[-count:]] for series in (others, rates)]
-    return verdict.compare_paired(*times, tolerance=TOLERANCE).outcome
+    return compare_paired(*times, tolerance=TOLERANCE).outcome
 
 
 def try_loader(loader: Any, *, seconds: float = 60.0) -> LoaderTrial:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch.utils.benchmark import timer
 
-from perfhooks.analysis.comparison import verdict
-from perfhooks.analysis.comparison.verdict import Outcome  # noqa: TC001 -- msgspec reads the annotation
+from perfhooks.analysis.comparison.difference import (
+    Outcome,
+    compare_paired,
+)
 from perfhooks.core.errors import OptionError
 from perfhooks.core.statistics import LEAST_STEPS
 from perfhooks.trials.loader_results import TOLERANCE
@@ -129,7 +131,7 @@ def _compare(a: Sequence[float], b: Sequence[float], tolerance: float) -> Timing
     if len(a) < PAIRS:
         ratio = medians.median(after / before for before, after in zip(a, b, strict=True))
         return Timing(outcome="undecided", ratio=ratio, low=1 / UNBOUNDED, high=UNBOUNDED, a=tuple(a), b=tuple(b))
-    comparison = verdict.compare_paired(a, b, tolerance=tolerance)
+    comparison = compare_paired(a, b, tolerance=tolerance)
     return Timing(
         outcome=comparison.outcome,
         ratio=comparison.ratio,

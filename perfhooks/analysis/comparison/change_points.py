@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.analysis.comparison.verdict import PROCESS_SD
+from perfhooks.analysis.comparison.difference import PROCESS_SD
 from perfhooks.core.statistics import OF_NORMAL
 
 if TYPE_CHECKING:

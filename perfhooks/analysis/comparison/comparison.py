@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from perfhooks.analysis.comparison import reason, sentences
+from perfhooks.analysis.comparison.difference import TOLERANCE, Ratio
 from perfhooks.analysis.comparison.facts import RECORDED, Difference, differences, is_other_machine, samples
 from perfhooks.analysis.comparison.matching import Aligned
 from perfhooks.analysis.comparison.reason import Contribution
 from perfhooks.analysis.comparison.side import Side
 from perfhooks.analysis.comparison.timed import match_steps, stalls
-from perfhooks.analysis.comparison.verdict import TOLERANCE, Ratio, Verdict, verdict
+from perfhooks.analysis.comparison.verdict import Verdict, verdict
 from perfhooks.core import words
 from perfhooks.core.errors import PerfhooksError
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from perfhooks.analysis.comparison.around import CostKey
 from perfhooks.analysis.comparison.costs import IDLE, NOTHING, SMALL, Costs, KeyCost
+from perfhooks.analysis.comparison.difference import TOLERANCE
 from perfhooks.analysis.comparison.matching import Aligned, Pair
-from perfhooks.analysis.comparison.verdict import TOLERANCE
 from perfhooks.core.statistics import OF_NORMAL
 from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting.intervals import NOTABLE

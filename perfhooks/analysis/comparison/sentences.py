@@ -3,21 +3,22 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from perfhooks.analysis.comparison.difference import EDGE_CONFIDENCE
 from perfhooks.analysis.comparison.facts import GIVEN
 from perfhooks.analysis.comparison.reason import ELSEWHERE
 from perfhooks.analysis.comparison.turns import FEWEST_PAIRS, MOST_PAIRS
-from perfhooks.analysis.comparison.verdict import EDGE_CONFIDENCE
 from perfhooks.core import words
 from perfhooks.core.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from perfhooks.analysis.comparison.difference import Ratio
     from perfhooks.analysis.comparison.facts import Difference
     from perfhooks.analysis.comparison.reason import Contribution
     from perfhooks.analysis.comparison.side import Side
     from perfhooks.analysis.comparison.timed import Stalls
-    from perfhooks.analysis.comparison.verdict import Ratio, Verdict
+    from perfhooks.analysis.comparison.verdict import Verdict
 
 _PARTS: Final = {
     "data": "waiting for data",

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.analysis.comparison.verdict import OFTEN, StepPair, Variance, missing_steps, of_pairs
+from perfhooks.analysis.comparison.difference import StepDifference, StepPair, Variance
+from perfhooks.analysis.comparison.verdict import OFTEN, of_pairs
 from perfhooks.core.statistics import is_near
 from perfhooks.run.circumstances import BUSY
 from perfhooks.run.steps import FEWEST_FIRST, MOST_FIRST, OF_FIRST
@@ -24,7 +25,8 @@ from perfhooks.trace.nesting.intervals import NEARLY_ALL
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perfhooks.analysis.comparison.verdict import Clock, Ratio, Verdict
+    from perfhooks.analysis.comparison.difference import Ratio
+    from perfhooks.analysis.comparison.verdict import Clock, Verdict
     from perfhooks.core.statistics import Values
     from perfhooks.run.steps import Flags
 
@@ -99,12 +101,8 @@ def _judge(pairs: Sequence[ProcessPair], clock: Clock, tolerance: float) -> Judg
     sides = [[pair.sides[index] for pair in measured] for index in range(2)]
     rates = [_outlier_rate(side) for side in sides]
     is_far_counted = max(rates) >= OFTEN
-    result = of_pairs(
-        [pair.typical for pair in measured],
-        [pair.mean(is_far_counted=is_far_counted) for pair in measured],
-        tolerance=tolerance,
-        share=share,
-    )
+    means = [pair.mean(is_far_counted=is_far_counted) for pair in measured]
+    result = of_pairs([pair.typical for pair in measured], means, tolerance=tolerance, share=share)
     if len(pairs) < FEWEST_PAIRS:
         result = replace(result, outcome="undecided")
     if (result.more_runs or 0) > MOST_PAIRS or len(pairs) < FEWEST_PAIRS:
@@ -120,12 +118,7 @@ def _judge(pairs: Sequence[ProcessPair], clock: Clock, tolerance: float) -> Judg
             waited_b=_wait_ratio([process_pair.counted[1] for process_pair in pairs]),
         ),
         other=result.typical,
-        missing_steps=missing_steps(
-            [pair.mean(is_far_counted=is_far_counted) for pair in measured],
-            MOST_PAIRS,
-            tolerance=tolerance,
-            share=share,
-        ),
+        missing_steps=StepDifference.of_pairs(means, tolerance, share).missing_steps(MOST_PAIRS),
         blocks=sum(len(pair.steps) for side in sides for pair in side),
         far=(_count_outliers(sides[0]), _count_outliers(sides[1])),
     )

@@ -10,8 +10,9 @@ import typer
 
 from perfhooks.analysis.comparison import baseline, sentences
 from perfhooks.analysis.comparison.comparison import compare
+from perfhooks.analysis.comparison.difference import TOLERANCE
 from perfhooks.analysis.comparison.sources import read
-from perfhooks.analysis.comparison.verdict import TOLERANCE, smallest_detectable
+from perfhooks.analysis.comparison.verdict import smallest_detectable
 from perfhooks.cli.actions import mirror
 from perfhooks.cli.actions.output import write
 from perfhooks.cli.targets import run_in
