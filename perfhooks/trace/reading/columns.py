@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import enum
 import re
-from decimal import Decimal
 from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from perfhooks.trace.bounds import MAX_TIME_US
 from perfhooks.trace.kinds import LEGACY_HOST, LEGACY_PROCESSES, NAMED, Kind, Lane, classify, lane
 from perfhooks.trace.model import Column, Doubt, Flows, Instants, Ints, Thread, Trace, epoch
 from perfhooks.trace.names import ranges, runtime_calls
@@ -32,22 +30,21 @@ from perfhooks.trace.reading.begin_end import BEGIN, END, BeginEnd
 from perfhooks.trace.reading.counters import CounterRows
 from perfhooks.trace.reading.processes import ProcessNames
 from perfhooks.trace.reading.recorder_defects import forget_aliased_external_ids, strip_addresses
+from perfhooks.trace.reading.times import lengths
 from perfhooks.trace.reading.typed import Category
 from perfhooks.trace.reading.validity import Validity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import msgspec
 
-    from perfhooks.trace.model import Flags, Floats
+    from perfhooks.trace.model import Flags
     from perfhooks.trace.reading.arguments import MarkedStruct
     from perfhooks.trace.reading.events import Event
 
 _LONGEST_NAME: Final = 8192
 """The longest recorded name, of a template kernel, has 5,123."""
-_DECIMAL_LIMIT: Final = Decimal(MAX_TIME_US)
-
 
 _LABEL: Final = re.compile(ranges.NOT_OPERATORS)
 _CALL: Final = re.compile(runtime_calls.RUNTIME)
@@ -166,7 +163,7 @@ class Columns:
         return _Origin(role, kind, category, self._threads[lane(kind), first.pid, first.tid])
 
     def _add_slices(self, slices: Sequence[Event], columns: dict[str, Column], good: Flags) -> None:
-        span, measured = _lengths(np.fromiter(map(_DURATION, slices), np.float64, len(slices)))
+        span, measured = lengths(np.fromiter(map(_DURATION, slices), np.float64, len(slices)))
         columns["end"] = columns["start"] + span
         good = self._validity.good(columns["kind"], good, span, measured)
         if not good.all():
@@ -351,38 +348,6 @@ def _is_on_stream(args: msgspec.Raw) -> bool:
 
 def _without_middle(name: str) -> str:
     return f"{name[: _LONGEST_NAME // 2]}…{name[-(_LONGEST_NAME // 2 - 1) :]}"
-
-
-def _lengths(micros: Floats) -> tuple[Ints, Flags]:
-    """The product with 1000 rounds like the decimals of the file."""
-    good = np.abs(micros) < MAX_TIME_US
-    return np.rint(np.where(good, micros, 0.0) * 1000).astype(np.int64), good
-
-
-def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
-    """Return microseconds as ns, and which of them are valid times.
-
-    A double represents time stamps to half a nanosecond, but not their product with 1000.
-    """
-    micros = np.asarray(values, np.float64)
-    good = np.abs(micros) < MAX_TIME_US  # false for NaN
-    micros = np.where(good, micros, 0.0)
-    integers = np.floor(micros)
-    return integers.astype(np.int64) * 1000 + np.rint((micros - integers) * 1000).astype(np.int64), good
-
-
-def exact_nanoseconds(values: Iterable[float | Decimal]) -> tuple[Ints, Flags]:
-    """Convert microseconds exactly. This is slow."""
-    nanos = list(map(_exact, values))
-    good = np.array([value is not None for value in nanos], np.bool_)
-    return np.array([value or 0 for value in nanos], np.int64), good
-
-
-def _exact(micros: float | Decimal) -> int | None:
-    try:
-        return round(Decimal(micros) * 1000) if -_DECIMAL_LIMIT < micros < _DECIMAL_LIMIT else None
-    except ArithmeticError:  # Decimal("NaN") cannot be compared
-        return None
 
 
 def _integers(value: Callable[[Any], Any], structs: Sequence[Arguments]) -> Ints:

@@ -60,6 +60,17 @@ def decode_value(text: bytes) -> Any:
     return text.decode("utf-8", "replace") if result is None else result[0]
 
 
+def decode_end(text: bytes) -> dict[str, msgspec.Raw] | None:
+    """Return the last events of a file as ``traceEvents``, and the keys after them; None if the text is truncated."""
+    for closing in (b"", b"}"):  # the second for files that are a list
+        try:
+            keys = msgspec.json.decode(b'{"traceEvents":[' + text + closing, type=dict[str, msgspec.Raw])
+        except MALFORMED:
+            continue
+        return keys
+    return None
+
+
 def salvage(text: bytes) -> tuple[list[Event], int, bytes]:
     """Return the valid events, the number of lost events, and the text from the end of the list on."""
     events: list[Event] = []

@@ -15,9 +15,10 @@ from perfhooks.trace.names.communication import texts
 from perfhooks.trace.nesting import missing_work
 from perfhooks.trace.reading import ascend, formats, frame_ends, processes
 from perfhooks.trace.reading.arguments import STRIDED, VARIANTS
-from perfhooks.trace.reading.columns import Columns, exact_nanoseconds, nanoseconds
-from perfhooks.trace.reading.events import EXACT, MALFORMED, PLAIN, Event, decode_object, salvage
+from perfhooks.trace.reading.columns import Columns
+from perfhooks.trace.reading.events import EXACT, MALFORMED, PLAIN, Event, decode_end, decode_object, salvage
 from perfhooks.trace.reading.source import BLOCK, LONGEST, OF_PERFETTO, TornArchiveError, blocks, opened
+from perfhooks.trace.reading.times import exact_nanoseconds, nanoseconds
 from perfhooks.trace.reading.typed import OddEventError, TypedEvents
 
 if TYPE_CHECKING:
@@ -325,12 +326,13 @@ class _Reader:
         if self._is_inside_endless:
             self.doubts.append(Doubt("cut-off", 1, "the file ends in the middle of an event"))
             return
-        keys = _decode_end(bytes(buffer))
+        keys = decode_end(bytes(buffer))
         if keys is None:
             self._read_truncated(bytes(buffer))
             return
         events = bytes(keys.pop("traceEvents")).strip()
-        self._metadata |= _values(keys)
+        pairs = (msgspec.json.encode(key) + b":" + bytes(value) for key, value in keys.items())
+        self._metadata |= decode_object(b"{" + b",".join(pairs) + b"}") or {}
         if events[1:-1].strip():
             self._add_list(events)
 
@@ -396,19 +398,3 @@ class _Pieces:
     @property
     def remainder(self) -> bytes:
         return self.first(len(self._cuts))[0]
-
-
-def _decode_end(text: bytes) -> dict[str, msgspec.Raw] | None:
-    for closing in (b"", b"}"):  # the second for files that are a list
-        try:
-            keys = msgspec.json.decode(b'{"traceEvents":[' + text + closing, type=dict[str, msgspec.Raw])
-        except MALFORMED:
-            continue
-        return keys
-    return None
-
-
-def _values(keys: dict[str, msgspec.Raw]) -> dict[str, Any]:
-    return (
-        decode_object(b"{" + b",".join(msgspec.json.encode(k) + b":" + bytes(v) for k, v in keys.items()) + b"}") or {}
-    )
