@@ -87,7 +87,7 @@ def _render(data: Mapping[str, Any], files: list[str]) -> str:
         _findings(ordered([*data.get("findings", ()), *first_rank_findings(window)])),
         _kernels(details),
         _operators(details),
-        _doubts(details, rank),
+        _doubts(details, rank, window.get("name"), data.get("ranks_together", {}).get("missing", ())),
         _titled("Files", (f"- {words.markdown(path)}" for path in files)),
     ]
     text = ""
@@ -258,9 +258,12 @@ def _operators(details: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {words.markdown(row['name'])} | {row['count'] / count:.4g} | {host:.3g} | {device_ms} |"
 
 
-def _doubts(details: Mapping[str, Any], rank: Mapping[str, Any]) -> Iterator[str]:
+def _doubts(
+    details: Mapping[str, Any], rank: Mapping[str, Any], window: str | None, missing: Iterable[Mapping[str, Any]]
+) -> Iterator[str]:
     checks = details.get("checks", {}).get("rows", {})
     rows = zip(checks.get("severity", ()), checks.get("text", ()), strict=True)
-    lines = [f"{severity}: {text}" for severity, text in rows]
+    lines = [f"warning: {entry['text']}" for entry in missing if entry["window"] in (window, None)]
+    lines += [f"{severity}: {text}" for severity, text in rows]
     notes = [note for note in rank.get("notes", ()) if not any(note in line for line in lines)]
     yield from _titled("Doubts", (f"- {words.markdown(line)}" for line in [*lines, *notes][:6]))

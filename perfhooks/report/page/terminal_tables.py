@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfhooks.analysis.findings.finding import gain as gain_text
+from perfhooks.analysis.ranks.missing import name_ranks
 from perfhooks.core import words
 from perfhooks.run.reading import is_plain, read_bytes
 
@@ -114,18 +115,25 @@ def _draw(console: Console, name: str, table: pl.DataFrame, limit: int, nothing:
 
 
 def _draw_checks(console: Console, table: pl.DataFrame) -> None:
-    """Draw doubts as sentences, because a cut sentence is useless."""
-    console.print(f"[bold]checks[/bold] [dim]{words.count(table.height, 'doubt')} about the trace itself[/dim]")
-    for severity, name, _, text, first in table.select("severity", "name", "count", "text", "first").iter_rows():
-        sentence = words.printable(f" {name}: {text}" + (f" ({first})" if first else ""))
+    """Draw doubts as sentences, because a cut sentence is useless. Equal doubts of several ranks share a line."""
+    ranks = pl.col("rank") if "rank" in table.columns else pl.lit(None, pl.Int64).alias("rank")
+    rows = table.group_by("severity", "name", "text", "first", maintain_order=True).agg(ranks)
+    console.print(f"[bold]checks[/bold] [dim]{words.count(rows.height, 'doubt')} about the trace itself[/dim]")
+    for severity, name, text, first, of_ranks in rows.iter_rows():
+        members = [rank for rank in of_ranks or () if rank is not None]
+        whose = f"{name_ranks(members)}: " if members else ""
+        sentence = words.printable(f" {name}: {whose}{text}" + (f" ({first})" if first else ""))
         console.print(Text.assemble((severity, _COLORS[severity]), sentence))
 
 
 def _draw_findings(console: Console, table: pl.DataFrame) -> None:
     console.print("[bold]findings[/bold] [dim]with advice, by estimated gain[/dim]")
     for number, row in enumerate(table.iter_rows(named=True), 1):
-        console.print(Text.assemble((f"{number}. ", "bold"), row["title"], (gain(row), "cyan")))
-        console.print(Padding(Text(row["advice"], style="dim"), (0, 0, 0, 3)))
+        rank, ranks = row.get("rank"), row.get("ranks")
+        whose = "" if rank is None or row["title"].startswith(f"Rank {rank} ") else f"Rank {rank}: "
+        console.print(Text.assemble((f"{number}. ", "bold"), whose, row["title"], (gain(row), "cyan")))
+        shared = f"Ranks {ranks} have this finding. " if ranks and ranks != str(rank) else ""
+        console.print(Padding(Text(shared + row["advice"], style="dim"), (0, 0, 0, 3)))
 
 
 def gain(finding: Mapping[str, Any]) -> str:
