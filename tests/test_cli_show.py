@@ -419,6 +419,34 @@ def test_findings_are_sentences_with_what_they_gain():
     ]
 
 
+def test_findings_of_ranks_name_their_ranks():
+    rows = {
+        "rank": [3, 0],
+        "ranks": ["3", "0-2"],
+        "title": ["Rank 3 computes longer.", "It waits."],
+        "gain_ms": [None, None],
+        "gain_percent": [None, None],
+        "advice": ["Check it.", "Do this."],
+    }
+    assert [line.rstrip() for line in drawn({"findings": pl.DataFrame(rows)}).splitlines()][1:] == [
+        "1. Rank 3 computes longer.",
+        "   Check it.",
+        "2. Rank 0: It waits.",
+        "   Ranks 0-2 have this finding. Do this.",
+    ]
+
+
+def test_equal_doubts_of_ranks_share_a_line():
+    columns = {"name": "no-steps", "count": 1, "text": "no marks", "first": ""}
+    rows = [{"rank": rank, "severity": "info", **columns} for rank in (0, 1, 2)]
+    rows += [{"rank": 2, "severity": "error", **columns, "name": "no-kernels"}]
+    assert [line.rstrip() for line in drawn({"checks": pl.DataFrame(rows)}).splitlines()] == [
+        "checks 2 doubts about the trace itself",
+        "info no-steps: ranks 0-2: no marks",
+        "error no-kernels: rank 2: no marks",
+    ]
+
+
 def test_a_table_that_is_cut_says_of_how_many():
     frame = pl.DataFrame({"name": ["x"] * 93, "count": [1] * 93})
     assert "operators 7 of 93 rows" in drawn({"operators": frame}, limit=7)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 
 from perfhooks import testing
 from perfhooks.analysis import findings
 from perfhooks.report.page.headline import of_window, summary
+from perfhooks.report.page.markdown import of_trace
 from perfhooks.run.capture import Capture
 from perfhooks.testing import kernel, launch, op, step_mark
 from perfhooks.trace import read
@@ -275,6 +277,33 @@ def test_a_lost_stream_leaves_communication_known(tmp_path):
     assert "no-compute-kernels" in doubts
     assert table["comm_ms"].to_list() == pytest.approx([2.0] * 5)
     assert table["compute_ms"].null_count() == table["busy_ms"].null_count() == 5
+
+
+def test_device_times_of_operators_that_lost_work_are_empty(tmp_path):
+    events = training()
+    gone = kernels_of(events, 12)
+    path = testing.write_trace(tmp_path / "t.json", [event for event in events if event not in gone])
+    tables = Tables(read(path))
+    total = tables.operators().filter(pl.col("name") == "aten::mm")
+    assert total.select("count", "self_device_ms", "device_ms").row(0) == (50, None, None)
+    by_step = tables.operators("step").filter(pl.col("name") == "aten::mm").sort("step")
+    assert by_step["self_device_ms"].to_list() == [8.0, 8.0, None, 8.0, 8.0]
+    text = of_trace(path)
+    assert "| ampere_sgemm_128x64_tn | gemms | 40 | 32 |" in text
+    assert "Operators launched" not in text
+
+
+@pytest.mark.parametrize("has_launches", [True, False])
+def test_device_times_of_operators_are_empty_without_kernels(tmp_path, has_launches):
+    """The work of one operator was recorded, and the kernels of the other operator were lost."""
+    events = [event for event in training() if event.get("cat") != "kernel"]
+    events += [op("aten::copy_", 9_700 * US, 9_720 * US, external=99)]
+    events += [launch(900, 9_705 * US, 9_710 * US, name="cudaMemcpyAsync", external=99)]
+    events = [event for event in events if has_launches or event.get("cat") != "cuda_runtime"]
+    copied = kernel(900, 9_800 * US, 9_900 * US, category="gpu_memcpy", name="Memcpy HtoD", external=99)
+    rows = Tables(read(testing.write_trace(tmp_path / "t.json", [*events, copied]))).operators()
+    times = dict(rows.filter(kind="op").select("name", "self_device_ms").iter_rows())
+    assert times == {"aten::mm": None, "aten::copy_": pytest.approx(0.1)}
 
 
 def test_a_device_that_only_communicates_is_known(tmp_path):

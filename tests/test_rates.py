@@ -237,7 +237,7 @@ def test_an_unknown_device_or_a_part_of_one_has_rates_and_no_limit(tmp_path, dev
     assert (each["limit_percent"], each["limit"]) == (None, None)
     is_part = bool(device and device.get("numSms") != 132)
     assert peaks.is_partial(found.trace) == is_part
-    assert ("a part of a GPU (MIG)" in limit_sentences.sentences(Capture(last=0), found.trace)[-1]) == is_part
+    assert ("a part of a GPU with" in limit_sentences.sentences(Capture(last=0), found.trace)[-1]) == is_part
 
 
 def measured(tmp_path, **devices):

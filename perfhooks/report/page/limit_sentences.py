@@ -82,7 +82,7 @@ def _mfu(usual: pl.DataFrame, trace: Trace) -> Iterator[str]:
     mfu, hfu, known = (usual[name].mean() for name in ("mfu_percent", "hfu_percent", "known_percent"))
     limits = peaks.of_trace(trace)
     if peaks.is_partial(trace):
-        yield "The device is a part of a GPU (MIG) with unknown limits: perfhooks doctor --peaks measures them."
+        yield "The device is a part of a GPU with unknown limits: perfhooks doctor --peaks measures them."
     if not isinstance(mfu, float) or not isinstance(hfu, float) or limits is None:
         return
     recomputed = f", HFU {hfu:.3g}% with recomputation for gradients" if hfu > mfu else ""

@@ -208,15 +208,17 @@ def _kernels(details: Mapping[str, Any]) -> Iterator[str]:
     launched_ms = sum(row.get("self_device_ms") or 0 for row in _operator_rows(details))
     if not device_ms or launched_ms >= 0.5 * device_ms:  # replayed graphs have no operators
         return
-    share, step_ms = words.share(launched_ms / device_ms), words.ms(device_ms / _count(details))
-    lead = f"Operators launched {share} of the device's {step_ms}."
+    is_complete = None not in details.get("steps", {}).get("rows", {}).get("busy_ms", ())
+    count = _count(details) if is_complete else 1
+    share, step_ms = words.share(launched_ms / device_ms), words.ms(device_ms / count)
+    lead = f"Operators launched {share} of the device's {step_ms}." if is_complete else "Device records are missing."
     header = ["| kernel | kind | calls | device ms |", "|---|---|---:|---:|"]
     lines = [
-        f"| {_cut(row['name'])} | {_kind(row)} | {row['count'] / _count(details):.4g} "
-        f"| {row['total_ms'] / _count(details):.3g} |"
+        f"| {_cut(row['name'])} | {_kind(row)} | {row['count'] / count:.4g} | {row['total_ms'] / count:.3g} |"
         for row in _rows(kernels["rows"])[:8]
     ]
-    yield from _titled("Largest kernels, of one step", [lead, "", *header, *lines])
+    unit = "one step" if is_complete else "all recorded work"
+    yield from _titled(f"Largest kernels, of {unit}", [lead, "", *header, *lines])
 
 
 def _kind(row: Mapping[str, Any]) -> str:
@@ -253,9 +255,9 @@ def _operators(details: Mapping[str, Any]) -> Iterator[str]:
     )
     yield "|---|---:|---:|---:|"
     for row in islice(rows, 8):
-        host, device = ((row.get(name) or 0) / count for name in ("self_cpu_ms", "self_device_ms"))
-        device_ms = f"{device:.3g}" if has_device else ""
-        yield f"| {words.markdown(row['name'])} | {row['count'] / count:.4g} | {host:.3g} | {device_ms} |"
+        times = (row.get(name) for name in ("self_cpu_ms", "self_device_ms" if has_device else ""))
+        host_ms, device_ms = ("" if time is None else f"{time / count:.3g}" for time in times)
+        yield f"| {words.markdown(row['name'])} | {row['count'] / count:.4g} | {host_ms} | {device_ms} |"
 
 
 def _doubts(

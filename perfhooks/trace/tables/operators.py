@@ -10,9 +10,9 @@ from perfhooks.core.errors import OptionError
 from perfhooks.trace.kinds import DEVICE_WORK, Kind
 from perfhooks.trace.limits import flops, rates, redispatch
 from perfhooks.trace.names import attribution, ranges, torch_rules
-from perfhooks.trace.nesting import device, step_marks
+from perfhooks.trace.nesting import device, missing_work, step_marks
 from perfhooks.trace.nesting.grouping import distinct, groups, summed
-from perfhooks.trace.nesting.intervals import MS
+from perfhooks.trace.nesting.intervals import MS, NOTABLE
 from perfhooks.trace.nesting.slices import Nesting, nest
 from perfhooks.trace.once import cached_per_trace
 from perfhooks.trace.tables import modules, stacks
@@ -32,6 +32,8 @@ _GROUP_OF: Final = np.array(
 """Rows of one name are merged only within a group."""
 GROUPS: Final = ("shapes", "stack", "line", "module", "step")
 _TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
+_LOST: Final = {"self_device_ms": ("launches", "lost"), "device_ms": ("all launches", "all lost")}
+"""Sums that decide whether a device time is known."""
 _RATE: Final = "rate "
 _WITH_INNER: Final = {"count", "cpu_ms", "device_ms", "cpu_bytes", "device_bytes"}
 _SIZES: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")
@@ -76,7 +78,8 @@ def table(
     * ``self_cpu_ms``, ``cpu_ms``: host time without and with nested calls, by torch's rules
       (`perfhooks.trace.names.torch_rules`). Self times may count runtime calls twice.
     * ``exclusive_cpu_ms``: host time without nested calls. It sums to the time in which any call ran, for each thread.
-    * ``self_device_ms``, ``device_ms``: device work launched by the call, without and with nested calls.
+    * ``self_device_ms``, ``device_ms``: device work launched by the call, without and with nested calls. Empty if the
+      trace lacks the work of more than `NOTABLE` of these launches.
     * ``self_cpu_bytes``, ``cpu_bytes``, ``self_device_bytes``, ``device_bytes``: allocated minus released memory.
 
     This table differs if torch is wrong:
@@ -105,6 +108,8 @@ def table(
         sums[column] -= summed(grouped.of[repeated], host.sums[column][repeated], len(grouped.first))
     sums["flops"] = _known_sum(grouped, _flops(trace, everything=all_flops))
     sums |= _rate_sums(trace, host, grouped)
+    if "step" in group_keys:
+        sums = _lose_steps(trace, row[grouped.first], sums)
     shown = {column: key._replace(number=key.number[grouped.first]) for column, key in keys.items()}
     return _build_table(trace, name[grouped.first], kind[grouped.first], sums, shown)
 
@@ -165,12 +170,40 @@ def _host_rows(trace: Trace) -> _Rows:
     if trace.is_device_traced:
         on_device = device_time(trace, tree)
         columns |= {"self_device_ms": on_device, "device_ms": _total_values(on_device, tree)}
+        launches, lost = _launches(trace, tree, columns["device_ms"])
+        if lost.any():
+            columns |= {"launches": launches, "all launches": _total_values(launches, tree)}
+            columns |= {"lost": lost, "all lost": _total_values(lost, tree)}
     if len(trace.instants.time):
         of_host, of_device = torch_rules.memory_within(trace.instants, start, end)
         columns |= {"self_cpu_bytes": _self_values(of_host, tree), "cpu_bytes": of_host}
         columns |= {"self_device_bytes": _self_values(of_device, tree), "device_bytes": of_device}
     counting = _counting_calls(tree)
     return _rows(trace, tree.row[counting], {name: column[counting] for name, column in columns.items()})
+
+
+def _launches(trace: Trace, tree: Calls, device_time: Ints) -> tuple[Ints, Ints]:
+    """Return the kernel launches of each call, and the launches whose work the trace lacks."""
+    index = np.full(len(trace), -1, np.int64)
+    index[tree.row] = np.arange(len(tree.row))
+    parents = np.append(tree.parent, -1)
+    launches, lost = (
+        np.bincount(parents[index[calls]] + 1, minlength=len(tree.row) + 1)[1:]
+        for calls in (device.launch_calls(trace), missing_work.lost_launches(trace))
+    )
+    if missing_work.lacks_computation(trace):
+        is_unknown = (trace.kind[tree.row] == Kind.OP) & (device_time == 0)
+        launches, lost = np.maximum(launches, is_unknown), np.maximum(lost, is_unknown)
+    return launches, lost
+
+
+def _lose_steps(trace: Trace, row: Ints, sums: dict[str, Ints]) -> dict[str, Ints]:
+    """Count each host row of a step with unknown device times as a lost launch."""
+    unknown = np.append(missing_work.unknown(trace).work, False)
+    is_lost = unknown[step_marks.step_of(step_marks.find(trace), trace.start[row])] & ~np.isin(trace.kind[row], _DEVICE)
+    none = np.zeros(len(row), np.int64)
+    names = [name for pair in _LOST.values() for name in pair]
+    return sums | {name: sums.get(name, none) + is_lost for name in names} if is_lost.any() else sums
 
 
 def _counting_calls(tree: Calls) -> Ints:
@@ -335,6 +368,10 @@ def _build_table(trace: Trace, name: Ints, kind: Column, sums: dict[str, Ints], 
     order = np.lexsort((letters[name], -times["self_cpu_ms"]))
     rated = {column.removeprefix(_RATE): values[order] for column, values in sums.items() if column.startswith(_RATE)}
     columns = {column: pl.Series(values[order]) for column, values in (sums | times).items()}
+    for column, (launches, lost) in _LOST.items():
+        if lost in sums:
+            is_unknown = sums[lost] > NOTABLE * sums[launches]
+            columns[column] = columns[column].set(pl.Series(is_unknown[order]), None)
     absent = pl.Series([None]).new_from_index(0, len(order))
     return pl.DataFrame(
         {
