@@ -69,6 +69,32 @@ def both(tmp_path, kineto, spelled):
     return window(tmp_path / "kineto.json", kineto), window(tmp_path / "trace_view.json", npu)
 
 
+RECORDED = ("level0/rank0", "level1/rank0", "level1/rank1", "level2/rank0", "npu2024")
+ALTERNATIVES = {"forward_ms": "forward_ms_from_links_only", "backward_ms": "backward_ms_from_nodes_only"}
+"""Another right value of a column whose own value is unknown."""
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_steps_are_those_of_torch_npu(recordings, name):
+    folder = recordings / "ascend"
+    expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))[name]
+    (path,) = (path for place in folder.glob(f"{name}*") for path in place.rglob("trace_view.json.gz"))
+    tables = Tables(trace.read(path))
+    (row,) = tables.steps.to_dicts()
+    least = expected.pop("sync_ms_without_blocking_copies")
+    most = expected.pop("sync_ms")
+    assert (row["sync_ms"] is None) == (most is None)
+    assert most is None or least - 1e-6 <= row["sync_ms"] <= most + 1e-6
+    assert len(tables.trace.rows(Kind.COPY)) == expected.pop("copies")
+    for column, alternative in ALTERNATIVES.items():
+        value = expected.pop(alternative)
+        expected[column] = value if expected[column] is None else expected[column]
+    assert {column: row[column] for column in expected} == {
+        column: pytest.approx(value, abs=1e-6) if isinstance(value, float) else value
+        for column, value in expected.items()
+    }
+
+
 def test_steps_are_those_of_the_gpu(both, spelled):
     gpu, npu = (each.steps for each in both)
     for column in gpu.columns:
