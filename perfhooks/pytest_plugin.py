@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("perfhooks").addoption(
         "--perfhooks-save",
         action="store_true",
-        help="have assert_not_slower write its baseline anew, of the runs that it would compare with it",
+        help="make assert_not_slower replace its baseline by the runs that it would compare",
     )
 
 
@@ -55,7 +55,7 @@ def assert_not_slower(request: pytest.FixtureRequest) -> Callable[..., Compariso
     ) -> Comparison | None:
         runs = sorted(opened() - before) if new is None else _paths(new)
         if not runs:
-            pytest.fail("assert_not_slower: no run was recorded in this test; say which to compare: new=")
+            pytest.fail("assert_not_slower: no run was recorded in this test; pass a run with new=")
         said = request.config.stash.setdefault(_SAID, [])
         if request.config.getoption("--perfhooks-save"):
             said.append(_save(_paths(base), runs))

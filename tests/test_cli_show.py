@@ -210,8 +210,8 @@ def test_a_folder_of_torchs_own_handler_is_read(run, tmp_path):
         (["{trace}", "-t", "stepz"], "got 'stepz'; did you mean 'steps'?"),
         (["{trace}", "-t", "steps", "--by", "shapes"], "by has no effect for the table 'steps'"),
         (["{trace}", "-t", "stacks", "--by", "host", "--by", "device"], "by must be one of"),
-        (["{trace}", "--csv", "--json"], "choose one of --csv and --json"),
-        (["{trace}", "--csv", "-t", "steps", "-t", "copies"], "CSV holds one table"),
+        (["{trace}", "--csv", "--json"], "use either --csv or --json"),
+        (["{trace}", "--csv", "-t", "steps", "-t", "copies"], "CSV contains one table"),
         (["{trace}", "--limit", "-1"], "limit must be an integer >= 0"),
     ],
 )
@@ -238,7 +238,7 @@ def test_of_a_folder_of_traces_in_perfettos_form_it_is_said_what_writes_json(run
 def test_a_run_without_traces_says_so(run, tmp_path):
     place(tmp_path / "train-000012-000014")
     code, _, errors = run(tmp_path / "train-000012-000014")
-    assert (code, "its windows kept no trace" in errors) == (2, True)
+    assert (code, "its windows have no trace" in errors) == (2, True)
 
 
 def test_a_run_of_a_newer_perfhooks_says_so(run, tmp_path):

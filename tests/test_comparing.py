@@ -1191,7 +1191,7 @@ def test_files_of_a_newer_perfhooks_are_said_to_be(tmp_path):
         (tmp_path / name).write_text(json.dumps(known))
         decode(tmp_path / name)
         (tmp_path / name).write_text(json.dumps(known | {number: 99}))
-        with pytest.raises(PerfhooksError, match=rf"{name}: format 99 is newer than this perfhooks knows"):
+        with pytest.raises(PerfhooksError, match=rf"{name}: format 99 is from a newer perfhooks"):
             decode(tmp_path / name)
 
 
@@ -1338,7 +1338,7 @@ def test_bad_input_is_one_line_each(folder, base, tmp_path):
         ((base,), "takes two runs"),
         ((base, base, base), "takes two runs"),
         ((base, "--", base, "--", base), "on both sides of one --"),
-        ((base, base, "--tolerance", "lots"), "tolerance must be a share"),
+        ((base, base, "--tolerance", "lots"), "tolerance must be a ratio"),
         ((base, base, "--stage", "predict"), "stage 'predict' is not on both sides; common stages: train"),
     ):
         done = run(*words)

@@ -146,13 +146,13 @@ def test_the_ranks_of_one_run_may_be_in_two_places(there, tmp_path, call):
 @pytest.mark.slow
 def test_two_runs_are_not_one(there, tmp_path):
     shutil.copytree(tmp_path / "there" / "r", tmp_path / "second")
-    with pytest.raises(PerfhooksError, match="two runs, and not two places of one"):
+    with pytest.raises(PerfhooksError, match="they are two runs: pass URLs of one run"):
         mirror.mirror(f"{there},file://{tmp_path}/second")
 
 
 @pytest.mark.slow
 def test_a_folder_of_runs_names_them(there):
-    with pytest.raises(PerfhooksError, match=r"holds 1 run and is none itself, such as r"):
+    with pytest.raises(PerfhooksError, match=r"contains 1 run; pass one of them: r"):
         mirror.mirror(there.removesuffix("/r"))
 
 
@@ -295,7 +295,7 @@ def test_a_trace_that_is_damaged_costs_no_other(call, folder):
         code, page, errors = pages(call, folder, *options)
         assert (code, errors.count("\n")) == (1, 1)
         assert "rank-7.json" in errors
-        assert b"rank-7.json holds no event" in page
+        assert b"rank-7.json contains no event" in page
 
 
 def die_of(text, named):
@@ -330,7 +330,7 @@ def test_an_engine_that_is_not_installed_says_what_to_install(monkeypatch):
 def test_on_is_for_folders_of_traces(there, call, folder):
     for target in (there, folder / "rank-0.json"):
         code, _, errors = call("report", target, "--on", "local")
-        assert (code, "--on is for a folder of traces" in errors) == (2, True)
+        assert (code, "--on needs a folder of traces" in errors) == (2, True)
 
 
 @pytest.mark.cluster

@@ -52,7 +52,7 @@ FOREIGN = {
 @pytest.mark.parametrize("program", FOREIGN)
 def test_a_file_without_pytorch_events_is_named(tmp_path, program):
     (tmp_path / "t.json").write_text(json.dumps(FOREIGN[program]))
-    with pytest.raises(TraceError, match=rf"t\.json holds no PyTorch event: .*{program}"):
+    with pytest.raises(TraceError, match=rf"t\.json contains no PyTorch event: .*{program}"):
         read(tmp_path / "t.json")
 
 

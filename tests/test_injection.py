@@ -88,7 +88,7 @@ def test_a_module_called_perfhooks_is_the_programs_own(tmp_path):
     code, out, said = run(tmp_path, script, NO_TORCH, ("perfhooks.py", "MINE = __file__"))
     assert (code, out) == (0, [str(tmp_path / "beside/perfhooks.py")])
     assert len(said) == 1
-    assert "another module called perfhooks is beside the script or in PYTHONPATH" in said[0]
+    assert "another module called perfhooks is next to the script or in PYTHONPATH" in said[0]
     assert not (tmp_path / "perf").exists()
 
 

@@ -217,7 +217,7 @@ def test_a_training_without_a_loader_is_told_in_one_line(tmp_path):
 def test_a_dataset_that_raises_is_told_in_one_line(tmp_path):
     done, _ = run(tmp_path, "raises", "--seconds", "120")
     assert done.returncode == 2
-    assert done.stderr.strip().startswith("perfhooks: the loader cannot be tried: ValueError: broken image")
+    assert done.stderr.strip().startswith("perfhooks: the loader cannot be measured: ValueError: broken image")
     assert done.stderr.strip().count("\n") == 0
 
 
@@ -238,7 +238,7 @@ def test_a_training_without_a_loader_ends_with_the_time(tmp_path):
 
 
 def test_what_fails_on_our_side_is_told_as_that(tmp_path, monkeypatch, caplog):
-    """No training goes on after it, so none is promised."""
+    """No the training continues after it, so none is promised."""
     ends = []
     monkeypatch.setattr(loader_trials.os, "_exit", ends.append)
     monkeypatch.setattr("perfhooks.trials.loader_trial.try_loader", lambda *_, **__: 1 / 0)

@@ -407,7 +407,7 @@ def test_every_process_and_lane_keeps_its_names_and_belongs_to_its_rank(dialect,
             assert alike
             named = " ".join(f"{other['process_name']} {other.get('process_labels', '')}" for other in alike)
             assert str(process.get("process_name", "")) in named
-    with pytest.raises(TraceError, match="holds several processes; perfhooks reads one process at a time"):
+    with pytest.raises(TraceError, match="contains several processes; perfhooks reads one process at a time"):
         perfhooks.trace.read(tmp_path / "merged.json")
 
 

@@ -15,7 +15,7 @@ from perfhooks.analysis.ranks.merge import merge
 from perfhooks.core.errors import TraceError
 from perfhooks.trace import read
 
-SEVERAL = r"holds several (processes|recordings); perfhooks reads one process at a time"
+SEVERAL = r"contains several (processes|recordings); perfhooks reads one process at a time"
 
 
 def rank(number, *, pid=None, count=300):

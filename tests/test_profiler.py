@@ -60,7 +60,7 @@ def ignore(window):
 
 @pytest.mark.recorder
 def test_after_a_window_that_torch_lost_for_its_stacks_the_others_have_none(monkeypatch, caplog):
-    """As torch 2.4 does where a window begins inside of a call from C; the training goes on."""
+    """As torch 2.4 does where a window begins inside of a call from C; the the training continues."""
     plain, stopped = profile.stop_trace, []
 
     def stop_trace(self):
@@ -433,7 +433,7 @@ def test_an_opaque_schedule_that_forgets_to_save_loses_nothing():
         ({"on_trace_ready": {"type": "operators", "rows": 3}}, "does not take these options"),
         ({"on_trace_ready": [3]}, "got 3"),
         ({"on_trace_ready": "no.such.module:Handler"}, "cannot be imported"),
-        ({"out": "/proc/nowhere"}, "out must be a folder that can be written to"),
+        ({"out": "/proc/nowhere"}, "out must be a writable folder"),
         ({"activities": ["gpu"]}, "activities must be one or more of"),
         ({"activities": []}, "at least one"),
         ({"ranks": [-1]}, "ranks must be"),
@@ -459,7 +459,7 @@ def test_an_unknown_option_is_a_type_error_with_a_suggestion():
 
 def test_out_on_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(perfhooks.OptionError, match="out must be a folder"):
+    with pytest.raises(perfhooks.OptionError, match="out must be a writable folder"):
         Profiler(out=tmp_path / "file" / "runs")
 
 

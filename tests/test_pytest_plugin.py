@@ -101,7 +101,7 @@ def test_a_test_that_recorded_nothing_has_nothing_to_compare(pytester, session):
     make_run(pytester.path / "base", training(), steps())
     done = session('def test_it(assert_not_slower):\n    assert_not_slower("base")\n')
     done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*no run was recorded in this test; say which to compare: new=*"])
+    done.stdout.fnmatch_lines(["*no run was recorded in this test; pass a run with new=*"])
 
 
 def test_a_session_without_comparisons_says_nothing_of_them(session):

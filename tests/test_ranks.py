@@ -107,7 +107,7 @@ def test_evidence_is_in_numbers_that_people_write(gathered):
     (finding,) = ranks.findings(data)
     assert finding["title"].endswith(": the other ranks wait 1234 ms in a step for it.")
     assert finding["evidence"][0] == (
-        f"{FIRST}: 1284 ms of its own in a step of 1284 ms, 1234 ms more than the others: "
+        f"{FIRST}: 1284 ms of own work in a step of 1284 ms, 1234 ms more than the others: "
         "data 1236 ms (+1234), compute 40 ms (+0), communication 8 ms (+0), other 0 ms (+0)"
     )
 
@@ -467,7 +467,7 @@ def test_a_rank_that_died_while_it_recorded_is_missed_and_the_others_are_compare
     os.utime(mark, (0, 0))
     data = ranks.gather(run)
     assert {key: text for key, text in lacks(data).items() if key[1] == "died"} == {
-        (SECOND, "died", (2,)): "rank 2 ended while it recorded and left no files"
+        (SECOND, "died", (2,)): "rank 2 ended while it recorded, and wrote no files"
     }
     assert ("train-000210-000212", "left", (2,)) in lacks(data)
     assert data["windows"][1]["ranks"]["rank"] == [0, 1, 3]
@@ -479,7 +479,7 @@ def test_a_rank_that_began_late_is_told_from_one_that_lost_a_window(run):
     remove(run, SECOND, 2)
     assert lacks(ranks.gather(run)) == {
         (FIRST, "joined-late", (1, 3)): "ranks 1, 3 began to record later",
-        (SECOND, "absent", (2,)): "rank 2 left no files of this window; check the log of the training",
+        (SECOND, "absent", (2,)): "rank 2 has no files of this window; check the log of the training",
     }
 
 
@@ -502,12 +502,12 @@ def test_a_rank_whose_disk_was_full_is_missed_though_it_left_no_window_at_all(ru
 @pytest.mark.parametrize(
     ("asked", "missed"),
     [
-        (None, {tuple(range(4, 16)): "ranks 4-15 left no files: not asked to record, or lost"}),
+        (None, {tuple(range(4, 16)): "ranks 4-15 has no files: it was not requested to record, or its files are lost"}),
         ("first-of-node", {}),
         ("callable", {}),
-        ("all", {tuple(range(4, 16)): "ranks 4-15 left no files, although asked to record"}),
+        ("all", {tuple(range(4, 16)): "ranks 4-15 has no files, although it was requested to record"}),
         ([0, 1, 2, 3], {}),
-        ([0, 1, 2, 3, 9, 40], {(9,): "rank 9 left no files, although asked to record"}),
+        ([0, 1, 2, 3, 9, 40], {(9,): "rank 9 has no files, although it was requested to record"}),
     ],
 )
 def test_ranks_that_were_never_seen_are_missed_where_they_were_asked(run, asked, missed):

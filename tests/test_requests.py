@@ -279,7 +279,7 @@ def test_a_running_loop_is_asked_from_the_command_line_and_by_a_signal(tmp_path)
     assert captures[-1].last <= steps
     done = CliRunner().invoke(app, ["capture", str(tmp_path / "r"), "--ranks", "3"])
     assert isinstance(done.exception, perfhooks.PerfhooksError)
-    assert "rank 3 does not record here; those that do: 0" in str(done.exception)
+    assert "rank 3 does not record in this run; recording ranks: 0" in str(done.exception)
 
 
 @pytest.mark.worker
@@ -642,7 +642,7 @@ def test_a_forged_request_is_refused_in_one_line(post, text, caplog):
 def test_sixteen_windows_wait_and_none_lies_a_billion_steps_ahead(caplog):
     wanted, said = requested(*(ask(first=50) for _ in range(1000)))
     assert [each.state for each in said].count("accepted") == 16
-    assert said[-1].why == "16 windows on request wait already"
+    assert said[-1].why == "16 requested windows wait already"
     assert len(active(wanted)) == 16 * 3
     assert not caplog.records
     requested(*(ask(name="") for _ in range(1000)))

@@ -66,11 +66,11 @@ def test_the_manifest_says_who_when_where_and_in_which_format(tmp_path):
 
 def test_a_newer_format_is_refused(tmp_path):
     run = Run.open(tmp_path, "r", ALONE, {"format": 2})
-    with pytest.raises(PerfhooksError, match="newer than this perfhooks"):
+    with pytest.raises(PerfhooksError, match="from a newer perfhooks"):
         Run.existing(run.folder)
     place = run.place("train", 1, 2)
     place.save(Capture(format=2))
-    with pytest.raises(PerfhooksError, match="newer than this perfhooks"):
+    with pytest.raises(PerfhooksError, match="from a newer perfhooks"):
         place.load()
 
 
@@ -80,7 +80,7 @@ def test_a_folder_without_manifest_is_no_run(tmp_path):
     with pytest.raises(PerfhooksError, match="does not exist"):
         list(finish_all(tmp_path / "nowhere"))
     Run.open(tmp_path, "r", ALONE, {})
-    with pytest.raises(PerfhooksError, match=r"holds runs.*the last one is"):
+    with pytest.raises(PerfhooksError, match=r"contains runs; did you mean its latest run"):
         list(finish_all(tmp_path))
 
 
@@ -183,7 +183,7 @@ def test_an_unwritable_out_is_refused(tmp_path):
 
 
 def test_an_unknown_protocol_is_refused():
-    with pytest.raises(OptionError, match="out must be a folder"):
+    with pytest.raises(OptionError, match="out must be a writable folder"):
         check_out("nosuchthing://bucket/runs")
 
 
@@ -453,7 +453,7 @@ def test_runs_of_one_job_are_told_apart_and_of_another_one_is_warned(tmp_path, c
     assert caplog.messages == [], "another profiler of this process"
     perfhooks.run.folder._OPENED.clear()
     Run.open(tmp_path, None, job, {})
-    assert "holds windows of an earlier launch" in caplog.text
+    assert "contains windows of an earlier launch" in caplog.text
 
 
 def test_check_of_out_makes_and_removes_nothing(tmp_path):

@@ -112,7 +112,7 @@ def test_json_says_what_cannot_be_run_again(run, folder):
         (("--variant", "faster"), "variant must be one of float32, bf16"),
         (("--finding", "host-bound"), "finding must be one of"),
         (("--op", "aten::conv2d", "--op", "bmm"), "there is no call of aten::conv2d or bmm in"),
-        (("--op", "mm", "--finding", "float64-products"), "choose one of --op and --finding"),
+        (("--op", "mm", "--finding", "float64-products"), "use either --op or --finding"),
         (("--limit", "0"), "limit must be an integer >= 1"),
         (("--seconds", "0"), "seconds must be a number above 0"),
         (("--memory", "-1"), "memory must be a number of GiB above 0"),

@@ -160,7 +160,7 @@ def test_programs_without_an_end_are_ended_where_it_is_asked_for(compare, bound)
 def test_a_command_without_steps_is_said_in_a_line_and_the_other_one_ended(compare, tmp_path):
     (tmp_path / "no_steps.py").write_text("")
     done = compare("--run", training(10**9), "--", tmp_path / "no_steps.py")
-    assert "B made no steps that perfhooks can see: no Python of this command imported torch" in refused(done)
+    assert "B made no steps that perfhooks detects: no Python of this command imported torch" in refused(done)
     assert programs_below() == []
 
 
@@ -176,7 +176,7 @@ def test_commands_whose_steps_nobody_sees_are_said_once_while_they_run(compare, 
     done = compare("--run", tmp_path / "unseen.py", "--", tmp_path / "unseen.py")
     assert "made no steps that perfhooks can see" in refused(done)
     (line,) = (each for each in lines if each.startswith("perfhooks: "))
-    assert "A and B made no step that perfhooks detects; Ctrl-C ends the comparison" in line
+    assert "A and B made no steps that perfhooks detects; Ctrl-C ends the comparison" in line
 
 
 def test_a_command_that_fails_ends_all_with_its_last_lines(compare):
@@ -237,7 +237,7 @@ def test_a_revision_of_git_is_one_of_the_sides(compare, tmp_path):
     assert len(git("worktree", "list").splitlines()) == 1
     other = compare("--run", "train.py", "--", "--run-at", "HEAD", "train.py")
     assert "Slower: " in other.output
-    assert "git knows no revision 'nowhere'" in refused(compare("--run-at", "nowhere", "train.py", "--", "train.py"))
+    assert "git has no revision 'nowhere'" in refused(compare("--run-at", "nowhere", "train.py", "--", "train.py"))
     assert "elsewhere" in refused(compare("--run-at=elsewhere", "train.py", "--", "train.py"))
 
 
@@ -504,7 +504,7 @@ def test_a_program_is_given_up_where_ranks_are_apart_and_not_before_its_first_st
     assert (found.is_over, found.notes) == (False, [])
     found._held = {0: SimpleNamespace(ranks=2)}
     found._give_up()
-    assert (found.is_over, found.notes) == (True, ["1 of 2 ranks of A came to the same step within -0 minutes"])
+    assert (found.is_over, found.notes) == (True, ["1 of 2 ranks of A reached the same step within -0 minutes"])
 
 
 def test_ranks_that_ended_on_one_processor_send_nobody_there():

@@ -127,5 +127,5 @@ def guard(what: str, on_error: OnError = "warn") -> Iterator[None]:
     except Exception as error:
         if on_error == "raise" or is_of_handler(error):
             raise
-        logger.warning("%s failed (%s); training goes on", what, cause_of(error))
+        logger.warning("%s failed (%s); the training continues", what, cause_of(error))
         logger.debug("%s failed", what, exc_info=True)

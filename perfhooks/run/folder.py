@@ -64,7 +64,7 @@ class Run:
             pass
         elif run.manifest().windows:
             logger.warning(
-                "%s holds windows of an earlier launch; if that was another job, give this one a name of its own: run=",
+                "%s contains windows of an earlier launch; if that was another job, set another name with run=",
                 folder,
             )
         _OPENED.add(folder)
@@ -80,9 +80,7 @@ class Run:
             if not folder.exists():
                 raise PerfhooksError(f"{folder} does not exist")
             if (folder / layout.LATEST).exists():
-                raise PerfhooksError(
-                    f"{folder} holds runs and is none itself; the last one is {folder / layout.LATEST}"
-                )
+                raise PerfhooksError(f"{folder} contains runs; did you mean its latest run, {folder / layout.LATEST}?")
             if not (folder / layout.MANIFEST).exists():
                 raise PerfhooksError(f"{folder} is no run folder: it has no {layout.MANIFEST}")
         except (OSError, ValueError) as error:  # the name is too long, or has a NUL
@@ -122,7 +120,7 @@ class Run:
             try:
                 return place.of_node
             except (OSError, PerfhooksError) as error:
-                logger.warning("traces wait on the disk of the run, which may be slow: %s", error)
+                logger.warning("traces are saved on the disk of the run, which may be slow: %s", error)
         return place.own
 
     def raw_steps(self, rank: int, first: int) -> Path:
@@ -283,7 +281,7 @@ class Run:
             if owner is not None and owner != current and owner.is_alive:
                 raise PerfhooksError(
                     f"process {owner.pid} of another job is recording into {self.folder}: "
-                    "give this job a name of its own, run="
+                    "set another name for this job, run="
                 )
             publish_json(path, current)
 

@@ -147,7 +147,7 @@ def _opened_below(here: _Opened, name: str) -> int | None:
     # Windows junctions have the mode of a folder
     is_junction = getattr(info, "st_file_attributes", 0) & getattr(stat, "FILE_ATTRIBUTE_REPARSE_POINT", 0)
     if is_junction or not stat.S_ISDIR(info.st_mode):
-        raise NotPlainError(f"{here.path / name} is {kind_of(info)}, and no folder of its own")
+        raise NotPlainError(f"{here.path / name} is {kind_of(info)}, not a folder")
     return None if here.descriptor is None else os.open(here(name), _FOLDER | _NO_LINK, dir_fd=here.descriptor)
 
 

@@ -93,8 +93,8 @@ def read_format(path: Path, kind: type[T], supported: int, what: str) -> T:
 def check_format(path: Path, number: int, supported: int) -> None:
     """Raise PerfhooksError if another perfhooks wrote another format."""
     if number != supported:
-        why = "is newer than this perfhooks knows: update perfhooks" if number > supported else "is none that there was"
-        raise PerfhooksError(f"{path}: format {number} {why} (this one reads format {supported})")
+        why = "is from a newer perfhooks: update perfhooks" if number > supported else "is unknown"
+        raise PerfhooksError(f"{path}: format {number} {why} (this version reads format {supported})")
 
 
 def said(error: BaseException) -> str:

@@ -155,7 +155,7 @@ def check_out(out: str | os.PathLike[str]) -> None:
         (check if is_url(out) else _check_folder)(os.fspath(out))
     except Exception as error:  # a remote file system has errors of its own
         why = "it is a file" if isinstance(error, FileExistsError) else error
-        raise OptionError(f"out must be a folder that can be written to, got {os.fspath(out)!r} ({why})") from error
+        raise OptionError(f"out must be a writable folder, got {os.fspath(out)!r} ({why})") from error
 
 
 def _check_folder(out: str) -> None:

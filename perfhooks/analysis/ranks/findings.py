@@ -27,7 +27,7 @@ _WORDS: Final = {
 }
 _CONSEQUENCE: Final = {
     "own": "the other ranks wait {} ms in a step for it.",
-    "compute": "{} ms more than the others in a step. No collective shows who waits.",
+    "compute": "{} ms more than the others in a step. No collective shows which rank waits.",
 }
 _ADVICE: Final = {
     "data": frontier.ADVICE["data"],
@@ -171,7 +171,7 @@ def _describe_evidence(row: Mapping[str, Any]) -> str:
         if row.get(f"{part}_ms") is not None and row.get(f"{part}_excess_ms") is not None
     )
     return (
-        f"{row['window']}: {_format_ms(row['own_ms'])} ms of its own in a step of {_format_ms(row['wall_ms'])} ms, "
+        f"{row['window']}: {_format_ms(row['own_ms'])} ms of own work in a step of {_format_ms(row['wall_ms'])} ms, "
         f"{_format_ms(row['excess_ms'])} ms more than the others: {parts}{_describe_last(row)}"
     )
 

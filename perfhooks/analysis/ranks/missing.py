@@ -84,7 +84,9 @@ def of_run(
     entries = []
     for name in sorted({*windows, *died}, key=lambda name: (stages.get(name, (name, 0)), name)):
         ended = died.get(name, set())
-        entries += _group_by_text(name, "died", ((rank, "ended while it recorded and left no files") for rank in ended))
+        entries += _group_by_text(
+            name, "died", ((rank, "ended while it recorded, and wrote no files") for rank in ended)
+        )
         if not trimmed or _is_last(name, stages):
             entries += _find_absent(name, expected - windows.get(name, set()) - ended, windows, stages)
     never = set(range(world_size or 0)) - expected
@@ -99,9 +101,9 @@ def _is_last(name: str, stages: Mapping[str, tuple[str, int]]) -> bool:
 def _describe_never(rank: int, requested: object) -> str | None:
     """Return why a rank has no files in the run; None if the run may not request any."""
     if requested is None:
-        return "left no files: not asked to record, or lost"
+        return "has no files: it was not requested to record, or its files are lost"
     is_asked = requested == "all" or (isinstance(requested, tuple) and rank in requested)
-    return "left no files, although asked to record" if is_asked else None
+    return "has no files, although it was requested to record" if is_asked else None
 
 
 def _find_absent(
@@ -125,7 +127,7 @@ def _find_absent(
         *_group_by_text(
             name,
             "absent",
-            ((rank, "left no files of this window; check the log of the training") for rank in ranks - joined - ended),
+            ((rank, "has no files of this window; check the log of the training") for rank in ranks - joined - ended),
         ),
     ]
 

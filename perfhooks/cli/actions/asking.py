@@ -64,23 +64,25 @@ class CaptureRequest:
                 RankOutcome(rank, problem=self._silent(rank)) for rank in ranks if rank not in here
             ]
         except OSError as error:
-            raise PerfhooksError(f"{self.run} cannot be written to, so its job cannot be asked ({error})") from error
+            raise PerfhooksError(
+                f"{self.run} cannot be written to, so no window can be requested from its job ({error})"
+            ) from error
         finally:
             with contextlib.suppress(OSError):
                 requests.withdraw(self.run, self.name)
 
     def _ranks(self) -> list[int]:
         if not self._owners:
-            raise PerfhooksError(f"{self.run}: no process has recorded into it")
+            raise PerfhooksError(f"{self.run}: no process has recorded into this run")
         if self.wish.ranks is not None:
             strange = sorted(set(self.wish.ranks) - set(self._owners))
             if strange:
                 names = ", ".join(map(str, self._owners))
-                raise PerfhooksError(f"rank {strange[0]} does not record here; those that do: {names}")
+                raise PerfhooksError(f"rank {strange[0]} does not record in this run; recording ranks: {names}")
         ranks = self._owners if self.wish.ranks is None else self.wish.ranks
         living = [rank for rank in sorted(ranks) if self._owners[rank].is_alive is not False]
         if not living:
-            raise PerfhooksError(f"the job of {self.run} has ended: a window can be asked for only while it runs")
+            raise PerfhooksError(f"the job of {self.run} has ended: a window can be requested only while it runs")
         return living
 
     def _call(self, ranks: Sequence[int], until: float) -> dict[int, RankPosition]:

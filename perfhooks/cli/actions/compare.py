@@ -40,7 +40,7 @@ def share(text: str | None, name: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1:
-        raise OptionError(f"{name} must be a share from 0 to 1, such as 2% or 0.02; got {text!r}")
+        raise OptionError(f"{name} must be a ratio from 0 to 1, for example 2% or 0.02; got {text!r}")
     return value
 
 
@@ -69,7 +69,9 @@ def save(runs: Sequence[str], stage: str | None, path: Path) -> None:
     _warn(side)
     if 0 < len(side.levels) < baseline.FEWEST_RUNS:
         least = sentences.percent(smallest_detectable(side.levels))
-        sentence = f"{count(len(side.levels), 'run')} find no change below {least}: keep {baseline.FEWEST_RUNS} or more"
+        sentence = (
+            f"{count(len(side.levels), 'run')} cannot detect changes below {least}: keep {baseline.FEWEST_RUNS} or more"
+        )
         typer.echo(f"perfhooks: {sentence}", err=True)
     write(path, baseline.encode(side))
     typer.echo(path)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
     if not command:
-        raise OptionError("--loader needs a command, such as: perfhooks try --loader -- python train.py --lr 0.1")
+        raise OptionError("--loader needs a command, for example: perfhooks try --loader -- python train.py --lr 0.1")
     if not 0 < seconds < float("inf"):
         raise OptionError(f"seconds must be a number above 0, got {seconds:g}")
     words = command_line.command(command)
@@ -45,9 +45,9 @@ def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
             if code is None:
                 how = f"did not iterate within {seconds:g} s (--seconds)"
             raise CommandError(f"{name} {how} a torch.utils.data.DataLoader with gradients on", code or 1)
-        trial = read_json(file, LoaderTrial, "what came of trying a loader")
+        trial = read_json(file, LoaderTrial, "the result of a loader trial")
     if not any(trial_row.batches for trial_row in trial.tried):
-        raise PerfhooksError(f"the loader cannot be tried: {trial.problem or 'there was no time for a batch'}")
+        raise PerfhooksError(f"the loader cannot be measured: {trial.problem or 'there was no time for a batch'}")
     return trial
 
 

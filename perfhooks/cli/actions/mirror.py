@@ -170,7 +170,7 @@ def _tree(url: str) -> dict[str, _File]:
             for pattern in ascend.PATTERNS:
                 entries |= system.glob(f"{path.rstrip('/')}/{pattern}", detail=True)
     if not entries:
-        raise PerfhooksError(f"{url} is empty, or is not there")
+        raise PerfhooksError(f"{url} is empty or does not exist")
     if len(entries) > _MOST:
         raise PerfhooksError(f"{url} has {len(entries)} files; no run has more than {_MOST}")
     files = {}
@@ -188,7 +188,7 @@ def _tree(url: str) -> dict[str, _File]:
         files[name] = _File(system.unstrip_protocol(full), int(info.get("size") or 0), _stamp(info))
     if layout.MANIFEST not in files and (runs := [name for name in files if name.endswith(f"/{layout.MANIFEST}")]):
         named = ", ".join(sorted(name.partition("/")[0] for name in runs)[-8:])
-        raise PerfhooksError(f"{url} holds {words.count(len(runs), 'run')} and is none itself, such as {named}")
+        raise PerfhooksError(f"{url} contains {words.count(len(runs), 'run')}; pass one of them: {named}")
     return files
 
 
@@ -214,8 +214,8 @@ def _together(trees: list[dict[str, _File]]) -> dict[str, _File]:
         twice = sorted(name for name in tree if name in entries and name not in (layout.MANIFEST, layout.TRIED))
         if twice:
             raise PerfhooksError(
-                f"{entries[twice[0]].url} and {tree[twice[0]].url} are of the same rank: these are two runs, and not "
-                "two places of one"
+                f"{entries[twice[0]].url} and {tree[twice[0]].url} have the same rank, so they are two runs: pass "
+                "URLs of one run"
             )
         entries = tree | entries
     return entries

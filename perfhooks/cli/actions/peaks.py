@@ -32,7 +32,7 @@ def measure() -> Iterator[str]:
     try:
         import torch
     except ImportError as error:
-        raise PerfhooksError("torch is needed to measure what this device can do") from error
+        raise PerfhooksError("torch is needed to measure the peaks of this device") from error
     device = "cuda" if torch.cuda.is_available() else "cpu"
     name = _name(torch, device)
     tflops = {}
@@ -50,7 +50,7 @@ def measure() -> Iterator[str]:
     with contextlib.suppress(OSError):  # the write below reports it
         path.parent.mkdir(parents=True, exist_ok=True)
     output.write(path, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n")
-    yield f"kept for {name} in {path}"
+    yield f"stored for {name} in {path}"
 
 
 def _name(torch: Any, device: str) -> str:

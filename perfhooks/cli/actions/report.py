@@ -48,13 +48,13 @@ def of(
     path = mirror.here(target)
     is_run = (path / MANIFEST).exists()
     for is_given, option, rather in (
-        (communication, "communication", "its training says it"),
-        (None if is_elsewhere else out, "out", "its page lies in it"),
+        (communication, "communication", "the option of its training is used"),
+        (None if is_elsewhere else out, "out", "its report is in the run folder"),
     ):
         if is_run and is_given is not None:
-            raise OptionError(f"--{option} is for traces; of the run {path} {rather}")
+            raise OptionError(f"--{option} is only for traces, and {path} is a run: {rather}")
     if on is not None and (is_run or not path.is_dir()):
-        raise OptionError(f"--on is for a folder of traces, which {path} is not")
+        raise OptionError(f"--on needs a folder of traces, got {path}")
     if is_run or not path.exists():
         return of_run(path, handlers, upload, out)
     if path.is_dir():
@@ -71,7 +71,7 @@ def of(
 def of_run(run: Path, handlers: Sequence[str], url: str | None, out: Path | None) -> tuple[Path | None, bool]:
     if run.is_dir() and not os.access(run, os.W_OK):
         hint = f"; its page is {run / PAGE}" if (run / PAGE).exists() else ""
-        raise PerfhooksError(f"{run} cannot be written to: copy it to a folder of your own{hint}")
+        raise PerfhooksError(f"{run} is not writable: copy it to a folder of your own{hint}")
     outcomes = []
     with show_spinner(f"finishing {run}"):
         for _, window in groupby(
@@ -84,12 +84,12 @@ def of_run(run: Path, handlers: Sequence[str], url: str | None, out: Path | None
     if not outcomes:
         typer.echo(f"{run}: no window was recorded")
         return None, True
-    with show_spinner(f"making the page of {run}"):
+    with show_spinner(f"writing the report of {run}"):
         page = report.write(run, remote=url)
     elsewhere = Manifest.read(run).remote
     if elsewhere is not None and url is None:
         place_text = printable(elsewhere)
-        typer.echo(f"the run says that it is kept at {place_text}; `--upload {place_text}` copies it there", err=True)
+        typer.echo(f"the run has a copy at {place_text}; `--upload {place_text}` updates it", err=True)
     for line in report.headlines(page):
         typer.echo(printable(line))
     if out is not None:

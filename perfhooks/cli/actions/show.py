@@ -257,7 +257,7 @@ def _told_apart(table: pl.DataFrame, source: Source, sources_of_windows: Sequenc
 def markdown(target: str | None, names: Sequence[str] = ()) -> str:
     """Return a summary in at most 2,000 tokens."""
     if names:
-        raise OptionError("--format markdown is a summary of the whole; choose --csv or --json for a table")
+        raise OptionError("--format markdown is a summary of the run; use --csv or --json for a table")
     is_folder = target is not None and remote.is_url(target) and mirror.holds_traces(target)
     path = mirror.here(target, traces=is_folder)
     if path.exists() and not path.is_dir():
@@ -272,7 +272,7 @@ def markdown(target: str | None, names: Sequence[str] = ()) -> str:
 def form(*, csv: bool, json: bool) -> Form:
     """Return the option, else a table on a terminal and CSV in a pipe."""
     if csv and json:
-        raise OptionError("choose one of --csv and --json")
+        raise OptionError("use either --csv or --json")
     return "csv" if csv else "json" if json else "table" if sys.stdout.isatty() else "csv"
 
 
@@ -294,7 +294,7 @@ def show(
     """
     selected = tuple(dict.fromkeys(names)) or (_SORTED if sort else ("steps",) if form == "csv" else OVERVIEW)
     if form == "csv" and len(selected) > 1:
-        raise OptionError(f"CSV holds one table, choose one of {', '.join(selected)}; JSON holds several")
+        raise OptionError(f"CSV contains one table; choose one of {', '.join(selected)}, or use JSON for several")
     if limit is not None and limit < 0:
         raise OptionError(f"limit must be an integer >= 0, got {limit}")
     target = mirror.named(target)
@@ -335,7 +335,9 @@ def _unrecorded(target: str | None, by_name: Mapping[str, pl.DataFrame]) -> dict
     if not empty:
         return {}
     circumstances = (last_window(find(target), need="with_stack")[0].capture or Capture()).circumstances
-    reasons = dict.fromkeys(_OF_STACKS, f"none: no stacks were recorded; {frameworks.stacks(circumstances)} does that")
+    reasons = dict.fromkeys(
+        _OF_STACKS, f"none: no stacks were recorded; {frameworks.stacks(circumstances)} records them"
+    )
     missed = data.missing_samples_text(circumstances)
     return reasons | (dict.fromkeys(("workers", "plan"), missed) if missed else {})
 

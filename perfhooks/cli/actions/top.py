@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from perfhooks.report.live import RunState
 
 _EACH_S: Final = 1.0
-_NO_REQUEST: Final = "a run is asked for a window where it runs: nobody looks for requests at a URL"
+_NO_REQUEST: Final = "a window can be requested only in the folder that the job writes, not at a URL of its copy"
 
 
 def top(target: str | None) -> None:
@@ -134,7 +134,7 @@ class _Request:
 
     def _tell(self, text: str) -> None:
         if self._is_over:
-            raise PerfhooksError("nobody waits for it any more")
+            raise PerfhooksError("its client no longer waits")
         self.note = text
 
 

@@ -74,7 +74,7 @@ def _read(source: Source, timed: Source) -> tuple[Any, float | None, Any]:
 
 def wanted(op: Sequence[str] | None, pattern: str | None) -> Callable[[str], object] | None:
     if op and pattern:
-        raise OptionError("choose one of --op and --finding")
+        raise OptionError("use either --op or --finding")
     if op:
         names = {name if "::" in name or "#" in name else f"{NAMESPACE}{name}" for name in op}
         names |= {f"{name}.step" for name in names if "#" in name}  # the table calls an update by its class
@@ -94,7 +94,7 @@ def keep(done: Trial, source: Source) -> None:
     folder = Path(source.path).parent.parent
     is_run = source.capture is not None and (folder / MANIFEST).exists()
     if is_run and written.save_advice(done, folder) and (folder / PAGE).exists():
-        typer.echo(f"{report.write(folder)} shows the measured gains beside the estimates", err=True)
+        typer.echo(f"{report.write(folder)} shows the measured gains next to the estimates", err=True)
 
 
 def tell(done: Trial, form: Form) -> None:

@@ -163,14 +163,14 @@ class Alternation:
                 silent_until = math.inf
                 names = " and ".join(program.command.name for program in programs)
                 self.owner.say(
-                    f"perfhooks: {PATIENCE_S:.0f} s after the start, {names} made no step that perfhooks detects; "
+                    f"perfhooks: {PATIENCE_S:.0f} s after the start, {names} made no steps that perfhooks detects; "
                     "Ctrl-C ends the comparison"
                 )
             for program, beside in zip(programs, reversed(programs), strict=True):
                 program.listen()
                 if (program.is_over or program.has_lost_patience(beside)) and not program.has_steps:
                     why = program.why_no_steps()
-                    raise PerfhooksError(f"{program.command.name} made no steps that perfhooks can see: {why}")
+                    raise PerfhooksError(f"{program.command.name} made no steps that perfhooks detects: {why}")
                 if program.is_over:
                     return False
         for program in programs:

@@ -100,7 +100,7 @@ class Program:
         try:
             self._listener.bind(address)
         except OSError as error:
-            raise OptionError(f"no socket can be made in {folder} ({error}); TMPDIR may name another folder") from error
+            raise OptionError(f"no socket can be made in {folder} ({error}); set TMPDIR to another folder") from error
         self._listener.listen()
         self._events.register(self._listener, selectors.EVENT_READ)
         request = command_line.Request(notes=str(self._said), turns=address)
@@ -245,7 +245,7 @@ class Program:
                 else "none of the ranks"
             )
             self.notes.append(
-                f"{ranks} of {self.command.name} came to the same step within {SILENT_S / 60:.0f} minutes"
+                f"{ranks} of {self.command.name} reached the same step within {SILENT_S / 60:.0f} minutes"
             )
             self.is_over = True
 
@@ -274,7 +274,7 @@ class Program:
 
     def why_no_steps(self) -> str:
         if self._process.poll() is None:
-            return f"{time.monotonic() - self.began:.0f} s after its start there was none"
+            return f"it made none in the {time.monotonic() - self.began:.0f} s since its start"
         return "; ".join(exit_summary.reasons(notes.read(str(self._said)), self.command.words, self.code))
 
     def last_lines(self) -> list[str]:

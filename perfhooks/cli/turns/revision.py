@@ -23,7 +23,7 @@ def check_out(revision: str, name: str, folder: WorkFolder, owner: Owner) -> tup
     try:
         commit = _git(owner, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     except OptionError as error:
-        raise OptionError(f"git knows no revision {revision!r}") from error
+        raise OptionError(f"git has no revision {revision!r}") from error
     tree = folder.path / name / top.name
     tree.parent.mkdir()
     _add(top, commit, tree, folder, owner)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def lines(result: ComparisonResult) -> Iterator[str]:
     judgement = result.judgement
     if judgement is None:
-        yield "Undecided: no pair of programs came to its end."
+        yield "Undecided: no pair of programs was completed."
     else:
         yield f"Undecided: {result.shortage}." if result.shortage else sentences.verdict(judgement.verdict)
         yield from _doubts(result, judgement)
@@ -38,7 +38,7 @@ def _doubts(result: ComparisonResult, judgement: Judgement) -> Iterator[str]:
     yield f"  {_clock(judgement)}"
     if judgement.far[0] != judgement.far[1] and not verdict.is_far_counted:
         turns = f"{words.count(judgement.far[0], 'turn')} of A, {judgement.far[1]} of B"
-        yield f"  left out, as they took more than three times the median: {turns}"
+        yield f"  excluded, because they took more than three times the median: {turns}"
 
 
 def data(result: ComparisonResult) -> dict[str, Any]:

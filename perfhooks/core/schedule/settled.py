@@ -99,7 +99,7 @@ class WhenSettled(OnRequest):
 
     def __str__(self) -> str:
         return (
-            f"{WHEN_SETTLED}\none window, once the pace has settled or after {LONGEST_WAIT_S:g} s: "
+            f"{WHEN_SETTLED}\none window, when step times have settled or after {LONGEST_WAIT_S:g} s: "
             f"{FEWEST_STEPS} steps and {SHORTEST_S:g} s at least, "
             f"{MOST_STEPS} steps or {ENOUGH_OPERATORS} operators at most"
         )

@@ -84,7 +84,7 @@ def request(
     out = values.get("out")
     if out is not None:
         if in_this_process(out):
-            raise OptionError(f"out must be a folder, got {out!r}: memory of the training is lost when it ends")
+            raise OptionError(f"out must be a folder, got {out!r}: this memory is lost when the training ends")
         check_out(out)
         if "://" not in out:
             values["out"] = str(Path(out).absolute())  # the training may change its working directory
@@ -100,11 +100,11 @@ def request(
 def command(words: Sequence[str], folder: Path = Path()) -> list[str]:
     """A script or module is prefixed with this Python."""
     if not words:
-        raise OptionError("run needs a command, such as: perfhooks run train.py --lr 0.1")
+        raise OptionError("run needs a command, for example: perfhooks run train.py --lr 0.1")
     first = words[0]
     if first == "-m":
         if len(words) == 1:
-            raise OptionError("run -m needs the name of a module, such as: perfhooks run -m package.train")
+            raise OptionError("run -m needs the name of a module, for example: perfhooks run -m package.train")
         return [sys.executable, *words]
     if first.endswith(".py"):
         if not (folder / first).is_file():

@@ -40,7 +40,7 @@ def _end_with(loader: Any, request: Request) -> None:
     try:
         if current_job().rank == 0:
             file, kind = Path(request.trial), type(loader).__name__
-            publish_json(file, {"name": kind, "problem": f"the process was ended while its {kind} was tried"})
+            publish_json(file, {"name": kind, "problem": f"the process was ended while its {kind} was measured"})
             try:
                 from perfhooks.trials.loader_trial import try_loader  # torch is being imported when this module is
 

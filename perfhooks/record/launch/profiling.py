@@ -33,7 +33,7 @@ _STAGES: Final = {"batches": "predict", "call": "predict", "process": "process"}
 
 def why_not(ours: Collection[Any] = ()) -> str | None:
     if recorder_busy():
-        return "the script has a profiler of its own at work"
+        return "the script uses another profiler"
     if lifetime.has_profilers(besides=ours):
         return "the script profiles itself with perfhooks"
     return None

@@ -224,7 +224,7 @@ class LoopController:
         window = self.windows.current
         if window is not None and window.is_elsewhere:
             self.pulse.due = NEVER
-            logger.warning("the window of step %d cannot go on: %s", step, window.thread_hint)
+            logger.warning("the window of step %d cannot continue: %s", step, window.thread_hint)
         elif window is not None and step < self._turn_at and not self.windows.is_over(window, step):
             self._mark(window, step)
         elif self.state is not LoopState.RUNNING:
@@ -283,7 +283,7 @@ class LoopController:
         with lifetime.busy(), guard("ending the window", self.options["on_error"]):
             self._close(step, "profiling it failed")
         if self._failures >= MAX_FAILURES:
-            logger.warning("profiling failed %d times in a row, and ends", self._failures)
+            logger.warning("profiling failed %d times in a row, and is disabled", self._failures)
             return
         self.pulse.due = self._turn_at = step + 1
 

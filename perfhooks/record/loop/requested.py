@@ -141,7 +141,7 @@ class Requests:
         was_full, self._is_full = self._is_full, len(self._windows) >= MOST_WAITING
         if self._is_full:
             if request.name or not was_full:  # a training may send a request at every step
-                self.loop.answer(request, "refused", why=f"{MOST_WAITING} windows on request wait already")
+                self.loop.answer(request, "refused", why=f"{MOST_WAITING} requested windows wait already")
             return
         # eleven days at a millisecond per step
         if request.first is not None and request.first > step + 10**9:
@@ -152,11 +152,11 @@ class Requests:
         warmup = min(WARMUP, WARMUP + start - step)
         first = self._find_gap(max(start, step), warmup + request.steps)
         if first is None:
-            self.loop.answer(request, "refused", why="everything is recorded anyway: the schedule leaves no gap")
+            self.loop.answer(request, "refused", why="the schedule already records all steps")
             return
         note = ""
         if request.first is not None and (is_late or first + warmup != request.first):
-            why = f"step {step} had begun when the request was seen" if is_late else "other windows come first"
+            why = f"step {step} had begun when the request was read" if is_late else "other windows come first"
             note = f"the window was requested for step {request.first}: {why}"
         self._accept(RequestedWindow.at(request, first, warmup, note), "late" if is_late else "accepted")
 

@@ -109,7 +109,12 @@ class Tasks:
         self._deaths += 1
         if self._deaths == MAX_FAILURES:
             level = logging.WARNING if self.windows_left else logging.DEBUG
-            logger.log(level, "no worker is started any more, with %d windows to finish: %s", self.windows_left, _LATER)
+            logger.log(
+                level,
+                "perfhooks starts no further worker, and %d windows are not finished: %s",
+                self.windows_left,
+                _LATER,
+            )
         elif self._deaths > 1:
             task = next(iter(self.pending))
             level = logging.WARNING if isinstance(self.pending[task], FinishWindow) else logging.DEBUG

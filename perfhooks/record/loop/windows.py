@@ -238,7 +238,7 @@ class Windows:
         if partial is not None and not self.is_dropping:
             event = "the window ended early,"
             if is_warming_up:
-                event = "a window is left out: it ended during its warm-up,"
+                event = "a window is skipped: it ended during its warm-up,"
             is_expected = partial == STOPPED or self._requests.is_unplanned
             level = logging.INFO if is_expected and not is_warming_up else logging.WARNING
             if _is_explaining(window) or self.handover.is_summed_up:

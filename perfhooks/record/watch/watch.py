@@ -167,4 +167,4 @@ class Watch:
         except OSError as error:
             if action not in self._failed:
                 self._failed.add(action)
-                logger.warning("%s failed (%s); training goes on", action, cause_of(error))
+                logger.warning("%s failed (%s); the training continues", action, cause_of(error))

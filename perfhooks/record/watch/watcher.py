@@ -118,7 +118,7 @@ class Watcher:
                 late_ns = 0 if self._wake_lock.acquire(timeout=delay) else clock() - wake_at
         except Exception as error:  # nothing else would report the end of this thread
             logger.warning(
-                "the watcher stopped (%s): no slow steps, no requests; training goes on",
+                "the watcher stopped (%s): no slow steps, no requests; the training continues",
                 cause_of(error),
             )
             logger.debug("the watcher failed", exc_info=True)

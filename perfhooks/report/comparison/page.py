@@ -34,13 +34,13 @@ DEFINITIONS: Final = {
         "contribution": (
             "The time of B minus that of A, per profiled step. Each moment of a step is in exactly one row, so the "
             "rows sum to the difference of the profiled steps. The verdict uses unprofiled "
-            "steps, so its difference is another one."
+            "steps, so its difference is not the same."
         ),
         "order": (
             "Certain differences come first: new, missing or more frequent calls, and calls that are slower by more "
             "than twice the spread of unchanged calls. Other differences follow, the largest first."
         ),
-        "by calls, by price": "(calls of B - calls of A) times the duration of A's calls; and the rest.",
+        "by calls, by price": "(calls of B - calls of A) times the duration of A's calls; and the remainder.",
         "host": (
             "Time of the step's own thread by the innermost open operator, module and line. A reason has the name of "
             "the outermost operator, which the program called."

@@ -256,8 +256,8 @@ def cut_overflowed(trace: Trace) -> None:
         trace.sparse_columns[OVERFLOW] = rows[wrong], trace.end[rows[wrong]] - trace.start[rows[wrong + 1]]
         trace.end[rows[wrong]] = trace.start[rows[wrong + 1]]
         trace.overflowed = rows[wrong]
-        text = f"{len(wrong)} of {len(work)} last beyond the end of work that followed on their stream"
-        trace.doubts.append(Doubt("overflowed-kernels", len(wrong), f"{text}: they end where the next one begins"))
+        text = f"{len(wrong)} of {len(work)} end after later work on their stream has begun"
+        trace.doubts.append(Doubt("overflowed-kernels", len(wrong), f"{text}: they are cut at the start of that work"))
 
 
 def _last_begun(trace: Trace, rows: Ints, holders: Ints) -> Ints:

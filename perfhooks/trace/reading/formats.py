@@ -25,4 +25,4 @@ def written_by(sample: bytes) -> str | None:
 def refusal(path: str, sample: bytes) -> str:
     program = written_by(sample)
     origin = f"it is a trace of {program}" if program else "its format is unknown"
-    return f"{path} holds no PyTorch event: {origin}; perfhooks reads traces of torch.profiler"
+    return f"{path} contains no PyTorch event: {origin}; perfhooks reads traces of torch.profiler"

@@ -52,4 +52,4 @@ def _occur_again(numbers: Ints) -> bool:
 
 def several(path: str, content: str) -> TraceError:
     remedy = "perfhooks reads one process at a time: pass the trace of each rank separately"
-    return TraceError(f"{path} holds several {content}; {remedy}")
+    return TraceError(f"{path} contains several {content}; {remedy}")

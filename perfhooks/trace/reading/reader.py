@@ -368,7 +368,7 @@ class _Reader:
         self._columns.pair_edges()
         dropped, damaged = self._lost + self._columns.dropped, self._lost + self._columns.damaged
         if dropped >= self._columns.events + self._lost:
-            raise TraceError(f"{self.path} holds no event that can be read ({dropped} are damaged)")
+            raise TraceError(f"{self.path} contains no event that can be read ({dropped} are damaged)")
         kinds = self._columns.kinds
         is_foreign = not kinds & {*HOST} and formats.written_by(self._sample) is not None
         if is_foreign or (kinds <= {Kind.OTHER}):

@@ -65,7 +65,7 @@ class ImportWatcher:
         if self.own_imports is None:
             OWN[:] = [entry for entry in PATH if entry in OWN or is_installed_into(entry)]
             if is_shadowed("perfhooks"):
-                raise ImportError("another module called perfhooks is beside the script or in PYTHONPATH")
+                raise ImportError("another module called perfhooks is next to the script or in PYTHONPATH")
             self.importing = get_ident()
             try:
                 from perfhooks.record.launch.own_imports import OwnImports
