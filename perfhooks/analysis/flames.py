@@ -162,7 +162,6 @@ def _listed(stacks: Summed, share: float, nodes: int) -> list[tuple[int, str, in
 
 
 def _largest(stacks: Summed, total: Ints, minimum: float, nodes: int) -> Ints:
-    """Return the largest nodes; with their ``(other)`` nodes at most ``nodes``."""
     largest = np.flatnonzero(total >= max(minimum, 1))
     largest = largest[np.argsort(-total[largest], kind="stable")]
     while True:

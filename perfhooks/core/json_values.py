@@ -27,7 +27,6 @@ def text(value: str, longest: int = 240) -> str:
 
 
 def number(value: Any) -> Any:
-    """Return seven significant digits; None for other types, infinities and NaN."""
     if not isinstance(value, float | int) or not math.isfinite(value):
         return None
     short = float(f"{value:.7g}")

@@ -333,7 +333,6 @@ def _stage(ranks: Sequence[_Rank]) -> str:
 
 
 def _last_slow(ranks: Sequence[_Rank]) -> tuple[tuple[int, SlowStep], ...]:
-    """Return the slow steps with the highest numbers, which is arbitrary if there are several loops."""
     steps = [(rank.rank, step) for rank in ranks for step in rank.slow]
     return tuple(sorted(steps, key=lambda entry: entry[1].step, reverse=True)[:LAST_SLOW])
 

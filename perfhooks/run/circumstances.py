@@ -142,10 +142,6 @@ def cores() -> int | None:
 
 @functools.cache
 def _quota() -> float | None:
-    """Return the CPU limit of the container.
-
-    Source: ``cpu.max`` of all enclosing cgroups of version 2; ``cpu.cfs_quota_us`` of version 1.
-    """
     limits = []
     for group in _groups():
         with contextlib.suppress(OSError, ValueError):

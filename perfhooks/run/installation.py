@@ -109,14 +109,12 @@ def _origin(installation: Installation, path: str) -> Origin:
 
 
 def _around_package(path: str) -> str:
-    """Return the folder around the package of a file that an import hook found outside of ``sys.path``."""
     parents = [str(folder) for folder in Path(path).parents]
     return next((folder for folder in parents if not os.path.isfile(os.path.join(folder, "__init__.py"))), "")
 
 
 @lru_cache(64)
 def _targeted(folder: str) -> frozenset[str]:
-    """Return the content of a folder that ``pip install --target`` recorded there."""
     parts: set[str] = set()
     with contextlib.suppress(OSError, ValueError):
         for path in filter(Path.is_file, Path(folder).glob("*.dist-info/RECORD")):

@@ -92,7 +92,6 @@ def _on_one_node(world_size: int) -> bool:
 
 
 def _run_id(*, unique: bool) -> str | None:
-    """Return torchrun's run id. A random id is only returned for ``unique``."""
     name = os.environ.get("TORCHELASTIC_RUN_ID", "")
     drawn = _UUID.fullmatch(name) is not None
     return None if name in ("", "none") or (drawn and not unique) else name

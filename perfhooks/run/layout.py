@@ -79,7 +79,6 @@ class OfRank:
         return self._name.replace("*", str(rank))
 
     def ranks(self, names: Iterable[str]) -> dict[int, str]:
-        """Return the matching names by rank."""
         return dict(sorted((int(match["rank"]), match[0]) for match in map(self._pattern.fullmatch, names) if match))
 
 

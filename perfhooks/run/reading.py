@@ -27,7 +27,6 @@ class NotPlainError(OSError):
 
 
 def is_plain(path: Path) -> bool:
-    """Return whether it is a regular file and no link."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except (OSError, ValueError):  # a NUL in the name
@@ -106,7 +105,6 @@ def said(error: BaseException) -> str:
 
 
 def kind_of(info: os.stat_result) -> str:
-    """Describe a path that is no regular file."""
     return next((name for test, name in _KINDS if test(info.st_mode)), "no file")
 
 

@@ -124,7 +124,6 @@ def names(url: str) -> list[str]:
 
 
 def matching(url: str, pattern: str) -> list[str]:
-    """Return the URLs of the files below a URL that match a pattern, sorted."""
     with reaching(url) as (system, path):
         return sorted(map(system.unstrip_protocol, system.glob(f"{path.rstrip('/')}/{pattern}")))
 

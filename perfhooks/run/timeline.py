@@ -237,7 +237,6 @@ class Timeline:
         return steps
 
     def _read(self) -> tuple[Ended, int, int, int]:
-        """Return the ended steps, and their number of arrivals, loader passes and backward passes."""
         # slices: the training cannot append to an array while NumPy has a view of it
         ends = np.array(self._ends[:], dtype=np.int64)
         arrivals, requests, passes = (
@@ -292,7 +291,6 @@ def _is_aside(times: np.ndarray, aside: list[tuple[int, int]]) -> np.ndarray:
 
 
 def _waits(begins: np.ndarray, owner: np.ndarray, arrivals: np.ndarray, requests: array[int]) -> np.ndarray:
-    """Return the wait in each step, for its first batch and for each later requested batch."""
     requested = _last_asked(requests, arrivals)
     is_first = np.diff(owner, prepend=-1) != 0
     is_asked = requested >= np.concatenate([arrivals[:0], arrivals[:1], arrivals[:-1]])

@@ -105,7 +105,6 @@ def _value_of(formal: Any, arguments: Mapping[str, Any], operator: str, device: 
 
 
 def _dtype(value: Argument, name: str, arguments: Mapping[str, Any]) -> torch.dtype:
-    """Lists have no recorded types: use that of the call's other tensors."""
     if value.is_tensor:
         return DTYPES[value.type]
     other_tensors = (other for other in arguments.values() if isinstance(other, Argument) and other.is_tensor)
@@ -113,7 +112,6 @@ def _dtype(value: Argument, name: str, arguments: Mapping[str, Any]) -> torch.dt
 
 
 def _fill(tensor: torch.Tensor, operator: str, name: str, arguments: Mapping[str, Any], place: int) -> None:
-    """Fill a tensor with valid values, for example indices within range, or probabilities."""
     if operator in _PROBABILITIES:
         tensor.copy_(torch.rand(tensor.shape, device=tensor.device))
     elif operator in _POSITIVE or name in _POSITIVE_NAMES:

@@ -113,7 +113,6 @@ class CountedCalls:
 
     @property
     def is_operator(self) -> Flags:
-        """Other calls are labels and calls of the device runtime."""
         operators: Flags = self.trace.kind[self.row] == Kind.OP
         return operators
 
@@ -208,7 +207,6 @@ def _costs(tables: Tables, unrecorded_ms: float | None) -> _Costs:
 
 
 def _as_timed(costs: _Costs, trace: Trace, timed: _Costs, of: Trace) -> _Costs:
-    """Names without calls in the other window cost nothing."""
     timed_ns, own_ns = _ns_by_name(timed, of), _ns_by_name(costs, trace)
     factor = {name: timed_ns.get(name, 0.0) / ns if ns else 0.0 for name, ns in own_ns.items()}
     names = [trace.names[number] for number in trace.name[costs.row].tolist()]

@@ -219,7 +219,6 @@ BY_NAME: Final = {variant.name: variant for variant in VARIANTS}
 
 
 def select_variants(names: Sequence[str]) -> tuple[Variant, ...]:
-    """Return all without names. Raise an OptionError for an unknown name."""
     for name in names:
         if name not in BY_NAME:
             raise OptionError(f"variant must be one of {', '.join(BY_NAME)}, got {name!r}")

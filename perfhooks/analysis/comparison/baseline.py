@@ -41,7 +41,6 @@ def is_baseline(path: Path) -> bool:
 
 
 def _read_text(path: Path, errors: str = "strict") -> str:
-    """Read a file up to the maximum size, in any encoding of JSON."""
     with path.open("rb") as file:
         content = file.read(_MAX_BYTES)
     return content.decode(json.detect_encoding(content), errors)
@@ -54,7 +53,6 @@ def _read_checked(path: Path) -> str:
 
 
 def encode(side: Side) -> bytes:
-    """Encode one side as a baseline, without paths, flame graphs and host names."""
     fields = {name: getattr(side, name) for name in BaselineFile.__struct_fields__}
     fields["facts"] = {
         name: text for name, text in side.facts.items() if name not in _PRIVATE_FACTS and not _is_path(text)

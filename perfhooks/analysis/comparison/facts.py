@@ -93,7 +93,6 @@ def _count_samples(loader: Loader | None, costs: Costs, world_size: int) -> int 
 
 
 def samples(values: Mapping[str, str]) -> int | None:
-    """Return the samples per step; None if the runs of a side differ."""
     text = values.get(SAMPLES, "")
     return int(text) if text.isdecimal() and int(text) else None
 
@@ -148,7 +147,6 @@ def _is_only_location(fact: Difference) -> bool:
 
 
 def arguments(fact: Difference) -> list[Difference]:
-    """Return the differing arguments of two commands. Positional ones have no name."""
     a, b = (_parse(command_text) for command_text in (fact.a, fact.b))
     return [
         Difference(name if name.startswith("-") else "", a.get(name, ""), b.get(name, ""))

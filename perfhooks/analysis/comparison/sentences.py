@@ -168,7 +168,6 @@ def _value(text: str) -> str:
 
 
 def fact(difference: Difference) -> str:
-    """Return for example ``version of torch 2.15 / 2.16``."""
     values = " / ".join(_cut(value) or "none" for value in (difference.a, difference.b))
     return f"{difference.name.removeprefix('environment ')} {values}"
 
@@ -287,7 +286,6 @@ def _cut(name: str) -> str:
 
 
 def percent(ratio: float) -> str:
-    """Return for example ``+5.1%``."""
     change = 100 * (ratio - 1)
     return f"{change:+.1f}%" if abs(change) < _MAX_DECIMAL else f"{change:+,.0f}%"
 

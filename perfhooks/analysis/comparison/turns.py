@@ -152,7 +152,6 @@ class _MeasuredPair(NamedTuple):
 
     @property
     def selected(self) -> tuple[Flags, Flags]:
-        """Blocks without outliers and their neighbours; all blocks if too few remain."""
         a, b = (side.is_near for side in self.sides)
         if not self.is_together:
             return a, b
@@ -161,7 +160,6 @@ class _MeasuredPair(NamedTuple):
 
     @property
     def typical(self) -> StepPair:
-        """Typical steps, by the ratio of neighbouring blocks if there are any."""
         a, b = (np.log(side.step[is_kept]) for side, is_kept in zip(self.sides, self.selected, strict=True))
         compared = [b - a] if self.is_together else [a, b]
         typical_a = _trimmed_mean(a)

@@ -64,7 +64,6 @@ def _match_rows(table: pl.DataFrame, clocks: Mapping[int, str] | None) -> Matche
 
 
 def _start_ms(first: Any) -> pl.Expr:
-    """Return the start after the first one: nanoseconds since 1970 exceed the precision of a float."""
     since: pl.Expr = pl.col("start_ns") - first
     return since * 1e-6
 

@@ -71,5 +71,4 @@ class Lanes:
 
 
 def _thread_of(tid: bytes, lane: int) -> int:
-    """Return a number for a lane of a thread that no thread of the trace has."""
     return int(tid) + (lane << 32)

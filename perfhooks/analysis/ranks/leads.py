@@ -224,7 +224,6 @@ def _find_delays(stage_times: Ints, ends: Ints, rows: list[int]) -> dict[int, Va
 
 
 def _find_excess(times: Ints, rows: list[int]) -> Matrix:
-    """Return the excess over the median of the other ranks, or over their mean with at least `MANY` ranks."""
     if len(times) < MANY:
         return beyond_others(times.astype(np.float64))[rows]
     excess: Matrix = times[rows] - (times.sum(axis=0) - times[rows]) / (len(times) - 1)

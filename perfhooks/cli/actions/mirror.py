@@ -73,7 +73,6 @@ def is_file(url: str) -> bool:
 
 
 def holds_traces(url: str) -> bool:
-    """Return False for a run or a window."""
     return not is_file(url) and all(_base(part)[0] is None for part in _parts(url))
 
 
@@ -136,7 +135,6 @@ def url_of(path: Path) -> str | None:
 
 
 def drop(path: Path) -> None:
-    """Delete the copy of a file that is no trace."""
     path.unlink(missing_ok=True)
 
 
@@ -197,7 +195,6 @@ def _stamp(info: dict[str, Any]) -> str:
 
 
 def _is_same(stored: _File | None, file: _File) -> bool:
-    """A file without a known time of change is never current."""
     is_known = stored is not None and stored.is_here and file.stamp != ""
     return is_known and stored == msgspec.structs.replace(file, is_here=True)
 
@@ -208,7 +205,6 @@ def _is_large(name: str, file: _File) -> bool:
 
 
 def _together(trees: list[dict[str, _File]]) -> dict[str, _File]:
-    """A rank in two trees is an error."""
     entries: dict[str, _File] = {}
     for tree in trees:
         twice = sorted(name for name in tree if name in entries and name not in (layout.MANIFEST, layout.TRIED))

@@ -28,7 +28,6 @@ _TYPES: Final = ("float64", "float32", "tf32", "float16", "bfloat16")
 
 
 def measure() -> Iterator[str]:
-    """Measure the first device, else the CPU, and store the result."""
     try:
         import torch
     except ImportError as error:
@@ -86,7 +85,6 @@ def _product(torch: Any, device: str, kind: str) -> float | None:
 
 
 def _multiplied(torch: Any, device: str, dtype: object, rows: int, of: int = _BEST_OF) -> float:
-    """The matrices contain ones, because sums of random numbers take more power."""
     a = torch.ones(rows, rows, dtype=dtype, device=device)
     b, out = a / 2, torch.empty_like(a)
     return _best(torch, device, lambda: torch.mm(a, b, out=out), of)

@@ -103,7 +103,6 @@ def _findings(trace: Trace, capture: Capture | None) -> list[dict[str, Any]]:
 
 
 def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Source]) -> list[dict[str, Any]]:
-    """Use the source lines of the second window if a window lacks stacks."""
     other = last_window(sources, need="with_stack")[0]
     if not other.explains or other.capture is None or source.has("with_stack"):
         return rows
@@ -165,7 +164,6 @@ def _of_process(name: str, capture: Capture) -> pl.DataFrame:
 
 
 def _of_run(name: str, run: Path | None) -> pl.DataFrame:
-    """Without a run the table is empty."""
     return slow_rows.table(run) if name == "slow" else startup_rows.table(run)
 
 
@@ -270,7 +268,6 @@ def markdown(target: str | None, names: Sequence[str] = ()) -> str:
 
 
 def form(*, csv: bool, json: bool) -> Form:
-    """Return the option, else a table on a terminal and CSV in a pipe."""
     if csv and json:
         raise OptionError("use either --csv or --json")
     return "csv" if csv else "json" if json else "table" if sys.stdout.isatty() else "csv"

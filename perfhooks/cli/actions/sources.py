@@ -34,7 +34,6 @@ class Source:
 
     @property
     def explains(self) -> bool:
-        """Whether it is the second window, which only explains other windows."""
         return self.capture is not None and self.capture.explains
 
     def has(self, option: str) -> bool:
@@ -100,7 +99,6 @@ def _ended_last(sources: Sequence[Source]) -> list[Source]:
 
 
 def _loose(folder: Path) -> list[Source]:
-    """Ranks form one window; each trace without a rank is its own."""
     windows = loose.windows(loose.traces(folder))
     sources = []
     for turn, together in enumerate(windows):

@@ -155,7 +155,6 @@ class Alternation:
                 self.owner.status(self._said(words.count(len(programs[-1].blocks), "turn")))
 
     def _have_begun(self, programs: Sequence[Program]) -> bool:
-        """Wait until all are held at their first steps. Return False if one ended before."""
         # a program without steps that perfhooks can detect may never end
         silent_until = time.monotonic() + PATIENCE_S
         while not all(program.is_held for program in programs):

@@ -85,6 +85,5 @@ def _number(entry: Path) -> int:
 
 
 def _numbers(entry: Path) -> list[int]:
-    """Return the numbers from the PID namespace of ``/proc`` inwards."""
     match = _NUMBERS.search((entry / "status").read_bytes())
     return [int(entry.name)] if match is None else [int(number) for number in match[1].split()]

@@ -124,7 +124,6 @@ class Program:
 
     @property
     def is_alone(self) -> bool:
-        """Whether all work runs in the threads of its ranks."""
         return all(turn_end.is_alone for turn_end in self._held.values())
 
     @property
@@ -164,7 +163,6 @@ class Program:
         self._give_up()
 
     def stop_children(self) -> None:
-        """They must not work ahead."""
         if self.is_alone:
             return
         self._freezer.freeze(self.pids)

@@ -146,7 +146,6 @@ def supervise(
 
 
 def _messages(connection: Connection, pid: int, received: Sequence[int]) -> Iterator[tuple[str, Any]]:
-    """Pass signals on, and kill the supervisor if it ignores them."""
     passed, deadline = 0, math.inf
     with contextlib.suppress(EOFError, ConnectionError):
         while True:

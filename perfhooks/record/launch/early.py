@@ -316,7 +316,6 @@ class StartupRecorder:
 
 
 def _is_launcher() -> bool:
-    """Return whether ended child processes used more CPU time than this process, as those of torchrun do."""
     times = os.times()
     return times.children_user + times.children_system > times.user + times.system
 

@@ -151,8 +151,6 @@ class OwnImports:
 
 
 class _Modules(ChainMap[str, "ModuleType"]):
-    """``sys.modules`` as seen by a module that is not in it."""
-
     def __init__(self, own: dict[str, ModuleType], new: set[str]) -> None:
         super().__init__(own, sys.modules)
         self._new = new
@@ -163,8 +161,6 @@ class _Modules(ChainMap[str, "ModuleType"]):
 
 
 class _Sys:
-    """``sys`` as seen by a module that is not in ``sys.modules``, for example psutil."""
-
     def __init__(self, own: dict[str, ModuleType], new: set[str]) -> None:
         self.modules = _Modules(own, new)
 

@@ -223,7 +223,6 @@ def _await_devices() -> bool:
 
 
 def _has_children() -> bool:
-    """True if the system cannot tell."""
     if not hasattr(os, "waitid"):
         return True
     try:

@@ -125,7 +125,6 @@ class LoopController:
             self._turn(self.pulse.step)
 
     def _end_other_loops(self) -> None:
-        """End profilers that the program has left open, because torch records one at a time."""
         for course in lifetime.find_left_open():
             if isinstance(course, LoopController) and course is not self and course.state is LoopState.RUNNING:
                 line = course.windows.start_line
@@ -366,5 +365,4 @@ def _caller() -> str:
 
 
 def _phase_between() -> Phase:
-    """During a spare recording, steps outside windows count as warm-up."""
     return Phase.WARMUP if is_spare_recording() else Phase.WAIT

@@ -135,7 +135,6 @@ def prepare(window: Any, prepare_trace: Callable[[], None]) -> None:
 
 
 def _check_possible() -> None:
-    """Raise UnavailableError if there is no device, or an earlier window failed."""
     if _logged:
         raise UnavailableError
     if not _has_device():  # CUPTI without a driver ends the process by a signal

@@ -94,7 +94,6 @@ class Tasks:
                 self._finished(place)
 
     def _handle_exit(self, worker: Worker) -> None:
-        """A task is dropped if two workers die in it."""
         worker.leave()
         if worker is not self.worker:
             self._former.remove(worker)

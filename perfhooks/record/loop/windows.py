@@ -146,7 +146,6 @@ class Windows:
         )
 
     def _begin(self, window: Window) -> None:
-        """Start the recorder last. Later code here would be recorded as part of the first step."""
         for key, value in self.metadata.items():
             window.preset_metadata_json(key, value)
         window.start_line = self.start_line

@@ -241,7 +241,6 @@ class Explainer:
 
     @staticmethod
     def _gradient_waits(facts: StepFacts) -> list[Sample]:
-        """The backward pass waits for the gradients of other ranks."""
         cpu = facts.counters.cpu_ns
         if not facts.is_distributed or cpu is None or cpu > MIN_CPU * facts.sampled_ns:
             return []
@@ -293,7 +292,6 @@ class Explainer:
 
 
 def _first_sufficient(explained: Mapping[str, float], needed_ns: float) -> str | None:
-    """Memory replaces own code if it is most of that."""
     first = next((cause for cause in SEEN_BY if explained.get(cause, 0.0) >= needed_ns), None)
     return MEMORY if first == OWN and explained[MEMORY] >= _SUFFICIENT * explained[OWN] else first
 

@@ -129,7 +129,6 @@ class Collections:
             gc.callbacks.remove(self._listener)
 
     def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
-        """Short collections of young objects are skipped."""
         if phase == "start":
             if info["generation"] or gc.get_count()[0] > _MIN_YOUNG:
                 self._frame = caller(1)

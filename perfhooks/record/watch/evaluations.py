@@ -63,7 +63,6 @@ def _is_library(frame: Frame) -> bool:
 
 
 def _in_loop(samples: Sequence[Sample], sure: Sequence[Sample], usual: UsualSteps) -> list[Sample]:
-    """Return the samples in the innermost loop around the sure ones, if usual steps are never in it."""
     depth = len(usual.prefix or ())
     at_loop = [sample.stack[depth - 1] for sample in sure if depth and len(sample.stack) >= depth]
     if not at_loop:

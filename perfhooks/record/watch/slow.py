@@ -167,7 +167,6 @@ class SlowSteps:
                 self._explain(times, matching, median_ns)
 
     def _is_own_work(self, times: _Times, limit_ns: float) -> bool:
-        """Whether perfhooks made the step slow, for example by the start of a recording."""
         own = [(begin, end) for thread, begin, end in list(OWN_WORK) if thread == self._loop.thread]
         spent_ns = sum(max(0, min(end, times.end) - max(begin, times.begin)) for begin, end in own)
         is_warming_up = self._loop.timeline.phase_of(times.step) is Phase.WARMUP

@@ -53,7 +53,6 @@ class UsualSteps:
 
     @property
     def waiting(self) -> float | None:
-        """Run-queue wait as a share of the time."""
         return min(self._waited / self._spent, 1.0) if self._spent else None
 
     @property

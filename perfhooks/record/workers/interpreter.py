@@ -205,7 +205,6 @@ def _lines(table: bytes, first: int) -> tuple[list[int], list[int]]:
 
 
 def _maps(pid: int) -> Iterator[tuple[int, int, str, str]]:
-    """Start, end, offset and file."""
     with Path(f"/proc/{pid}/maps").open() as file:
         for text in file:
             span, _, offset, device, node, *name = text.split(None, 5)
@@ -215,7 +214,6 @@ def _maps(pid: int) -> Iterator[tuple[int, int, str, str]]:
 
 
 def _mapping(address: int) -> tuple[int, str, str]:
-    """Start, offset and file."""
     mappings = (mapping for mapping in _maps(os.getpid()) if mapping[0] <= address < mapping[1])
     start, _, offset, file = next(mappings, (0, 0, "", ""))
     if not file:

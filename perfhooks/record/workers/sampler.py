@@ -66,7 +66,6 @@ class _Counters:
         return os.pread(self._state.fileno(), 512, 0).rpartition(b")")[2].split()[0].decode()
 
     def times(self) -> tuple[int, int] | None:
-        """Return CPU time and run-queue wait, in ns."""
         if self._times is None:
             return None
         computed, queued, _ = os.pread(self._times.fileno(), 64, 0).split()

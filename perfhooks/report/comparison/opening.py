@@ -90,7 +90,6 @@ def _merge_notes(notes: Iterable[str]) -> Iterator[str]:
 
 
 def _run_names(heads: Sequence[str]) -> list[str]:
-    """Return the names of runs: the beginnings of notes without common last words."""
     words_of_heads = [head.split(" ") for head in heads]
     columns = zip(*map(reversed, words_of_heads), strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))

@@ -94,7 +94,6 @@ def _reduce(path: str, *, communication: str | None) -> bytes:
 
 
 def _create_window(run: Path, turn: str, of_trace: TraceShare) -> Path:
-    """``turn`` makes the name of the folder unique and keeps the order of the traces."""
     capture = of_trace.capture
     folder = OwnFolder(run, layout.window(f"{labels.FOREIGN}{turn}", capture.first, capture.last))
     folder.make()

@@ -77,7 +77,6 @@ def _outcome(future: Future[bytes]) -> bytes | Exception:
 
 
 def _result(call: Callable[[], bytes]) -> bytes | Exception:
-    """Errors of Ray have the original exception as ``cause``."""
     try:
         return call()
     except Exception as error:  # noqa: BLE001 -- the caller reports it with the item

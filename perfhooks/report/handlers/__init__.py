@@ -205,7 +205,6 @@ def _load_entry_point(name: str) -> Callable[..., Handler] | None:
 
 
 def _entry_point_name(cls: type) -> str:
-    """Return its entry point, else ``module:Class``."""
     path = f"{cls.__module__}:{cls.__qualname__}"
     points = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return next((point.name for point in points if point.value == path), path)

@@ -97,12 +97,10 @@ def _only_copies(tables: Tables) -> str:
 
 
 def _of_the_step(tables: Tables) -> pl.DataFrame:
-    """Return operators on the thread of the step; other threads are no part of it."""
     return operators.on_step_threads(tables.trace)
 
 
 def _idle(tables: Tables, *, is_whole: bool) -> str:
-    """Return the main cause of idle time, from 5% of the steps on."""
     if not tables.trace.is_device_traced:
         return "the work of the device was not recorded" if is_device_missing(tables.trace) else ""
     if not tables.is_device_known:
@@ -162,7 +160,6 @@ def headline(
 
 
 def other_kinds(table: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return ``kind``, ``count`` and mean ``wall_ms`` of the less common kinds."""
     names = step_kinds.kinds(table)
     rare = table.with_columns(pl.Series("kind", names, dtype=pl.String))
     rare = rare.filter(~pl.col("kind").is_in(["", step_kinds.most_common(names)]))

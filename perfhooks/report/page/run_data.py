@@ -91,7 +91,6 @@ def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any
 
 
 def _load_summaries(windows: list[FinishedWindow], max_bytes: int) -> dict[Place, dict[str, Any]]:
-    """Load one rank of each window per round, late windows first, until the budget is used."""
     queues = [_order_ranks(window) for window in reversed(windows)]
     summaries: dict[Place, dict[str, Any]] = {}
     for turn in range(max(map(len, queues), default=0)):

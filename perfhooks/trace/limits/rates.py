@@ -107,7 +107,6 @@ def _calls_across_links(trace: Trace, of_work: Ints, outer: Ints) -> Ints:
 
 
 def _computing_types(trace: Trace, rows: Ints, computed: Ints, of_work: Ints) -> Ints:
-    """Return the type of the first tensor. Kernel names decide between float32 and TF32."""
     text = trace.argument("types")[rows]
     numbers, position = distinct(text + 1)
     kind = np.array([_first_type(trace.text(number)) for number in (numbers - 1).tolist()], np.int64)[position]

@@ -120,7 +120,6 @@ def _bytes(elements: int, dtype: str | None) -> int | None:
 
 
 def _input_bytes(dims: object, types: object, operation: str | None, size: int | None) -> int | None:
-    """A gathered tensor has the inputs of all ranks."""
     if not isinstance(dims, list) or not isinstance(types, list):
         return None
     total = 0

@@ -74,7 +74,6 @@ def check(name: str, key: str, columns: Iterable[str] = ()) -> str:
 
 
 def ordered(name: str, table: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Numbers are in descending order, texts in alphabetical order, unknown values last."""
     column, _, count = check(name, key, table.columns).partition(" / ")
     values = table[column] / table[count] if count else table[column]
     order = {"descending": values.dtype.is_numeric(), "nulls_last": True, "maintain_order": True}

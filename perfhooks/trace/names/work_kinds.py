@@ -201,7 +201,6 @@ def of_operator(name: str) -> str:
 
 
 def _beginning(name: str) -> str:
-    """Return the decisive part of a name: templates have their decisive words at the beginning."""
     return name[:600].lower()
 
 
@@ -220,6 +219,5 @@ def _searches(rules: tuple[Clue, ...]) -> list[tuple[Clue, Callable[[str], objec
 
 
 def stem(name: str) -> str:
-    """``add`` for ``aten::_foreach_add_``, ``add.out`` and ``add_backward``."""
     own_name = name.rpartition("::")[2].rpartition(": ")[2].partition(".")[0].lstrip("_").removeprefix(_FOREACH)
     return _ENDS.sub("", own_name)

@@ -27,7 +27,6 @@ class CauseIntervals(NamedTuple):
 
 
 def pieces(start: Ints, end: Ints, cause: Ints, row: Ints) -> CauseIntervals:
-    """Return the non-empty intervals in compact types, because there may be millions."""
     of = np.flatnonzero(end > start)
     return CauseIntervals(of.astype(np.int32), start[of], end[of], cause[of].astype(np.int8), row[of].astype(np.int32))
 

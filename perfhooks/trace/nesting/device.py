@@ -77,7 +77,6 @@ def classes(trace: Trace) -> Column:
 
 
 def devices(trace: Trace, rows: Ints) -> Ints:
-    """Return the device of each slice, or -1."""
     pids = [pid if isinstance(pid, int) and 0 <= pid < MAX_ID else -1 for _, pid, _, _ in trace.threads]
     argument = trace.argument("device")[rows]
     return np.where(argument >= 0, argument, np.array([*pids, -1], np.int64)[trace.thread[rows]])
@@ -180,7 +179,6 @@ def launch_calls(trace: Trace) -> Ints:
 
 
 def has_launches(trace: Trace) -> bool:
-    """Return whether the backend has launches; Meta's MTIA submits jobs of several kernels instead."""
     if len(trace.chosen(runtime_calls.LAUNCH.search, Kind.RUNTIME)):
         return True
     return not ((trace.kind[trace.device_rows] == Kind.KERNEL) & (trace.launches >= 0)).any()

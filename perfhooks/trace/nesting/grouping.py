@@ -45,7 +45,6 @@ def groups(*keys: Column) -> Groups:
 
 
 def distinct(values: Column) -> tuple[Ints, Ints]:
-    """Return the sorted distinct values (numbers from 0) and the index of each value."""
     most = int(values.max(initial=0)) + 1
     if most > MAX_SPARSITY * len(values):
         unique, index = np.unique(values, return_inverse=True)

@@ -117,7 +117,6 @@ def _levels(parent: Ints, entries: Ints) -> Iterator[Ints]:
 
 
 def summed_up(parents: Ints, values: Column) -> Column:
-    """Return the sum of each node and all its ancestors."""
     total, ancestor = np.append(values, 0), np.append(parents, -1)
     while (ancestor >= 0).any():  # each round doubles the number of ancestors
         total = total + total.take(ancestor)
@@ -126,7 +125,6 @@ def summed_up(parents: Ints, values: Column) -> Column:
 
 
 def summed_down(parents: Ints, values: Ints) -> Ints:
-    """Return the sum of each node and all its descendants."""
     total = values.tolist()
     for node, parent in zip(range(len(total) - 1, -1, -1), reversed(parents.tolist()), strict=True):
         if parent >= 0:
@@ -158,7 +156,6 @@ def ancestors(parents: Ints, depth: Ints, max_depth: int) -> Ints:
 
 
 def joined(parents: Ints, names: list[str], separator: str) -> list[str]:
-    """Return the joined names of ancestors and node, outermost first."""
     texts: list[str] = []
     for parent, name in zip(parents.tolist(), names, strict=True):
         texts.append(f"{texts[parent]}{separator}{name}" if parent >= 0 else name)

@@ -135,7 +135,6 @@ def _collective(name: str) -> str | None:
 
 
 def _host_copies(trace: Trace) -> Ints:
-    """Return the outermost operators that copy to a device; the calls if no operator is around them."""
     copies = trace.chosen(device_work.TO_DEVICE.search, Kind.COPY)
     if not len(copies):
         return copies
@@ -146,7 +145,6 @@ def _host_copies(trace: Trace) -> Ints:
 
 
 def _correct_validations(written: Spans, groups: list[Spans], hints: list[Spans]) -> list[Spans]:
-    """Separate validation from training by ``hints``: optimizers and losses."""
     if not any(labels.VALIDATION in spans.part for spans in groups):
         return groups
     marks = _mark_order(written, [*groups, *hints])

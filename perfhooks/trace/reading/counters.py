@@ -42,7 +42,6 @@ class CounterRows:
                 self._samples.append((series, time, value))
 
     def all(self, device_of: Callable[[int | str], int] | None = None) -> Samples:
-        """Return all samples by series and time. By default the process names the device."""
         series, time, value = zip(*self._samples, strict=True) if self._samples else ((), (), ())
         series_number, times = np.array(series, np.int64), np.array(time, np.int64)
         order = np.lexsort((times, series_number))

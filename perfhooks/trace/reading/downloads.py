@@ -160,11 +160,6 @@ class _LimitedContent:
 
 
 async def _in_time(response: Any, result: Any) -> Any:
-    """Wait for data of a response. The timeouts of aiohttp start again with bytes that belong to no header or body.
-
-    Raises:
-        PerfhooksError: It sent none for too long.
-    """
     try:
         return await asyncio.wait_for(result, SILENCE_S)
     except asyncio.TimeoutError as error:

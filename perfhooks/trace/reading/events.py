@@ -157,7 +157,6 @@ def _time(value: object) -> float | Decimal:
 
 
 def number(value: object) -> float:
-    """Return a number of at most 64 bits as a float, or NaN."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**63:
         return float(value)
     return math.nan

@@ -45,7 +45,6 @@ def check_single(trace: Trace) -> None:
 
 
 def _occur_again(numbers: Ints) -> bool:
-    """In 13 traces with 29,000 calls, every number occurs once."""
     distinct, times = np.unique(numbers[numbers > 0], return_counts=True)
     return len(distinct) >= MIN_RECORDS and 2 * int((times > 1).sum()) > len(distinct)
 

@@ -140,7 +140,6 @@ class _Reader:
         self._read_rest(buffer)
 
     def _give_up(self, buffer: bytearray) -> None:
-        """Add the first events of a text without a boundary: long keys after the list, or a long event."""
         events, _, list_end = salvage(bytes(buffer))
         self._columns.add(events, *exact_nanoseconds([event.ts for event in events]))
         if list_end:
@@ -215,7 +214,6 @@ class _Reader:
             window *= 16
 
     def _add_list(self, text: bytes, following: bytes = b"") -> None:
-        """Add a list of events. ``following`` is the text after it."""
         self._lists += 1
         is_typed = self._lists > _LEARNING and not self._columns.has_bare_slices
         remainder = self._add_typed(text) if is_typed else text

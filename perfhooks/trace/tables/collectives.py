@@ -159,7 +159,6 @@ def _launching_range(trace: Trace, marks: Ints, owner: Ints, launch: Ints) -> In
 
 
 def _independent_ranges(trace: Trace, marks: Ints, label: Ints, launching: Ints) -> Ints:
-    """Return the outermost ranges that are collectives themselves, or represent untraced ones."""
     if not len(marks):
         return marks
     root = outermost(nest(trace.thread[marks], trace.start[marks], trace.end[marks]).parent)
@@ -180,7 +179,6 @@ def _runs_on_host(trace: Trace, label: Ints) -> Flags:
 
 
 def _is_transfer(trace: Trace, rows: Ints) -> Flags:
-    """Return whether each row is the collective itself, not only its request."""
     is_collective: Flags = (trace.kind[rows] == Kind.KERNEL) | _runs_on_host(trace, rows)
     return is_collective
 

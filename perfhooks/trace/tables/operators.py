@@ -60,8 +60,6 @@ class _Rows(NamedTuple):
 
 
 class _Key(NamedTuple):
-    """Numbers for values, because numbers are grouped faster than texts."""
-
     values: pl.Series
     number: Ints
     absent: int
@@ -334,7 +332,6 @@ def _numbered(values: Sequence[Any], index: Ints, kind: pl.DataType | None = Non
 
 
 def _shapes(trace: Trace, rows: Ints) -> _Key:
-    """Calls without tensors have an empty list, as in torch."""
     dims = trace.argument("dims")[rows].astype(np.int64)
     used, index = distinct(dims + 1)  # -1 is no shape; few of the texts are shapes
     return _numbered([json.dumps(trace.text(text) or []) for text in (used - 1).tolist()], index, absent="[]")

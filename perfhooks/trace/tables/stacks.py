@@ -197,7 +197,6 @@ def _attach_values(named: _Named, node: Ints, leaf: Ints, value: Ints) -> Summed
 
 
 def _limit_depth(tree: Summed, max_letters: int) -> Summed:
-    """Frames ``(deeper)`` have the values of nodes too deep to be written."""
     lengths = np.array([*map(len, tree.names), 0], np.int64)[tree.frames]
     depth = host.depths(tree.parents)
     deepest = host.writable_depth(tree.parents, depth, lengths, max_letters)

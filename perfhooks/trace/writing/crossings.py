@@ -96,7 +96,6 @@ def _has_crossings(start: Ints, end: Ints) -> bool:
 
 
 def _move_labels(around: Nesting, start: Ints, begin: Ints, finish: Ints) -> tuple[Ints, Ints]:
-    """Move labels (``begin``, ``finish``) so that they cross no slice of the lane."""
     parent, end = np.append(around.parent, -1), around.end
     for_starts = _open_at(around, start, begin)
     crossed = for_starts >= 0
@@ -118,7 +117,6 @@ def _move_labels(around: Nesting, start: Ints, begin: Ints, finish: Ints) -> tup
 
 
 def _open_at(around: Nesting, start: Ints, time: Ints) -> Ints:
-    """Return the innermost slice that begins before each time and ends after it, or -1."""
     return still_open(around, np.searchsorted(start, time, "left") - 1, time + 1)
 
 

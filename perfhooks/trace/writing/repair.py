@@ -103,7 +103,6 @@ class _Repair:
         return number
 
     def _ends_of_flows(self, rows: Sequence[int]) -> dict[tuple[int | str, int | str, int], int]:
-        """Return the lanes of flows that end on another lane, by process, thread and time."""
         lanes = {}
         for row in rows:
             thread = self._trace.threads[self._trace.thread[row]]

@@ -63,5 +63,4 @@ def _ranges() -> list[record_function]:
 
 
 def _is_entered(range_: record_function) -> bool:
-    """Python holds the ``__exit__`` method of a range while its ``with`` block is active."""
     return any(type(holder) is MethodType and holder.__name__ == "__exit__" for holder in gc.get_referrers(range_))

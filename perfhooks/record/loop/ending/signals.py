@@ -221,7 +221,6 @@ _ours: Handler | None = None
 
 
 def _handled_by(handler: object) -> list[int]:
-    """Python returns None for handlers of C code."""
     return [number for number in _ENDS if handler is not None and deferral.handler(number) is handler]
 
 

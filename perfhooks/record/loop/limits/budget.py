@@ -239,10 +239,6 @@ class WindowBudget:
         return step_calls.calls * self._steps + in_step + beyond + other_calls
 
     def _estimate_other_calls(self, cpu_s: float) -> float:
-        """Estimate the calls of other threads. If the training time is limited, assume the maximum rate.
-
-        Otherwise assume a usual rate, because threads that compute in C make few calls.
-        """
         if self.limits.training_s < math.inf:
             # measured in a loop of calls without a tracer
             return 3_000_000 * cpu_s

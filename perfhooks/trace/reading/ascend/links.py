@@ -116,7 +116,6 @@ class _Linker:
         return call
 
     def dequeues(self, moments: _Moments, call: Ints) -> Ints:
-        """Return the slice that took each work from the queue and launched it, or -1."""
         is_linked = moments.thread >= 0
         thread = np.where(is_linked, moments.thread, np.where(call >= 0, self._thread[call], -1))
         time = np.where(is_linked, moments.time, self._start[call])
