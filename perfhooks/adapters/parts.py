@@ -44,10 +44,8 @@ class Parts:
         modules: Callable[[Any], torch.nn.Module] | None = None,
     ) -> None:
         self.methods = WrappedMethods()
-        """Methods that are wrapped until the window closes."""
         self.labels = OpenLabels(self._region)
         self.is_on = False
-        """Whether a window is open."""
         self._pulse = profiler.pulse
         self._since: dict[str, int] = {}
         self._paths = methods

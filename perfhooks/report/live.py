@@ -134,7 +134,6 @@ class RunState:
     rank: int | None
     step: int | None
     times: Times | None
-    """Times of the last minute of the first rank."""
     walls: tuple[float, ...]
     ranks: tuple[RankState, ...]
     slow: tuple[tuple[int, SlowStep], ...]

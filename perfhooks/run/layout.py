@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 # --- of the folder that holds runs ---
 
 LATEST: Final = "latest"
-"""Name of the link to the run that began last."""
 
 # --- of a run ---
 
@@ -23,7 +22,6 @@ MANIFEST: Final = "run.json"
 PAGE: Final = "report.html"
 PAGE_DATA: Final = "report.json"
 TRIED: Final = "tried.json"
-"""Name of the file with gains that `perfhooks try` measured."""
 PAGE_LOCK: Final = ".page.lock"
 PAGE_CACHE: Final = ".page.cache.json"
 MANIFEST_LOCK: Final = ".run.lock"
@@ -84,17 +82,12 @@ class OfRank:
 
 timeline: Final = OfRank("rank*.timeline.csv")
 startup: Final = OfRank("rank*.startup.csv")
-"""Time of the work before the first step."""
 status: Final = OfRank("rank*.status.json")
-"""Current step, written every few seconds."""
 processor: Final = OfRank("rank*.processor.csv")
-"""CPU time and run-queue wait of each second."""
 rare: Final = OfRank("rank*.rare.csv")
 slow_steps: Final = OfRank("rank*.slow.csv")
 slow_stacks: Final = OfRank("rank*.slow.folded")
-"""Folded stacks of slow steps, in ms."""
 OF_RUN: Final = (timeline, startup, status, processor, rare, slow_steps, slow_stacks)
-"""Files of a rank about the whole run."""
 worker_log: Final = OfRank("rank*.worker.log")
 lock: Final = OfRank(".rank*.lock")
 """Lock that is held while windows are finished."""

@@ -49,7 +49,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     started: str = ""
     """Start of the run in ISO 8601."""
     host: str = ""
-    """Host of the rank that created the run."""
     pid: int = 0
     world_size: _Count | None = None
     """Number of processes in the job."""

@@ -324,7 +324,6 @@ class Rows(NamedTuple):
     phases: np.ndarray
     """Indices into `Phase`."""
     walls: np.ndarray
-    """Step times in ns."""
     waits: np.ndarray
     """Waits for data in ns; -1 if unknown. The next fields use the same value."""
     backwards: np.ndarray

@@ -46,14 +46,14 @@ class Instants(NamedTuple):
     time: Ints
     address: Ints
     size: Ints
-    """Negative for a release."""
+    """Allocated bytes; negative for a release."""
     allocated: Ints
-    """Allocator's total after the event, or -1."""
+    """Allocator's total bytes after the event, or -1."""
     reserved: Ints
     device_type: Ints
-    """c10's DeviceType; 0 is the host."""
+    """Number in c10's DeviceType; 0 is the host."""
     device: Ints
-    """-1 for the host."""
+    """Number of the device; -1 for the host."""
 
 
 class Flows(NamedTuple):

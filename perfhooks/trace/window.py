@@ -59,7 +59,7 @@ class Tables:
     """train, validate, test or predict, as recorded; None detects it from the trace
     (`perfhooks.trace.names.stages.shown`)."""
     first: int = 0
-    """Number of the first counting step; earlier steps are warm-up."""
+    """Number of the first counting step. Earlier steps are warm-up."""
     unfinished: int | None = None
     """Number of the step that was open at the end of the recording."""
     own_work: tuple[tuple[float, float], ...] = ()

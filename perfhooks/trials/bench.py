@@ -52,9 +52,9 @@ class TrialOptions:
     variants: tuple[str, ...] = ()
     limit: int = 10
     memory: float = math.inf
-    """In GiB."""
+    """Maximum memory in GiB."""
     seconds: float = math.inf
-    """Time limit. A call that is still running is killed."""
+    """Time limit in s. A call that is still running is killed."""
     clock: Clock | None = None
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ _OPTIONS: Final = {
     "weight_decay": (1e-4, {"SGD", "Adam", "Adagrad", "RMSprop"}, {"add"}),
     "amsgrad": (True, {"Adam", "AdamW"}, {"maximum", "maximum_"}),
 }
-"""Options that cost time: a common value, the optimizers with this option, and operators that reveal it."""
+"""Optimizer options that cost time: a common value, the optimizers with this option, and operators that reveal it."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class SkippedOperators:
     name: str
     reason: str
     share: float
-    """Ratio to the time of all operators."""
+    """Time of these operators as a ratio to that of all operators."""
 
 
 @dataclass(frozen=True)
 class OperatorSelection:
     groups: tuple[Group, ...]
-    """The costliest come first."""
+    """Selected calls, the costliest first."""
     left: tuple[SkippedOperators, ...]
     covered: float
     """Fraction of the time of all operators, and of autograd between them, that ``groups`` covers."""

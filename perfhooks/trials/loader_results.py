@@ -22,7 +22,7 @@ _WAITING: Final = 50.0
 class LoaderSetting(msgspec.Struct, frozen=True):
     workers: int
     ahead: int | None = None
-    """``prefetch_factor``; None without workers."""
+    """Prefetched batches per worker (``prefetch_factor``); None without workers."""
     pinned: bool = False
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds to the first batch of a later pass with existing workers."""
     rates: tuple[float, ...] = ()
     verdict: Outcome | None = None
-    """Comparison with half the workers or with the base setting."""
+    """Comparison with half of the workers, or with the base setting."""
     planned: float | None = None
 
     @property

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from perfhooks.trials.timing import Clock
 
 FORMAT: Final = 2
-"""1: one set of inputs; 2: a grid of inputs and threads."""
+"""Format of the file. 1: one set of inputs; 2: a grid of inputs and threads."""
 _ENDLESS: Final = 1e308
 _FASTEST: Final = re.compile(r"\| {2}" + re.escape(colors.BEST + colors.BOLD))
 _COLOR: Final = re.compile("\x1b\\[[0-9;]*m")
@@ -47,14 +47,14 @@ _Given = tuple[Sequence[Any], Mapping[str, Any]]
 @dataclass(frozen=True, kw_only=True)
 class TimedCall:
     call: str
-    """``description`` of ``torch.utils.benchmark.Timer``."""
+    """Name of the call, the ``description`` of ``torch.utils.benchmark.Timer``."""
     sub_label: str
     threads: int
     seconds: tuple[float, ...]
     timing: Timing | None = None
     """Comparison with the first call; None for the first call."""
     difference: float | None = None
-    """Relative to the largest value of the first call; None without tensors."""
+    """Largest difference from the results of the first call, relative to their largest value; None without tensors."""
 
     @property
     def key(self) -> tuple[str, int, str]:
@@ -77,7 +77,6 @@ class CallComparison:
     """Calls that are statements, by name."""
     setup: str = ""
     circumstances: dict[str, str] = field(default_factory=dict)
-    """Version of torch and name of the machine."""
     format: int = FORMAT
 
     @property

@@ -20,15 +20,15 @@ class PreparedCall:
     name: str = ""
     """Recorded name: ``aten::mm``."""
     setting: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """Entered for each run, for example to set flags of torch."""
+    """Context for each run, for example to set flags of torch."""
     result: Callable[[Any], Any] = lambda given: given
-    """Selects the part of the result that is compared."""
+    """Function that selects the part of the result to compare."""
     remade: Callable[[str], PreparedCall | None] | None = None
-    """Makes the same update with another implementation."""
+    """Function that makes the same update with another implementation."""
     gradients: bool = False
     """Whether autograd stays enabled for the user's own code."""
     is_random: bool = False
-    """Random results cannot be compared."""
+    """Whether results are random, so that they cannot be compared."""
 
     def __call__(self) -> Any:
         with self.running():

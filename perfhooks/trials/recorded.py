@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 _ARGUMENTS: Final = ("dims", "strides", "types", "inputs")
 _OF_TENSOR: Final[Any] = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=64)]
-"""torch allows at most 64 dimensions."""
+"""Sizes of a tensor. torch allows at most 64 dimensions."""
 _OF_LIST: Final[Any] = tuple[_OF_TENSOR, ...]
 
 
 class Argument(NamedTuple):
     type: str
-    """``float``, ``long int``, ...; ``TensorList``, ``Scalar`` or ``ScalarList``. Empty for None."""
+    """Recorded type: ``float``, ``long int``, ...; ``TensorList``, ``Scalar`` or ``ScalarList``. Empty for None."""
     dims: tuple[Any, ...]
     """Sizes of the tensor, or of each tensor of a list."""
     strides: tuple[Any, ...] | None
-    """Like ``dims``; None if not recorded."""
+    """Strides in the form of ``dims``; None if not recorded."""
     value: str
-    """As printed by torch; only if the argument is no tensor."""
+    """Value as printed by torch; empty for a tensor."""
 
     @property
     def is_tensor(self) -> bool:
@@ -81,7 +81,7 @@ class Update:
     options: tuple[tuple[str, Any], ...]
     """Options that its operators reveal."""
     implementation: str
-    """``for-loop``, ``foreach`` or ``fused``."""
+    """Implementation of the update: ``for-loop``, ``foreach`` or ``fused``."""
 
     @property
     def name(self) -> str:
@@ -103,7 +103,7 @@ class CountedCalls:
     """Index of the parent call, or -1."""
     own: Ints
     total: Ints
-    """In nanoseconds; ``own`` is without children."""
+    """Time of each call in ns; ``own`` is without children."""
     steps: int
     step_ms: float
 
@@ -160,7 +160,7 @@ class _Costs(NamedTuple):
     own: Ints
     total: Ints
     counts: Flags
-    """Mask of calls in counted steps."""
+    """Mask of the calls in counted steps."""
     steps: int
     step_ms: float
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perfhooks.trials.recorded import Argument, Signature
 
 _UNUSUAL: Final = ("uint16", "uint32", "uint64", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
-"""Hardly any operator accepts these types."""
+"""Types that nearly no operator accepts."""
 DTYPES: Final[dict[str, torch.dtype]] = {
     spelled: getattr(torch, name) for spelled, name in tensor_types.SPELLINGS.items() if name not in _UNUSUAL
 }
@@ -27,7 +27,7 @@ _MODES: Final = {
     *("approximate", "driver", "indexing", "interpolation", "mode", "norm", "ord", "p", "pad_mode", "padding"),
     *("padding_side", "reduce", "rounding_mode", "side", "UPLO"),
 }
-"""String arguments that select a mode. They are never paths."""
+"""Names of string arguments that select a mode. They are never paths."""
 _TENSORS: Final = ("Tensor", "List[Tensor]")
 _REFUSED: Final = (
     (communication.OPERATORS, "a collective needs the other ranks"),

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     Clock = Callable[[], float]
 
 BLOCK_S: Final = 1e-3
-"""Minimum length of a block. The overhead of a clock is then below 0.01%."""
+"""Minimum length of a block in s. The overhead of a clock is then below 0.01%."""
 PAIRS: Final = LEAST_STEPS
 MOST_PAIRS: Final = 160
 SECONDS: Final = 0.8
-"""Default time limit: ten operators with five variants take a minute."""
+"""Default time limit in s. Ten operators with five variants take a minute."""
 LONGEST_S: Final = 20.0
 _MOST: Final = 1 << 30
 """Maximum calls per block: no call takes less than a picosecond."""

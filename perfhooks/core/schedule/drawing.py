@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from perfhooks.core.schedule.phases import Planned
 
 COLUMNS: Final = 80
-"""Width of a drawing in characters."""
 
 DRAWN_IN_FULL: Final = 10
 """Maximum steps of a phase that is drawn with one character per step."""

@@ -46,9 +46,7 @@ class WatchedLoop:
         self.run: Run | None = None
         self.is_running = False
         self.thread = 0
-        """Python's number of the training thread."""
         self.native = 0
-        """The system's number of the training thread."""
         self.limit_ns: float | None = None
         self.wrote_steps = False
         self.triggers = False

@@ -19,7 +19,6 @@ _NUMBERS: Final = re.compile(r"\d[\d.,]*")
 
 class Figure(NamedTuple):
     side: str
-    """A or B."""
     value: str
     what: str
 

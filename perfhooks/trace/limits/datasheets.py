@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TYPES: Final = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
-"""``tf32`` is float32 on tensor cores. ``float8`` stands for all 8-bit float types."""
+"""Data types with peaks. ``tf32`` is float32 on tensor cores; ``float8`` stands for all 8-bit float types."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Peaks:
 
 
 _PCIE: Final = {3: 16, 4: 32, 5: 64}
-"""GB/s of 16 lanes in each direction, by generation."""
+"""Bandwidth of 16 lanes in each direction in GB/s, by generation of PCI Express."""
 
 _H100: Final = "NVIDIA H100 Tensor Core GPU datasheet"
 _A100: Final = "NVIDIA A100 Tensor Core GPU datasheet"

@@ -32,7 +32,7 @@ SUMS: Final = (
 )
 
 _WRAPPERS: Final = frozenset((operators.CONV2D, *operators.GENERAL_CONVOLUTIONS, *operators.FUSED_ATTENTION))
-"""Autocast converts tensors inside these operators, so the types may differ."""
+"""Operators inside which autocast converts tensors, so the types of inputs may differ."""
 _MULTIPLIES: Final = ("gemms", "convolution", "attention")
 _TYPES: Final = {name: index for index, name in enumerate(TYPES)}
 _FLOAT32, _TF32, _FLOAT8 = _TYPES["float32"], _TYPES["tf32"], _TYPES["float8"]
@@ -44,12 +44,12 @@ class CallCosts(NamedTuple):
     row: Ints
     flops: Ints
     bytes: Ints
-    """Minimum bytes to move."""
+    """Minimum bytes to move; -1 if unknown."""
     type: Column
     """Index of the computing type in `datasheets.TYPES`; -1 if the call only moves data."""
     outer: Ints
     time: Ints
-    """Device work in ns, nested calls included. Without a traced device: of the call."""
+    """Time of device work in ns, with nested calls. Without a traced device: time of the call."""
     kernels: Ints
     """Pieces of device work, nested calls included. Without a traced device: 1."""
     of_work: Ints

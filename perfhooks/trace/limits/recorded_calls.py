@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 Shape: TypeAlias = "list[int]"
 Formula: TypeAlias = "Callable[[Call], int | None]"
-"""Returns None if the arguments do not determine the number."""
+"""Function that computes a number from a call; None if the arguments do not determine it."""
 
 _DIMENSIONS: Final = 64
-"""``TensorIterator`` of torch rejects more dimensions."""
+"""Maximum dimensions of a tensor in ``TensorIterator`` of torch."""
 _ARGUMENTS: Final = ("dims", "inputs", "types")
 _MALFORMED: Final = (IndexError, ValueError, ZeroDivisionError, OverflowError)
 
@@ -26,9 +26,9 @@ class Call(NamedTuple):
     """The arguments of a call, recorded with ``record_shapes=True``."""
 
     shapes: Sequence[Shape]
-    """Other arguments than tensors have an empty shape."""
+    """Shape of each argument. Arguments other than tensors have an empty shape."""
     arguments: Sequence[str]
-    """Tensors have an empty text."""
+    """Value of each argument as text. Tensors have an empty text."""
     types: Sequence[str]
 
 

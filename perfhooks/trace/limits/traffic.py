@@ -49,7 +49,7 @@ _STEMS: Final = {
     "written": "fill zero normal uniform random bernoulli exponential geometric cauchy log_normal",
 }
 _READ: Final = {stem: count for count, group in enumerate(("one", "two", "three"), 1) for stem in _STEMS[group].split()}
-"""Maximum tensors that a pointwise operator reads. Its gradient reads two. Further tensors are outputs."""
+"""Maximum number of tensors that a pointwise operator reads; further tensors are outputs. Its gradient reads two."""
 _TRUTHS, _WHOLE, _WRITTEN = (frozenset(_STEMS[group].split()) for group in ("truths", "whole", "written"))
 """Operators with boolean results, with integer results for integer inputs, and without reads when in place."""
 

@@ -24,9 +24,9 @@ class Computed(NamedTuple):
     row: Ints
     flops: Ints
     least_ps: Ints
-    """Time at the peak of the type, in ps; 0 if the peak is unknown."""
+    """Minimum time at the peak of the type in ps; 0 if the peak is unknown."""
     again: Flags
-    """Whether the call recomputes the forward pass."""
+    """Whether the call repeats a part of the forward pass for activation checkpointing."""
 
 
 @cached_per_trace

@@ -102,9 +102,9 @@ RECORD: Final = "record_param_comms"
 """The operator with the arguments of a collective of torch's own backends."""
 _BACKENDS: Final = "nccl|rccl|hccl|xccl|cncl|mccl|eccl|oneccl|msccl|gloo|mpi|ucc"
 LABEL: Final = re.compile(rf"({_BACKENDS}):(\w+)$")
-"""The range of torch's backends around a collective. Its inputs are the tensors."""
+"""Range that torch's backends write around a collective. Its inputs are the tensors."""
 ON_HOST: Final = ("gloo:", "mpi:", "ucc:")
-"""Beginnings of ranges that run the collective on the host."""
+"""Prefixes of ranges that run the collective on the host."""
 _CALLING: Final = rf"{RECORD}$|(?:{_BACKENDS}):|c10d::"
 OPERATORS: Final = rf"^(?:{_CALLING}|_?c10d_functional|symm_mem::)"
 ON_THREAD: Final = re.compile(rf"^(?:{_CALLING}|_c10d_functional::wait)")

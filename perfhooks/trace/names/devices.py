@@ -18,7 +18,6 @@ class Device(NamedTuple):
     """Names of one kind of device, and parts of advice; empty without such a name."""
 
     type: str
-    """The type in ``torch.device``."""
     module: str
     allocator: str = "PYTORCH_ALLOC_CONF"
     """Variable with the options of torch's allocator."""
@@ -29,13 +28,13 @@ class Device(NamedTuple):
     convolutions: str = ""
     """Library of convolutions that ``torch.backends.cudnn`` enables."""
     graph: str = ""
-    """Name of recorded launches that the device replays."""
+    """Name of a group of launches that the device replays, for example CUDA graph."""
     compiler: str = "torch.compile fuses small kernels if it has a backend for the device; "
     """Text about torch.compile; empty if the device needs another backend."""
     layout: str = ""
-    """What channels-last convolutions need besides their layout."""
+    """Text about the requirements of channels-last convolutions besides their layout."""
     sharing: str = ""
-    """How processes share a device."""
+    """Text about how processes share a device."""
     processes: str = ""
     """Command that lists the processes on each device."""
     state: str = ""

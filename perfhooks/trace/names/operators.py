@@ -7,25 +7,25 @@ from typing import Final
 
 NAMESPACE: Final = "aten::"
 FOREACH: Final = "_foreach_"
-"""After the namespace."""
+"""Prefix of operators on lists of tensors, after the namespace."""
 
 FACTORS: Final = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
-"""GEMMs whose operations torch counts, and the indices of the matrices."""
+"""GEMMs whose operations torch counts, each with the indices of its two matrices."""
 SCALED_GEMM: Final = "aten::_scaled_mm"
 ACTIVATED_GEMM: Final = "aten::_addmm_activation"
 BATCHED_GEMMS: Final = r"^aten::(?:bmm|baddbmm)(?:\.out)?$"
-"""Attention without a fused kernel consists of them."""
+"""Batched matrix products. Attention without a fused kernel consists of them."""
 _UNFOLDING: Final = r"(?:\w*slow_conv\w+|thnn_conv2d)"
 UNFOLDING: Final = rf"^aten::{_UNFOLDING}$"
 """Convolutions that unfold the image and call one GEMM, without a library for convolutions."""
 CONVOLUTIONS: Final = rf"^aten::(?:conv(?:_transpose)?[123]d|\w*convolution\w*|{_UNFOLDING})$"
 LIBRARY_CONVOLUTIONS: Final = r"^aten::(?:mkldnn|cudnn|miopen)_convolution"
 SEARCHED_CONVOLUTIONS: Final = r"^aten::(?:cudnn|miopen)_convolution|^aten::convolution_backward$"
-"""A library may try several kernels. oneDNN tries none."""
+"""Convolutions for which a library may try several kernels. oneDNN tries none."""
 GEMMS: Final = rf"{CONVOLUTIONS}|^aten::(?:mm|addmm_?|bmm|baddbmm|mv|addmv|linear|linear_backward|matmul|einsum)$"
-"""Dense GEMMs and convolutions, which depend on the precision."""
+"""Dense GEMMs and convolutions, whose speed depends on the precision."""
 BETWEEN_ATTENTION: Final = r"^aten::(?:mm|addmm|_scaled_mm|convolution|convolution_backward|_flash_attention\w*)$"
-"""Innermost operators that never run between the two batched GEMMs of one attention."""
+"""Operators that never run between the two batched GEMMs of one attention."""
 TANH: Final = r"^aten::tanh(?:_|_backward)?$"
 ACTIVATIONS: Final = r"^aten::(?:leaky_relu|relu|elu|gelu|silu|sigmoid|softplus|prelu)(?:_|_backward)?$"
 FIRST: Final = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::embedding", "aten::matmul")
@@ -34,9 +34,9 @@ CALLED_BY_MODELS: Final = (
     *("aten::linear", "aten::matmul", "aten::conv1d", CONV2D, "aten::conv3d", "aten::conv_transpose2d"),
     *("aten::scaled_dot_product_attention", "aten::bilinear", "aten::einsum"),
 )
-"""Operators that only a forward pass calls, and no formula of a gradient."""
+"""Operators that only a forward pass calls. No formula of a gradient contains them."""
 DISPATCHERS: Final = ("PythonDispatchMode", "PythonSubclass")
-"""Ranges of torch around the calls of a dispatch mode, and of a tensor subclass."""
+"""Names of ranges that torch writes around the calls of a dispatch mode, and of a tensor subclass."""
 COUNTED_ELEMENTWISE: Final = ("aten::mul", "aten::add")
 GENERAL_CONVOLUTIONS: Final = ("aten::convolution", "aten::_convolution")
 PADDING_OF_CONVOLUTIONS: Final = {
@@ -64,9 +64,9 @@ FUSED_ATTENTION: Final = tuple(
 """Operators that `ATTENTION` calls. Their gradients have the suffix ``_backward``."""
 FLASH: Final = "aten::_flash_attention"
 EFFICIENT: Final = "aten::_efficient_attention"
-"""``_forward`` or ``_backward`` follows."""
+"""Prefix of the operators ``_forward`` and ``_backward`` of memory-efficient attention."""
 IMAGES: Final = r"^.*(?:conv|pool|batch_norm|upsample|interpolate|group_norm|instance_norm).*$"
-"""Their speed depends on the memory format (channels first or last)."""
+"""Operators whose speed depends on the memory format of images (channels first or last)."""
 
 LOSSES: Final = r"^aten::(?:nll_loss(?:2d)?_forward|mse_loss|smooth_l1_loss|huber_loss|binary_cross_entropy)$"
 MANY_TENSORS: Final = r"^aten::_(?:foreach|fused)_|multi_tensor"
@@ -74,18 +74,18 @@ IN_PLACE: Final = r"^aten::\w+_$"
 MOMENTUM: Final = r"^aten::mul_$"
 ZERO: Final = r"^aten::(?:_foreach_)?zero_$"
 MAKING_STATE: Final = r"^aten::zeros_like$"
-"""Creates the state of a parameter at its first update."""
+"""Operator that creates the state of a parameter at its first update."""
 ADDING: Final = r"^aten::add_$"
 READERS: Final = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero")
 """Operators whose result the host needs, so they wait for the device."""
 ALLOCATORS: Final = re.compile(r"aten::(?:new_)?empty(?:_strided|_like|_permuted|_quantized)?|aten::resize_(?:as_)?")
-"""Reports name the callers of these operators instead."""
+"""Operators that only allocate memory. Reports name their callers instead."""
 DATA_PARALLEL: Final = r"^(?:Broadcast|Scatter|Gather)(?:Backward)?$"
 
 CALLED: Final = r"^(?!.*autograd::).*\w::\w"
-"""Operators that a program calls, and not a node of autograd."""
+"""Operators that a program calls, without the nodes of autograd."""
 AUTOGRAD: Final = r"^(?:(?:torch::)?autograd::|(?!.*::))"
 FOREIGN: Final = r"^(?!aten::)(?P<namespace>.*?)::"
-"""Not of torch."""
+"""Operators that are not from torch."""
 OPERATOR: Final = r"\w+::|.*Backward\d*$|Optimizer\."
-"""Stack frame that is an operator, or that reports show as one."""
+"""Stack frames that are operators, or that reports show as operators."""

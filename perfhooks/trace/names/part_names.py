@@ -22,7 +22,7 @@ _NAMES: Final = {
     labels.CHECKPOINT: ("checkpoint", "checkpointing", "save checkpoint"),
     labels.COMMUNICATION: ("communication",),
 }
-"""In lower case and without punctuation: ``## forward ##`` is ``forward``."""
+"""Names of labels by part, in lower case and without punctuation: ``## forward ##`` is ``forward``."""
 
 _PARTS: Final = {name: part for part, names in _NAMES.items() for name in names}
 
@@ -48,7 +48,7 @@ _RANGES: Final = (
     *((name, labels.OPTIMIZER) for name in (ranges.UPDATE, ranges.ZERO_GRAD)),
     *((name, labels.FORWARD) for name in ranges.WRAPPERS),
 )
-"""Beginnings of the ranges that torch writes around a part of the step."""
+"""Prefixes of the ranges that torch writes around a part of the step."""
 
 _AUTOMATIC: Final = {name: part for part, name in labels.AUTOMATIC.items()}
 

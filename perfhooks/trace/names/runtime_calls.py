@@ -5,27 +5,27 @@ from typing import Final
 
 RUNTIME: Final = r"(?:cuda|hip|cu|hsa_|ze|musa|mu|cnrt|acl|rt)[A-Z_]\w*$"
 LAUNCH: Final = re.compile(r"^(?!(?:AscendCL|Hccl|Runtime)@).*launch(?!hostfunc)", re.IGNORECASE)
-"""Launches, but not of host functions. CANN also reports calls around each launch, which do not count."""
+"""Calls that launch work, but not host functions. CANN also reports calls around each launch, which do not count."""
 GRAPH: Final = re.compile(r"GraphLaunch", re.IGNORECASE)
-"""One launch for all nodes of a graph."""
+"""Calls that launch a graph, as one launch for all its nodes."""
 CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture", re.IGNORECASE)
 
 OUTER_WAIT: Final = re.compile(r"LaunchHostFunc|StreamAddCallback|StreamWaitValue|BatchMemOp|WaitExternal|^HostNode")
 """Calls that make a stream wait for a host function or another process."""
 COPY: Final = r"^(?:cuda|hip|cu)Memcpy"
 WAITING_COPY: Final = r"^(?:cuda|hip)Memcpy(?:WithStream)?$"
-"""Plain ``cudaMemcpy``, and the call of torch on ROCm for ``item()``."""
+"""Calls that wait for their copy: plain ``cudaMemcpy``, and the call of torch on ROCm for ``item()``."""
 ASYNCHRONOUS: Final = re.compile(r"^(?:AscendCL|Runtime|Node|Hccl)@(?!aclrtMemcpy$)", re.IGNORECASE)
 """Calls of CANN that return before the device has done the work."""
 WAIT: Final = re.compile(rf"synchronize|{WAITING_COPY}", re.IGNORECASE)
 TIMED: Final = re.compile(r"^(?:cuda|hip)Event(?:Synchronize|ElapsedTime)")
-"""Calls with which libraries time kernels, to select one."""
+"""Calls by which libraries time kernels, to select the fastest one."""
 
 MODULES: Final = re.compile(r"^(?:cu|hip|cuda)(?:Module|Library)(?:Load|Get|Enumerate)")
 FULL_QUEUE: Final = "Command Buffer Full"
 """CUPTI's record for a launch that waited for space in the queue."""
 LOADING: Final = re.compile(r"Module Loading|Function Loading|Driver Compiler")
-"""The driver loads or compiles kernels, also without a profiler."""
+"""Records of the driver about loading or compiling kernels. They also occur without a profiler."""
 MEMORY: Final = re.compile(r"^(?:cuda|hip|cu)(?:Mem)?(?:Malloc|Free|Alloc|Create|Map|Unmap|Release)", re.IGNORECASE)
 """Calls that allocate or free memory, including pools and pinned memory."""
 RELEASE: Final = r"^(?:cuda|hip)Free$|^(?:cu|hip)Mem(?:Unmap|Release)$"

@@ -37,7 +37,7 @@ _TORCH_KEYS: Final[dict[str, dict[str, str]]] = {
     "functions": _CALLS,
     "kernels": {"device_time_total": "total_ms", "self_device_time_total": "total_ms", "device_time": "mean_ms"},
 }
-"""Column of torch's keys, by table. A mean is a column divided by a number of calls."""
+"""Columns for the sort keys of torch, by table. A mean is a column divided by the number of calls."""
 
 
 _RATES: Final = ("tflops_per_s", "gb_per_s", "flops_per_byte", "limit_percent", "limit")
@@ -56,7 +56,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         *_RATES,
     ),
 }
-"""Repeated here because a handler must not import polars."""
+"""Columns of each table. They are repeated here, because a handler must not import polars."""
 
 
 def check(name: str, key: str, columns: Iterable[str] = ()) -> str:

@@ -19,7 +19,7 @@ _GRADIENTS: Final = re.compile(rf"^{re.escape(ranges.NODE)}|(?:^|[: ]){ranges.BA
 # without the gradient of the input, because a transposed convolution runs its kernels in the forward pass
 _GRADIENT_KERNELS: Final = re.compile(r"wgrad|_wrw_|backward|bn_bw|norm\w*bwd|_bwd_(?!data|gtc)", re.IGNORECASE)
 _SERVING: Final = re.compile(r"kv_?cache|and_cache|paged_?(?:kv|attention)", re.IGNORECASE)
-"""Only generation of tokens has a cache of keys and values."""
+"""Operators with a cache of keys and values, which only generation of tokens has."""
 _TRAINING_PARTS: Final = (labels.BACKWARD, labels.OPTIMIZER)
 _LAYERS: Final = ("gemms", "convolution", "attention")
 

@@ -36,7 +36,7 @@ _NAMES: Final = {spelling.lower(): name for spelling, name in SPELLINGS.items()}
 
 TENSORS: Final = "TensorList"
 GENERIC: Final = "GenericList"
-"""A list of tensors if it has shapes, else of numbers."""
+"""Recorded type of a list of tensors if it has shapes, otherwise of a list of numbers."""
 LISTS: Final = (TENSORS, GENERIC)
 NUMBER: Final = "Scalar"
 NUMBERS: Final = "ScalarList"

@@ -23,7 +23,7 @@ KINDS: Final = (
 
 TRITON: Final = r"^triton_"
 _FUSED: Final = rf"{TRITON}[a-z]{{2,4}}_fused_"
-"""Fused kernels. The letters stand for pointwise, reduction, persistent reduction and so on."""
+"""Fused kernels of torch.compile. The letters stand for pointwise, reduction, persistent reduction and so on."""
 _NUMBER: Final = r"\d*(?:_[\dcde]+)?$"
 
 # Operators that only move numbers or change shapes, or that are a separate call (a matrix product).
@@ -76,7 +76,9 @@ class Clue(NamedTuple):
     kind: str
     pattern: str
     of: Literal["name", "own"] = "name"
-    """The full name, or the name of the function alone, because words such as ``copy`` occur in template arguments."""
+    """Text to search: the full name, or only the name of the function, because words such as ``copy`` occur in
+    template arguments.
+    """
 
 
 KERNELS: Final = (
@@ -138,7 +140,7 @@ OPERATORS: Final = (
     Clue("gemms", r"(?<!fb)gemm|gemv|matmul|_mm$|::_*(?:\w+_)?(?:bi)?linear|einsum|cublas|marlin"),
     Clue("quantisation", rf"::\w*(?:{_QUANTISES}|choose_qparams)"),
 )
-"""The first match decides, otherwise `STEMS`."""
+"""Kinds of operators by name. The first match decides, otherwise `STEMS`."""
 
 # elementwise: torch.Tag.pointwise, losses, dropout, random numbers and fills
 STEMS: Final = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Nodes(NamedTuple):
     entry: Ints
     inside: Ints
-    """Innermost node around each entry (or itself), or -1."""
+    """Innermost node around each entry, or the entry itself, or -1."""
     source: Ints
 
 

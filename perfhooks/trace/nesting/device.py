@@ -242,7 +242,7 @@ def launch_times(trace: Trace) -> Ints:
 
 class DeviceClock(NamedTuple):
     agree: bool
-    """Whether their times can be compared."""
+    """Whether host and device times can be compared."""
     early: Ints
     """Indices of work that begins long before its launch, although the clocks agree."""
 

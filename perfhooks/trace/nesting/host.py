@@ -36,9 +36,9 @@ class Paths(NamedTuple):
 
 
 MAX_LETTERS: Final = 32 << 20
-"""Letters that are allowed for all stacks or paths of a small trace, to bound the memory."""
+"""Maximum total letters of all stacks or paths of a small trace, to bound the memory."""
 MAX_LETTERS_PER_SLICE: Final = 300
-"""Additional letters for large traces. The longest stack of a recorded trace has 825."""
+"""Additional letters per slice of a large trace. The longest stack of a recorded trace has 825."""
 
 
 @cached_per_trace

@@ -25,9 +25,9 @@ OVERFLOW: Final = "overflow"
 
 class Unknown(NamedTuple):
     work: Flags
-    """Work of the step is missing or has wrong times."""
+    """Whether work of the step is missing or has wrong times."""
     wall: Flags
-    """The busy intervals during the step are unknown."""
+    """Whether the busy intervals during the step are unknown."""
     communication: Flags
 
 
@@ -35,15 +35,15 @@ class FewKernels(NamedTuple):
     kernels: Ints
     usual: Ints
     is_lost: Flags
-    """The step launched as many kernels as its neighbours, so kernels are missing."""
+    """Whether the step launched as many kernels as its neighbours, so kernels are missing."""
     is_less: Flags
-    """The step launched fewer kernels than its neighbours."""
+    """Whether the step launched fewer kernels than its neighbours."""
 
 
 class ShortReplays(NamedTuple):
     calls: Ints
     missing: int
-    """Most kernels that a replay lacks."""
+    """Maximum number of kernels that a replay lacks."""
 
 
 @cached_per_trace

@@ -26,7 +26,7 @@ _MAX_CROSSED_PASSES: Final = 8
 
 
 _MAX_SINGLE_PARENTS: Final = 50
-"""Parents to follow individually before a faster method takes over."""
+"""Maximum steps from parent to parent before a faster method is used."""
 
 
 def nest(thread: Column, start: Ints, end: Ints) -> Nesting:

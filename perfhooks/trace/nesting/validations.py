@@ -9,7 +9,7 @@ from perfhooks.core import labels
 
 _CALLS: Final = (labels.FORWARD, labels.VALIDATION)
 LOSS: Final = "loss"
-"""Mark of a loss, which is not a part of the step."""
+"""Pseudo-part of a loss, which is not a part of the step."""
 WRITTEN: Final = -1
 """Group of labels that the user wrote. They are never corrected."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 NOTHING: Final = msgspec.Raw(b"")
-"""Absent text. Absent integers are -1, absent floats NaN."""
+"""Value of an absent text. Absent integers are -1, absent floats NaN."""
 
 
 class Arguments(msgspec.Struct, gc=False):
@@ -155,7 +155,7 @@ VARIANTS: Final[dict[Kind, tuple[MarkedStruct, ...]]] = {
         for kind, fields in zip(DEVICE_WORK, _WORK, strict=True)
     },
 }
-"""The largest struct first. Decoding time depends on the number of fields."""
+"""Structs of arguments by kind, the largest first. Decoding time depends on the number of fields."""
 STRIDED: Final[dict[Kind, tuple[MarkedStruct, ...]]] = VARIANTS | {
     Kind.OP: (
         MarkedStruct(_COLLECTIVE, _collective(StridedOperator)),

@@ -32,7 +32,8 @@ _LOOKAHEAD: Final = 4096
 _PATIENCE: Final = 16
 """Chunks without an event boundary before a more general pattern is used."""
 _LEARNING: Final = 4
-"""Chunks before typed decoding. By then, nearly all categories of a file have occurred."""
+"""Number of chunks after which events are decoded by category. By then, nearly all categories of a file have occurred.
+"""
 
 _EVENTS_BEGIN: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[')
 _ANOTHER: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A\[\s*\{|\}\s*\]\s*\[\s*\{')

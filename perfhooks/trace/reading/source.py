@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 BLOCK: Final = 1 << 18
-"""Decompressed bytes. A block fits into the CPU cache."""
+"""Number of decompressed bytes in a block, which fits into the CPU cache."""
 
 LONGEST: Final = 16 << 20
 """Maximum bytes of one event. A collective that lists 100,000 ranks has less than 1 MB."""
@@ -29,10 +29,10 @@ RATIO: Final = 100
 OBJECTS: Final = 0.5
 """Maximum objects (events, arguments) per byte of an archive. Recorded traces have 0.03 to 0.13."""
 OBJECTS_FLOOR: Final = 1 << 20
-"""Objects that are allowed for a small archive."""
+"""Maximum objects of a small archive."""
 
 _PACKED_BLOCK: Final = 1 << 16
-"""The data after a member is copied for each member that begins in the block."""
+"""Compressed bytes to read at once. The data after a gzip member is copied for each member of the block."""
 
 
 OF_PERFETTO: Final = (

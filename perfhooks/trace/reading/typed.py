@@ -39,7 +39,7 @@ class OddEventError(Exception):
     def __init__(self, index: int | None) -> None:
         super().__init__(index)
         self.index = index
-        """None if the text is no JSON, or no category exists yet."""
+        """Mapping of the learned categories; None if the text is no JSON, or no category exists yet."""
 
 
 class TypedEvents:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints, Trace
 
 SEVERITIES: Final = ("error", "warning", "info")
-"""Gravest first: numbers are wrong or missing; numbers may be wrong; useful to know."""
+"""Severities in descending order: numbers are wrong or missing; numbers may be wrong; useful to know."""
 
 _MIN_WARNING_RATIO: Final = 0.05
 """Minimum share of the steps for a warning about recorder overhead. The step time varies by half of it."""

@@ -36,7 +36,7 @@ _SCHEMA: Final = {
 
 class _Sources(NamedTuple):
     row: Ints
-    """Slice with the duration: a kernel or a host range."""
+    """Slice that determines the duration: a kernel or a host range."""
     record: Ints
     label: Ints
     """Range of the backend around it; its inputs are the tensors."""

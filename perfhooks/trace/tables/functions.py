@@ -23,7 +23,7 @@ _SCHEMA: Final = {
     "line": pl.Int64,
 }
 _PLACE: Final = r"^(.+)\((\d{1,9})\): (.+)$"
-"""Name of a frame: ``train.py(12): main``."""
+"""File, line and function in the name of a frame: ``train.py(12): main``."""
 
 
 def table(trace: Trace) -> pl.DataFrame:

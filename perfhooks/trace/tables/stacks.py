@@ -23,7 +23,7 @@ UNINTERESTING: Final = (
     r"(?:^|/)(?:runpy\.py\(|importlib/|threading\.py\(\d+\): (?:_bootstrap|_bootstrap_inner|run)$"
     r"|torch/(?:profiler/|autograd/profiler\.py\())|<frozen (?:runpy>|importlib)"
 )
-"""Frames without information. Frames of perfhooks are left out with their callees."""
+"""Frames without information for the reader. Frames of perfhooks are omitted with their callees."""
 
 SKIPPED: Final = "(skipped)"
 UNKNOWN: Final = "(unknown)"
@@ -163,7 +163,7 @@ class _Named(NamedTuple):
     names: list[str]
     frame: Ints
     ours: Flags
-    """Entries whose time belongs to perfhooks and is left out."""
+    """Entries whose time belongs to perfhooks and is omitted."""
 
 
 @cached_per_trace

@@ -32,7 +32,7 @@ class RawEvents(Generic[_T]):
         """Keys before the events."""
         self._decode = decoder.decode
         self._is_list = False
-        """The file has no object around the events."""
+        """Whether the file is a list of events without an object around it."""
 
     def lists(self) -> Iterator[list[_T]]:
         """Yield the events once; raises TraceError if the file is no trace, or is truncated."""

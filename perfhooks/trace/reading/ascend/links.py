@@ -24,7 +24,7 @@ _DIRECTIONS: Final = {
     for source in _SIDES
     for target in _SIDES
 }
-"""Copies in the queue, and their direction."""
+"""Direction of a copy by the name of its entry in the queue."""
 _DEQUEUE: Final = "Dequeue@"
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 

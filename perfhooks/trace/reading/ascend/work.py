@@ -27,7 +27,7 @@ _KERNEL: Final = re.compile(r"AI_?(?:CORE|CPU|VEC)|^AI[CV](?:_SQE)?$|MIX|DSA|^KE
 _UNTYPED: Final = re.compile(r"(?:OTHER|UNKNOWN|N/?A)?$")
 """Task types of January 2024 that do not distinguish kernels. Names decide instead."""
 _COLLECTIVE: Final = re.compile(r"hc(?:om|cl)_?([A-Za-z]+)(?:__(\d+)_\d)?")
-"""``hcom_allReduce__586_0_1``: operation, and last digits of the process group."""
+"""Operation and last digits of the process group in a name: ``hcom_allReduce__586_0_1``."""
 _WAIT_KIND: Final = "Stream Wait Event"
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 
