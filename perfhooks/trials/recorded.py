@@ -153,8 +153,6 @@ def _sizes(types: list[Any], column: object) -> list[tuple[Any, ...] | None] | N
 
 
 class _Costs(NamedTuple):
-    """Columns have the order of ``row``."""
-
     row: Ints
     parent: Ints
     own: Ints

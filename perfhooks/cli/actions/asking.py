@@ -123,7 +123,6 @@ class CaptureRequest:
         return max((loop.stage for loop in loops), key=lambda stage: (running[stage], stage == "train"))
 
     def _ask(self, stage: str, here: Mapping[int, RankPosition]) -> None:
-        """The steps must be ahead of every rank and after other requests."""
         with self._alone():
             first = self._first(stage, here)
             for other in requests.open_windows(self.run, stage):

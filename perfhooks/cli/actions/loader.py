@@ -52,7 +52,6 @@ def tried(command: Sequence[str], seconds: float, ends: float) -> LoaderTrial:
 
 
 def _run(words: Sequence[str], environment: dict[str, str], file: Path, ends: float) -> int | None:
-    """Return None after a timeout. The output goes to standard error."""
     program = psutil.Popen(words, env=environment, stdout=sys.stderr)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the program, which then writes its result
     try:

@@ -97,8 +97,6 @@ def _copy(torch: Any, device: str) -> float:
 
 
 def _best(torch: Any, device: str, act: Callable[[], object], of: int = _BEST_OF) -> float:
-    """Return seconds, without a first call."""
-
     def once() -> float:
         started = time.perf_counter()
         act()

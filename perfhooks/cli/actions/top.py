@@ -69,7 +69,6 @@ def _print(look: Callable[[], RunState]) -> None:
 
 
 def _show(look: Callable[[], RunState], unheard: str | None) -> None:
-    """``unheard`` is the reason why no rank would read a request."""
     console = Console()
     blocks = ASCII if console.options.ascii_only else BLOCKS
     state = look()
@@ -104,8 +103,6 @@ def _is_quit(keys: Callable[[float], str], capture: Callable[[], None], draw: Ca
 
 
 class _Request:
-    """Requests for windows in a second thread, one at a time."""
-
     def __init__(self, run: Path, unheard: str | None = None) -> None:
         self._run, self._unheard = run, unheard
         self._thread: threading.Thread | None = None

@@ -164,7 +164,6 @@ class StartupRecorder:
                 self._open()
 
     def _must_wait(self) -> bool:
-        """Return whether a recording would cost the training too much now, beside busy threads."""
         if self._not_before is None:
             self._not_before = time.monotonic() + (SHORTEST_WAIT_S if has_busy_threads() else 0.0)
         return time.monotonic() < self._not_before

@@ -68,7 +68,6 @@ class OwnImports:
         return self._load(full_name, names)
 
     def _import_in_loaded(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Some modules look themselves up in ``sys.modules``."""
         return self._sys if name == "sys" else self._import(name, *args, **kwargs)
 
     def _is_own(self, top: str) -> bool:
@@ -126,7 +125,6 @@ class OwnImports:
         return self._share(name, path, target) if name in self._modules else None
 
     def _share(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        """If the program would find the same file, it gets our module."""
         spec, ours = self._find(name, path, target), self._modules[name]
         if spec is not None and _is_same(ours.__spec__, spec):
             self._shared_names.add(name)

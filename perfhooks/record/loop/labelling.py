@@ -91,7 +91,6 @@ class _Patch(NamedTuple):
         _state.changes += self.owner is Module
 
     def undo(self) -> None:
-        """Do nothing if another library has replaced the attribute since."""
         if vars(self.owner).get(self.name) is self.replacement:
             setattr(self.owner, self.name, self.original)
             _state.changes += self.owner is Module
@@ -269,8 +268,6 @@ def _escaping(range_: type[record_function]) -> Callable[..., None]:
 
 
 def _noting_reads(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """torch's own label has no settings of the loader."""
-
     @functools.wraps(fetch)
     def noted(self: Any) -> Any:
         is_noted = id(self) in _state.loaders.of_step or get_ident() != _state.thread
@@ -287,7 +284,6 @@ def _noting_reads(fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _uncompiled(function: Callable[..., Any], *, recursive: bool = True) -> Callable[..., Any]:
-    """Exclude a function from torch.compile, which would compile it after a graph break."""
     if "torch._dynamo" not in sys.modules:  # the check itself would import it, which takes a second
         return function
     disabled: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)
@@ -349,7 +345,6 @@ def _begin_call(module: Module) -> _Label:
 
 
 def _part_of(module: Module) -> str:
-    """Losses and metrics have no mode of their own, so they get the last part."""
     if torch.is_grad_enabled():
         return labels.FORWARD
     if not module.training:

@@ -89,7 +89,6 @@ class Membership:
         return records
 
     def _is_speaker(self, job: Job) -> bool:
-        """Whether this rank logs. A user's callable is not called for other ranks."""
         ranks = self._options["ranks"]
         if callable(ranks):
             run = self._handover.run

@@ -78,7 +78,6 @@ class RequestInbox:
                 self._refuse(name, f"{len(loop.inbox)} requests wait until the step ends")
 
     def _refuse(self, name: str, why: str) -> None:
-        """Only the first refusal is a warning in the log, because there may be many."""
         (logger.debug if self._has_refused else logger.warning)("a request is refused: %s", printable(why))
         self._has_refused = True
         answer = Answer(rank=self._run.rank, state="refused", why=why[:300])

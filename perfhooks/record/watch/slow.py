@@ -212,7 +212,6 @@ class SlowSteps:
             self._request_window()
 
     def _has_counters(self, begin: int, end: int) -> bool:
-        """Return whether counters were read less than two seconds before a step, or in it before ``end``."""
         return begin - 2_000_000_000 < self._last_counters.at < end
 
     def _waited_ns(self, begin: int, end: int) -> int | None:

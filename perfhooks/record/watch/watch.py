@@ -128,7 +128,6 @@ class Watch:
                     file.write(slow.folded.text().encode("utf-8", "replace"))
 
     def _write_steps(self) -> None:
-        """Skip the write while older steps wait for the worker."""
         run, timeline = self._loop.run, self._loop.timeline
         if run is None or not 0 < timeline.waiting <= _MOST_ROWS:
             return

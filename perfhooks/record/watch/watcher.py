@@ -130,7 +130,6 @@ class Watcher:
         return delay, not was_sampling and not any(watch.is_sampling for watch in watches)
 
     def _is_wanted(self) -> bool:
-        """Without a loop this thread ends, and the next loop starts another."""
         with self._lock:
             if not self._watches:
                 self._thread = None

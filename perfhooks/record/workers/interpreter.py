@@ -79,8 +79,6 @@ class WorkerFrame(NamedTuple):
 
 
 class _Text:
-    """The header of each kind of string, and the bits that distinguish the kinds."""
-
     SAMPLES: Final = (("ab", 1, "ascii"), ("aé", 1, "latin-1"), ("aΩ", 2, "utf-16"), ("a😀", 4, "utf-32"))
 
     def __init__(self) -> None:

@@ -167,7 +167,6 @@ class SampledWorker:
         return False
 
     def _find_feeder(self, *, is_first: bool = False) -> None:
-        """If the thread is missing at first, it starts later."""
         with contextlib.suppress(OSError):
             for thread in self._interpreter.threads():
                 stack = self._interpreter.stack(thread, _FEED)
@@ -215,7 +214,6 @@ class SampledWorker:
 
 
 def _part_of(frames: Sequence[str]) -> str:
-    """Empty while the dataset is running."""
     fetch_index = next((index for index, frame in enumerate(frames) if FETCHES_BATCH.search(frame)), None)
     if fetch_index is None:
         if not WORKER_LOOP.search(frames[0]):
@@ -234,7 +232,6 @@ def _parts(state: str, elapsed: int, computed: int, queued: int) -> list[tuple[s
 
 
 def _own_memory(pid: int) -> int | None:
-    """Return the private memory in bytes."""
     with contextlib.suppress(OSError, ValueError, IndexError), Path(f"/proc/{pid}/smaps_rollup").open("rb") as file:
         return sum(1024 * int(line.split()[1]) for line in file if line.startswith(b"Private_"))
     return None

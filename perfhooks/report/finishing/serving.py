@@ -140,7 +140,6 @@ def _problem(message: Task, reports: Reports) -> str | None:
 
 
 def _exit_when_orphaned(parent: int) -> None:
-    """End this process some time after its parent, even if a handler hangs."""
     while os.getppid() == parent:
         time.sleep(1)
     time.sleep(ORPHAN_TIMEOUT_S)

@@ -172,7 +172,6 @@ def _check_rows(name: str, sort_by: str | None, row_limit: int | None) -> None:
 
 
 def _first_rows(name: str, table: pl.DataFrame, sort_by: str | None, row_limit: int | None) -> pl.DataFrame:
-    """``sort_by`` None keeps the order of the table."""
     rows = table if sort_by is None else sort_keys.ordered(name, table, sort_by)
     return rows.head(row_limit or rows.height)
 

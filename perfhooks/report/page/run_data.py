@@ -133,7 +133,6 @@ def _explanation(window: FinishedWindow, summary: dict[str, Any]) -> dict[str, A
 
 
 def _least_ms(summary: dict[str, Any]) -> float | None:
-    """Return the minimum device time of a step. Recording does not change it."""
     rows = summary.get("steps", {}).get("rows", {})
     least = [
         mfu * wall / 100 for mfu, wall in zip(rows.get("mfu_percent", ()), rows.get("wall_ms", ()), strict=False) if mfu

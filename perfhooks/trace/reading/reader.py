@@ -241,10 +241,6 @@ class _Reader:
         return pieces.remainder
 
     def _add_around(self, pieces: _Pieces, odd: int) -> bool:
-        """Add the events before an odd event with types, and some from it on without.
-
-        Return whether the boundaries of all these events were right.
-        """
         # events without a category occur in groups
         for count, decode in ((odd, self._typed.decode), (64, _decode_any)):
             text, expected = pieces.first(count)

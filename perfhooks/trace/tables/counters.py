@@ -33,8 +33,6 @@ _SCHEMA: Final = {
 
 
 class _Series(NamedTuple):
-    """Each value is valid from its sample to the next."""
-
     name: str
     device: int
     time: Ints

@@ -182,7 +182,6 @@ def _named_paths(trace: Trace, skip: str | None) -> _Named:
 
 
 def _attach_values(named: _Named, node: Ints, leaf: Ints, value: Ints) -> Summed:
-    """Negative nodes mean `_NOWHERE`."""
     names = [*named.names, *_NOWHERE]
     count, name_count = len(named.paths.parents), len(named.names)
     parents = np.append(named.paths.parents, np.full(len(_NOWHERE), -1))

@@ -165,7 +165,6 @@ class WindowResults(RecordedWindow, TorchProfile):
 
 
 def _microseconds(folded: Mapping[str, int]) -> dict[str, int]:
-    """The remainder of a stack is added to the next one."""
     ends = [*accumulate(folded.values(), initial=0)]
     ends_us = [end // 1000 for end in ends]
     values = zip(folded, (after - before for before, after in pairwise(ends_us)), strict=True)
