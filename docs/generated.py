@@ -12,19 +12,19 @@ import inspect
 import itertools
 import posixpath
 import re
+import string
 import textwrap
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfhooks.analysis.findings import finding, frameworks
+from perfhooks.analysis.findings import finding, frameworks, texts
 from perfhooks.trace.names import devices
 from perfhooks.trace.nesting import intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
-    from typing import TypeGuard
 
 ROOT = Path(__file__).parents[1]
 _MARK = re.compile(r"^<!-- generated: (\w+)(?: (\w[\w ./']*))? -->$", re.MULTILINE)
@@ -109,20 +109,40 @@ def _terms(terms: dict[str, str]) -> str:
     return "\n".join(["| | |", "|---|---|", *rows])
 
 
-# --- findings: the title, fix and code of a rule come from its call of `finding`, its thresholds from its docstring ---
+# --- findings: the texts of a rule come from its file, its thresholds from its docstring ---
 
-_MEASURED = {
-    r"\bshare\(": "N%",
-    r"\bms\(": "N ms",
+_SAMPLES = {
     "unit": "step",
-    "^library$": "oneDNN",
-    "^backend$": "mkldnn",
-    "^name$": "Adam",
+    "device": devices.NVIDIA,
+    "device_type": '"cuda"',
+    "library": "oneDNN",
+    "backend": "mkldnn",
+    "optimizer": "Adam",
+    "loader": "DataLoader(..., num_workers=N, persistent_workers=True)",
+    "recording": 'Profiler(..., schedule="wait=N warmup=2 active=3 repeat=1")',
+    "off": "with_stack=False",
+    "flags": "--with-stack",
 }
-"""Replacements of measured values in titles and fixes; N for all other values."""
+"""Values in texts of findings; N for all other values."""
 
-_FILLED_IN = {"optimizer": "Adam", "device": "cuda"}
-"""Values of the names in braces in the code of fixes."""
+
+class _Formatter(string.Formatter):
+    """Fills in the samples."""
+
+    def get_value(self, key: int | str, _: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return {**_SAMPLES, **kwargs}.get(str(key))
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        if value is not None:
+            return str(value)
+        kind, *nouns = format_spec.split(" ")
+        unit = f" {nouns[-1]}s" if kind == "count" else {"ms": " ms", "share": "%"}.get(kind, "")
+        return f"N{unit}"
+
+
+class _SampleText(texts.FindingText):
+    formatter = _Formatter()
+
 
 _SOURCE = re.compile(r"^Source:((,| and)? `[\w.]+`)*[.;]? ?(the (?=time |kernels ))?")
 """Start of the paragraph about detection, with the names of its thresholds."""
@@ -130,53 +150,27 @@ _SOURCE = re.compile(r"^Source:((,| and)? `[\w.]+`)*[.;]? ?(the (?=time |kernels
 _MEASUREMENT = re.compile("Measured: |Not measured")
 """Start of the paragraph about measurements of the fix."""
 
-_ADVICE = {
-    "waiting-for-data": (
-        "Use enough worker processes (`num_workers`), within the free CPUs and memory. If single slow batches delay a "
-        "step, prefetch more (`prefetch_factor`). If the disk is slow, read less. If the transfer of batches is slow, "
-        "transfer less. The report names the bottleneck, based on the counts of the workers."
-    ),
-    "host-bound": (
-        "Make fewer and larger launches: use `torch.compile` (in mode `reduce-overhead` if shapes do not change), a "
-        "fused optimizer or a larger batch. If graphs are replayed already, prepare the next inputs while the device "
-        "works."
-    ),
-    "unnamed-time": (
-        "If this code prepares data, move it into a Dataset and let the workers of a DataLoader run it during the "
-        "step. Otherwise, run it less often or in a thread."
-    ),
-    "exposed-communication": (
-        "Overlap communication with computation, and send fewer bytes. The finding adapts its fix to the operation "
-        "with the longest exposed time. Check the other ranks too: if one rank arrives late, the others wait in the "
-        "collective."
-    ),
-    "recompilation": (
-        "Keep shapes constant: drop the last, smaller batch, pad sequences to a few lengths, or mark the dimension as "
-        "dynamic. The evidence lists the failed guards. If it is only the first compilation, start recording later."
-    ),
-}
-"""Fixes of the rules that adapt their fix to the window."""
-
 
 def _rule(rule: Callable[..., Any]) -> str:
     module = importlib.import_module(rule.__module__)
-    call = _call_of_finding(rule)
-    arguments = {keyword.arg: keyword.value for keyword in call.keywords}
+    name = rule.__name__.replace("_", "-")
+    text, rule_texts = _SampleText(name, {}), texts.of_rule(name)
     summary, *paragraphs = (inspect.getdoc(rule) or "").split("\n\n")
     detection, measured = _detection(paragraphs), _measurement(paragraphs)
     constants = [name for paragraph in paragraphs for name in re.findall(r"`(?:\w+\.)*([A-Z_]+)`", paragraph)]
     thresholds = [line for name in dict.fromkeys(constants) for line in _threshold(module, name)]
-    name = _text(call.args[0], module)
-    advice, code = _ADVICE.get(name) or _text(arguments["advice"], module), _text(arguments["code"], module)
-    rows = [row for node in ast.walk(arguments["code"]) if _is_code_of_framework(node) for row in _framework_rows(node)]
+    alternatives = [_SampleText(name, {}, [version]) for version in rule_texts.versions]
+    fix = texts.one_line(rule_texts.general_fix) or _joined([text.fix, *(version.fix for version in alternatives)])
+    code = _joined([text.code, *(version.code for version in alternatives)])
+    rows = [row for version in (rule_texts, *rule_texts.versions.values()) for row in _framework_rows(version)]
     details = [_indented(text) for text in (detection, "\n".join(thresholds)) if text]
     return "\n\n".join(
         filter(
             None,
             [
-                f"### {_text(arguments['title'], module).rstrip('.')}",
+                f"### {text.title.rstrip('.')}",
                 f"`{name}`: {_plain(summary)}",
-                f"**Fix.** {_plain(advice)}" if advice else "",
+                f"**Fix.** {fix}",
                 f"```python\n{code}\n```" if code else "",
                 "\n".join(["| framework | code |", "|---|---|", *rows]) if rows else "",
                 measured,
@@ -184,13 +178,6 @@ def _rule(rule: Callable[..., Any]) -> str:
             ],
         )
     )
-
-
-def _call_of_finding(rule: Callable[..., Any]) -> ast.Call:
-    body = ast.walk(ast.parse(inspect.getsource(rule)))
-    calls = [node for node in body if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".finding")]
-    (call,) = calls
-    return call
 
 
 def _detection(paragraphs: list[str]) -> str:
@@ -210,41 +197,20 @@ def _measurement(paragraphs: list[str]) -> str:
     return ""
 
 
-def _text(node: ast.expr, module: ModuleType) -> str:
-    """Return the text of an expression of a rule, with replacements of measured values; both texts of a condition."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_text(part, module) for part in node.values)
-    if isinstance(node, ast.FormattedValue):
-        if isinstance(constant := _named(node.value, module), str):
-            return constant
-        return next((word for code, word in _MEASURED.items() if re.search(code, ast.unparse(node.value))), "N")
-    if isinstance(node, ast.IfExp):
-        text, alternative = _text(node.body, module), _text(node.orelse, module)
-        return alternative if text in alternative else f"{text}\n\n{alternative}"
-    code = frameworks.code_for(ast.literal_eval(node.args[0]), **_FILLED_IN) if _is_code_of_framework(node) else ""
-    return code or str(_named(node, module) or "")
+def _joined(alternatives: Iterable[str]) -> str:
+    """Return the first text, and the others that do not contain it or belong to it."""
+    parts = list(dict.fromkeys(filter(None, map(str.strip, alternatives))))
+    others = [text for text in parts[1:] if parts[0] not in text and text not in parts[0]]
+    return "\n\n".join([*parts[:1], *others])
 
 
-def _named(node: ast.expr, module: ModuleType) -> object:
-    """Return the value of a name of the module, or of NVIDIA's devices; None for all other expressions."""
-    owner, _, name = (text := ast.unparse(node)).rpartition(".")
-    return getattr(devices.NVIDIA, name) if owner == "window.device" else getattr(module, text, None)
-
-
-def _is_code_of_framework(node: ast.AST) -> TypeGuard[ast.Call]:
-    """Return whether an expression takes code from the table of frameworks."""
-    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".code_for")
-
-
-def _framework_rows(node: ast.Call) -> Iterator[str]:
+def _framework_rows(version: texts.Version) -> Iterator[str]:
     """Yield the table rows with the code of each framework that has its own."""
-    fix = ast.literal_eval(node.args[0])
-    for framework in frameworks.CODE[fix]:
-        if framework:
-            lines = frameworks.code_for(fix, framework, **_FILLED_IN).splitlines()
-            yield f"| {framework} | {'<br>'.join(f'`{line}`' for line in lines)} |"
+    names = {package: name for name, package in frameworks.PACKAGES.items()}
+    for package, code in version.code.items() if isinstance(version.code, dict) else ():
+        if package != texts.TORCH:
+            lines = _Formatter().format(code.strip("\n")).splitlines()
+            yield f"| {names[package]} | {'<br>'.join(f'`{line}`' for line in lines)} |"
 
 
 def _threshold(module: ModuleType, name: str) -> Iterator[str]:

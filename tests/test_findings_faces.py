@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_findings_truth import WHOLE, found, half_named, loading, trace_of
 
-from perfhooks.analysis.findings import frameworks
+from perfhooks.analysis.findings import frameworks, texts
 from perfhooks.run.circumstances import Circumstances, Loader, _quota
 
 ROOT = Path(__file__).parents[1]
@@ -33,18 +33,16 @@ def test_every_face_is_called_as_its_messages_call_it():
     sources = [path.read_text(encoding="utf-8") for path in ROOT.glob("integrations/*/*.py")]
     named = {name for text in sources for name in re.findall(r'(?:framework=|speak_as\()"([^"]+)"', text)}
     known = {frameworks.LIGHTNING, frameworks.MMENGINE, frameworks.TRAINER, frameworks.FABRIC, frameworks.ACCELERATE}
-    assert named == known == frameworks._OPTIONS.keys() - {frameworks.TORCH}
-    assert {framework for words in frameworks.CODE.values() for framework in words} == known | {frameworks.TORCH}
-
-
-def test_every_entry_is_said_by_a_rule_and_every_rule_says_one_that_there_is():
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "perfhooks/analysis/findings").glob("*.py"))
-    assert set(re.findall(r'\.code_for\("([^"]+)"', sources)) == frameworks.CODE.keys()
+    assert named == known == frameworks.PACKAGES.keys()
 
 
 def arguments(framework, head):
     """The names that lines of a framework give to a call of it."""
-    trees = [ast.parse(frameworks.code_for(advised, framework, optimizer="Adam")) for advised in frameworks.CODE]
+    package = frameworks.package(framework)
+    files = [texts.of_rule(path.stem) for path in texts.FOLDER.glob("*.toml") if path.stem != texts.SHARED]
+    codes = [version.code for file in files for version in (file, *file.versions.values())]
+    own = [code[package] for code in codes if isinstance(code, dict) and package in code]
+    trees = [ast.parse(re.sub(r"\{\w+\}", "Adam", code)) for code in own]
     nodes = (node for tree in trees for node in ast.walk(tree))
     calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == head]
     return {given.arg for call in calls for given in call.keywords}

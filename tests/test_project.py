@@ -52,7 +52,7 @@ LAPTOP = (
 """What must work on a machine without torch."""
 
 FRAMEWORKS = ("lightning", "pytorch_lightning", "mmengine", "transformers", "accelerate")
-HEAVY = ("polars", "plotly", "pandas", "rich")
+HEAVY = ("polars", "plotly", "pandas", "rich", "perfhooks.analysis.findings")
 
 INTEGRATIONS = sorted(path.name for path in (ROOT / "integrations").glob("*_*"))
 
@@ -233,6 +233,7 @@ OPENS_FILES = {
     "trace/reading/source.py": "a trace, of which whoever names it has seen to it that it is plain",
     "trace/reading/packing.py": "the same",
     "report/handlers/tensorboard.py": "the same",
+    "analysis/findings/texts/__init__.py": "files of the package",
     "trace/limits/peaks.py": "a file of the user's own settings",
     "analysis/comparison/baseline.py": "a file that the user names",
     "cli/actions/report.py": "the page that was just written",

@@ -6,7 +6,6 @@ import numpy as np
 
 from perfhooks.analysis.findings.evidence import cached_per_window
 from perfhooks.analysis.findings.finding import HEAVY
-from perfhooks.core.words import ms
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators
 from perfhooks.trace.nesting import autograd, device, host, intervals
@@ -44,23 +43,13 @@ def written_out_attention(window: Evidence) -> Iterator[Finding]:
         return
     gemms = window.matching(operators.BATCHED_GEMMS, Kind.OP)
     gemms = gemms[intervals.covers(intervals.union(begin, end), window.trace.start[gemms])]
-    yield from window.finding(
-        "written-out-attention",
-        time_ms,
-        title=f"Unfused attention (GEMMs and a softmax) takes {ms(time_ms)} of a {window.unit}.",
-        estimate="All of this time. The saving of a fused kernel depends on the sequence length and the device.",
-        evidence=[
-            f"{window.count_per_step(begin)} times in a {window.unit}, a softmax runs between two batched GEMMs",
-            *(window.by_name(work) if len(work) else window.by_name(gemms)),
-            *window.by_line(gemms),
-        ],
-        advice=(
-            "Use torch's scaled_dot_product_attention. It computes attention in one kernel without storing the "
-            "matrix of scores, and selects the fastest kernel for the device. Unfused attention writes the whole "
-            "matrix to memory and reads it again for scale, mask, softmax, dropout and product."
-        ),
-        code=window.code_for("fused attention"),
-    )
+    text = window.texts("written-out-attention", time_ms=time_ms)
+    evidence = [
+        text("count", count=window.count_per_step(begin)),
+        *(window.by_name(work) if len(work) else window.by_name(gemms)),
+        *window.by_line(gemms),
+    ]
+    yield from window.finding(text, time_ms, evidence=evidence)
 
 
 @cached_per_window

@@ -7,7 +7,6 @@ import polars as pl
 
 from perfhooks.analysis.findings.evidence import top_lines
 from perfhooks.analysis.findings.finding import MAJOR, MANY
-from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators, stages
 from perfhooks.trace.nesting import autograd, device, host, intervals
@@ -44,75 +43,28 @@ def exposed_communication(window: Evidence) -> Iterator[Finding]:
         (f"{label} {dtype or ''}".strip(), time / window.count)
         for label, dtype, time in table.select("label", "dtype", "exposed_ms").iter_rows()
     ]
-    advice, code = _fix(window, table)
-    yield from window.finding(
+    text = window.texts(
         "exposed-communication",
-        gain if is_known else None,
-        is_wait=True,
-        title=f"Communication without concurrent computation takes {words.ms(exposed)} of a {window.unit}.",
-        estimate=(
-            "The exposed communication, up to the wait of the host for the device. It includes the wait for slower "
-            "ranks, which this fix does not remove."
-            if is_known
-            else "Unknown: the host does not wait for the device, so the host may limit the step."
-        ),
-        evidence=[f"{window.count_per_step(table)} collectives in a {window.unit} are exposed", *top_lines(kinds)],
-        advice=f"{advice} Check the other ranks too: if one rank arrives late, the others wait in the collective.",
-        code=code,
+        "" if is_known else "unknown",
+        _version_of_operation(window, table),
+        "other-ranks",
+        exposed_ms=exposed,
     )
+    evidence = [text("count", count=window.count_per_step(table)), *top_lines(kinds)]
+    yield from window.finding(text, gain if is_known else None, is_wait=True, evidence=evidence)
 
 
-def _fix(window: Evidence, exposed: pl.DataFrame) -> tuple[str, str]:
+def _version_of_operation(window: Evidence, exposed: pl.DataFrame) -> str:
+    """Return the version of the texts."""
     longest = exposed.group_by("operation").agg(pl.col("exposed_ms").sum()).sort("exposed_ms", "operation")
     operation = longest["operation"].drop_nulls().to_list()[-1:]
     if operation == ["all_to_all"]:
-        return _ALL_TO_ALL
+        return "all-to-all"
     if operation in (["all_gather"], ["reduce_scatter"]):
-        return _GATHERS
+        return "sharded"
     if operation == ["all_reduce"] and _is_outside_backward(window):
-        return _SPLIT_LAYERS
-    if not window.is_training:
-        return _OTHER_OPERATIONS, ""
-    advice = (
-        "Overlap communication with the backward pass: DDP does so for each bucket, if the bucket size fits. Send "
-        "gradients as bfloat16. If you accumulate gradients, communicate only in the last batch."
-    )
-    return advice, window.code_for("hidden communication")
-
-
-_OTHER_OPERATIONS: Final = (
-    "Start each collective early (async_op=True), and wait for it when its result is needed. Send fewer bytes, for "
-    "example in a smaller type, and join small messages."
-)
-_JOIN: Final = "Join tensors before sending. Each collective costs tens of microseconds, even for few bytes."
-_ALL_TO_ALL: Final = (
-    (
-        "Distribute experts or embedding tables so that ranks have equal load. Send fewer bits. Start the exchange "
-        "before work that does not need it. In an all-to-all, each rank sends tokens or embedding rows to all "
-        "others. All wait for the rank with the largest load."
-    ),
-    (
-        "work = torch.distributed.all_to_all_single(received, sent, async_op=True)\n"
-        "...   # work that does not need the result\n"
-        "work.wait()"
-    ),
-)
-_GATHERS: Final = (
-    (
-        "With sharded parameters, prefetch those of the next block while the current block computes, and do not shard "
-        "small ones. If results are gathered, gather fewer, or gather in pieces while other pieces are computed. "
-        "These collectives gather sharded tensors before use, or sum and scatter them after use."
-    ),
-    "fully_shard(block, reshard_after_forward=False)\nblock.set_modules_to_forward_prefetch([next_block])",
-)
-_SPLIT_LAYERS: Final = (
-    (
-        "Split layers only over ranks with a fast link, and over fewer ranks. Use sequence parallelism to split the "
-        "norms between layers as well. For small messages, use one-shot or two-shot all-reduces. These all-reduces "
-        "join the results of layers that are split over ranks, and the next layer waits for them."
-    ),
-    'parallelize_module(block, mesh, {"norm": SequenceParallel()})   # torch.distributed.tensor.parallel',
-)
+        return "split-layers"
+    return "" if window.is_training else "inference"
 
 
 def _is_outside_backward(window: Evidence) -> bool:
@@ -148,16 +100,18 @@ def small_collectives(window: Evidence) -> Iterator[Finding]:
         return
     kinds = [(label, time / window.count) for label, time in table.select("label", "exposed_ms").iter_rows()]
     sums = table.select("bytes", "duration_ms").sum().row(0)
-    mean = words.ms(sums[1] / table.height) if table["bytes"].null_count() else words.size(sums[0] / table.height)
-    yield from window.finding(
+    text = window.texts(
         "small-collectives",
-        gain,
-        title=f"{window.count_per_step(table)} small collectives take {words.ms(exposed)} of a {window.unit}.",
-        estimate="Their exposed time except 1/n: n joined collectives have one latency instead of n.",
-        evidence=[f"{mean} each on average", *top_lines(kinds)],
-        advice=(f"{_JOIN} Use larger DDP buckets, and reduce metrics less often." if window.is_training else _JOIN),
-        code="joined = torch.cat([first.flatten(), second.flatten()])\ntorch.distributed.all_reduce(joined)",
+        "" if window.is_training else "inference",
+        count=window.count_per_step(table),
+        exposed_ms=exposed,
     )
+    mean = (
+        text("time", time_ms=sums[1] / table.height)
+        if table["bytes"].null_count()
+        else text("size", bytes=sums[0] / table.height)
+    )
+    yield from window.finding(text, gain, evidence=[mean, *top_lines(kinds)])
 
 
 def data_parallel(window: Evidence) -> Iterator[Finding]:
@@ -177,21 +131,6 @@ def data_parallel(window: Evidence) -> Iterator[Finding]:
     gain = min(copy_ms, window.host_limit_ms)
     if window.share(gain) < NOTABLE:
         return
-    yield from window.finding(
-        "data-parallel",
-        gain,
-        title=(
-            f"DataParallel copies the model to {len(devices)} devices in every {window.unit}, for {words.ms(copy_ms)}."
-        ),
-        estimate="The host time of these copies. DistributedDataParallel does not copy the model, and also saves more.",
-        evidence=[
-            f"one process uses devices {', '.join(str(number) for number in devices.tolist())}",
-            *window.by_name(rows),
-        ],
-        advice=(
-            "Use DistributedDataParallel with one process per device. DataParallel runs all devices from one process "
-            "whose threads share the GIL, and copies the whole model to each device in every step."
-        ),
-        code="model = DistributedDataParallel(model, device_ids=[local_rank])   # torchrun --nproc-per-node=auto ...",
-        of=window.spans(rows),
-    )
+    text = window.texts("data-parallel", count=len(devices), copy_ms=copy_ms)
+    evidence = [text("devices", devices=", ".join(map(str, devices.tolist()))), *window.by_name(rows)]
+    yield from window.finding(text, gain, evidence=evidence, of=window.spans(rows))

@@ -4,7 +4,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from perfhooks.analysis.findings.evidence import top_lines
-from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import ranges
 from perfhooks.trace.nesting import starts
@@ -15,23 +14,12 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
+    from perfhooks.analysis.findings.texts import FindingText
     from perfhooks.run.compilation import Break, Graph
     from perfhooks.trace.model import Ints
 
 _MAX_LINES: Final = 5
 """Maximum lines of evidence."""
-
-_WHOLE: Final = "model = torch.compile(model, fullgraph=True)   # raises if the graph breaks"
-_LIMIT_REACHED: Final = (
-    "Find the value that changes often. Make it a tensor, mark the dimension as dynamic, or move its use out of the "
-    "compiled function. If it has few values, increase torch._dynamo.config.recompile_limit (cache_size_limit "
-    "before torch 2.6). Compiled code is valid only for certain shapes, numbers and attributes."
-)
-_CANNOT_COMPILE: Final = (
-    "Move the line out of the function, or move the code around it into its own function. torch.compile splits the "
-    "graph at a line that it cannot compile. In a loop, a context manager or a comprehension it cannot split, so the "
-    "whole function runs uncompiled."
-)
 
 
 def recompilation(window: Evidence) -> Iterator[Finding]:
@@ -50,21 +38,17 @@ def recompilation(window: Evidence) -> Iterator[Finding]:
         return
     outer = window.outermost(rows)
     lines = [(line, compile_ms / len(outer)) for line in window.lines_of(outer) if line]
-    reasons = _guard_lines([graph for graph in window.capture.compilation.graphs if graph.is_recorded and graph.reason])
-    hint = "The evidence lists the failed guards." if reasons else "TORCH_LOGS=recompiles shows the failed guard."
+    guards = [graph for graph in window.capture.compilation.graphs if graph.is_recorded and graph.reason]
+    text = window.texts("recompilation", "" if guards else "unknown-guards", compile_ms=compile_ms)
     yield from window.finding(
-        "recompilation",
+        text,
         gain,
         is_measured=not window.uses_device,
-        title=f"Repeated compilation by torch.compile takes {words.ms(compile_ms)} of a {window.unit}.",
-        estimate="All the time of compiling, if shapes do not change or the warm-up is longer.",
-        evidence=[f"{len(outer)} compilations in {window.numbers}", *reasons, *top_lines(lines)],
-        advice=(
-            "Keep shapes constant: drop the last, smaller batch, pad sequences to a few lengths, or mark the dimension "
-            f"as dynamic. Compiled code depends on a value that changes from step to step. {hint} If it is only the "
-            "first compilation, start recording later."
-        ),
-        code=window.code_for("equal shapes"),
+        evidence=[
+            text("count", count=len(outer), steps=window.numbers),
+            *_guard_lines(text, guards),
+            *top_lines(lines),
+        ],
         of=window.spans(rows),
     )
 
@@ -83,26 +67,18 @@ def left_uncompiled(window: Evidence) -> Iterator[Finding]:
     if not failed:
         return
     names = list(failed)
-    functions = names[0] if len(names) == 1 else f"{words.count(len(names), 'function')}, for example {names[0]}"
     is_limit = [
         graph for graph in graphs if graph.reason and graph.function in failed and failed[graph.function].is_limit
     ]
-    yield from window.finding(
+    text = window.texts(
         "left-uncompiled",
-        None,
-        title=(
-            f"torch.compile stopped compiling {functions}: new inputs run uncompiled."
-            if is_limit
-            else f"torch.compile cannot compile {functions}: it runs uncompiled."
-        ),
-        estimate="Unknown: the trace does not show the time of the compiled function.",
-        evidence=[
-            *(f"{name}: {_failure_text(failed[name], graphs)}" for name in names[:_MAX_LINES]),
-            *_guard_lines(is_limit),
-        ],
-        advice=_LIMIT_REACHED if is_limit else _CANNOT_COMPILE,
-        code=window.code_for("equal shapes") if is_limit else _WHOLE,
+        "limit" if is_limit else "",
+        ("several-limit" if is_limit else "several") if len(names) > 1 else "",
+        function=names[0],
+        count=len(names),
     )
+    evidence = [_failure_text(text, failed[name], graphs) for name in names[:_MAX_LINES]]
+    yield from window.finding(text, None, evidence=[*evidence, *_guard_lines(text, is_limit)])
 
 
 def graph_breaks(window: Evidence) -> Iterator[Finding]:
@@ -124,26 +100,19 @@ def graph_breaks(window: Evidence) -> Iterator[Finding]:
     breaks = _breaks_in_steps(window, regions)
     if not breaks:
         return
-    lines = [f"{_location(graph_break)}: {graph_break.reason}" for graph_break in breaks]
-    more = [f"and {len(breaks) - _MAX_LINES} more"] if len(breaks) > _MAX_LINES else []
-    yield from window.finding(
-        "graph-breaks",
-        None,
-        title=f"torch.compile breaks its graph at {words.count(len(breaks), 'line')}, so it runs in pieces.",
-        estimate="Unknown: the trace does not show the time of one whole graph.",
-        evidence=[
-            f"compiled pieces run in a {window.unit}: {window.count_per_step(regions)}",
-            *lines[:_MAX_LINES],
-            *more,
-        ],
-        advice=(
-            "Move printing, logging and item() out of the function, and replace conditions on tensors by torch.where. "
-            "With fullgraph=True, torch raises at the first line that breaks the graph. At each of these lines, "
-            "compiled code ends and Python runs. Kernels are not fused across the line, replayed graphs do not span "
-            "it, and guards are checked again."
-        ),
-        code=_WHOLE,
-    )
+    text = window.texts("graph-breaks", breaks=len(breaks))
+    lines = [
+        text(
+            "nested" if graph_break.within else "break",
+            function=graph_break.within,
+            line=graph_break.line,
+            reason=graph_break.reason,
+        )
+        for graph_break in breaks[:_MAX_LINES]
+    ]
+    more = [text("more", more=len(breaks) - _MAX_LINES)] if len(breaks) > _MAX_LINES else []
+    evidence = [text("pieces", count=window.count_per_step(regions)), *lines, *more]
+    yield from window.finding(text, None, evidence=evidence)
 
 
 def inside_ms(window: Evidence) -> float:
@@ -173,17 +142,16 @@ def _without_line(function: str) -> str:
     return f"{file.rpartition('(')[0]}: {name}"
 
 
-def _location(graph_break: Break) -> str:
-    return f"{graph_break.within}, in {graph_break.line}" if graph_break.within else graph_break.line
+def _guard_lines(text: FindingText, graphs: Sequence[Graph]) -> list[str]:
+    counts = Counter((graph.function, graph.reason) for graph in graphs)
+    return [
+        text("guards" if count > 1 else "guard", function=function, reason=reason, times=count)
+        for (function, reason), count in counts.most_common(_MAX_LINES)
+    ]
 
 
-def _guard_lines(graphs: Sequence[Graph]) -> list[str]:
-    counts = Counter(f"{graph.function}: {graph.reason}" for graph in graphs)
-    return [f"{text}{f' ({count} times)' if count > 1 else ''}" for text, count in counts.most_common(_MAX_LINES)]
-
-
-def _failure_text(failed: Graph, graphs: Sequence[Graph]) -> str:
+def _failure_text(text: FindingText, failed: Graph, graphs: Sequence[Graph]) -> str:
     if not failed.is_limit:
-        return failed.failed
+        return text("failed", function=failed.function, reason=failed.failed)
     compilations = sum(graph.function == failed.function and not graph.failed for graph in graphs)
-    return f"compiled {words.count(compilations, 'time')}, which is the limit"
+    return text("limit", function=failed.function, times=compilations)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.analysis.findings import frameworks
 from perfhooks.analysis.findings.evidence import top_lines
-from perfhooks.analysis.findings.finding import ASKS, CLOCK, HEAVY
+from perfhooks.analysis.findings.finding import HEAVY
 from perfhooks.analysis.findings.loader_plan import BatchCost, Demand, LoaderPlan
 from perfhooks.core import labels, words
 from perfhooks.core.statistics import LEAST_STEPS
@@ -17,47 +18,16 @@ from perfhooks.trace.nesting import intervals
 from perfhooks.trace.tables import device_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
+    from perfhooks.analysis.findings.texts import FindingText
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.intervals import Intervals
 
 TRANSFER_MS: Final = 5.0
 """Cost of receiving one batch from a worker. Measured: 5 ms with DDP on two cores."""
-
-_CHEAPER_SAMPLES: Final = (
-    "Make each sample cheaper: decode smaller images, cache decoded samples, or augment whole batches, on the "
-    "device if there is one."
-)
-_CHEAPER_BATCH: Final = (
-    "A batch takes {} to make. The transfer from a worker process costs more, so leave {} at 0. Make the whole "
-    "batch at once instead of sample by sample: index one tensor with all indices of the batch. Keep data that fits "
-    "in memory as one tensor."
-)
-_TRANSFER: Final = (
-    "A step waits {} for the transfer of batches from worker processes. More workers do not change this. Transfer "
-    "less: few large tensors instead of many small objects, and smaller types such as uint8 for images. If making a "
-    "batch takes less time than this, {}=0 is faster."
-)
-_FASTER_DISK: Final = (
-    "Read less or faster: use few large files instead of many small ones, copy the data to a local disk, or cache in "
-    "memory."
-)
-_OTHER_WAITS: Final = (
-    "The workers mostly wait for a network, a lock or a sleep, not for a disk. Request several samples at once, cache "
-    "repeated requests, or remove the lock."
-)
-_UNKNOWN_CAUSE: Final = (
-    "The workers do not keep up, or the transfer of batches is slow. This window does not show which. Measure the "
-    "loader alone, with fewer and more workers. "
-)
-_TRY: Final = "perfhooks try --loader -- python train.py"
-_WHOLE_BATCH: Final = """\
-order = torch.randperm(len(images))
-for indices in order.split(batch_size):
-    batch = images[indices]   # one operator instead of one per sample"""
 
 
 class _Wait(NamedTuple):
@@ -77,9 +47,10 @@ class _Wait(NamedTuple):
         return self.step - self.exposed
 
 
-class _Advice(NamedTuple):
-    text: str
-    code: str
+class _Fix(NamedTuple):
+    versions: tuple[str, ...]
+    """Of the texts."""
+    settings: Mapping[str, object] = MappingProxyType({})
     remaining_ms: float | None = None
 
 
@@ -101,36 +72,45 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
         return
     is_alone, has_workers = _has_no_workers(window), _has_workers(window)
     plan = plan_loader(window)
-    advice, code, remaining_ms = _advice(window, wait, plan, is_alone=is_alone, has_workers=has_workers)
-    loader = window.circumstances.loader
+    fix, circumstances = _fix(window, wait, plan, is_alone=is_alone, has_workers=has_workers), window.circumstances
+    loader = circumstances.loader
+    text = window.texts(
+        "waiting-for-data",
+        _version_of_estimate(window, fix.remaining_ms),
+        *fix.versions,
+        wait_ms=wait.exposed,
+        share=wait.share,
+        remaining_ms=fix.remaining_ms,
+        num_workers=frameworks.setting("num_workers", circumstances.framework),
+        plan=plan,
+        ahead=plan and plan.ahead,
+        advised=plan and plan.advised,
+        cpus=circumstances.cores,
+        ranks=circumstances.ranks,
+        loader=_loader_code(window, fix.settings),
+    )
     slowest = window.steps.sort("data_ms", descending=True, nulls_last=True).head(1)
     number = slowest["step"][0]
+    clock = text("clock", data_ms=window.unprofiled_data_ms or 0.0, step_ms=window.unprofiled_ms)
     evidence = [
-        *([_timeline_line(window)] if wait.is_unprofiled else []),
-        (
-            f"data_ms is {words.ms(window.mean('data_ms'))} of {words.ms(window.mean('wall_ms'))} on average over "
-            f"{window.numbers}"
-        ),
-        *([f"the longest wait is {words.ms(slowest['data_ms'][0])}, in step {number}"] if number is not None else []),
-        *(["the training process makes the batches itself"] if is_alone else []),
-        *(["worker processes make the batches"] if has_workers else []),
-        *([f"time of a worker per batch: {plan.cost}"] if plan is not None and window.circumstances.making else []),
-        *_loader_settings(window),
-        *_worker_lines(window),
+        *([clock] if wait.is_unprofiled else []),
+        text("mean", data_ms=window.mean("data_ms"), wall_ms=window.mean("wall_ms"), steps=window.numbers),
+        *([text("longest", data_ms=slowest["data_ms"][0], step=number)] if number is not None else []),
+        *([text("without-workers")] if is_alone else []),
+        *([text("with-workers")] if has_workers else []),
+        *([text("cost", cost=plan.cost)] if plan is not None and circumstances.making else []),
+        *([text("settings", settings=_settings(loader))] if loader is not None else []),
+        *_worker_lines(text, window),
     ]
     functions = top_lines(window.own_time_in(window.spans(fetches), whole=True))
     evidence += functions or window.by_line(window.outermost(fetches))
-    evidence += [f"{loader.line}{ASKS}"] if loader is not None and loader.line else []
+    evidence += [text("loop", line=loader.line)] if loader is not None and loader.line else []
     yield from window.finding(
-        "waiting-for-data",
-        wait.exposed - (remaining_ms or 0.0),
-        is_measured=remaining_ms is not None and window.is_device_traced >= window.uses_device,
+        text,
+        wait.exposed - (fix.remaining_ms or 0.0),
+        is_measured=fix.remaining_ms is not None and window.is_device_traced >= window.uses_device,
         bound_ms=wait.exposed,
-        title=f"The {window.unit} waits {words.ms(wait.exposed)} for data, {words.share(wait.share)} of its time.",
-        estimate=_estimate(window, remaining_ms),
         evidence=evidence,
-        advice=advice,
-        code=code,
         of=None if wait.is_unprofiled else _exposed_wait(window, fetches),
         is_wait=not is_alone,
         wait_ms=wait.exposed,
@@ -187,14 +167,12 @@ def missing_samples_text(circumstances: Circumstances) -> str:
     )
 
 
-def _estimate(window: Evidence, remaining_ms: float | None) -> str:
+def _version_of_estimate(window: Evidence, remaining_ms: float | None) -> str:
     if window.uses_device and not window.is_device_traced:
-        return "The whole wait: the times of device work are unknown."
+        return "untraced"
     if remaining_ms is None:
-        return "The whole wait: the possible saving depends on the code that makes the batches."
-    if remaining_ms:
-        return f"The wait, without device work during it and without {words.ms(remaining_ms)} that would remain."
-    return "The whole wait, without device work during it: there is no wait if batches are ready in time."
+        return "unknown-saving"
+    return "remaining" if remaining_ms else ""
 
 
 def _exposed_wait(window: Evidence, fetches: Ints) -> Intervals:
@@ -222,11 +200,6 @@ def _has_workers(window: Evidence) -> bool:
     )
 
 
-def _timeline_line(window: Evidence) -> str:
-    wait_ms, step = words.ms(window.unprofiled_data_ms or 0.0), words.ms(window.unprofiled_ms)
-    return f"unprofiled steps wait {wait_ms} of {step} for data{CLOCK}"
-
-
 def fetch_ranges(window: Evidence) -> Ints:
     rows = intervals.distinct(_loader_fetches(window), window.matching(rf"^{labels.DATA}$", Kind.ANNOTATION))
     on_thread: Ints = rows[window.trace.thread[rows] == window.thread]
@@ -237,57 +210,53 @@ def _loader_fetches(window: Evidence) -> Ints:
     return window.with_prefix(ranges.LOADER, Kind.ANNOTATION, Kind.OP)
 
 
-def _advice(window: Evidence, wait: _Wait, plan: LoaderPlan | None, *, is_alone: bool, has_workers: bool) -> _Advice:
-    short, setting = words.ms(wait.exposed), frameworks.setting("num_workers", window.circumstances.framework)
+def _fix(window: Evidence, wait: _Wait, plan: LoaderPlan | None, *, is_alone: bool, has_workers: bool) -> _Fix:
     if has_workers and (wait.exposed < TRANSFER_MS if plan is None else plan.bound == "transfer"):
-        return _Advice(_TRANSFER.format(short, setting), _WHOLE_BATCH)
+        return _Fix(("transfer", "whole-batch"))
     if is_alone and wait.exposed < TRANSFER_MS:
-        return _Advice(_CHEAPER_BATCH.format(short, setting), _WHOLE_BATCH)
+        return _Fix(("cheap-batches", "whole-batch"))
     if plan is None:
-        return _Advice(_UNKNOWN_CAUSE + _CHEAPER_SAMPLES, _TRY)
-    return _plan_advice(window, plan, wait.rest_ms, is_alone=is_alone, has_workers=has_workers)
-
-
-def _plan_advice(window: Evidence, plan: LoaderPlan, rest_ms: float, *, is_alone: bool, has_workers: bool) -> _Advice:
-    plan_text = f"{plan} {_cpu_text(window)}"
+        return _Fix(("unknown-cause", "cheaper-samples"))
     if plan.ahead is not None:
-        text = f"{plan} Let each worker prefetch more: {words.count(plan.ahead, 'batch', 'batches')}."
-        return _Advice(text, _loader_code(window, prefetch_factor=plan.ahead))
-    code = _loader_code(window, num_workers=plan.advised)
-    cheaper = _CHEAPER_SAMPLES
+        return _Fix(("prefetch",), {"prefetch_factor": plan.ahead})
+    return _fix_of_plan(window, plan, wait.rest_ms, is_alone=is_alone, has_workers=has_workers)
+
+
+def _fix_of_plan(window: Evidence, plan: LoaderPlan, rest_ms: float, *, is_alone: bool, has_workers: bool) -> _Fix:
+    cpus, settings = _version_of_cpus(window), {"num_workers": plan.advised}
+    cheaper = "cheaper-samples"
     if plan.bound == "waits":
-        cheaper = _OTHER_WAITS if _is_other_wait(window) else _FASTER_DISK
+        cheaper = "other-waits" if _is_other_wait(window) else "faster-disk"
     if not plan.is_larger:
         is_less = plan.advised < plan.needs.workers
-        fewer = f" {plan.advised} would be as fast." if is_less else ""
-        return _Advice(f"{plan_text}{fewer} {cheaper}", code if is_less else _WHOLE_BATCH)
+        return _Fix(("enough-workers", cpus, "fewer-workers" if is_less else "whole-batch", cheaper), settings)
     remaining_ms = 1e3 * plan.predict(plan.advised).step_s - rest_ms
     if has_workers:
-        return _Advice(f"The workers do not keep up. {plan_text} {cheaper}", code, remaining_ms)
-    text = (
-        f"Let worker processes prepare the next batches during the current step. {plan_text} Keep them alive between "
-        f"epochs{_pinned(window)}."
-    )
-    if not is_alone:
-        text += (
-            " This applies to a DataLoader without workers; this window does not show one. Without a DataLoader, fetch "
-            "the next batch early, in a thread."
-        )
-    return _Advice(text, code, remaining_ms)
+        return _Fix(("more-workers", cpus, cheaper), settings, remaining_ms)
+    keep_alive = "keep-alive-and-pin" if _needs_pinning(window) else "keep-alive"
+    return _Fix((cpus, keep_alive, "" if is_alone else "unseen-loader"), settings, remaining_ms)
 
 
-def _pinned(window: Evidence) -> str:
-    is_pinned = (window.circumstances.loader or Loader()).pin_memory or not window.is_device_traced
-    return "" if is_pinned else ", and use pinned memory so that the copy to the device does not wait"
+def _version_of_cpus(window: Evidence) -> str:
+    circumstances = window.circumstances
+    if circumstances.cores is None:
+        return "unknown-cpus"
+    if circumstances.is_busy:
+        return "shared-cpus-of-ranks" if circumstances.ranks > 1 else "shared-cpus"
+    return "cpus-of-ranks" if circumstances.ranks > 1 else "cpus"
 
 
-def _loader_code(window: Evidence, **settings: object) -> str:
+def _needs_pinning(window: Evidence) -> bool:
+    return window.is_device_traced and not (window.circumstances.loader or Loader()).pin_memory
+
+
+def _loader_code(window: Evidence, settings: Mapping[str, object]) -> str:
     loader = window.circumstances.loader or Loader()
-    if not loader.persistent_workers:
-        settings["persistent_workers"] = True
-    if _pinned(window):
-        settings["pin_memory"] = True
-    return frameworks.loader(settings, window.circumstances.framework)
+    added = {
+        **({} if loader.persistent_workers else {"persistent_workers": True}),
+        **({"pin_memory": True} if _needs_pinning(window) else {}),
+    }
+    return frameworks.loader({**settings, **added}, window.circumstances.framework)
 
 
 def _worker_places(window: Evidence) -> list[looks.WorkerPlace]:
@@ -300,11 +269,11 @@ def _is_other_wait(window: Evidence) -> bool:
     return waits > disk
 
 
-def _worker_lines(window: Evidence) -> list[str]:
+def _worker_lines(text: FindingText, window: Evidence) -> list[str]:
     places = _worker_places(window)
     total = sum(place.total for place in places)
     return [
-        f"{place} takes {words.share(place.total / total)} of the workers' time, {_main_activity(place)}"
+        text("worker", place=place, share=place.total / total, activity=_main_activity(place))
         for place in places[:2]
         if place.line and place.total >= 0.1 * total
     ]
@@ -314,22 +283,10 @@ def _main_activity(place: looks.WorkerPlace) -> str:
     return looks.PARTS[max(place.parts, key=place.parts.__getitem__)]
 
 
-def _loader_settings(window: Evidence) -> list[str]:
-    loader = window.circumstances.loader
-    if loader is None:
-        return []
+def _settings(loader: Loader) -> str:
     names = (
         *("num_workers", "batch_size", "pin_memory", "persistent_workers", "prefetch_factor"),
         *(["batch_sampler"] if loader.batch_sampler else []),
     )
     values = ((name, getattr(loader, name)) for name in names)
-    return [f"settings of the loader: {', '.join(f'{name}={value}' for name, value in values if value is not None)}"]
-
-
-def _cpu_text(window: Evidence) -> str:
-    circumstances = window.circumstances
-    if circumstances.cores is None:
-        return "The number of CPUs is unknown."
-    of_ranks = f" for {circumstances.ranks} ranks" if circumstances.ranks > 1 else ""
-    contention = ", shared with other programs" if circumstances.is_busy else ""
-    return f"This host has {words.count(circumstances.cores, 'CPU')}{of_ranks}{contention}."
+    return ", ".join(f"{name}={value}" for name, value in values if value is not None)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import polars as pl
 
-from perfhooks.analysis.findings import frameworks
-from perfhooks.analysis.findings.finding import Finding, basis_text, unprofiled_gain
+from perfhooks.analysis.findings import frameworks, texts
+from perfhooks.analysis.findings.finding import Finding, unprofiled_gain, with_basis
+from perfhooks.analysis.findings.texts import FindingText
 from perfhooks.core import words
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import attribution, devices, stages, step_kinds
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Flags, Intervals
 
 T = TypeVar("T")
-
-OVERLAP: Final = "Gains of different findings may overlap."
-BUSY: Final = "An upper bound: the program waited for CPUs, so its times are too long."
-UNMEASURED: Final = "An upper bound: the gain of this fix was never measured under these conditions."
 
 
 def cached_per_window(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
@@ -431,13 +428,14 @@ class Evidence:
         is_known = isinstance(name, str) and type(major) is int and self.device == devices.NVIDIA
         return (str(name), int(major or 0)) if is_known else None
 
-    def code_for(self, advised: str, **values: object) -> str:
-        code = frameworks.code_for(advised, self.circumstances.framework, **values)
-        return code.replace('"{device}"', f'"{self.device.type}"' if self.device.type else "device")
-
     @cached_property
     def device(self) -> devices.Device:
         return devices.of_trace(self.trace)
+
+    def texts(self, rule: str, *versions: str, **values: object) -> FindingText:
+        device_type = f'"{self.device.type}"' if self.device.type else "device"
+        common = {"unit": self.unit, "device": self.device, "device_type": device_type}
+        return FindingText(rule, {**common, **values}, versions, frameworks.package(self.circumstances.framework))
 
     def option(self, name: str, value: bool | str = True) -> str:
         return frameworks.option(name, value, self.circumstances)
@@ -450,14 +448,10 @@ class Evidence:
 
     def finding(
         self,
-        rule: str,
+        text: FindingText,
         gain_ms: float | None,
         *,
-        title: str,
-        estimate: str,
         evidence: Sequence[str],
-        advice: str,
-        code: str,
         of: Intervals | None = None,
         is_measured: bool = False,
         is_wait: bool = False,
@@ -473,9 +467,9 @@ class Evidence:
         lengthens waits most.
         """
         share, is_bound = 0.0, gain_ms is not None and (self.is_busy or not is_measured)
-        profiled_ms = gain_ms
+        profiled_ms, estimate = gain_ms, text.estimate
         if is_bound and bound_ms is not None:
-            profiled_ms, estimate = bound_ms, "All the time that the fix affects."
+            profiled_ms, estimate = bound_ms, texts.shared("bound")
         cpu_wait = self.circumstances.queued or 0.0
         if profiled_ms is not None:
             if self.is_start:
@@ -486,18 +480,19 @@ class Evidence:
             gain_ms = unprofiled_gain(profiled_ms, share, self.step_ms, self.unprofiled_ms)
             if gain_ms < (NOTABLE + (cpu_wait if is_wait and self.is_busy else 0.0)) * self.unprofiled_ms:
                 return
-            estimate = f"{estimate} {BUSY if self.is_busy else OVERLAP if is_measured else UNMEASURED}"
+            doubt = "busy" if self.is_busy else "overlap" if is_measured else "unmeasured"
+            estimate = texts.shared(doubt, estimate=estimate)
             if self.capture.cost.idle_step_ms and wait_ms is None:
-                estimate += basis_text(self.step_ms, self.unprofiled_ms)
+                estimate = with_basis(estimate, self.step_ms, self.unprofiled_ms)
         yield Finding(
-            rule=rule,
-            title=title,
+            rule=text.rule,
+            title=text.title,
             gain_ms=gain_ms,
             gain_percent=None if gain_ms is None else 100 * gain_ms / (self.unprofiled_ms or 1.0),
             estimate=estimate,
             evidence=tuple(evidence),
-            advice=advice,
-            code=code,
+            advice=text.fix,
+            code=text.code,
             is_bound=is_bound,
             doubts_others=doubts_others,
             profiled_ms=profiled_ms,

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from perfhooks.analysis.findings import texts
+from perfhooks.analysis.findings.texts import FindingText
 from perfhooks.core import words
 from perfhooks.trace.nesting.intervals import NOTABLE
 
@@ -21,17 +23,13 @@ DOMINANT: Final = 0.2
 """Minimum share of the step if many small causes have one fix."""
 MANY: Final = 20
 """Minimum repetitions in a step. DDP needs one collective for every 25 MiB of gradients."""
-_BASIS: Final = " The gain is for an unprofiled step of "
-ASKS: Final = " asks for the batches"
-CLOCK: Final = ", by the run's own clock"
-RECORD: Final = " Record with "
-AND: Final = "\n# and: "
 LINE: Final = re.compile(r"\S+\.py(?:\(\d+\)|:\d+\)|(?=: ))")
 _TIME: Final = re.compile(r": -?[\d.,e+]+ (us|ms|s|min|h)( .*)?$")
-_STACK_REQUESTS: Final = ("advice", RECORD), ("code", AND)
 _BY_SHAPES: Final = ("kernels-below-limit",)
 """Rules that use shapes and device times, which stacks do not change."""
-_SHAPE_REQUEST: Final = "record with "
+_REQUESTS: Final = ("record-shapes", "record-stacks")
+"""Phrases that ask for another recording."""
+WAITING: Final = "waiting-for-data"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +88,24 @@ def unprofiled_gain(profiled_ms: float, overhead_share: float, profiled_step_ms:
     return min(max(profiled_ms - overhead_share * added, 0.0), step_ms)
 
 
-def basis_text(profiled_step_ms: float, step_ms: float) -> str:
-    return f"{_BASIS}{words.ms(step_ms)}; title and evidence are for profiled steps of {words.ms(profiled_step_ms)}."
+def with_basis(estimate: str, profiled_step_ms: float, step_ms: float) -> str:
+    return texts.shared("basis", estimate=estimate, unprofiled_ms=step_ms, profiled_ms=profiled_step_ms)
+
+
+def _literals(rule: str, name: str) -> list[str]:
+    return texts.literals(texts.phrase(rule, name))
+
+
+def _without_request(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the texts of a finding without those that ask for another recording."""
+    request = texts.of_rule(UNNAMED).versions["without-stacks"]
+    fix, code = texts.literals(request.fix), texts.literals(str(request.code).strip("\n"))
+    starts = tuple(_literals(texts.SHARED, name)[0] for name in _REQUESTS)
+    return {
+        "advice": row["advice"].partition(fix[0])[0],
+        "code": row["code"].partition(code[0])[0],
+        "evidence": [line for line in row["evidence"] if not line.startswith(starts)],
+    }
 
 
 def scale_to_unprofiled(
@@ -109,12 +123,14 @@ def scale_to_unprofiled(
             if exposed < HEAVY * step_ms:
                 continue
             saved = exposed * profiled_ms / wait_ms
-            clock = f"unprofiled steps wait {words.ms(data_ms)} of {words.ms(step_ms)} for data{CLOCK}"
-            title = f"The step waits {words.ms(exposed)} for data, {words.share(exposed / step_ms)} of its time."
-            new |= {"title": title, "evidence": [clock, *(line for line in row["evidence"] if CLOCK not in line)]}
+            text = FindingText(WAITING, {"unit": "step", "wait_ms": exposed, "share": exposed / step_ms})
+            clock = text("clock", data_ms=data_ms, step_ms=step_ms)
+            lines = [line for line in row["evidence"] if _literals(WAITING, "clock")[-1] not in line]
+            new |= {"title": text.title, "evidence": [clock, *lines]}
         else:
             saved = unprofiled_gain(profiled_ms, row.get("overhead_share", 0.0), profiled_step_ms, step_ms)
-            new["estimate"] = row.get("estimate", "").partition(_BASIS)[0] + basis_text(profiled_step_ms, step_ms)
+            estimate = row.get("estimate", "").partition(_literals(texts.SHARED, "basis")[0])[0]
+            new["estimate"] = with_basis(estimate, profiled_step_ms, step_ms)
         if saved >= NOTABLE * step_ms:
             rows.append(new | {"gain_ms": saved, "gain_percent": 100 * saved / step_ms})
     return rows
@@ -135,16 +151,18 @@ def add_source_lines(
     results = []
     for row in findings:
         explanation = by_rule.get(str(row["rule"]))
-        evidence = [line for line in row["evidence"] if not line.startswith(_SHAPE_REQUEST)]
-        more: dict[str, Any] = {name: row[name].partition(mark)[0] for name, mark in _STACK_REQUESTS}
-        loop_lines = [line for line in evidence if line.endswith(ASKS)]
+        texts_of_row = _without_request(row)
+        evidence = texts_of_row["evidence"]
+        loop_lines = [line for line in evidence if line.endswith(_literals(WAITING, "loop")[-1])]
         if explanation is not None and not any(LINE.search(line) for line in evidence if line not in loop_lines):
             named = [
                 _TIME.sub("", line) for line in explanation["evidence"] if LINE.search(line) and line not in loop_lines
             ]
             evidence = [line for line in evidence if line not in loop_lines]
-            evidence += [*(f"{line} (seen in {steps})" for line in named), *loop_lines]
-        results.append({**row, **more, "evidence": evidence})
+            evidence += [*(texts.shared("seen", line=line, steps=steps) for line in named), *loop_lines]
+        results.append({**row, **texts_of_row, "evidence": evidence})
     rules = {row["rule"] for row in results}
     additional = [by_rule[rule] for rule in _BY_SHAPES if rule in by_rule and rule not in rules]
-    return results + [{**row, "evidence": [*row["evidence"], f"seen in {steps}"]} for row in additional]
+    return results + [
+        {**row, "evidence": [*row["evidence"], texts.shared("seen-in", steps=steps)]} for row in additional
+    ]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -9,7 +8,6 @@ import polars as pl
 from perfhooks.analysis.findings.evidence import cached_per_window, top_lines
 from perfhooks.analysis.findings.finding import DOMINANT, MAJOR
 from perfhooks.analysis.findings.replays import Replay, check_replay
-from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import device_work, runtime_calls
 from perfhooks.trace.nesting import captures, intervals, starts
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
+    from perfhooks.analysis.findings.texts import FindingText
     from perfhooks.trace import Trace
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.intervals import Flags
@@ -36,37 +35,6 @@ SLOW: Final = (
 """Causes of idle time without a wait of the host."""
 
 _ACTIVE: Final = tuple(cause for cause in SLOW if cause != device_time.NOTHING)
-
-_LAUNCHES: Final = (
-    "Make fewer and larger launches: {compiler}{fused}a larger batch gives each launch more work. If Python code is "
-    "slow, the flame graph shows it."
-)
-_FUSED_ON_NPU: Final = "optimizer = torch_npu.optim.NpuFusedAdamW(params, lr=...)"
-_FUSED: Final = "a fused optimizer updates all parameters in a few kernels; "
-_REPLAYS: Final = (
-    "The host replays graphs, but is slow between replays. During a replay, prepare the next inputs in fixed "
-    "buffers. Read results one step later. Move launches around the graph into the graph."
-)
-_NEXT_INPUTS: Final = (
-    "inputs.copy_(following, non_blocking=True)   # pinned; during the previous replay\ngraph.replay()"
-)
-_LONG_CODE: Final = (
-    "In these pauses the host does long work without launches: preprocessing, logging, or reading and writing files. "
-    "Move it to a worker of the loader or to a thread, do it less often, or do it while the device works."
-)
-_IN_THREAD: Final = "executor.submit(log, values)   # concurrent.futures.ThreadPoolExecutor(1), created before the loop"
-_LONG_OPERATORS: Final = (
-    "In these pauses the host runs torch operators without launches. Typical cases are hundreds of views, slices and "
-    "checks over lists of tensors, and operators on the CPU. Run them once and keep the result, or run them less "
-    "often. For example, DistributedDataParallel sends all buffers before each forward pass unless "
-    "broadcast_buffers=False. A single long operator computes on the CPU, or initialises itself in its first call."
-)
-_STACKS_COST: Final = "recorded stacks slow down every Python call: without stacks, this time is shorter"
-_PREPARATION: Final = (
-    "The host needs longer to prepare launches of this kernel than of other kernels. Usual causes: each call compiles, "
-    "tunes or looks up the kernel, checks arguments in Python, or allocates memory. Do this once and keep the result, "
-    "or do it while the device works."
-)
 
 
 class _Preparation(NamedTuple):
@@ -89,31 +57,23 @@ def launch_preparation(window: Evidence) -> Iterator[Finding]:
         return
     kernel_ms = window.per_step(window.idle_for(*SLOW, among=preparation.idle))
     idle_ms = window.per_step(window.idle_for(*SLOW))
-    launches = f"{preparation.launches / max(window.count, 1):.3g}"
-    ms_each = kernel_ms * window.count / preparation.launches
     holder = idle.holder(window.trace, window.idle_intervals(*SLOW, among=preparation.idle), window.tables.owners)
     has_stacks = len(window.trace.rows(Kind.PYTHON)) > 0
-    yield from window.finding(
-        "launch-preparation",
-        min(kernel_ms, window.host_limit_ms),
-        is_wait=True,
-        title=f"The device idles for {words.ms(kernel_ms)} of a {window.unit} before launches of {preparation.kernel}.",
-        estimate="All of this time, if the launches are prepared while the device works.",
-        evidence=[
-            f"{launches} launches of this kernel in a {window.unit} follow idle time of {words.ms(ms_each)} each",
-            (
-                f"idle time of the device without launched work in a {window.unit}: {words.ms(idle_ms)}; before this "
-                "kernel:"
-            ),
-            *([f"{holder[0]}: {words.ms(holder[1] * intervals.MS / window.count)} of it"] if holder else []),
-            *_cause_lines(window, SLOW, preparation.idle),
-            *top_lines(_named_sources(window, preparation.idle)),
-            *([] if has_stacks else [f"record with {window.option('with_stack')} to see the lines"]),
-            *_stacks_note(window),
-        ],
-        advice=_PREPARATION,
-        code="",
-    )
+    text = window.texts("launch-preparation", kernel_ms=kernel_ms, kernel=preparation.kernel)
+    evidence = [
+        text(
+            "launches",
+            launches=preparation.launches / max(window.count, 1),
+            each_ms=kernel_ms * window.count / preparation.launches,
+        ),
+        text("idle", idle_ms=idle_ms),
+        *_holder_lines(text, window, holder),
+        *_cause_lines(window, SLOW, preparation.idle),
+        *top_lines(_named_sources(window, preparation.idle)),
+        *([] if has_stacks else [text("record-stacks", option=window.option("with_stack"))]),
+        *_stacks_note(text, window),
+    ]
+    yield from window.finding(text, min(kernel_ms, window.host_limit_ms), is_wait=True, evidence=evidence)
 
 
 @cached_per_window
@@ -158,8 +118,13 @@ def _named_sources(window: Evidence, among: Flags) -> list[tuple[str, float]]:
     return [(name, ms) for name, ms in [*of_labels, *sources] if name and name not in device_time.CAUSES]
 
 
-def _stacks_note(window: Evidence) -> list[str]:
-    return [_STACKS_COST] if len(window.trace.rows(Kind.PYTHON)) and not window.recording_ms else []
+def _holder_lines(text: FindingText, window: Evidence, holder: tuple[str, int] | None) -> list[str]:
+    return [text("holder", holder=holder[0], time_ms=holder[1] * intervals.MS / window.count)] if holder else []
+
+
+def _stacks_note(text: FindingText, window: Evidence) -> list[str]:
+    is_slower = len(window.trace.rows(Kind.PYTHON)) and not window.recording_ms
+    return [text("stacks-cost")] if is_slower else []
 
 
 def host_bound(window: Evidence) -> Iterator[Finding]:
@@ -183,34 +148,30 @@ def host_bound(window: Evidence) -> Iterator[Finding]:
     gain = min(starved_ms - window.recording_ms, window.host_limit_ms)
     if (launches < MANY_LAUNCHES and not replays) or window.share(gain) < DOMINANT:
         return
-    wall, busy = window.mean("wall_ms"), window.mean("device_busy_ms")
-    graph = check_replay(window) if trace.has_cuda and not replays else Replay(fits=None)
-    launching = _LAUNCHES.format(compiler=window.device.compiler, fused=_FUSED if window.is_training else "")
-    yield from window.finding(
-        "host-bound",
-        gain,
-        is_wait=True,
-        title=f"The device idles for {words.ms(starved_ms)} of a {window.unit} because the host launches too slowly.",
-        estimate=("The idle time of the device while the host did not wait or load data, without profiler overhead."),
-        evidence=[
-            f"{launches:.0f} {counter} in {words.ms(wall)}, one every {words.ms(wall / max(launches, 1))}",
-            f"the device works for {words.ms(busy)}; its idle time by cause:",
-            *_cause_lines(window, SLOW, short),
-            *top_lines(
-                [source for source in window.idle_sources(*SLOW, among=short) if source[0] not in device_time.CAUSES]
-            ),
-            *filter(None, [graph.evidence]),
-            *_stacks_note(window),
-        ],
-        advice=_REPLAYS if replays else f"{launching} {graph.advice}".strip(),
-        code=(_FUSED_ON_NPU if trace.is_npu and window.is_training else "")
-        if not trace.has_cuda
-        else _NEXT_INPUTS
-        if replays
-        else window.code_for("fewer launches")
-        if window.is_training
-        else window.code_for("one graph"),
+    graph = check_replay(window) if trace.has_cuda and not replays else Replay()
+    text = window.texts(
+        "host-bound", *_versions_of_launching(window, has_replays=replays > 0), graph.version, starved_ms=starved_ms
     )
+    sources = [source for source in window.idle_sources(*SLOW, among=short) if source[0] not in device_time.CAUSES]
+    wall_ms = window.mean("wall_ms")
+    evidence = [
+        text("launches", launches=launches, counter=counter, wall_ms=wall_ms, every_ms=wall_ms / max(launches, 1)),
+        text("causes", busy_ms=window.mean("device_busy_ms")),
+        *_cause_lines(window, SLOW, short),
+        *top_lines(sources),
+        *graph.evidence(text),
+        *_stacks_note(text, window),
+    ]
+    yield from window.finding(text, gain, is_wait=True, evidence=evidence)
+
+
+def _versions_of_launching(window: Evidence, *, has_replays: bool) -> list[str]:
+    trace = window.trace
+    versions = ["" if window.is_training else "inference", "" if trace.has_cuda else "without-cuda"]
+    versions += ["npu"] if trace.is_npu and window.is_training else []
+    if has_replays:
+        versions += ["replays", "cuda-replays" if trace.has_cuda else ""]
+    return versions
 
 
 def synchronisation(window: Evidence) -> Iterator[Finding]:
@@ -232,33 +193,19 @@ def synchronisation(window: Evidence) -> Iterator[Finding]:
     gain = float(gaps.sum())
     if not window.is_worth(gain):
         return
-    names = list(itertools.starmap(_wait_text, waits.select("call", "operator", "line", "bytes").iter_rows()))
-    sources = top_lines([source for source in zip(names, gaps.tolist(), strict=True) if source[1]], 5)
-    yield from window.finding(
-        "synchronisation",
-        gain,
-        is_wait=True,
-        title=f"The device idles for {words.ms(gain)} of a {window.unit} after the host has waited for it.",
-        estimate=(
-            "The idle time of the device after each wait, up to the length of that wait. Without the wait, the host "
-            "would launch the next work earlier by that time."
-        ),
-        evidence=[
-            (
-                f"{window.count_per_step(waits)} waits in a {window.unit}, "
-                f"{words.ms(float(wait_ms.sum()))} of host time together"
-            ),
-            "idle time of the device after a wait, by the location of the wait:",
-            *sources,
-        ],
-        advice=(
-            "Keep values on the device, add them up there, and read them once every many steps. Reading a value "
-            "(item(), cpu(), nonzero(), a condition on a tensor, print) makes the host wait for the device. Use "
-            f"torch.where instead of indexing with masks. Remove {window.device.module}.synchronize(), which only "
-            f"measurements need.{window.device.other_waits}"
-        ),
-        code=window.code_for("values read seldom"),
-    )
+    text = window.texts("synchronisation", idle_ms=gain)
+    rows = waits.select("call", "operator", "line", "bytes").iter_rows()
+    names = [
+        location if size is None else text("copy", location=location, bytes=size)
+        for call, operator, line, size in rows
+        for location in [line or operator or call]
+    ]
+    evidence = [
+        text("count", count=window.count_per_step(waits), together_ms=float(wait_ms.sum())),
+        text("locations"),
+        *top_lines([source for source in zip(names, gaps.tolist(), strict=True) if source[1]], 5),
+    ]
+    yield from window.finding(text, gain, is_wait=True, evidence=evidence)
 
 
 def device_pauses(window: Evidence) -> Iterator[Finding]:
@@ -279,32 +226,15 @@ def device_pauses(window: Evidence) -> Iterator[Finding]:
         return
     is_in_operators = 2 * window.per_step(window.idle_for(device_time.OPERATORS, among=long)) > pause_ms
     holder = idle.holder(window.trace, window.idle_intervals(*_ACTIVE, among=long), window.tables.owners)
-    inside = [f"{holder[0]}: {words.ms(holder[1] * intervals.MS / window.count)} of it"] if holder else []
-    yield from window.finding(
-        "device-pauses",
-        min(pause_ms, window.host_limit_ms),
-        title=f"The device idles for {words.ms(pause_ms)} of a {window.unit}, in pauses of more than 5 ms.",
-        estimate="All of this time, if the host does its work at another time or on another thread.",
-        evidence=[
-            (
-                f"such pauses in a {window.unit}: {window.count_per_step(np.unique(window.gaps.of[long]))}; activity "
-                "of the host:"
-            ),
-            *inside,
-            *_cause_lines(window, _ACTIVE, long),
-            *top_lines(window.idle_sources(*_ACTIVE, among=long), 4),
-            *_stacks_note(window),
-        ],
-        advice=_LONG_OPERATORS if is_in_operators else _LONG_CODE,
-        code="" if is_in_operators else _IN_THREAD,
-        of=pauses,
-        is_wait=True,
-    )
-
-
-def _wait_text(call: str, operator: str | None, line: str | None, size: int | None) -> str:
-    location = line or operator or call
-    return location if size is None else f"{location}, copying {words.size(size)}"
+    text = window.texts("device-pauses", "operators" if is_in_operators else "", pause_ms=pause_ms)
+    evidence = [
+        text("count", count=window.count_per_step(np.unique(window.gaps.of[long]))),
+        *_holder_lines(text, window, holder),
+        *_cause_lines(window, _ACTIVE, long),
+        *top_lines(window.idle_sources(*_ACTIVE, among=long), 4),
+        *_stacks_note(text, window),
+    ]
+    yield from window.finding(text, min(pause_ms, window.host_limit_ms), evidence=evidence, of=pauses, is_wait=True)
 
 
 def _is_preparation(window: Evidence) -> Flags:

@@ -6,7 +6,6 @@ import numpy as np
 
 from perfhooks.analysis.findings import attention
 from perfhooks.analysis.findings.finding import DOMINANT, HEAVY, MAJOR
-from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import peaks, rates
 from perfhooks.trace.names import device_work, operators, ranges, work_kinds
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
+    from perfhooks.analysis.findings.texts import FindingText
     from perfhooks.trace.model import Column, Ints
 
 UNFOLDED: Final = 0.25
@@ -54,26 +54,20 @@ def slow_convolution(window: Evidence) -> Iterator[Finding]:
         return
     if _is_library_on(window, on_device=on_device):
         return
-    backend = "cudnn" if on_device else "mkldnn"
-    yield from window.finding(
+    text = window.texts(
         "slow-convolution",
+        "on-device" if on_device else "",
+        library=library,
+        backend="cudnn" if on_device else "mkldnn",
+        time_ms=time_ms,
+        saving=UNFOLDED,
+    )
+    yield from window.finding(
+        text,
         gain,
         bound_ms=min(time_ms, limit),
         is_measured=not on_device,
-        title=f"Convolutions do not use {library}: torch's slow path takes {words.ms(time_ms)} of a {window.unit}.",
-        estimate=(
-            "All the time of these operators."
-            if on_device
-            else f"{words.share(UNFOLDED)} of the time of these operators: about the measured saving of oneDNN "
-            "on a CPU."
-        ),
         evidence=[*window.by_name(window.outermost(rows)), *window.by_line(window.outermost(rows))],
-        advice=(
-            f"Enable {library}. Without it, torch unfolds the image and multiplies matrices. Find the line or the "
-            "environment variable that disables it. If the library is not available, install a build of torch that "
-            "includes it."
-        ),
-        code=f"torch.backends.{backend}.enabled = True\nprint(torch.backends.{backend}.is_available())",
     )
 
 
@@ -94,24 +88,9 @@ def layout_conversions(window: Evidence) -> Iterator[Finding]:
     gain = min(time_ms, window.device_limit_ms)
     if not window.is_worth(gain):
         return
-    yield from window.finding(
-        "layout-conversions",
-        gain,
-        title=f"Conversions of images between two memory layouts take {words.ms(time_ms)} of a {window.unit}.",
-        estimate="All the time of these kernels, up to the wait of the host for the device.",
-        evidence=[
-            f"{window.count_per_step(rows)} kernels in a {window.unit} only convert layouts",
-            *window.by_name(rows),
-        ],
-        advice=(
-            "Keep model and images in channels-last memory; shapes and results do not change. The convolutions compute "
-            "in channels-last layout, but the tensors have channels first, so the library converts them before and "
-            f"after.{window.device.layout}"
-        ),
-        code=(
-            "model = model.to(memory_format=torch.channels_last)\nimages = images.to(memory_format=torch.channels_last)"
-        ),
-    )
+    text = window.texts("layout-conversions", time_ms=time_ms)
+    evidence = [text("count", count=window.count_per_step(rows)), *window.by_name(rows)]
+    yield from window.finding(text, gain, evidence=evidence)
 
 
 def shape_text(shapes: object) -> str:
@@ -161,33 +140,17 @@ def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
     time_ms = window.device_ms(rows)
     if window.share(time_ms) < MAJOR:
         return
-    name, _ = peaks.device(trace)
-    shapes = by_shape(window, places, actual_ns, minimum_ns)
-    yield from window.finding(
-        "kernels-below-limit",
-        min(time_ms * float(1 - minimum_ns.sum() / actual_ns.sum()), window.device_limit_ms),
-        title=(
-            f"Kernels at {words.share(float(minimum_ns.sum() / actual_ns.sum()))} of the device's peak take "
-            f"{words.ms(time_ms)} of a {window.unit}."
-        ),
-        estimate="The excess over the minimum time for their operations or bytes.",
-        evidence=[
-            f"{window.count_per_step(rows)} kernels in a {window.unit}, of {words.count(len(shapes), 'shape')}",
-            *[line for line, _ in shapes[:3]],
-            *([f"limits of {name}: {device_peaks.source}"] if (device_peaks := peaks.of_trace(trace)) else []),
-        ],
-        advice=(
-            "These kernels are large enough to reach peak speed but do not. Try another implementation of the same "
-            "operation: other sizes, contiguous tensors, another backend (for attention or GEMMs) or a newer "
-            "library. Usual causes are sizes that are no multiples of 16 bytes, non-contiguous tensors, and few "
-            "rows with many columns. Some types and layouts have no fast kernel. On the recorded device, perfhooks "
-            "try measures these operators padded, in other types and in other layouts."
-        ),
-        code="perfhooks try perf/latest",
-    )
+    of_peak = float(minimum_ns.sum() / actual_ns.sum())
+    text = window.texts("kernels-below-limit", of_peak=of_peak, time_ms=time_ms)
+    shapes = by_shape(text, window, places, actual_ns, minimum_ns)
+    evidence = [text("count", count=window.count_per_step(rows), shapes=len(shapes)), *shapes[:3]]
+    if device_peaks := peaks.of_trace(trace):
+        name, _ = peaks.device(trace)
+        evidence.append(text("limits", device_name=name, source=device_peaks.source))
+    yield from window.finding(text, min(time_ms * (1 - of_peak), window.device_limit_ms), evidence=evidence)
 
 
-def by_shape(window: Evidence, places: Ints, actual_ns: Ints, minimum_ns: Column) -> list[tuple[str, float]]:
+def by_shape(text: FindingText, window: Evidence, places: Ints, actual_ns: Ints, minimum_ns: Column) -> list[str]:
     trace = window.trace
     owner = device.owners(trace)[places]
     dims = trace.argument("dims")[owner]
@@ -196,13 +159,15 @@ def by_shape(window: Evidence, places: Ints, actual_ns: Ints, minimum_ns: Column
     lines = []
     for group in np.argsort(-total, kind="stable").tolist():
         row = int(owner[by_operator.first[group]])
-        count = int((by_operator.of == group).sum())
-        time = float(total[group]) * intervals.MS / max(window.count, 1)
         label = f"{trace.names[trace.name[row]]} {shape_text(trace.text(int(dims[by_operator.first[group]])))}".strip()
-        ratio = words.share(float(minimum_of[group] / total[group]))
-        lines.append(
-            (f"{label}: {count / max(window.count, 1):.3g} times, {words.ms(time)}, {ratio} of the limit", time)
+        line = text(
+            "shape",
+            shape=label,
+            count=int((by_operator.of == group).sum()) / max(window.count, 1),
+            time_ms=float(total[group]) * intervals.MS / max(window.count, 1),
+            of_limit=float(minimum_of[group] / total[group]),
         )
+        lines.append(line)
     return lines
 
 
@@ -221,32 +186,21 @@ def fusable_chains(window: Evidence) -> Iterator[Finding]:
     time_ms = window.device_ms(rows)
     if window.share(time_ms) < DOMINANT:
         return
-    compiler = "Use torch.compile, which fuses such a chain into one kernel. " if window.device.compiler else ""
     longest = np.zeros(int(chain.max()) + 1)
     np.maximum.at(longest, chain, window.lengths(rows))
     kinds = categories.of_work(window.trace)[np.searchsorted(window.trace.device_rows, rows)]
+    text = window.texts("fusable-chains", "" if window.device.compiler else "without-compiler", time_ms=time_ms)
     shares = [
-        f"{categories.CATEGORIES[kind]} {words.ms(window.device_ms(rows[kinds == kind]))}"
+        text("category", category=categories.CATEGORIES[kind], category_ms=window.device_ms(rows[kinds == kind]))
         for kind in (*_FUSABLE_KINDS, *_FUSABLE_OF_TORCH)
         if (kinds == kind).any()
     ]
-    yield from window.finding(
-        "fusable-chains",
-        min(time_ms - float(longest.sum()), window.device_limit_ms),
-        title=f"Chains of small kernels that could be one kernel take {words.ms(time_ms)} of a {window.unit}.",
-        estimate="The time of each chain without its longest kernel: the fused kernel has to read and write too.",
-        evidence=[
-            f"{window.count_per_step(rows)} such kernels in a {window.unit}: {', '.join(shares)}",
-            f"the device works for {words.share(window.share(window.mean('device_busy_ms')))} of the {window.unit}",
-            *window.by_name(rows),
-        ],
-        advice=(
-            f"{compiler}Use functions that combine several operations, for example a fused norm, or an activation "
-            "with its bias. Each of these kernels reads its tensors from memory, computes little, and writes them "
-            "back for the next kernel."
-        ),
-        code=window.code_for("compile") if compiler else "",
-    )
+    evidence = [
+        text("count", count=window.count_per_step(rows), categories=", ".join(shares)),
+        text("busy", busy=window.share(window.mean("device_busy_ms"))),
+        *window.by_name(rows),
+    ]
+    yield from window.finding(text, min(time_ms - float(longest.sum()), window.device_limit_ms), evidence=evidence)
 
 
 def _is_compiled(window: Evidence) -> bool:

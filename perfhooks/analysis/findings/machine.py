@@ -7,7 +7,7 @@ import polars as pl
 
 from perfhooks.analysis.findings.evidence import top_lines
 from perfhooks.analysis.findings.finding import MAJOR
-from perfhooks.core import labels, words
+from perfhooks.core import labels
 from perfhooks.run.circumstances import BUSY
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import device_work, runtime_calls
@@ -25,16 +25,6 @@ _MIN_STEPS: Final = 3
 LATE_NS: Final = 1_000_000
 """Minimum delay of launched work on an idle device. Usual delays are microseconds, on a shared device milliseconds."""
 
-_FEWER_OPTIONS: Final = (
-    "Record fewer options at a time: stacks cost most, then shapes and memory. All host times of this window are "
-    "too long, those of small operators most. Compare with a window without these options before you optimise host "
-    "code."
-)
-_NO_OPTIONS: Final = (
-    "Trust the times of unprofiled steps. All host times of this window are too long, those of small operators "
-    "most, so use it only for the order of parts. No recorded option can be disabled."
-)
-
 
 def busy_machine(window: Evidence) -> Iterator[Finding]:
     """The thread of the steps waited for a CPU for 5% of its time or more.
@@ -47,29 +37,11 @@ def busy_machine(window: Evidence) -> Iterator[Finding]:
     if not window.is_busy:
         return
     threads = max(1, (circumstances.cores or 8) // (2 * max(circumstances.ranks, 1)))
-    yield from window.finding(
-        "busy-machine",
-        None,
-        title=(
-            f"This job waited for a CPU {words.share(circumstances.queued or 0.0)} of the time, so times are too high."
-        ),
-        estimate="No gain: the times of all other findings are too long.",
-        evidence=[
-            f"threshold of this finding: {words.share(BUSY)}; an idle host stays below 1%",
-            *(
-                []
-                if circumstances.cores is None
-                else [f"CPUs: {circumstances.cores}, processes of this job: {circumstances.ranks}"]
-            ),
-        ],
-        advice=(
-            "Record again when the host is idle. If this job causes the load, use fewer threads or workers. Other "
-            "programs, or threads and workers of this job, need more CPUs than the host has. Trust counts (calls, "
-            "shapes, types, launches) and the order of parts, but not milliseconds."
-        ),
-        doubts_others=True,
-        code=f"torch.set_num_threads({threads})   # with the workers of the loader, fewer than CPUs",
-    )
+    text = window.texts("busy-machine", queued=circumstances.queued, threads=threads)
+    evidence = [text("threshold", threshold=BUSY)]
+    if circumstances.cores is not None:
+        evidence.append(text("cpus", cpus=circumstances.cores, ranks=circumstances.ranks))
+    yield from window.finding(text, None, evidence=evidence, doubts_others=True)
 
 
 def held_clocks(window: Evidence) -> Iterator[Finding]:
@@ -82,19 +54,9 @@ def held_clocks(window: Evidence) -> Iterator[Finding]:
     sampled = window.tables.checks.filter(name=labels.CLOCKS_CHECK)
     if not sampled.height:
         return
-    yield from window.finding(
-        "held-clocks",
-        None,
-        title="Counter sampling fixed the device clocks, so device times differ from those without sampling.",
-        estimate="There is no gain. The times of all other findings were measured at fixed clocks.",
-        evidence=[f"sampled counters: {sampled['count'].item()}, for example {sampled['first'].item()}"],
-        advice=(
-            "Record another window without sampling for times and comparisons. Trust the counts (calls, shapes, "
-            "launches) and the counters of this window."
-        ),
-        doubts_others=True,
-        code="torch.profiler.profile(...)   # without PerformanceMetricsConfig",
-    )
+    text = window.texts("held-clocks")
+    counters = text("counters", count=sampled["count"].item(), example=sampled["first"].item())
+    yield from window.finding(text, None, evidence=[counters], doubts_others=True)
 
 
 def lowered_clock(window: Evidence) -> Iterator[Finding]:
@@ -129,23 +91,17 @@ def lowered_clock(window: Evidence) -> Iterator[Finding]:
     slow = slow.sort("lower", descending=True).unique("step", keep="first", maintain_order=True)
     if not slow.height:
         return
-    steps = f"{slow.height} of {window.count} profiled steps" if slow.height > 1 else f"Step {slow['step'].item()}"
-    yield from window.finding(
+    extra_ms = float(slow["extra"].sum())
+    text = window.texts(
         "lowered-clock",
-        float(slow["extra"].sum()) / window.count,
-        title=f"{steps} took {words.ms(float(slow['extra'].sum()) / slow.height)} longer at a lower device clock.",
-        estimate="The excess of these steps over the median step.",
-        evidence=[
-            f"step {row['step']}: {words.ms(row['wall_ms'])} with {row['counter']} at {row['mean']:.4g}; the "
-            f"median step takes {words.ms(row['usual_wall_ms'])} with {row['usual_mean']:.4g}"
-            for row in slow.head(3).iter_rows(named=True)
-        ],
-        advice=(
-            "Query the reason, then check the cooling, the power limit and other processes on the device. A device "
-            "lowers its clock if it becomes too hot or reaches its power limit."
-        ),
-        code=window.device.state,
+        "several" if slow.height > 1 else "",
+        step=slow["step"][0],
+        slow=slow.height,
+        profiled=window.count,
+        longer_ms=extra_ms / slow.height,
     )
+    evidence = [text("step", **row) for row in slow.head(3).iter_rows(named=True)]
+    yield from window.finding(text, extra_ms / window.count, evidence=evidence)
 
 
 def shared_device(window: Evidence) -> Iterator[Finding]:
@@ -172,31 +128,10 @@ def shared_device(window: Evidence) -> Iterator[Finding]:
     )
     kernels = [device_work.family(trace.names[name]) for name in trace.name[rows].tolist()]
     lengths = (gaps.length[late] * intervals.MS / max(window.count, 1)).tolist()
-    late_count, longest = window.count_per_step(np.unique(rows)), float(delay.max()) * intervals.MS
-    yield from window.finding(
-        "shared-device",
-        delay_ms,
-        is_wait=True,
-        title=(
-            f"Launched work waits for {words.ms(delay_ms)} of a {window.unit} on an idle device: another process may "
-            "use it."
-        ),
-        estimate="All of this time, if no other process uses the device.",
-        evidence=[
-            (
-                f"{late_count} kernels and copies in a {window.unit} begin late, the latest {words.ms(longest)} "
-                "after its launch"
-            ),
-            "no work of this process ran on the device during these delays",
-            *top_lines(list(zip(kernels, lengths, strict=True))),
-        ],
-        advice=(
-            "List the processes on the device while the program runs. End other processes, or give each process its "
-            f"own device{window.device.sharing}. If there is no other process, look for a stream that waits for an "
-            "event of another process."
-        ),
-        code=window.device.processes,
-    )
+    text = window.texts("shared-device", delay_ms=delay_ms)
+    late_text = text("late", late=window.count_per_step(np.unique(rows)), longest_ms=float(delay.max()) * intervals.MS)
+    evidence = [late_text, text("idle"), *top_lines(list(zip(kernels, lengths, strict=True)))]
+    yield from window.finding(text, delay_ms, is_wait=True, evidence=evidence)
 
 
 def _may_wait_unrecorded(window: Evidence) -> bool:
@@ -220,21 +155,17 @@ def profiler_overhead(window: Evidence) -> Iterator[Finding]:
     if not cost.is_large or window.capture.circumstances.is_busy:
         return
     options = [name for name in ("with_stack", "profile_memory", "record_shapes") if window.capture.options.get(name)]
-    yield from window.finding(
+    shown = [window.option(name) for name in options]
+    off = ", ".join(f"{name}=False" for name in options)
+    launched = options and window.circumstances.is_launched
+    text = window.texts(
         "profiler-overhead",
-        None,
-        title=f"Recording makes a step {cost.slowdown:.1f} times as long as an unprofiled step.",
-        estimate="No gain: the program runs at full speed without profiling.",
-        evidence=[
-            f"{words.ms(cost.recorded_step_ms or 0.0)} when profiled, {words.ms(cost.idle_step_ms or 0.0)} otherwise",
-            *([f"recorded with {', '.join(map(window.option, options))}"] if options else []),
-        ],
-        advice=_FEWER_OPTIONS if options else _NO_OPTIONS,
-        code=_code_without(window, options),
+        "options" if options else "",
+        "launched" if launched else "",
+        slowdown=cost.slowdown,
+        off=off,
+        flags=" ".join(shown),
     )
-
-
-def _code_without(window: Evidence, options: list[str]) -> str:
-    if window.circumstances.is_launched:
-        return f"perfhooks run ...   # without {' '.join(map(window.option, options))}" if options else ""
-    return ", ".join(f"{name}=False" for name in options)
+    evidence = [text("times", profiled_ms=cost.recorded_step_ms or 0.0, unprofiled_ms=cost.idle_step_ms or 0.0)]
+    evidence += [text("options", options=", ".join(shown))] if options else []
+    yield from window.finding(text, None, evidence=evidence)

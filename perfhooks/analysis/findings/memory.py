@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfhooks.core.words import ms
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import runtime_calls
 from perfhooks.trace.nesting import intervals, starts
@@ -36,29 +35,9 @@ def allocator_churn(window: Evidence) -> Iterator[Finding]:
         return
     if 2 * window.share(window.per_step(intervals.joined(*window.startup.values()))) > 1:
         return
-    yield from window.finding(
-        "allocator-churn",
-        gain,
-        title=f"Calls for device memory take {ms(call_ms)} of a {window.unit}.",
-        estimate=(
-            "The time of these calls while no device worked."
-            if window.is_device_traced
-            else "The time of these calls: the times of device work are unknown."
-        ),
-        evidence=[
-            f"{window.count_per_step(rows)} calls in a {window.unit}",
-            *window.by_name(rows),
-            *window.by_line(rows),
-        ],
-        advice=(
-            "Use expandable segments, keep shapes constant, or use less memory. Remove "
-            f"{window.device.module}.empty_cache() from the loop: it makes the next step slower. After the warm-up, "
-            "torch's allocator uses cached memory. It calls the device again if memory is nearly full or fragmented by "
-            f"changing shapes{window.device.uncached}."
-        ),
-        code=f"{window.device.allocator}=expandable_segments:True   # in the environment; no empty_cache() in the loop",
-        of=window.spans(rows),
-    )
+    text = window.texts("allocator-churn", "" if window.is_device_traced else "untraced", call_ms=call_ms)
+    evidence = [text("count", count=window.count_per_step(rows)), *window.by_name(rows), *window.by_line(rows)]
+    yield from window.finding(text, gain, evidence=evidence, of=window.spans(rows))
 
 
 def _calls_after_release(window: Evidence, rows: Ints) -> Ints:

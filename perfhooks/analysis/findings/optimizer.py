@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from perfhooks.analysis.findings.finding import HEAVY, MANY
-from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import operators, ranges
 from perfhooks.trace.nesting import intervals
@@ -59,26 +58,15 @@ def optimizer_loop(window: Evidence) -> Iterator[Finding]:
         and not len(_within(window, window.matching(operators.MOMENTUM, Kind.OP), updates))
     ):
         return
+    text = window.texts(
+        "optimizer-loop", "on-device" if on_device else "", optimizer=name, update_ms=update_ms, saving=ratio
+    )
     yield from window.finding(
-        "optimizer-loop",
+        text,
         gain,
         is_measured=not on_device,
         bound_ms=min(update_ms, window.device_limit_ms if on_device else window.host_limit_ms),
-        title=f"{name} updates its parameters one by one, which takes {words.ms(update_ms)} of a {window.unit}.",
-        estimate=(
-            "All the time of the update."
-            if on_device
-            else f"{words.share(ratio)} of the update: about the measured saving of fused {name} on a CPU."
-        ),
-        evidence=[
-            f"{len(ops) / max(len(updates), 1):.0f} in-place operators in an update",
-            *window.by_name(ops),
-        ],
-        advice=(
-            f"Use the fused implementation of {name}, which updates all parameters in a few passes. It supports CPUs "
-            "since torch 2.4."
-        ),
-        code=window.code_for("fused optimizer", optimizer=name),
+        evidence=[text("operators", count=len(ops) / max(len(updates), 1)), *window.by_name(ops)],
         of=update_spans,
     )
 
@@ -113,22 +101,12 @@ def zeroed_gradients(window: Evidence) -> Iterator[Finding]:
     gain = min(fill_ms + add_ms * min(filled_count / max(len(add_ops), 1), 1.0), limit)
     if not window.is_worth(gain):
         return
-    yield from window.finding(
-        "zeroed-gradients",
-        gain,
-        title=f"Setting gradients to zero instead of None takes {words.ms(gain)} of a {window.unit}.",
-        estimate="The time to fill gradients with zeros, and to add new gradients to them.",
-        evidence=[
-            f"{window.count_per_step(fill_ops)} operators in a {window.unit} fill gradients: {words.ms(fill_ms)}",
-            f"{window.count_per_step(add_ops)} additions to gradients: {words.ms(add_ms)}",
-        ],
-        advice=(
-            "Set gradients to None, which is the default since torch 2.0. The backward pass then stores gradients "
-            "instead of adding them to zeros, and their memory is free in between. On a CPU, measure the effect: "
-            "allocating large gradients again can cost more than filling them."
-        ),
-        code="optimizer.zero_grad(set_to_none=True)",
-    )
+    text = window.texts("zeroed-gradients", gain_ms=gain)
+    evidence = [
+        text("fills", count=window.count_per_step(fill_ops), fill_ms=fill_ms),
+        text("additions", count=window.count_per_step(add_ops), add_ms=add_ms),
+    ]
+    yield from window.finding(text, gain, evidence=evidence)
 
 
 def _updates(window: Evidence) -> Intervals:

@@ -11,7 +11,6 @@ from perfhooks.analysis.findings import attention
 from perfhooks.analysis.findings.evidence import cached_per_window, top_lines
 from perfhooks.analysis.findings.finding import HEAVY, MAJOR
 from perfhooks.analysis.findings.kernels import FAR, by_shape, in_float64, matrices, shape_text
-from perfhooks.core import words
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.limits import rates
 from perfhooks.trace.names import device_work, operators, runtime_calls, work_kinds
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
+    from perfhooks.analysis.findings.texts import FindingText
     from perfhooks.trace.model import Flags, Ints
 
 SAVED: Final = 0.5
@@ -66,39 +66,19 @@ def float32_products(window: Evidence) -> Iterator[Finding]:
         return
     name, major = window.gpu
     has_tf32 = major >= Capability.AMPERE
-    yield from window.finding(
+    text = window.texts(
         "float32-products",
-        gain,
-        bound_ms=min(time_ms, window.device_limit_ms),
-        title=(
-            f"{_products_text(window, rows)} in float32 take {words.ms(time_ms)} of a {window.unit} while the tensor "
-            "cores idle."
-        ),
-        estimate=(
-            f"Half of the time of these kernels (conservative for {'TF32' if has_tf32 else 'float16'}), and at "
-            "most the time the host waits for the device."
-        ),
-        evidence=[
-            f"{name} has tensor cores (compute capability {major}.x)",
-            f"{window.count_per_step(rows)} kernels in a {window.unit} do not use them",
-            *window.by_name(rows),
-        ],
-        advice=(
-            "Enable TF32 for float32 products. Tensor cores then compute them with the range of float32 and 10 bits of "
-            "mantissa, which rarely affects results of neural networks. Mixed precision is even faster and halves the "
-            "memory."
-            if has_tf32
-            else "Use automatic mixed precision: GEMMs run in float16 on the tensor cores. A gradient scaler keeps "
-            "small gradients from vanishing."
-            if window.is_training
-            else "Use automatic mixed precision: GEMMs run in float16 on the tensor cores."
-        ),
-        code=window.code_for("tf32")
-        if has_tf32
-        else window.code_for("float16")
-        if window.is_training
-        else window.code_for("autocast"),
+        _version_of_products(window, rows),
+        "" if has_tf32 else "float16",
+        "gradient-scaler" if window.is_training and not has_tf32 else "",
+        time_ms=time_ms,
     )
+    evidence = [
+        text("device", device_name=name, major=major),
+        text("count", count=window.count_per_step(rows)),
+        *window.by_name(rows),
+    ]
+    yield from window.finding(text, gain, bound_ms=min(time_ms, window.device_limit_ms), evidence=evidence)
 
 
 def _without_tensor_cores(window: Evidence, *, has_tf32: bool) -> Ints:
@@ -132,11 +112,12 @@ def _is_convolution(window: Evidence, rows: Ints) -> Flags:
     return is_convolution
 
 
-def _products_text(window: Evidence, rows: Ints) -> str:
+def _version_of_products(window: Evidence, rows: Ints) -> str:
+    """Return the version of the texts."""
     share = window.device_ms(rows[_is_convolution(window, rows)]) / window.device_ms(rows)
     if share < 1 - intervals.NEARLY_ALL:
-        return "GEMMs"
-    return "Convolutions" if share > intervals.NEARLY_ALL else "Convolutions and GEMMs"
+        return ""
+    return "convolutions" if share > intervals.NEARLY_ALL else "convolutions-and-gemms"
 
 
 def float64_products(window: Evidence) -> Iterator[Finding]:
@@ -155,23 +136,17 @@ def float64_products(window: Evidence) -> Iterator[Finding]:
     if window.share(time_ms) < HEAVY or not window.is_worth(gain):
         return
     slow = len(window.matching(operators.UNFOLDING, Kind.OP)) > 0
+    text = window.texts("float64-products", time_ms=time_ms, saving=SAVED)
     yield from window.finding(
-        "float64-products",
+        text,
         gain,
         bound_ms=min(time_ms, limit),
         is_measured=not window.runs_on_device(rows),
-        title=f"GEMMs and convolutions in float64 take {words.ms(time_ms)} of a {window.unit}.",
-        estimate=f"{words.share(SAVED)} of their time: about the measured saving of float32 on a CPU.",
         evidence=[
             *window.by_name(window.outermost(rows)),
-            *(["convolutions in float64 have no fast path on a CPU: they run as _slow_conv2d"] if slow else []),
+            *([text("slow-path")] if slow else []),
             *window.by_line(window.outermost(rows)),
         ],
-        advice=(
-            "Cast data to float32 when it is loaded, and the model once. NumPy creates float64 arrays by default, "
-            "and one float64 tensor makes the results float64 as well. Keep float64 only for sums that need it."
-        ),
-        code="model = model.float()\nbatch = torch.as_tensor(array, dtype=torch.float32)",
     )
 
 
@@ -192,25 +167,11 @@ def unaligned_products(window: Evidence) -> Iterator[Finding]:
     time_ms = window.device_ms(rows)
     if not len(rows) or window.share(time_ms) < HEAVY:
         return
-    sizes = _odd_sizes(window, rows)
     multiples = sorted({str(_elements_per_load(window.trace.names[name])) for name in window.trace.name[rows].tolist()})
-    yield from window.finding(
-        "unaligned-products",
-        min(time_ms, window.device_limit_ms),
-        title=f"GEMMs whose sizes are not aligned for tensor cores take {words.ms(time_ms)} of a {window.unit}.",
-        estimate="All the time of these kernels; kernels that load 16 bytes at once are faster.",
-        evidence=[
-            f"{window.count_per_step(rows)} kernels in a {window.unit} load fewer than 16 bytes at a time",
-            *window.by_name(rows),
-            *(sizes or [f"record with {window.option('record_shapes')} to see these sizes"]),
-        ],
-        advice=(
-            f"Make the dimensions of these GEMMs multiples of {' or '.join(multiples)}, which is 16 bytes: the size "
-            "of the vocabulary, the number of classes or features, hidden sizes and sequence lengths. Pad with "
-            "zeros, and ignore the added rows. Pad the sizes of a model once, when it is built."
-        ),
-        code=f"size = -(-size // {multiples[0]}) * {multiples[0]}   # the next multiple",
-    )
+    text = window.texts("unaligned-products", time_ms=time_ms, multiples=" or ".join(multiples), multiple=multiples[0])
+    sizes = _odd_sizes(text, window, rows) or [text("record-shapes", option=window.option("record_shapes"))]
+    evidence = [text("count", count=window.count_per_step(rows)), *window.by_name(rows), *sizes]
+    yield from window.finding(text, min(time_ms, window.device_limit_ms), evidence=evidence)
 
 
 def _elements_per_load(kernel: str) -> int:
@@ -218,7 +179,7 @@ def _elements_per_load(kernel: str) -> int:
     return 8 if re.search(device_work.HALF, kernel) else 4
 
 
-def _odd_sizes(window: Evidence, rows: Ints) -> list[str]:
+def _odd_sizes(text: FindingText, window: Evidence, rows: Ints) -> list[str]:
     trace = window.trace
     places = np.searchsorted(trace.device_rows, rows)
     owner, dims = device.owners(trace)[places], trace.argument("dims")
@@ -228,8 +189,9 @@ def _odd_sizes(window: Evidence, rows: Ints) -> list[str]:
         multiple = _elements_per_load(trace.names[trace.name[row]])
         odd = _not_multiples(shapes, multiple)
         if odd:
-            pads = ", ".join(f"{size} to {-(-size // multiple) * multiple}" for size in odd)
-            padded.append((f"{trace.names[trace.name[operator]]} {shape_text(shapes)}, pad {pads}", time))
+            pads = ", ".join(text("pad", size=size, padded=-(-size // multiple) * multiple) for size in odd)
+            name = trace.names[trace.name[operator]]
+            padded.append((text("pads", operator=name, shapes=shape_text(shapes), pads=pads), time))
     return top_lines(padded)
 
 
@@ -255,33 +217,14 @@ def weight_bound_products(window: Evidence) -> Iterator[Finding]:
     places = np.searchsorted(window.trace.device_rows, rows)
     actual_ns, minimum_ps = (rates.of_work(window.trace)[name][places] for name in ("least_ns", "least_ps"))
     has_shapes = actual_ns > 0
-    shapes = (
-        by_shape(window, places[has_shapes], actual_ns[has_shapes], minimum_ps[has_shapes] / 1000)
-        if has_shapes.any()
-        else []
-    )
     gain = min(time_ms, window.device_limit_ms)
     is_known = window.is_worth(gain)
-    yield from window.finding(
-        "weight-bound-products",
-        gain if is_known else None,
-        title=f"Matrix products limited by reading weights take {words.ms(time_ms)} of a {window.unit}.",
-        estimate=(
-            "All of this time. Twice the rows, or half the bytes, halve the time per row."
-            if is_known
-            else "Unknown: the host does not wait for the device, so the device may not limit the step."
-        ),
-        evidence=[
-            f"{window.count_per_step(rows)} kernels in a {window.unit} read a whole matrix for few rows",
-            *([line for line, _ in shapes[:3]] or window.by_name(rows)),
-        ],
-        advice=(
-            "Compute more rows at once, for example with a larger batch or several requests together. Or store the "
-            "weights in fewer bits. Each of these products reads a whole weight matrix for few rows, so memory "
-            "bandwidth limits it. Tensor cores and larger tiles do not help."
-        ),
-        code="quantize_(model, Int8WeightOnlyConfig())   # from torchao.quantization; or a larger batch",
-    )
+    text = window.texts("weight-bound-products", "" if is_known else "unknown", time_ms=time_ms)
+    lines = window.by_name(rows)
+    if has_shapes.any():
+        lines = by_shape(text, window, places[has_shapes], actual_ns[has_shapes], minimum_ps[has_shapes] / 1000)[:3]
+    evidence = [text("count", count=window.count_per_step(rows)), *lines]
+    yield from window.finding(text, gain if is_known else None, evidence=evidence)
 
 
 @cached_per_window
@@ -327,19 +270,9 @@ def own_products(window: Evidence) -> Iterator[Finding]:
     time_ms = window.device_ms(rows)
     if not len(trace.rows(Kind.OP)) or window.share(time_ms) < MAJOR:
         return
-    yield from window.finding(
-        "own-products",
-        min(time_ms, window.device_limit_ms),
-        title=f"Matrix products by custom kernels take {words.ms(time_ms)} of a {window.unit}.",
-        estimate="All the time of these kernels; library kernels need a part of it.",
-        evidence=[f"{window.count_per_step(rows)} kernels in a {window.unit}", *window.by_name(rows)],
-        advice=(
-            "Compare these kernels with torch.matmul on the same matrices, and keep the faster ones. No library "
-            "operator launched them, and no known library uses such names, so they are custom kernels. Simple "
-            "custom kernels often reach a tenth of the speed of a library."
-        ),
-        code="c = torch.matmul(a, b)",
-    )
+    text = window.texts("own-products", time_ms=time_ms)
+    evidence = [text("count", count=window.count_per_step(rows)), *window.by_name(rows)]
+    yield from window.finding(text, min(time_ms, window.device_limit_ms), evidence=evidence)
 
 
 def _is_own_product(name: str) -> bool:

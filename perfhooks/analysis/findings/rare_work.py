@@ -7,7 +7,8 @@ import numpy as np
 from perfhooks.analysis.findings import frameworks
 from perfhooks.analysis.findings.evidence import top_lines
 from perfhooks.analysis.findings.finding import HEAVY, MAJOR, Finding
-from perfhooks.core import labels, words
+from perfhooks.analysis.findings.texts import FindingText
+from perfhooks.core import labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,26 +35,25 @@ class Rare(NamedTuple):
     def share(self) -> float:
         return self.ms / self.run_ms
 
-    @property
-    def evidence(self) -> tuple[str, ...]:
-        name, mean = self.rows[0].part, words.ms(self.ms / len(self.rows))
-        counts = f"{words.count(len(self.rows), name)} of {mean} on average in {self.steps:,} steps"
-        lines = top_lines([(row.line, row.ms) for row in self.rows if row.line])
-        return f"{counts}: {words.ms(self.ms)} of {words.ms(self.run_ms)}", *lines
-
-    def code_for(self, advised: str) -> str:
-        return frameworks.code_for(advised, self.framework)
-
-    def finding(self, rule: str, *, title: str, advice: str, code: str) -> Iterator[Finding]:
+    def finding(self, rule: str) -> Iterator[Finding]:
+        text = FindingText(rule, {"share": self.share}, package=frameworks.package(self.framework))
+        count = text(
+            "count",
+            count=len(self.rows),
+            mean_ms=self.ms / len(self.rows),
+            steps=self.steps,
+            total_ms=self.ms,
+            run_ms=self.run_ms,
+        )
         yield Finding(
             rule=rule,
-            title=title,
+            title=text.title,
             gain_ms=self.ms / self.steps / 2,
             gain_percent=50 * self.share,
-            estimate="Half of its time per average step of the run, if it is done half as often.",
-            evidence=self.evidence,
-            advice=advice,
-            code=code,
+            estimate=text.estimate,
+            evidence=(count, *top_lines([(row.line, row.ms) for row in self.rows if row.line])),
+            advice=text.fix,
+            code=text.code,
         )
 
 
@@ -88,17 +88,8 @@ def validation_in_steps(work: Rare) -> Iterator[Finding]:
 
     Measured: the gain needs no measurement, because half as many validations take half of the time.
     """
-    if work.share < MAJOR:
-        return
-    yield from work.finding(
-        "validation-in-steps",
-        title=f"Validation takes {words.share(work.share)} of the run.",
-        advice=(
-            "Validate less often or on fewer batches. Disable gradients, and use larger batches: without a backward "
-            "pass, more memory is free."
-        ),
-        code=work.code_for("less validation"),
-    )
+    if work.share >= MAJOR:
+        yield from work.finding("validation-in-steps")
 
 
 def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
@@ -109,17 +100,8 @@ def checkpoint_in_steps(work: Rare) -> Iterator[Finding]:
 
     Measured: writing in a thread saved no time on two cores. The gain of fewer checkpoints is computed.
     """
-    if work.share < HEAVY:
-        return
-    yield from work.finding(
-        "checkpoint-in-steps",
-        title=f"Saving checkpoints takes {words.share(work.share)} of the run.",
-        advice=(
-            "Save less often, and omit the optimizer state from files that are only for inference. If a CPU is free, "
-            "copy the state and write it in a thread or another process."
-        ),
-        code=work.code_for("saved aside"),
-    )
+    if work.share >= HEAVY:
+        yield from work.finding("checkpoint-in-steps")
 
 
 RUN_RULES: Final = ((validation_in_steps, labels.VALIDATION), (checkpoint_in_steps, labels.CHECKPOINT))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -14,14 +14,31 @@ from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.analysis.findings.evidence import Evidence
+    from perfhooks.analysis.findings.texts import FindingText
     from perfhooks.trace.model import Ints, Trace
 
 
+_FITS: Final = "graph-fits"
+_WAITS: Final = "graph-waits"
+_DIFFERS: Final = "graph-differs"
+
+
 class Replay(NamedTuple):
-    fits: bool | None
-    """None if the window has only one step."""
-    evidence: str = ""
-    advice: str = ""
+    version: str = ""
+    """Version of the texts; empty if the window has only one step."""
+    kernels: int = 0
+    has_shapes: bool = False
+    waits: str = ""
+    places: str = ""
+
+    def evidence(self, text: FindingText) -> list[str]:
+        if self.version == _WAITS:
+            return [text("graph-waits", count=self.waits, places=self.places)]
+        if self.version == _DIFFERS:
+            return [text("graph-differs")]
+        if self.version == _FITS:
+            return [text("graph-fits-shapes" if self.has_shapes else "graph-fits", kernels=self.kernels)]
+        return []
 
 
 def check_replay(window: Evidence) -> Replay:
@@ -30,41 +47,17 @@ def check_replay(window: Evidence) -> Replay:
     A graph replays equal kernels with equal shapes. It cannot hold a wait of the host for a value of the device. Waits
     for events do not matter.
     """
-    graph_name = window.device.graph
     between = _waits_between(window)
     if len(between):
-        places = ", ".join(top_lines(between, 2))
-        return Replay(
-            fits=False,
-            evidence=(
-                f"a {graph_name} cannot contain the waits between kernels, {window.count_per_step(between)} in a step: "
-                f"{places}"
-            ),
-            advice=f"To use a {graph_name}, move reads of device values out of the step: it cannot contain a wait.",
-        )
+        return Replay(_WAITS, waits=window.count_per_step(between), places=", ".join(top_lines(between, 2)))
     marks = zip(window.marks.start.tolist(), window.marks.end.tolist(), strict=True)
     kernels = [_launches(window, begin, end) for begin, end in marks]
     if not window.are_numbered or len(kernels) == 1:
-        return Replay(fits=None)
+        return Replay()
     are_equal = all(np.array_equal(kernels[0], step_kernels) for step_kernels in kernels)
-    shapes = " with the same shapes" if "dims" in window.trace.arguments else ""
-    if are_equal:
-        return Replay(
-            fits=True,
-            evidence=(
-                f"each step launches the same {len(kernels[0]):,} kernels, copies and memsets{shapes}, in the same "
-                "order, without waits in between"
-            ),
-            advice=(
-                f"{graph_name}s fit these steps: compile in mode reduce-overhead, or use "
-                "torch.cuda.make_graphed_callables. Inputs then have to stay in the same memory."
-            ),
-        )
-    return Replay(
-        fits=False,
-        evidence=f"the kernels differ from step to step, but a {graph_name} replays equal kernels",
-        advice=f"If shapes differ, pad them to a few lengths, and use one {graph_name} for each length.",
-    )
+    if not are_equal:
+        return Replay(_DIFFERS)
+    return Replay(_FITS, kernels=len(kernels[0]), has_shapes="dims" in window.trace.arguments)
 
 
 def _launches(window: Evidence, begin: int, end: int) -> Ints:

@@ -6,7 +6,6 @@ import numpy as np
 
 from perfhooks.analysis.findings import frameworks
 from perfhooks.analysis.findings.finding import MAJOR
-from perfhooks.core.words import ms
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import intervals, starts
 
@@ -36,33 +35,20 @@ def recorded_start(window: Evidence) -> Iterator[Finding]:
     if window.share(start_ms) < MAJOR and not window.is_start:
         return
     wait = max(SOONEST, _last_start_step(window, one_time) + 1)
-    yield from window.finding(
+    circumstances = window.circumstances
+    schedule = window.option("schedule", f"wait={wait} warmup=2 active=3 repeat=1")
+    text = window.texts(
         "recorded-start",
-        None,
-        title=(
-            f"One-time work takes {ms(start_ms)} of a {window.unit} of {ms(window.step_ms)}."
-            if window.share(start_ms) >= MAJOR
-            else "Only first steps of the program were profiled, so there are no findings about usual steps."
-        ),
-        estimate="No gain: this finding explains why these figures differ from later steps.",
-        evidence=[f"{name}: {ms(window.per_step(moments))}" for name, moments in startup.items()]
-        + (_call_lines(window, one_time) or [f"profiled: {window.numbers}"]),
-        advice=(
-            "Record later, with some warm-up steps for the profiler. The figures of this window differ from later "
-            "steps. First steps import libraries, load kernels, compile code, capture graphs and try convolutions. "
-            "If the start itself is too slow, this window shows the cause."
-        ),
-        code=_code_to_record_later(window, wait),
-        doubts_others=True,
+        "" if window.share(start_ms) >= MAJOR else "first-steps",
+        "framework" if circumstances.is_launched or circumstances.framework else "",
+        start_ms=start_ms,
+        step_ms=window.step_ms,
+        wait=wait,
+        recording=frameworks.recording(schedule, circumstances),
     )
-
-
-def _code_to_record_later(window: Evidence, wait: int) -> str:
-    line = frameworks.recording(
-        window.option("schedule", f"wait={wait} warmup=2 active=3 repeat=1"), window.circumstances
-    )
-    torch = f"torch.profiler.schedule(wait={wait}, warmup=2, active=3, repeat=1)   # with torch's profiler"
-    return line if window.circumstances.is_launched or window.circumstances.framework else f"{line}\n{torch}"
+    kinds = [text("kind", kind=name, time_ms=window.per_step(moments)) for name, moments in startup.items()]
+    calls = _call_lines(window, one_time) or [text("steps", steps=window.numbers)]
+    yield from window.finding(text, None, evidence=[*kinds, *calls], doubts_others=True)
 
 
 def _last_start_step(window: Evidence, moments: Intervals) -> int:

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from perfhooks.analysis.findings import frameworks
 from perfhooks.analysis.findings.evidence import top_lines
-from perfhooks.analysis.findings.finding import AND, RECORD, UNNAMED
-from perfhooks.core import words
+from perfhooks.analysis.findings.finding import UNNAMED
 from perfhooks.run.capture import LARGE
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.nesting import intervals
@@ -16,17 +15,6 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
-
-_DATASET: Final = """\
-class Batches(torch.utils.data.IterableDataset):   # or a Dataset
-    def __iter__(self):
-        yield from make_batches()
-loader = DataLoader(Batches(), batch_size=None, num_workers=...)"""
-_ADVICE: Final = (
-    "If this code prepares data, move it into a Dataset, and let the workers of a DataLoader run it during the step. "
-    "Otherwise, run it less often or in a thread."
-)
-_THEN: Final = " to see modules and the lines of your code."
 
 
 def unnamed_time(window: Evidence) -> Iterator[Finding]:
@@ -43,22 +31,16 @@ def unnamed_time(window: Evidence) -> Iterator[Finding]:
     if _unnamed_share(window) <= 1 - MOST or not window.mean("backward_ms") or is_recorder:
         return
     unnamed_ms, has_stacks = window.per_step(window.unnamed), bool(window.trace.rows(Kind.PYTHON).size)
-    yield from window.finding(
+    text = window.texts(
         UNNAMED,
-        min(unnamed_ms, window.host_limit_ms),
-        title=(
-            f"Code outside of torch takes {words.ms(unnamed_ms)} of a {window.unit}, "
-            f"{words.share(1 - window.named_share)}."
-        ),
-        estimate="All of this time.",
-        evidence=[
-            f"{words.ms(unnamed_ms)} outside of torch operators and of all named parts of the step",
-            *top_lines(window.own_time_in(window.unnamed)),
-        ],
-        advice=_ADVICE if has_stacks else f"{_ADVICE}{RECORD}{window.option('with_stack')}{_THEN}",
-        code=_DATASET if has_stacks else f"{_DATASET}{AND}{frameworks.stacks(window.circumstances)}",
-        of=window.unnamed,
+        "" if has_stacks else "without-stacks",
+        unnamed_ms=unnamed_ms,
+        share=1 - window.named_share,
+        option=window.option("with_stack"),
+        recording=frameworks.stacks(window.circumstances),
     )
+    evidence = [text("time"), *top_lines(window.own_time_in(window.unnamed))]
+    yield from window.finding(text, min(unnamed_ms, window.host_limit_ms), evidence=evidence, of=window.unnamed)
 
 
 def _unnamed_share(window: Evidence) -> float:
