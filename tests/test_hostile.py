@@ -532,7 +532,7 @@ def test_a_process_that_lives_keeps_its_run(tmp_path):
     from perfhooks.run.liveness import began
 
     publish_json(folder / ".rank0.process", {**json.loads((folder / ".rank0.process").read_text()), "began": began(1)})
-    with pytest.raises(PerfhooksError, match="a name of its own, run="):
+    with pytest.raises(PerfhooksError, match="set another name for this job, run="):
         Run.open(tmp_path, "same", Job(), {})
     Run.open(tmp_path, "same", Job(rank=1), {})
 

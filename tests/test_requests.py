@@ -433,7 +433,7 @@ def test_only_the_ranks_that_are_wanted_are_asked_and_only_those_that_live(job):
         job.rank(rank, at(500), process=gone if rank == 1 else None)
     assert list(job.ask()) == [0, 2]
     assert list(job.ask(CaptureOptions(ranks=(2,)))) == [2]
-    with pytest.raises(perfhooks.PerfhooksError, match="has ended: a window can be asked for only while it runs"):
+    with pytest.raises(perfhooks.PerfhooksError, match="has ended: a window can be requested only while it runs"):
         job.ask(CaptureOptions(ranks=(1,)))
 
 
@@ -518,7 +518,7 @@ def test_the_command_asks_for_what_its_options_say_and_for_nothing_else(job):
         job.heard.clear()
         done = CliRunner().invoke(app, ["capture", str(job.folder), *words])
         if asked is None:
-            assert "rank 4 does not record here" in str(done.exception)
+            assert "rank 4 does not record in this run" in str(done.exception)
             continue
         assert done.exit_code == 1
         assert "rank 0: nothing recorded: train " in done.output

@@ -174,7 +174,7 @@ def test_commands_whose_steps_nobody_sees_are_said_once_while_they_run(compare, 
     lines = []
     monkeypatch.setattr("perfhooks.cli.actions.turns.typer.echo", lambda text, **_: (lines.append(text), said.touch()))
     done = compare("--run", tmp_path / "unseen.py", "--", tmp_path / "unseen.py")
-    assert "made no steps that perfhooks can see" in refused(done)
+    assert "made no steps that perfhooks detects" in refused(done)
     (line,) = (each for each in lines if each.startswith("perfhooks: "))
     assert "A and B made no steps that perfhooks detects; Ctrl-C ends the comparison" in line
 

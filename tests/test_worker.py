@@ -179,7 +179,7 @@ def test_little_address_space_costs_the_training_nothing_and_what_was_saved_is_t
     assert len(said) == 2, done.stderr
     later = "`perfhooks report` finishes the remaining windows"
     assert said[0].endswith(f"died twice in the same task, runs/small/train-000003-000003: {later}")
-    assert "no worker is started any more" in said[1]
+    assert "perfhooks starts no further worker" in said[1]
     outcomes = [(outcome.finished_now, outcome.problem) for outcome in finish_all(tmp_path / "runs/small")]
     assert outcomes == [(True, ""), (True, "")]
 

@@ -21,7 +21,7 @@ class _Wrapped(NamedTuple):
 
 
 class WrappedMethods:
-    """Methods that are wrapped and unwrapped together. A copy is empty."""
+    """Methods that are wrapped and unwrapped together. A copy of this object contains no methods."""
 
     def __init__(self) -> None:
         self._wrapped: dict[tuple[int, str], _Wrapped] = {}

@@ -29,7 +29,7 @@ class OptionError(PerfhooksError, ValueError):
 
 
 class CommandError(OptionError):
-    """``code`` is that of a shell: 127 for a missing file, 126 if it is not executable."""
+    """A command that cannot be run. ``code`` is that of a shell: 127 for a missing file, 126 for no permission."""
 
     def __init__(self, said: str, code: int) -> None:
         super().__init__(said)

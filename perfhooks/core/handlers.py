@@ -10,7 +10,7 @@ from types import FunctionType, MethodType
 
 
 def is_of_handler(error: BaseException) -> bool:
-    """Return whether a signal handler of the program raised it, so perfhooks must not catch it."""
+    """Return whether a signal handler of the program raised the error, so perfhooks must not catch it."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {_code(handler) for handler in handlers} - {None}
     trace = error.__traceback__

@@ -56,14 +56,14 @@ class CountedThread:
         return None
 
     def switches(self) -> int | None:
-        """Return None outside Linux."""
+        """Return the number of voluntary and involuntary context switches; None outside Linux."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             lines = self._read("status").splitlines()
             return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
         return None
 
     def faults_and_system_ns(self) -> tuple[int | None, int | None]:
-        """Return None outside Linux."""
+        """Return the page faults, and the CPU time in the kernel in ns; None outside Linux."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             fields = self._read("stat").rpartition(")")[2].split()
             # minor and major faults, and ticks, see proc(5)

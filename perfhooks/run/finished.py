@@ -120,7 +120,7 @@ class FinishedRun:
 
     @property
     def folders(self) -> list[Path]:
-        """Finished or not, without windows that only supply stacks and shapes."""
+        """Folders of windows, finished or not, without windows that only supply stacks and shapes."""
         explaining = {window.folder for window in self.recorded if window.capture.explains}
         return [folder for folder in self.places if folder not in explaining]
 
@@ -144,7 +144,6 @@ class FinishedRun:
 
     @property
     def rank(self) -> int:
-        """The lowest rank represents the run."""
         return min(self.ranks, default=0)
 
     @cached_property

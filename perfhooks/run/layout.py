@@ -111,7 +111,6 @@ def window(stage: str, first: int, last: int | None) -> str:
 
 
 def artifact(rank: int, name: str) -> str:
-    """Return for example ``rank0.steps.csv``."""
     return f"rank{rank}.{name}"
 
 

@@ -30,7 +30,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_alive(self) -> bool | None:
-        """None on another host or in another container."""
+        """Return whether the process runs; None if it is on another host or in another container."""
         if (self.host, self.boot, self.space) != (platform.node(), boot(), _space()):
             return None
         now = began(self.pid)
@@ -52,7 +52,7 @@ def boot() -> str:
 
 
 def began(pid: int) -> str:
-    """Return the start in 1/100 s of `clock_s`; empty if the process has ended."""
+    """Return the start of a process in 1/100 s of `clock_s`; empty if it has ended."""
     born = born_s(pid)
     return "" if born is None else f"{100 * born:.0f}"
 

@@ -176,7 +176,7 @@ def _plain(rows: Rows) -> tuple[Any, ...]:
 
 
 def read_last_of(paths: Iterable[Path], most: int) -> list[dict[str, Steps]]:
-    """Read the last ``most`` bytes of several files. One parse is faster for small files."""
+    """Read the last ``most`` bytes of several files. They are parsed together, which is faster for small files."""
     texts = [_text(path, most) for path in paths]
     if any(b",-2," in text for text in texts):  # -2 could be taken for the begin of another file
         return [_steps(text) for text in texts]

@@ -55,7 +55,7 @@ class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waited_percent(self) -> float | None:
-        """Worker time without computation and without run-queue wait."""
+        """Time of the workers without computation and without run-queue wait, in percent."""
         if self.processor_s is None or not self.seconds:
             return None
         worker_s = self.seconds * max(self.setting.workers, 1)

@@ -73,7 +73,7 @@ def _shape(argument: Argument) -> str:
 
 @dataclass(frozen=True)
 class Update:
-    """An update by an optimizer; used like a `Signature`."""
+    """An update by an optimizer. It can be used in place of a `Signature`."""
 
     optimizer: str
     """Name of the class in ``torch.optim``."""

@@ -240,7 +240,6 @@ ADVICE: Final = {
 
 
 def advice_for(rule: str) -> Advice:
-    """Raise an OptionError if the finding has no trial."""
     if rule not in ADVICE:
         raise OptionError(f"finding must be one of {', '.join(ADVICE)}, got {rule!r}")
     return ADVICE[rule]

@@ -43,7 +43,6 @@ def table(trial: Trial) -> pl.DataFrame:
 
 
 def terminal_table(trial: Trial) -> pl.DataFrame:
-    """Fewer columns, and each operator named once."""
     is_repeated = pl.Series(
         [index > 0 for row in trial.rows for index in range(max(len(row.tried), 1))], dtype=pl.Boolean
     )

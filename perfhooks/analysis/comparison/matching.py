@@ -212,7 +212,7 @@ class Pair(NamedTuple):
 
     @property
     def typical(self) -> Pair:
-        """The costs if all steps were like the median step."""
+        """Costs if all steps were like the median step."""
         return Pair(*(cost._replace(nanoseconds=cost.typical) for cost in self))
 
 

@@ -70,7 +70,7 @@ def of(
 
 def of_run(run: Path, handlers: Sequence[str], url: str | None, out: Path | None) -> tuple[Path | None, bool]:
     if run.is_dir() and not os.access(run, os.W_OK):
-        hint = f"; its page is {run / PAGE}" if (run / PAGE).exists() else ""
+        hint = f"; its report is {run / PAGE}" if (run / PAGE).exists() else ""
         raise PerfhooksError(f"{run} is not writable: copy it to a folder of your own{hint}")
     outcomes = []
     with show_spinner(f"finishing {run}"):

@@ -30,7 +30,6 @@ def line(state: RunState) -> str:
 
 
 def screen(state: RunState, note: str, width: int, height: int, blocks: str = BLOCKS) -> Text:
-    """Text from the run is never markup."""
     above, below = list(_above(state, width, blocks)), list(_below(state, note))
     room = max(1, height - len(above) - len(below) - 1)
     rows = [

@@ -128,7 +128,7 @@ class Program:
 
     @property
     def processors(self) -> dict[int, int | None]:
-        """CPU on which each rank last ran; empty if two ranks used the same one."""
+        """CPU on which each rank last ran; empty if two ranks used the same CPU."""
         cpus = {rank: turn_end.processor for rank, turn_end in self._held.items()}
         return cpus if len(set(cpus.values())) == len(cpus) else {}
 
@@ -267,7 +267,7 @@ class Program:
 
     @property
     def code(self) -> int | None:
-        """Negative for a signal; None while it runs."""
+        """Exit code, negative for a signal; None while the program runs."""
         return self._process.returncode
 
     def why_no_steps(self) -> str:

@@ -70,7 +70,6 @@ class Owner:
             raise ComparisonEndError(self._signals[0] if self._signals else signal.SIGHUP)
 
     def start(self, words: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
-        """The session is its own, and the kernel kills the process when the supervisor dies."""
         die = functools.partial(_die_with, os.getpid())
         process = subprocess.Popen(
             words,
@@ -83,7 +82,7 @@ class Owner:
         return process
 
     def end_all(self, ranks: Collection[int] = ()) -> None:
-        """Ranks get SIGTERM first, so that they can end their own children."""
+        """End all processes. Ranks get SIGTERM first, so that they can end their own children."""
         for pid in {*ranks, *(process.pid for process in self._started if process.poll() is None)}:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)

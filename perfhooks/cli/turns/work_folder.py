@@ -29,7 +29,7 @@ class WorkFolder:
                 return
 
     def use_repository(self, common: Path) -> None:
-        """Call it before the repository gets a worktree in this folder."""
+        """Store the repository, so that its worktrees are removed. Call this before a worktree is created here."""
         with (self.path / _REPOSITORIES).open("ab") as file:
             file.write(os.fsencode(common) + b"\0")
 

@@ -37,7 +37,7 @@ def _doubts(result: ComparisonResult, judgement: Judgement) -> Iterator[str]:
         yield f"  the typical step takes {format_change(verdict.typical.ratio)}"
     yield f"  {_clock(judgement)}"
     if judgement.far[0] != judgement.far[1] and not verdict.is_far_counted:
-        turns = f"{words.count(judgement.far[0], 'turn')} of A, {judgement.far[1]} of B"
+        turns = f"{words.count(judgement.far[0], 'block')} of A, {judgement.far[1]} of B"
         yield f"  excluded, because they took more than three times the median: {turns}"
 
 

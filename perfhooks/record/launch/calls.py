@@ -83,7 +83,7 @@ def leave() -> None:
 
 
 def exclude_from_compile() -> None:
-    """torch.compile would compile the callbacks at graph breaks."""
+    """Exclude the callbacks from torch.compile, which would compile them at graph breaks."""
     global _on_call, _on_backward
     disable: Any = torch.compiler.disable
     sys.modules["torch._dynamo.decorators"].skip(_wrapped_backward)
@@ -91,7 +91,7 @@ def exclude_from_compile() -> None:
 
 
 def would_start_device() -> bool:
-    """If a recorder is the first user of a device, forked children cannot use the device."""
+    """Return whether a recorder would use a device first. Forked children could then not use it."""
     version: Any = torch.version
     nodes = (("cuda", "/dev/nvidiactl"), ("cuda", "/dev/dxg"), ("hip", "/dev/kfd"), ("xpu", "/dev/dri"))
     is_there = any(getattr(version, kind, None) and Path(node).exists() for kind, node in nodes)

@@ -49,7 +49,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Time limit of ``perfhooks try --loader``, in s of the monotonic clock."""
 
     def named(self, number: int) -> Request:
-        """From the second training on, a run name gets a number."""
+        """Return the options with the run name of a training. From the second training on, the name gets a number."""
         name = self.options.get("run")
         if name is None or number == 1:
             return self
@@ -57,7 +57,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def current(cls) -> Request | None:
-        """None if missing or unreadable."""
         try:
             return msgspec.convert(json.loads(os.environ[VARIABLE]), type=cls)
         except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
@@ -98,7 +97,6 @@ def request(
 
 
 def command(words: Sequence[str], folder: Path = Path()) -> list[str]:
-    """A script or module is prefixed with this Python."""
     if not words:
         raise OptionError("run needs a command, for example: perfhooks run train.py --lr 0.1")
     first = words[0]

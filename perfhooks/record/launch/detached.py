@@ -42,9 +42,10 @@ finally:
 
 
 def is_possible() -> bool:
-    """Orphans become children of a subreaper, or of the first process of a container.
+    """Return whether a separate process can wait for the end of the command.
 
-    A script that waits for all children would wait for ours, and ours for the script.
+    Orphans become children of a subreaper, or of the first process of a container. If that is a script that waits for
+    all children, it would wait for our process, and our process for the script.
     """
     if not hasattr(os, "fork"):
         return False

@@ -98,7 +98,7 @@ class StartupRecorder:
             self._has_passed_back = True
 
     def at_detector(self) -> None:
-        """Ends of earlier steps do not count for a new step detector."""
+        """Count steps from here on, because a new step detector ends steps elsewhere."""
         self._since_detector, self._profiler_step = 0, self._step
 
     def at_step(self, mode: Mode) -> None:
@@ -169,7 +169,7 @@ class StartupRecorder:
         return time.monotonic() < self._not_before
 
     def begin_with_operators(self) -> None:
-        """Another thread may call this repeatedly."""
+        """Start without events of steps. Another thread may call this repeatedly."""
         in_main_thread(lambda: self.begin(has_steps=False))
 
     def _open(self) -> None:

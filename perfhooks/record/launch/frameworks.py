@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def lightning_callbacks() -> list[Any]:
-    """For the entry point ``lightning.pytorch.callbacks_factory``."""
     signal, callbacks = step_signal.current(), list[Any]()
     if signal is not None:
         _integrate(signal, "perfhooks_lightning", "ProfilerCallback", callbacks.append)

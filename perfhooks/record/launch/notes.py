@@ -73,7 +73,6 @@ def claim(folder: str, run: str) -> bool:
 
 
 def mark(folder: str, name: str) -> bool:
-    """Return False if the file exists."""
     try:
         os.close(os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     except FileExistsError:

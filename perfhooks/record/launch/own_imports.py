@@ -32,7 +32,7 @@ _CANDIDATES = DEPENDENCIES | _WITH_TORCH | (sys.stdlib_module_names - {*sys.buil
 
 
 class OwnImports:
-    """``find`` returns the spec that the program would find."""
+    """Imports our dependencies, not the program's modules of equal names. ``find`` is the program's own search."""
 
     def __init__(self, path: Sequence[str], find: Callable[..., ModuleSpec | None]) -> None:
         self._path, self._find = path, find

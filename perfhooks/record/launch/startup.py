@@ -40,7 +40,7 @@ class StartupSample(NamedTuple):
 
 
 class Startup:
-    """``began`` is the start of this Python, in ns of the monotonic clock."""
+    """Samples the time before the first step. ``began`` is the start of this Python, in ns of the monotonic clock."""
 
     def __init__(self, began: int) -> None:
         self._seconds: dict[StartupSample, float] = {}
@@ -67,7 +67,7 @@ class Startup:
         return self._over.is_set()
 
     def end(self, file: Callable[[], Path | None] | None = None) -> None:
-        """``file`` returns the path of the table, and may wait."""
+        """Stop, and write the table. ``file`` returns its path, and may wait."""
         if not self._over.is_set():
             self._file = file
             self._over.set()
@@ -182,6 +182,6 @@ def is_loader_worker() -> bool:
 
 
 def is_forked_by_loader() -> bool:
-    """Call this during the fork."""
+    """Return whether a loader forks this process. Call this during the fork."""
     codes = (frame.f_code for frame in outwards(sys._getframe()))
     return any(code.co_name == "__init__" and code.co_filename.endswith(frames.ITERATORS) for code in codes)

@@ -171,7 +171,7 @@ class Events:
         self.forget()
 
     def pass_ended(self, since: PassBegin, now: int) -> None:
-        """Without an update, an ended pass over a loader is a validation.
+        """Report the end of a pass over a loader. A pass without an update is a validation.
 
         A single fetch is no pass, because ``next(iter(loader))`` fetches the batch of a training step. A pass before
         the first update is never a validation, because the program may make no updates at all.
@@ -186,7 +186,7 @@ class Events:
         return PassBegin(now, self.fetches, self.updates, self.backwards, line)
 
     def forget(self) -> None:
-        """Callers keep references to these counts, so they are reset in place."""
+        """Reset all counts in place, because callers keep references to them."""
         self.fetches = self.updates = self.backwards = 0
         self.is_updated_by_hand = False
         """Whether backward passes count as updates."""

@@ -137,7 +137,7 @@ class Handover:
         return self.tasks.windows_left >= QUEUE
 
     def find_place(self, window: RecordedWindow) -> Place | None:
-        """The folder is named after the scheduled steps, so all ranks use the same one if one shortens its window."""
+        """Return the folder of a window. Its name has the scheduled steps, because one rank may shorten its window."""
         last = window.planned.last + window.shortened if window.planned else None
         return None if self.run is None else self.run.place(self._stage, window.first, last)
 
@@ -243,7 +243,7 @@ class Handover:
         return Permit(handlers=self.recipes, remote=None if self.run is None else self.run.remote)
 
     def write_timeline(self, loop: WatchedLoop) -> None:
-        """After one failure no further steps are written."""
+        """Write the steps so far. After one failure no further steps are written."""
         with loop.timeline.taking:
             rare, rows = loop.timeline.take_rare(), loop.timeline.rows()
             if not self._has_lost_steps:
@@ -309,7 +309,7 @@ class Handover:
                 listen(capture, place)
 
     def leave(self, timeout: float) -> bool:
-        """Return whether the files are complete. Otherwise the worker continues alone."""
+        """Return whether the files are complete. Otherwise the worker writes them after the end of the training."""
         self._is_leaving = True
         is_complete = self.tasks.leave(timeout, is_loud=self.is_loud)
         if not is_complete and not self.is_summed_up and self.places:

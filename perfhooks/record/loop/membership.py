@@ -70,7 +70,7 @@ class Membership:
         on_opened(run)
 
     def update_rank(self) -> bool:
-        """The process group may be created after the start, for example with ``mp.spawn``."""
+        """Update the rank, because a process group may be created after the start, for example with ``mp.spawn``."""
         job, before = current_job(), self._job
         if before is None or (job.rank, job.world_size) == (before.rank, before.world_size):
             return True

@@ -110,7 +110,7 @@ def is_used(window: Any) -> bool:
 
 
 def prepare(window: Any, prepare_trace: Callable[[], None]) -> None:
-    """If this recorder is not available, Kineto also records the device."""
+    """Prepare this recorder. If it is not available, Kineto also records the device."""
     if not is_used(window):
         prepare_trace()
         return
@@ -156,13 +156,13 @@ class _Listener(logging.Filter):
 
 
 def drain(window: Any) -> None:
-    """torch waits for device work before Kineto stops, but not before this recorder stops."""
+    """Wait for the device, because torch does not wait for it before this recorder stops."""
     if is_used(window) and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def check_observer(observer: Any) -> None:
-    """Kineto prepares once, so this check comes before it."""
+    """Raise an UnavailableError without a device observer. Kineto prepares only once, so this check comes first."""
     if not getattr(observer, "available", True):
         raise UnavailableError("its observer is not available")
 

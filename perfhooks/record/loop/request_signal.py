@@ -14,7 +14,7 @@ _loops: dict[int, list[WatchedLoop]] = {}
 
 
 def listen(name: str, loop: WatchedLoop) -> None:
-    """The handler stays until the end, because the signal would kill a process without it."""
+    """Request a window on a signal. The handler is never removed, because the signal would then end the process."""
     number = getattr(signal, f"SIG{name.upper().removeprefix('SIG')}")
     if number not in _loops:
         if threading.current_thread() is not threading.main_thread():

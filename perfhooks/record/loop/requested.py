@@ -47,7 +47,7 @@ def _schedule_of(window: Planned) -> Schedule:
 
 
 class Requests:
-    """The profiler's schedule with requested windows in its gaps."""
+    """Schedule of the profiler, with requested windows in its gaps."""
 
     def __init__(self, loop: WatchedLoop, base: Schedule | OnRequest | CallableSchedule | FromStartToStop) -> None:
         self.loop = loop

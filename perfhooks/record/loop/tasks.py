@@ -40,7 +40,6 @@ class Tasks:
         self._deaths = 0
 
     def open(self, log: Path | None, *, starts_worker: bool = True) -> None:
-        """Without ``starts_worker`` the worker starts when it is needed."""
         self._log = log
         if self.worker is not None and self.worker.is_closing:
             self._former.append(self.worker)
@@ -138,7 +137,7 @@ class Tasks:
 
     @property
     def has_steps_left(self) -> bool:
-        """Later steps must be written after waiting ones."""
+        """Whether older steps wait for the worker. Later steps must be written after them."""
         return self.windows_left < len(self.pending)
 
     def _start(self) -> None:

@@ -53,7 +53,7 @@ class Counters(NamedTuple):
 
 
 class Queueing:
-    """Run-queue wait, as a share of the time since the first reading."""
+    """Run-queue wait of a thread, as a fraction of the time since the first reading."""
 
     def __init__(self) -> None:
         self._native = 0
@@ -70,7 +70,7 @@ class Queueing:
         return min(max(waited - self._before, 0) / (now - self._began), 1.0)
 
     def since_last(self) -> float | None:
-        """The first interval begins at the process start."""
+        """Return the share since the last call. The first interval begins at the process start."""
         thread = CountedThread(threading.get_ident(), threading.get_native_id())
         if not self._native:
             age_ns = round(1e9 * (time.time() - began_s()))
@@ -139,7 +139,7 @@ class Collections:
             del self._pauses[:-4096]
 
     def within(self, begin: int, end: int) -> tuple[int, Frame | None]:
-        """Return the time in ns, and the code where the longest collection began."""
+        """Return the time of collections in an interval in ns, and the code in which the longest one began."""
         overlaps = [(min(stop, end) - max(start, begin), where) for start, stop, where in self._pauses[:]]
         overlaps = [(length, where) for length, where in overlaps if length > 0]
         return sum(length for length, _ in overlaps), max(overlaps, key=lambda pair: pair[0], default=(0, None))[1]

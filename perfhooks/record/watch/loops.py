@@ -66,13 +66,13 @@ class WatchedLoop:
         )
 
     def ask(self, request: LoopRequest) -> None:
-        """Append before waking: the training finds the request, or is woken after it."""
+        """Add a request. It is added before the training is woken, so that the training always finds it."""
         self.inbox.append(request)
         self.wake()
 
     def answer(self, request: LoopRequest, state: State, *, window: str = "", first: int | None = None,
                last: int | None = None, why: str = "") -> None:  # fmt: skip  # one answer, in two lines
-        """Answers go to the client, or into the log if no client waits and no window will be recorded."""
+        """Answer a request: to the client, or into the log if no client waits and no window will be recorded."""
         if request.name and self.run is not None:
             reply = Answer(rank=self.run.rank, state=state, window=window, first=first, last=last, why=why)
             self.answers.append((request.name, reply))

@@ -60,7 +60,6 @@ def innermost_of(thread: int) -> FrameType | None:
 
 
 def stack_of(thread: int) -> Stack:
-    """Return the stack; empty if the thread has ended."""
     frames = islice(map(Frame.of, outwards(innermost_of(thread))), 200)
     # skip our own callback of a garbage collection
     return tuple(dropwhile(lambda frame: frame.file.startswith(_OURS), frames))[::-1]

@@ -128,7 +128,6 @@ class Interpreter:
             state = self._memory.word(state + self._layout.next_thread)
 
     def native_id(self, thread: int) -> int | None:
-        """None if Python does not store it."""
         return None if self._layout.native is None else self._memory.word(thread + self._layout.native)
 
     def stack(self, thread: int, outermost: str = "", most: int = MAX_FRAMES) -> list[WorkerFrame]:
@@ -227,7 +226,7 @@ def _shift_of(pid: int, start: int, offset: str, file: str) -> int:
 
 
 def measured_layout() -> Layout:
-    """Verify the layout with the stack of a waiting thread."""
+    """Return the layout of this Python, verified with the stack of a waiting thread."""
     gate, began, states = threading.Lock(), threading.Lock(), []
     began.acquire()
 

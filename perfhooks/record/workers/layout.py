@@ -73,7 +73,6 @@ def _main_interpreter() -> int:
 
 
 def runtime() -> int:
-    """The root of all interpreters."""
     return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
 
 

@@ -188,7 +188,7 @@ class SampledWorker:
         return entry
 
     def answer(self) -> dict[str, Any]:
-        """With the fields of `WorkerCounts` and `WorkerSamples`."""
+        """Return the counts and samples, with the fields of `WorkerCounts` and `WorkerSamples`."""
         transfer_ns = max(self._transfer - self._transfer_before, 0)
         stacks = sorted(self._stacks, key=lambda text: -sum(self._stacks[text].values()))
         for small in stacks[300:]:
@@ -259,7 +259,7 @@ class WorkerSampler:
         self._due = time.monotonic_ns()
 
     def wait_s(self) -> float | None:
-        """None without workers."""
+        """Return the time until the next sample in s; None without workers."""
         return max(self._due - time.monotonic_ns(), 0) * 1e-9 if self._workers else None
 
     def sample(self) -> None:
@@ -291,7 +291,7 @@ class WorkerSampler:
 
 
 def serve(channel: int, answers: int) -> None:
-    """A message with a file is an `Order`. A message without a file ends the window."""
+    """Run orders from standard input. A message with a file is an `Order`; one without a file ends the window."""
     sampler = WorkerSampler()
     with socket.socket(fileno=channel) as orders:
         while True:

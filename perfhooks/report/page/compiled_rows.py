@@ -56,7 +56,7 @@ def breaks(compilation: Compilation) -> pl.DataFrame:
 
 
 def of_window(seen: Evidence) -> dict[str, Any]:
-    """``inside_ms`` is host time per step, ``device_ms`` device time."""
+    """Return the compiled graphs of the window, with host and device time per step."""
     compilation = seen.capture.compilation
     inside_ms = compiled.inside_ms(seen)
     if not compilation and not inside_ms:

@@ -132,7 +132,7 @@ def ask(run: Path, name: str, window: WindowRequest) -> None:
 
 
 def read_window(run: Path, file: str) -> WindowRequest | None:
-    """Return None if the request was deleted."""
+    """Read a request; None if it was deleted."""
     with contextlib.suppress(FileNotFoundError):
         return read_json(layout.below(run / layout.REQUESTS, file), WindowRequest, "a request", _MAX_SIZE)
     return None
@@ -149,7 +149,7 @@ def open_windows(run: Path, stage: str) -> list[WindowRequest]:
 
 
 def is_open(run: Path, name: str) -> bool:
-    """Return whether a request was not withdrawn. Withdrawn requests get no answer."""
+    """Return whether the client still waits for a request."""
     return any((run / layout.REQUESTS / f"{name}.{kind}.json").exists() for kind in ("call", "window"))
 
 

@@ -65,14 +65,14 @@ def is_partial(trace: Trace) -> bool:
 
 
 def measured_as(name: str, units: int | None) -> str:
-    """Partitions have names of their own."""
+    """Return the name under which measured peaks are stored. A partition of a device has a name of its own."""
     datasheet = DATASHEETS.get(name)
     is_whole = datasheet is None or datasheet.units is None or units in (None, datasheet.units)
     return name if is_whole else f"{name}, {units} multiprocessors"
 
 
 def file() -> Path:
-    """``PERFHOOKS_PEAKS``, or a file in the user's configuration folder."""
+    """Return the path in ``PERFHOOKS_PEAKS``, else a file in the user's configuration folder."""
     path = os.environ.get(PEAKS)
     settings = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
     return Path(path) if path else Path(settings) / "perfhooks" / "peaks.json"

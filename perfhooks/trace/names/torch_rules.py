@@ -28,7 +28,6 @@ _DEVICE_TYPES: Final = (1, 6, 12, 20)  # CUDA, HIP, XPU, PrivateUse1
 
 
 def shown_name(name: str) -> str:
-    """All steps have one name."""
     return f"{STEP_MARK[:-1]}*" if name.startswith(STEP_MARK) else name
 
 
@@ -61,7 +60,7 @@ def _by_external_id(trace: Trace) -> Numbered:
 
 
 def merged_into(parent: Ints, name: Column) -> Ints:
-    """An only child with the name of its parent is no call of its own."""
+    """Return the call that includes each one. An only child with the name of its parent is not counted itself."""
     children = np.bincount(parent[parent >= 0], minlength=len(parent))
     is_merged = (parent >= 0) & (name[parent] == name) & (children[parent] == 1)
     return outermost(np.where(is_merged, parent, -1))

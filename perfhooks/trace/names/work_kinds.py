@@ -198,7 +198,6 @@ def of_kernel(name: str) -> str:
 
 @functools.lru_cache(maxsize=2048)
 def of_operator(name: str) -> str:
-    """Nodes of autograd have names like ``::addmm``."""
     return _of_operator(_beginning(name))
 
 

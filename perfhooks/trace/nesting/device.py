@@ -207,7 +207,7 @@ def wait_calls(trace: Trace) -> Ints:
 
 @cached_per_trace
 def outermost_waits(trace: Trace) -> Ints:
-    """Some runtimes record a call and also the inner call."""
+    """Return the waits for a device, without waits inside others: some runtimes record two nested calls."""
     rows = wait_calls(trace)
     return rows[holders(trace, rows, rows) < 0] if len(rows) else rows
 

@@ -95,7 +95,7 @@ def highest(values: Ints, first: Ints, last: Ints) -> Ints:
 
 
 def distinct(*values: Column) -> Ints:
-    """``numpy.unique`` hashes since 2.3 and is ten times slower."""
+    """Return the sorted distinct values. ``numpy.unique`` hashes since 2.3, which is ten times slower."""
     ordered = np.sort(np.concatenate(values), kind="stable")
     first = np.ones(len(ordered), np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]

@@ -41,7 +41,7 @@ class ShapedOperator(Operator, gc=False):
 
 
 class StridedOperator(ShapedOperator, gc=False):
-    """Strides are read only for replays of operators, because decoding a field takes time."""
+    """Arguments of an operator with strides. They are read only for replays, because decoding takes time."""
 
     strides: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Strides")
 
@@ -84,7 +84,7 @@ class Work(Owned, gc=False):
 
 
 class Copy(Work, gc=False):
-    """Torch's next recorder names all copies ``Memcpy``; the arguments contain their kind."""
+    """Arguments of a copy. torch's next recorder names all copies ``Memcpy``, so these contain the kind."""
 
     copy_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="copy kind")
     source_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="src kind")
@@ -92,7 +92,7 @@ class Copy(Work, gc=False):
 
 
 class Set(Work, gc=False):
-    """See `Copy`."""
+    """Arguments of a memset."""
 
     memory_kind: msgspec.Raw = msgspec.field(default=NOTHING, name="memory kind")
 
@@ -129,7 +129,7 @@ def _collective(base: type[Arguments]) -> type[Arguments]:
 
 
 class MarkedStruct(NamedTuple):
-    """Only arguments that contain the mark can have fields that the next variant lacks."""
+    """A struct of arguments. Only arguments that contain its mark can have fields that the next variant lacks."""
 
     mark: bytes
     fields: type[Arguments]

@@ -97,7 +97,7 @@ def download(system: Any, targets: Mapping[str, Path]) -> None:
 
 
 def opened(url: str) -> IO[bytes]:
-    """The file is deleted when it is closed."""
+    """Open a local copy of a URL, which is deleted when it is closed."""
     system, path = located(url)
     with tempfile.TemporaryDirectory(prefix="perfhooks-") as folder:
         local = Path(folder) / "content"

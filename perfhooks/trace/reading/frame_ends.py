@@ -19,7 +19,7 @@ CLOSED: Final = "closed"
 
 
 def close(trace: Trace) -> None:
-    """Move the end of each frame that was never closed, and add a doubt. Call this before any computation.
+    """Correct the end of each frame that was never closed, and add a doubt. Call this before any computation.
 
     Each frame has the number of its caller. Other frames inside that caller ended before, and no frame lasts longer.
     """

@@ -38,7 +38,6 @@ def copy_trace(source: Path, target: IO[bytes], *, compress: bool) -> None:
 
 
 def copy_stream(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None:
-    """Gzip data is not compressed again."""
     has_gzip = is_packed(source)
     if has_gzip == compress:
         shutil.copyfileobj(source, target)
@@ -50,7 +49,7 @@ def copy_stream(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None
 
 
 def copy_with_names(source: IO[bytes], target: IO[bytes], *, compress: bool) -> None:
-    """Decode escaped names if the file is plain."""
+    """Copy a plain trace with decoded names. A compressed file is copied unchanged."""
     try:
         with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as text:
             has_escapes = text.find(ESCAPE.encode()) >= 0

@@ -57,7 +57,7 @@ def _profilers() -> list[Closable]:
 
 
 def find_left_open() -> list[Closable]:
-    """A notebook cell that runs again binds the name of its profiler to another one.
+    """Return the profilers that a notebook cell left open, because it runs again and reuses their names.
 
     If the cell raised an error, the session keeps its variables for a debugger.
     """
@@ -131,7 +131,7 @@ def watch(window: object) -> None:
 
 
 def at_signal(keep: Callable[[str], object]) -> None:
-    """``keep`` gets the reason, at SIGTERM and SIGHUP."""
+    """Call ``keep`` with the reason at SIGTERM and SIGHUP."""
     _keepers.append(keep)
 
 

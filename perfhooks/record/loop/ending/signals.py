@@ -238,7 +238,7 @@ def set_end_handler(handler: Handler) -> bool:
 
 
 def reset_end_handler() -> None:
-    """The program may have set another handler meanwhile."""
+    """Remove our handler, unless the program has set another one since."""
     global _ours  # noqa: PLW0603 -- as above
     for number in _handled_by(_ours):
         deferral.set_handler(number, signal.SIG_DFL)

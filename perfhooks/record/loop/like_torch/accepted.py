@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Unsupported options are logged once and dropped."""
+    """Return the supported options. Unsupported ones are dropped, with one log line."""
     supported = inspect.signature(TorchProfile.__init__).parameters
     unsupported = [name for name in options if name not in supported]
     if unsupported:
@@ -43,7 +43,7 @@ def check_recording(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def legacy_activities(activities: Any, use_cpu: bool | None, use_device: str | None) -> list[str]:
-    """For the arguments of ``torch.autograd.profiler.profile``."""
+    """Return the activities for the arguments of ``torch.autograd.profiler.profile``."""
     named = [*(["cpu"] if use_cpu is not False else []), *([_LEGACY.get(use_device, use_device)] if use_device else [])]
     if activities is not None or not named:
         raise OptionError(
@@ -91,7 +91,7 @@ def _named(activity: Any) -> torch.profiler.ProfilerActivity:
 
 
 def metadata_json(value: str) -> str:
-    """Kineto replaces every backslash by a slash, so the value has no escapes."""
+    """Return a value as JSON without escapes, because Kineto replaces every backslash by a slash."""
     try:
         return json.dumps(_without_escapes(json.loads(value)), ensure_ascii=False)
     except ValueError as error:

@@ -22,7 +22,6 @@ def unescape_names(events: Iterable[Any]) -> None:
 
 
 def give_stacks(events: Iterable[Any]) -> None:
-    """The stack of an event has its innermost function first."""
     for event in events:
         event.stack = event.stack or [*_frames_around(event)]
 

@@ -130,7 +130,6 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
         return None if last is None else last.take_pending_cuspy_export(*args, **kwargs)
 
     def take_pending_cupti_export(self, *args: Any, **kwargs: Any) -> Any:
-        """torch 2.14 uses this name."""
         last: Any = self._course.windows.last
         return None if last is None else last.take_pending_cupti_export(*args, **kwargs)
 

@@ -156,7 +156,7 @@ class WindowBudget:
         return self._totals is None
 
     def end_step(self) -> None:
-        """This must be short, because the recorder records each Python call here."""
+        """Store the state at the end of a step. Keep it short, because each Python call in it is recorded."""
         self._steps += 1
         self._step_began = time.perf_counter()
 

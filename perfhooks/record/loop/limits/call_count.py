@@ -27,7 +27,6 @@ class CallCount:
 
     @property
     def calls(self) -> float:
-        """Each call has two events, one for its return."""
         return self._events / 2
 
     def _count(self, _frame: Any, _event: str, _argument: Any) -> None:

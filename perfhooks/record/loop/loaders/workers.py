@@ -45,7 +45,7 @@ class _Sums(msgspec.Struct):
 
 
 class LoadersRead:
-    """A validation reads many batches in few steps. So the loader that is read in most steps feeds the training."""
+    """Counts the steps in which each loader is read. The loader of most steps feeds the training, not a validation."""
 
     def __init__(self) -> None:
         self.of_step: set[int] = set()
@@ -63,7 +63,6 @@ class LoadersRead:
 
     @property
     def most(self) -> Loader | None:
-        """The first loader wins a tie."""
         return max(self._steps, key=self._steps.__getitem__, default=None)
 
     @property
@@ -98,7 +97,7 @@ class LoaderWorkers:
         self._orders = ours
 
     def watch(self, iterator: Any) -> None:
-        """Other libraries also have the attribute ``_workers``."""
+        """Sample the workers of an iterator. Other libraries also have the attribute ``_workers``."""
         processes = getattr(iterator, "_workers", None)
         if not self.is_wanted or not processes or id(iterator) in self._sampled:
             return
