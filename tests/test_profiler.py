@@ -60,7 +60,7 @@ def ignore(window):
 
 @pytest.mark.recorder
 def test_after_a_window_that_torch_lost_for_its_stacks_the_others_have_none(monkeypatch, caplog):
-    """As torch 2.4 does where a window begins inside of a call from C; the the training continues."""
+    """As torch 2.4 does where a window begins inside of a call from C; the training continues."""
     plain, stopped = profile.stop_trace, []
 
     def stop_trace(self):

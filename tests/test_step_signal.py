@@ -163,7 +163,7 @@ def test_updates_that_follow_each_other_are_the_steps_whatever_was_fetched_befor
 
 
 def test_fetches_in_the_middle_of_a_training_by_updates_leave_its_steps_alone(heard):
-    """As a validation, after which the the training continues without a loader."""
+    """As a validation, after which the training continues without a loader."""
     _, begun = heard
     optimizer = train(10)
     fetched(20)

@@ -1,4 +1,4 @@
-"""The child process that makes the files: whatever becomes of it, the the training continues and nothing is lost."""
+"""The child process that makes the files: whatever becomes of it, the training continues and nothing is lost."""
 
 from __future__ import annotations
 
