@@ -267,6 +267,18 @@ def test_copies_without_kernels_leave_the_device_unknown(tmp_path, kind):
     assert "device" not in of_window(CAPTURE, trace)
 
 
+@pytest.mark.parametrize("name", ["vllm::all_reduce", "mylib::combine"])
+def test_an_operator_that_communicates_may_have_any_name(tmp_path, name):
+    events = []
+    for number in range(1, 13):
+        at = number * 300 * US
+        events += [op(name, at, at + 20 * US, external=number), launch(number, at + 5 * US, at + 9 * US)]
+        events += [kernel(number, at + 20 * US, at + 270 * US, name="ncclDevKernel_AllGather_RING_LL", stream=9)]
+    _, table, doubts = seen(tmp_path, events)
+    assert doubts == set()
+    assert table["comm_ms"].item() == pytest.approx(3)
+
+
 def test_a_lost_stream_leaves_communication_known(tmp_path):
     events = [event for event in training() if event.get("cat") not in ("kernel", "cuda_runtime")]
     for number in range(5):

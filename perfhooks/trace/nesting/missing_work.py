@@ -220,14 +220,19 @@ def _is_subsequence(part: Ints, sequence: Ints) -> bool:
 
 @cached_per_trace
 def lacks_computation(trace: Trace) -> bool:
-    """Return whether kernels that compute are missing, for example because the recorder lost a stream."""
+    """Return whether kernels that compute are missing, for example because the recorder lost a stream.
+
+    Operators with recorded work do not count, whatever their names.
+    """
     if not trace.is_device_traced or (device.classes(trace) == device.COMPUTE).any():
         return False
     if not len(trace.rows(Kind.KERNEL, Kind.RUNTIME)):
         return True
     if not len(trace.rows(Kind.KERNEL)) and not len(device.launch_calls(trace)):
         return False
-    names = [trace.names[number] for number in trace.names_of(Kind.OP)]
+    ops, owner = trace.rows(Kind.OP), device.owners(trace)
+    others = ops[~np.isin(ops, device.around(trace, owner[owner >= 0], ops))]
+    names = (trace.names[number] for number in intervals.distinct(trace.name[others]).tolist())
     return any(work_kinds.of_operator(name) not in _NOT_COMPUTING for name in names)
 
 
