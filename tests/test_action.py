@@ -118,7 +118,7 @@ def test_a_slower_training_fails_the_job_after_it_was_said_in_one_comment(job):
     assert len(job.comments) == 2
 
 
-def test_what_nobody_can_decide_fails_where_it_is_asked_to(job):
+def test_fail_if_undecided_sets_the_exit_code(job):
     assert job.run(base="base", new="near", by="2%", fail_if_undecided="true")[0] == 4
     assert job.run(base="base", new="near", by="2%")[0] == 0
 

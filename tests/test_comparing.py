@@ -152,7 +152,7 @@ def test_a_step_without_length_costs_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("steps", [-1, 2**63, 0.5])
-def test_costs_that_cannot_be_are_no_costs(tmp_path, steps):
+def test_impossible_costs_are_refused(tmp_path, steps):
     """A file may say anything."""
     known = json.loads(saved.encode(measured(tmp_path, [testing.step_mark(3, 0, 9), testing.op("aten::mm", 0, 9)])))
     assert saved.decode(json.dumps(known).encode(), "here").steps == 1
@@ -165,7 +165,7 @@ def test_costs_that_cannot_be_are_no_costs(tmp_path, steps):
             saved.decode(json.dumps(changed).encode(), "here")
 
 
-def test_costs_are_the_same_after_they_were_written(tmp_path):
+def test_costs_survive_writing_and_reading(tmp_path):
     found = measured(tmp_path, training(items=2))
     again = saved.decode(saved.encode(found), "here")
     assert again == found
@@ -189,7 +189,7 @@ def test_costs_are_the_same_after_they_were_written(tmp_path):
     ],
     ids=["a layer doubled", "a loader 3 ms slower", "an extra item()", "float64 by accident", "no bias", "foreach off"],
 )
-def test_what_was_planted_is_the_first_row_and_costs_what_it_costs(tmp_path, planted, kind, named, truth_us):
+def test_planted_change_is_the_first_row_with_its_cost(tmp_path, planted, kind, named, truth_us):
     a, b = (measured(tmp_path, training(noise=seed, **what)) for seed, what in ((1, {}), (2, planted)))
     first = largest(Aligned(a, b))[0]
     assert (first.kind, first.name) == (kind, named)
@@ -210,7 +210,7 @@ def on_a_slower_machine(events, factor):
     ("planted", "named"),
     [({"items": 1}, "aten::item"), ({"data": 4000}, "data"), ({"doubled": True}, "Net_0/Linear_8")],
 )
-def test_what_was_planted_is_the_first_row_where_everything_else_takes_longer_too(tmp_path, planted, named, factor):
+def test_planted_change_is_first_on_a_slower_machine(tmp_path, planted, named, factor):
     """A process that others disturb has larger differences everywhere; those are not the reason."""
     plain = measured(tmp_path, training(layers=8, noise=1))
     events = on_a_slower_machine(training(layers=8, noise=2, **planted), factor)
@@ -222,7 +222,7 @@ def test_what_was_planted_is_the_first_row_where_everything_else_takes_longer_to
     assert second.sure == 0
 
 
-def test_a_slower_machine_is_said_to_be_one_and_no_reason_is_sure(folder):
+def test_slower_machine_has_a_note_and_no_certain_reason(folder):
     base = make_run(folder / "quiet", training(layers=8, noise=1), steps())
     busy = make_run(folder / "busy", on_a_slower_machine(training(layers=8, noise=2), 1.3), steps(6.5, seed=1))
     output = run(base, busy).output
@@ -232,7 +232,7 @@ def test_a_slower_machine_is_said_to_be_one_and_no_reason_is_sure(folder):
     assert all(told.endswith("; unchanged rows vary by as much.") for told in made.told)
 
 
-def test_what_an_operator_calls_belongs_to_it_with_what_python_spends_to_call_it(tmp_path):
+def test_operator_includes_its_callees_and_their_python_time(tmp_path):
     inner = testing.op("aten::_local_scalar_dense", 400, 700)
     events = [
         testing.step_mark(3, 0, 2000),
@@ -251,7 +251,7 @@ def test_what_an_operator_calls_belongs_to_it_with_what_python_spends_to_call_it
     assert by_call == {"aten::item": 700, "aten::mul": 100, "": 1200}
 
 
-def test_more_calls_and_dearer_calls_are_told_apart(tmp_path):
+def test_more_calls_and_slower_calls_are_distinguished(tmp_path):
     a, b = (measured(tmp_path, training(items=items)) for items in (1, 3))
     rows = {row.name: row for row in largest(Aligned(a, b))}
     found = rows["aten::item"]
@@ -261,7 +261,7 @@ def test_more_calls_and_dearer_calls_are_told_apart(tmp_path):
     assert (dearer.by_count, dearer.by_price) == (pytest.approx(0), pytest.approx(1_000_000))
 
 
-def test_everything_is_said_of_one_step_however_many_each_side_recorded(tmp_path):
+def test_numbers_are_per_step_of_each_side(tmp_path):
     """Three steps of A and six of B: 1 and 3 calls of 300 us, waits of 1 and 4 ms, one and two collectives of 2 ms."""
     few = measured(tmp_path, training(steps=3, items=1))
     many = measured(tmp_path, training(steps=6, items=3, data=4000))
@@ -292,7 +292,7 @@ def test_everything_is_said_of_one_step_however_many_each_side_recorded(tmp_path
         assert waited == tuple(1e6 * ms for ms in waits)
 
 
-def test_a_share_is_one_of_the_step_of_its_own_side(tmp_path):
+def test_share_refers_to_the_step_of_its_own_side(tmp_path):
     """Waits of 1 ms in a step of 7.35 ms, and of 4 ms in one of 10.35 ms on a machine that is slower by half."""
     longer = on_a_slower_machine(training(layers=8, steps=6, data=4000), 1.5)
     costs_of = measured(tmp_path, training(layers=8)), measured(tmp_path, longer)
@@ -310,7 +310,7 @@ def test_a_share_is_one_of_the_step_of_its_own_side(tmp_path):
     assert len([*made.doubts, *made.notes]) == len(about_time)
 
 
-def test_a_share_that_more_calls_add_is_one_of_the_step_of_a(tmp_path):
+def test_share_of_added_calls_refers_to_the_step_of_a(tmp_path):
     a, b = (
         Side(label=name, stage="train", costs=measured(tmp_path, events))
         for name, events in (("a", training()), ("b", training(items=3)))
@@ -332,7 +332,7 @@ def test_a_share_that_more_calls_add_is_one_of_the_step_of_a(tmp_path):
         ((10, 12), 0.4, " (10 -> 12 calls)"),
     ],
 )
-def test_a_reason_is_put_down_to_calls_or_their_price_where_that_is_six_tenths_of_it(calls, by_count, said):
+def test_main_cause_explains_sixty_percent_of_a_reason(calls, by_count, said):
     """And no call is called dearer where there are 20% more of them."""
     row = Contribution(
         name="aten::mm",
@@ -350,7 +350,7 @@ def test_a_reason_is_put_down_to_calls_or_their_price_where_that_is_six_tenths_o
     assert ("slower" in told) == ("slower" in said)
 
 
-def test_what_is_gone_is_said_to_be_and_what_changed_most_inside_is_named():
+def test_removed_rows_and_largest_inner_change_are_named():
     times = {"count_a": 1, "by_price": 0}
     gone = Contribution(name="Net_0", kind="module", a=2e6, b=0, count_b=0, by_count=-2e6, **times)
     assert sentences.contribution(gone) == "-2 ms a step: Net_0 is gone (it took 2 ms)."
@@ -361,7 +361,7 @@ def test_what_is_gone_is_said_to_be_and_what_changed_most_inside_is_named():
     assert "most of it" not in sentences.contribution(less), "a tenth is not most"
 
 
-def test_of_many_reasons_the_largest_five_are_said_and_of_a_large_table_nothing_is_lost():
+def test_five_largest_reasons_are_listed_and_the_rest_is_summed():
     """Of 260 operators 200 have a row of their own; what they counted is listed where it differs."""
     sides = []
     for name, price in (("a", 1000), ("b", 3000)):
@@ -383,13 +383,13 @@ def test_of_many_reasons_the_largest_five_are_said_and_of_a_large_table_nothing_
     assert told["counts"] == [{"name": "aten::more", "a": 1, "b": 2}]
 
 
-def test_memory_of_a_device_that_one_side_did_not_record_is_not_compared(tmp_path):
+def test_memory_recorded_on_one_side_is_not_compared(tmp_path):
     a, b = (measured(tmp_path, training()) for _ in "ab")
     a.peak_bytes, b.peak_bytes = {"cuda:0": 5, "cpu": 7}, {"cuda:0": 6}
     assert comparison.data(compared(a, b))["memory"] == [{"device": "cuda:0", "a": 5, "b": 6}]
 
 
-def test_an_update_of_more_and_shorter_calls_is_not_said_to_have_dearer_ones():
+def test_update_with_more_shorter_calls_has_no_slower_calls():
     """What Python spends between thousands of calls is no price of a call."""
     row = Contribution(
         name="optimizer", kind="part", a=1e6, b=5e6, count_a=10, count_b=400, by_count=5e5, by_price=3.5e6
@@ -427,14 +427,14 @@ def test_memory_collectives_findings_and_ranks_are_compared_too(tmp_path):
 # --- renamed ---
 
 
-def test_a_module_that_is_called_otherwise_is_the_same_if_it_contains_the_same(tmp_path):
+def test_renamed_module_with_equal_content_is_matched(tmp_path):
     a, b = measured(tmp_path, training()), measured(tmp_path, training(renamed=True))
     found = largest(Aligned(a, b))
     assert all(row.difference == 0 for row in found)
     assert {row.renamed for row in found if row.kind == "module"} == {"Renamed_0/Linear_0", "Renamed_0/Linear_1"}
 
 
-def test_a_layer_put_before_others_moves_their_names_and_is_the_only_new_one(tmp_path):
+def test_inserted_layer_is_the_only_new_module(tmp_path):
     a, b = measured(tmp_path, training(layers=2)), measured(tmp_path, training(layers=3))
     changed = [row for row in largest(Aligned(a, b)) if row.difference]
     assert [(row.name, row.is_new) for row in changed] == [("Net_0/Linear_1 (new)", True)]
@@ -442,7 +442,7 @@ def test_a_layer_put_before_others_moves_their_names_and_is_the_only_new_one(tmp
     assert moved.renamed == "Net_0/Linear_2"
 
 
-def test_modules_of_one_kind_are_matched_by_their_numbers_and_not_by_who_is_called_first(tmp_path):
+def test_equal_modules_are_matched_by_number_not_call_order(tmp_path):
     sides = [measured(tmp_path, training(layers=4, order=order)) for order in ((0, 1, 2, 3), (2, 1, 0, 3))]
     rows = largest(Aligned(*sides))
     assert all(row.difference == 0 for row in rows)
@@ -450,7 +450,7 @@ def test_modules_of_one_kind_are_matched_by_their_numbers_and_not_by_who_is_call
 
 
 @pytest.mark.parametrize("line", ["", "model.py(4): forward"])
-def test_a_model_and_the_same_compiled_are_compared_by_the_modules_that_both_have(tmp_path, line):
+def test_compiled_model_is_compared_by_common_modules(tmp_path, line):
     """Also where a function ran in one of them only, as the other runs what was made of it."""
     sides = measured(tmp_path, training(line=line)), measured(tmp_path, compiled())
     for a, b in (sides, sides[::-1]):
@@ -461,7 +461,7 @@ def test_a_model_and_the_same_compiled_are_compared_by_the_modules_that_both_hav
         assert sum(row.difference for row in rows) == pytest.approx(b.wall / b.steps - a.wall / a.steps)
 
 
-def test_a_kernel_is_compared_by_its_whole_name_where_both_have_it_or_only_one_has_any_of_its_kind(tmp_path):
+def test_kernels_are_matched_by_full_name_if_possible(tmp_path):
     """Else, as for gemm, by what is left without what a compiler writes into it."""
     sides = []
     for names in (("gemm<1>", "sum<float>", "cat<1>"), ("gemm<2>", "sum<float>", "sum<half>", "fill<2>")):
@@ -485,27 +485,27 @@ def test_a_kernel_is_compared_by_its_whole_name_where_both_have_it_or_only_one_h
         ("void (anonymous namespace)::copy<int>(int*)", "{anonymous}::copy"),
     ],
 )
-def test_a_kernel_is_known_without_what_a_compiler_writes_into_its_name(name, plain):
+def test_kernel_matches_without_generated_parts_of_its_name(name, plain):
     assert matching.normalize_kernel(name) == plain
 
 
 # --- runs ---
 
 
-def test_a_slower_run_is_slower_and_says_where(base, slower):
+def test_slower_run_has_a_verdict_and_a_reason(base, slower):
     done = run(base, slower)
     assert done.exit_code == 0, done.output
     assert re.match(r"Slower: a step takes 8\.?\d* ms instead of 5\.?\d* ms, \+60%\.\n", done.output), done.output
     assert "  1. +3 ms a step: waiting for data takes 4 ms instead of 1 ms" in done.output
 
 
-def test_a_slower_run_fails_where_it_is_asked_to(base, slower):
+def test_fail_if_slower_sets_the_exit_code(base, slower):
     assert run(base, slower, "--fail-if-slower", "2%").exit_code == 3
     assert run(slower, base, "--fail-if-slower", "2%").exit_code == 0
     assert run(base, base, "--fail-if-slower", "2%").exit_code == 0
 
 
-def test_what_nobody_can_decide_fails_where_it_is_asked_to(base, slower, folder):
+def test_fail_if_undecided_sets_the_exit_code(base, slower, folder):
     near = make_run(folder / "near", None, steps(5.15))
     assert run(base, near).exit_code == 0
     assert run(base, near, "--fail-if-undecided", "--fail-if-slower", "2%").exit_code == 4
@@ -513,7 +513,7 @@ def test_what_nobody_can_decide_fails_where_it_is_asked_to(base, slower, folder)
     assert run(base, slower, "--fail-if-undecided", "--fail-if-slower", "2%").exit_code == 3
 
 
-def test_several_runs_a_side_are_given_with_two_dashes_between(folder):
+def test_two_dashes_separate_runs_of_both_sides(folder):
     sides = [
         [make_run(folder / f"{name}{seed}", None, steps(median, seed=seed)) for seed in range(3)]
         for name, median in (("a", 5.0), ("b", 5.3))
@@ -525,7 +525,7 @@ def test_several_runs_a_side_are_given_with_two_dashes_between(folder):
 
 
 @pytest.mark.slow
-def test_other_runs_of_the_same_program_beside_those_compared_say_how_much_processes_differ(folder):
+def test_other_runs_in_the_folder_show_the_process_spread(folder):
     def made(name, seed, **manifest):
         known = {"revision": "a" * 40, "machine": "this", "command": ["train.py", "--lr", "1"]} | manifest
         return make_run(folder / name, None, steps(5.0, seed=seed), **known)
@@ -547,7 +547,7 @@ def test_other_runs_of_the_same_program_beside_those_compared_say_how_much_proce
 
 
 @pytest.mark.parametrize("words", [["-o", "page.html"], ["--open"], ["-o", "page.html", "--open"]])
-def test_a_page_is_opened_where_that_is_asked_for(base, slower, tmp_path, monkeypatch, words):
+def test_open_opens_the_report(base, slower, tmp_path, monkeypatch, words):
     opened = []
     monkeypatch.setattr("typer.launch", opened.append)
     monkeypatch.chdir(tmp_path)
@@ -557,11 +557,11 @@ def test_a_page_is_opened_where_that_is_asked_for(base, slower, tmp_path, monkey
     assert opened == ([(tmp_path / name).as_uri()] if "--open" in words else [])
 
 
-def test_one_run_a_side_is_said_to_be_one_run_a_side(base):
+def test_one_run_per_side_is_stated(base):
     assert "one run per side" in run(base, base).output
 
 
-def test_json_and_markdown_say_the_same(base, slower):
+def test_json_and_markdown_have_equal_content(base, slower):
     data = json.loads(run(base, slower, "--format", "json").output)
     assert data["verdict"]["outcome"] == "slower"
     assert not any("other way" in note for note in data["notes"])
@@ -573,7 +573,7 @@ def test_json_and_markdown_say_the_same(base, slower):
     assert len(text.splitlines()) <= 60
 
 
-def test_what_differs_besides_is_said_first(folder, base):
+def test_other_differences_come_first(folder, base):
     set_here = {"OMP_NUM_THREADS": "4", "TORCHINDUCTOR_CACHE_DIR": "/scratch", "TRITON_CACHE_DIR": "/scratch"}
     facts = {"command": ["/home/me/train.py", "--lr=1", "--out", "b"], "environment": set_here}
     other = make_run(folder / "other", training(), steps(), versions={"torch": "2.16"}, machine="2 x z80", **facts)
@@ -607,13 +607,13 @@ def test_what_differs_besides_is_said_first(folder, base):
         ),
     ],
 )
-def test_commands_differ_in_what_they_ask_for_and_not_in_where_results_go(tmp_path, a, b, said):
+def test_commands_differ_by_arguments_except_output_paths(tmp_path, a, b, said):
     sides = [make_run(tmp_path / name, None, steps(), command=told.split()) for name, told in (("a", a), ("b", b))]
     first = run(*sides).output.splitlines()[0]
     assert first == f"The commands differ: {said}." if said else first.startswith("Undecided")
 
 
-def test_a_baseline_holds_the_command_without_folders_and_without_secrets(tmp_path):
+def test_baseline_has_the_command_without_folders_and_secrets(tmp_path):
     command = ["/home/me/main.py", "--data", "/home/me/data", "--api-key", "abc123", "--hub_token=abc123", "--lr", "1"]
     run("--save", tmp_path / "base.json", make_run(tmp_path / "a", None, steps(), command=command))
     assert baseline.decode(tmp_path / "base.json").facts["command"] == (
@@ -642,7 +642,7 @@ def with_batches(folder, name, samples, median):
     ("samples", "median", "outcome"),
     [(64, 9.0, "faster"), (64, 11.0, "slower"), (64, 10.0, "same"), (32, 6.0, "slower")],
 )
-def test_batches_of_another_size_are_judged_by_the_sample(tmp_path, samples, median, outcome):
+def test_batches_of_different_size_are_compared_per_sample(tmp_path, samples, median, outcome):
     """A step of twice the samples may take twice as long: 32 samples in 5 ms are 6,400 a second."""
     a = [with_batches(tmp_path, f"a{number}", 32, 5.0) for number in range(3)]
     b = [with_batches(tmp_path, f"b{number}", samples, median) for number in range(3)]
@@ -658,7 +658,7 @@ def test_batches_of_another_size_are_judged_by_the_sample(tmp_path, samples, med
         assert "sample" not in text
 
 
-def test_a_fetch_less_in_a_window_that_was_cut_is_no_other_batch(tmp_path):
+def test_truncated_window_has_the_same_batch_size(tmp_path):
     run_ = with_batches(tmp_path, "a", 32, 5.0)
     (side,) = sources.read([[run_]])
     assert facts.samples(side.facts) == 32
@@ -669,7 +669,7 @@ def test_a_fetch_less_in_a_window_that_was_cut_is_no_other_batch(tmp_path):
     assert facts.facts(Manifest(world_size=4), capture, costs.Costs(steps=3, fetches=3))["samples a step"] == "128"
 
 
-def test_an_interval_that_says_nothing_is_not_shown(folder):
+def test_useless_interval_is_not_shown(folder):
     """Of steps that differ by a factor of ten; and two doubts are said, the others are notes."""
     draws = [np.random.default_rng(seed).uniform(size=40) for seed in (1, 2)]
     uneven = [make_run(folder / f"uneven {place}", training(), 5 * 10**each) for place, each in enumerate(draws)]
@@ -712,7 +712,7 @@ def test_a_wide_interval_is_not_printed_as_percentages(outcome, low, high, text)
 
 
 @pytest.mark.slow
-def test_what_must_be_read_is_short_and_all_else_comes_after_the_reasons(folder):
+def test_important_notes_are_short_and_others_follow_reasons(folder):
     sides = [
         [
             make_run(folder / f"{name} short {number}", training(), [*steps(median), 90.0], machine=name, host=name)
@@ -728,25 +728,25 @@ def test_what_must_be_read_is_short_and_all_else_comes_after_the_reasons(folder)
         assert notes.count("more than three times the median") == 1, "one note says it of all six runs"
 
 
-def test_what_several_runs_lack_is_one_note_with_their_names(folder):
+def test_same_gap_of_several_runs_is_one_note(folder):
     sides = [make_run(folder / f"bare {name}", None, steps()) for name in "xyz"]
     notes = run(sides[0], "--", *sides[1:]).output.partition("Notes:")[2]
     told = "bare x has no window of train: the costs of its steps are unknown; likewise bare y, bare z"
     assert notes.split("\n  ")[1:] == [f"{told}\n"]
 
 
-def test_a_change_is_said_in_percent_up_to_twice_as_long():
+def test_change_is_in_percent_up_to_a_factor_of_two():
     told = {1.051: "+5.1%", 1.6: "+60%", 0.7: "-30%", 1.0991: "+9.9%", 2.5: "2.5 times that", 0.25: "0.25 times that"}
     assert {ratio: sentences.format_change(ratio) for ratio in told} == told
 
 
-def test_shares_of_the_step_are_compared_where_milliseconds_say_nothing(base, slower):
+def test_shares_compare_runs_of_different_machines(base, slower):
     output = run(base, slower, "--shares").output
     assert "Shares of the step are compared" in output
     assert "waiting for data takes 65%" in output
 
 
-def test_what_only_one_side_recorded_is_not_compared(folder, base):
+def test_columns_of_one_side_are_not_compared(folder, base):
     plain = [event for event in training() if event["cat"] != "python_function"]
     other = make_run(folder / "plain", plain, steps(), options={"with_stack": False})
     output = run(base, other).output
@@ -756,7 +756,7 @@ def test_what_only_one_side_recorded_is_not_compared(folder, base):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("waited", "is_said"), [(0.314, True), (0.06, True), (0.04, False), (None, False)])
-def test_a_thread_that_waited_for_a_processor_is_said_to_have(folder, base, tmp_path, waited, is_said):
+def test_cpu_contention_has_a_note(folder, base, tmp_path, waited, is_said):
     """A machine that others began to use makes a training slower, and no change of it did."""
     other = make_run(tmp_path / "busy", training(), steps(8.0, seed=1))
     loop = Loop(stage="train", step=300)
@@ -773,7 +773,7 @@ def test_a_thread_that_waited_for_a_processor_is_said_to_have(folder, base, tmp_
         assert ("Undecided" in output) == is_said
 
 
-def test_that_other_programs_used_the_machine_is_said(folder, base, tmp_path):
+def test_cpu_use_of_other_programs_has_a_note(folder, base, tmp_path):
     """They have processors of their own, so nothing waits; a wait is said instead where there is one."""
     beside = make_run(tmp_path / "beside", training(), steps(8.0, seed=1))
     append_waits(beside / "rank0.processor.csv", "train", [Stretch(0, 999, 9e3, 8.9e3, 8.9e3, 0.0, 4.5e3)])
@@ -786,7 +786,7 @@ def test_that_other_programs_used_the_machine_is_said(folder, base, tmp_path):
     assert told not in " ".join(run(base, beside).output.split())
 
 
-def test_recorded_steps_that_differ_the_other_way_give_no_reason_for_the_verdict(folder, base):
+def test_profiled_steps_of_opposite_change_give_no_reasons(folder, base):
     other = make_run(folder / "contrary", training(data=100), steps(6.0, seed=3))
     output = run(base, other).output
     assert "Slower" in output
@@ -811,9 +811,7 @@ def side_of(name, step_costs, median, runs=3):
         (4.0, 4000, "faster", True),
     ],
 )
-def test_recorded_steps_contradict_a_verdict_only_where_both_differ_and_in_opposite_ways(
-    tmp_path, median, data, outcome, is_said
-):
+def test_contradiction_needs_two_opposite_differences(tmp_path, median, data, outcome, is_said):
     """Where the others stayed the same nothing is contradicted, nor by recorded steps that are 1% shorter."""
     a = side_of("a", measured(tmp_path, training()), 5.0)
     made = comparison.compare(a, side_of("b", measured(tmp_path, training(data=data)), median))
@@ -822,14 +820,14 @@ def test_recorded_steps_contradict_a_verdict_only_where_both_differ_and_in_oppos
 
 
 @pytest.mark.parametrize("factor", [1.03, 1 / 1.03])
-def test_three_percent_more_everywhere_are_no_busier_machine(tmp_path, factor):
+def test_three_percent_in_all_rows_is_no_slower_machine(tmp_path, factor):
     """Processes differ by as much."""
     plain = measured(tmp_path, training(layers=8, noise=1))
     same = measured(tmp_path, on_a_slower_machine(training(layers=8, noise=2), factor))
     assert not any("times as long" in note for note in compared(plain, same).notes)
 
 
-def test_a_side_without_ranks_says_nothing_of_them_and_costs_nothing_else(tmp_path):
+def test_side_without_ranks_omits_only_ranks(tmp_path):
     """As a trace has none that is compared with a run of several."""
     found = measured(tmp_path, training())
     a, b = (Side(label=name, stage="train", costs=found) for name in "ab")
@@ -841,7 +839,7 @@ def test_a_side_without_ranks_says_nothing_of_them_and_costs_nothing_else(tmp_pa
         assert f"{name.upper()}: 3 ranks, median step 6 ms, slowest rank 1 with 9 ms" in written.text(made)
 
 
-def test_a_verdict_is_about_the_steps_that_count_of_those_that_nobody_recorded(tmp_path):
+def test_verdict_uses_unprofiled_steps_that_count(tmp_path):
     """First steps, one with something else in it, and recorded ones are not among them; all of these take longer."""
     run = make_run(tmp_path / "r", None, [50.0] * 2 + [5.0] * 50 + [500.0] + [5.0] * 46)
     with (run / "rank0.timeline.csv").open("a") as file:
@@ -853,7 +851,7 @@ def test_a_verdict_is_about_the_steps_that_count_of_those_that_nobody_recorded(t
 
 
 @pytest.mark.parametrize(("count", "is_enough"), [(20, True), (19, False)])
-def test_twenty_steps_are_enough_for_a_verdict_and_fewer_are_said_to_be_too_few(tmp_path, count, is_enough):
+def test_verdict_needs_twenty_steps(tmp_path, count, is_enough):
     (side,) = sources.read([[make_run(tmp_path / "few", None, [5.0, 5.1] * (count // 2) + [5.0] * (count % 2))]])
     assert len(side.levels) == is_enough
     told = f"few has {count} unprofiled steps of train; 20 are needed"
@@ -861,7 +859,7 @@ def test_twenty_steps_are_enough_for_a_verdict_and_fewer_are_said_to_be_too_few(
 
 
 @pytest.mark.parametrize(("every", "is_counted"), [(100, False), (40, True)])
-def test_evaluations_are_compared_apart_and_what_comes_more_often_is_part_of_the_mean(tmp_path, every, is_counted):
+def test_rare_evaluations_are_compared_separately(tmp_path, every, is_counted):
     """One step in so many takes twenty times as long on one side."""
     walls = ([5.0] * (every - 1) + [100.0]) * 4
     sides = sources.read([[make_run(tmp_path / "even", None, [5.0] * 400)], [make_run(tmp_path / "far", None, walls)]])
@@ -873,7 +871,7 @@ def test_evaluations_are_compared_apart_and_what_comes_more_often_is_part_of_the
     assert note.endswith("included in the mean step" if is_counted else "excluded from the verdict")
 
 
-def test_of_several_ranks_the_lowest_tells_where_the_time_goes_and_all_how_long_they_take(tmp_path):
+def test_lowest_rank_has_the_reasons_and_all_ranks_the_times(tmp_path):
     """And a window that is not finished tells nothing."""
     for rank, data in ((1, 1000), (2, 4000), (3, 9000)):
         make_run(tmp_path / "r", training(data=data), [5.0] * 40, rank=rank)
@@ -886,7 +884,7 @@ def test_of_several_ranks_the_lowest_tells_where_the_time_goes_and_all_how_long_
     assert side.ranks == {1: 5.0, 2: 7.0}
 
 
-def test_several_runs_are_one_side_with_what_all_of_them_know(tmp_path):
+def test_side_of_several_runs_has_their_common_columns(tmp_path):
     """Peaks are the highest, levels are kept apart; what one lacks all lack, and facts that differ are all said."""
     sides = []
     for number, peak in enumerate((5, 9, 7)):
@@ -900,12 +898,12 @@ def test_several_runs_are_one_side_with_what_all_of_them_know(tmp_path):
     assert whole.facts == {"batch": "4 / 8", "schedule": "x"}
 
 
-def test_two_folders_of_one_name_are_told_apart(tmp_path):
+def test_folders_of_equal_name_are_distinguished(tmp_path):
     sides = sources.read([[make_run(tmp_path / each / "run", None, [5.0] * 40)] for each in "xy"])
     assert [side.label for side in sides] == ["A (run)", "B (run)"]
 
 
-def test_recorded_steps_with_something_else_in_them_are_left_out_too(tmp_path):
+def test_profiled_steps_with_rare_work_are_excluded(tmp_path):
     """A machine that stops for 90 us in one of six steps makes no product dearer."""
     events, at = [], 1000
     for number in range(6):
@@ -933,7 +931,7 @@ def markdown_of(facts_count, notes_count, operators):
     return written.markdown(comparison.compare(*sides)).splitlines()
 
 
-def test_what_goes_into_a_pull_request_is_short_whatever_differs():
+def test_markdown_for_pull_requests_is_short():
     """60 lines: two doubts, five reasons, twelve notes, three findings that came or went, tables as there is room."""
     lines = markdown_of(facts_count=30, notes_count=20, operators=40)
     assert len(lines) <= 60
@@ -951,7 +949,7 @@ def test_what_goes_into_a_pull_request_is_short_whatever_differs():
     assert [row.split(" | ")[0] for row in rows if "difference" in row] == ["| parts"]
 
 
-def test_few_facts_are_all_said():
+def test_few_differences_are_all_listed():
     """Options touch no step that nobody recorded, so they are among the notes."""
     lines = markdown_of(8, 0, 1)
     assert sum(line.startswith("- differs: option") for line in lines) == 8
@@ -967,7 +965,7 @@ def test_few_facts_are_all_said():
     ],
     ids=["names of hosts", "equal machines", "devices", "only one tells"],
 )
-def test_machines_are_different_where_their_hardware_is_or_their_names_if_no_more_is_known(tmp_path, a, b, is_said):
+def test_machines_differ_by_hardware_else_by_name(tmp_path, a, b, is_said):
     found = measured(tmp_path, training())
     made = comparison.compare(*(Side(label="x", stage="train", costs=found, facts=facts) for facts in (a, b)))
     assert any("different machines" in doubt for doubt in made.doubts) == is_said
@@ -988,17 +986,17 @@ def working(busy_us, communicated_us=0):
 
 
 @pytest.mark.parametrize(("a", "b", "by_device"), [(520, 900, True), (900, 480, False), (480, 900, False)])
-def test_devices_tell_the_reasons_where_both_are_busy_for_half_of_the_step(tmp_path, a, b, by_device):
+def test_reasons_use_device_rows_if_devices_are_half_busy(tmp_path, a, b, by_device):
     assert compared(*(measured(tmp_path, working(busy)) for busy in (a, b))).by_device == by_device
 
 
-def test_communication_costs_what_no_computation_hides(tmp_path):
+def test_communication_row_is_the_exposed_time(tmp_path):
     """600 us of computing, beside which a collective takes 800."""
     told = {where.kind: cost.nanoseconds for where, cost in measured(tmp_path, working(601, 801)).device.items()}
     assert told == {"compute": 2 * 600_000, "communication": 2 * 200_000, "idle": 2 * 200_000}
 
 
-def test_a_batch_is_what_the_first_layer_of_the_last_step_takes_and_fetches_are_those_of_a_loader(tmp_path):
+def test_batch_size_comes_from_the_first_layer_of_the_last_step(tmp_path):
     """A loader labels its fetches itself, and so may the loop that asks it: each counts once."""
     events = []
     for number, begin, rows in ((3, 0, 4), (4, 100_000, 8)):
@@ -1023,7 +1021,7 @@ def rows_of(times):
     return costs.Costs(steps=1, wall=sum(cost.nanoseconds for cost in host.values()), host=host)
 
 
-def test_a_row_is_surely_dearer_only_beyond_twice_the_spread_of_those_that_did_not_change():
+def test_slower_row_is_certain_beyond_twice_the_spread():
     """Of 20 rows of 1 ms others differ by 2% or so: 3% more are no reason, of 10% more 6% are one."""
     for more, sure in ((1.03, 0), (1.10, 60_000)):
         first = next(row for row in largest(Aligned(rows_of([1000] * 20), rows_of([1000 * more] + [1000] * 19))))
@@ -1032,7 +1030,7 @@ def test_a_row_is_surely_dearer_only_beyond_twice_the_spread_of_those_that_did_n
 
 
 @pytest.mark.parametrize(("shortest", "factor"), [(1, 1.5), (0.999, 1)])
-def test_rows_tell_how_rows_vary_from_a_two_thousandth_of_the_step_on(shortest, factor):
+def test_noise_is_measured_on_rows_of_a_minimum_length(shortest, factor):
     times = [shortest] * 10 + [2000 - 10 * shortest]
     sides = rows_of(times), rows_of([1.5 * time for time in times])
     assert noise_model(Aligned(*sides)).factor == pytest.approx(factor)
@@ -1055,7 +1053,7 @@ def stopped(stop_us=0, stops=(), steps=10, names=12, more=()):
 
 
 @pytest.mark.parametrize(("stops", "is_sure"), [((3,), False), ((3, 4, 5), False), (range(10), True)])
-def test_a_stop_of_the_process_in_some_steps_makes_no_operator_dearer(tmp_path, stops, is_sure):
+def test_pause_in_some_steps_makes_no_operator_slower(tmp_path, stops, is_sure):
     """One of 0.8 ms in an operator of 35 us is a difference of the mean, and not of the middle step."""
     plain, disturbed = measured(tmp_path, stopped()), measured(tmp_path, stopped(800, stops))
     (row,) = (row for row in largest(Aligned(plain, disturbed)) if row.name == "aten::op0")
@@ -1064,7 +1062,7 @@ def test_a_stop_of_the_process_in_some_steps_makes_no_operator_dearer(tmp_path, 
     assert sentences.contribution(row).endswith("; only a few steps cause it.") != is_sure
 
 
-def test_a_new_call_costs_what_it_takes_in_most_steps_though_one_was_stopped(tmp_path):
+def test_new_call_has_its_cost_of_the_median_step(tmp_path):
     """And comes before what single steps make larger."""
     a = measured(tmp_path, stopped())
     b = measured(tmp_path, stopped(900, (2, 7), more=[("aten::item", 60)]))
@@ -1073,7 +1071,7 @@ def test_a_new_call_costs_what_it_takes_in_most_steps_though_one_was_stopped(tmp
     assert (second.name, second.difference, second.sure) == ("aten::op0", 180_000, 0)
 
 
-def test_the_middle_of_the_steps_in_which_something_ran_counts_with_their_number(tmp_path):
+def test_typical_cost_includes_the_fraction_of_steps(tmp_path):
     """Of ten steps: a call in every second one takes 10 us there, and is not nothing because the median of all is."""
     events = []
     for number in range(10):
@@ -1085,7 +1083,7 @@ def test_the_middle_of_the_steps_in_which_something_ran_counts_with_their_number
     assert cost == costs.KeyCost(5, 100_000, 50_000)
 
 
-def test_devices_have_middle_steps_too(tmp_path):
+def test_device_rows_have_typical_costs(tmp_path):
     """A kernel of 100 us that takes 700 in one of five steps; meanwhile the device is idle for the rest of each."""
     events = []
     for number in range(5):
@@ -1124,7 +1122,7 @@ def test_an_operator_that_runs_more_often_in_several_shapes_is_one_reason(tmp_pa
     assert (changed["aten::norm"].count_a, changed["aten::norm"].count_b) == (2, 8)
 
 
-def test_a_node_of_autograd_is_one_reason_with_what_it_calls_by_its_name(tmp_path):
+def test_autograd_node_and_its_callee_are_one_reason(tmp_path):
     def side(us):
         events = [testing.step_mark(3, 0, 200_000)]
         events += [testing.op("autograd::engine::evaluate_function: MulBackward0", 0, 10_000 + 2000 * us)]
@@ -1135,13 +1133,13 @@ def test_a_node_of_autograd_is_one_reason_with_what_it_calls_by_its_name(tmp_pat
     assert (row.name, row.difference) == ("MulBackward0", 60_000)
 
 
-def test_of_fewer_than_ten_rows_nothing_is_known_of_how_rows_vary():
+def test_noise_is_unknown_with_fewer_than_ten_rows():
     slow = rows_of([1500] * 9), rows_of([1500] * 10)
     plain = rows_of([1000] * 9), rows_of([1000] * 10)
     assert [noise_model(Aligned(a, b)).factor for a, b in zip(plain, slow, strict=True)] == [1, pytest.approx(1.5)]
 
 
-def test_a_certain_reason_comes_first_only_from_a_hundredth_of_the_step_on():
+def test_certain_reason_comes_first_from_one_percent_of_the_step():
     """Of 29 s: a new call of 0.35 s precedes one that became 0.38 s longer by chance, and one of 0.2 s does not."""
     for new, first in ((350_000, "aten::op20"), (200_000, "aten::op0")):
         a, b = ([long, *[1_000_000] * 19, *more] for long, more in ((10_000_000, []), (10_380_000, [new])))
@@ -1151,7 +1149,7 @@ def test_a_certain_reason_comes_first_only_from_a_hundredth_of_the_step_on():
 # --- baselines ---
 
 
-def test_a_baseline_is_small_has_no_paths_and_takes_the_place_of_its_run(folder, base, slower, tmp_path):
+def test_baseline_is_small_and_replaces_its_run(folder, base, slower, tmp_path):
     made = tmp_path / "base.json"
     saved = run("--save", made, base)
     assert (saved.exit_code, saved.output.splitlines()[-1]) == (0, str(made))
@@ -1164,7 +1162,7 @@ def test_a_baseline_is_small_has_no_paths_and_takes_the_place_of_its_run(folder,
     assert run(made, slower, "--fail-if-slower", "2%").exit_code == 3
 
 
-def test_a_baseline_keeps_to_itself_where_it_was_made(tmp_path):
+def test_baseline_has_no_host_name(tmp_path):
     """It may be committed: no name of a machine, no path of a person."""
     told = {"host": "node7", "option out": "/home/me", "environment HF_HOME": "~/models", "environment TMP": "C:\\me"}
     content = baseline.encode(Side(label="base", stage="train", facts=told | {"machine": "8 x z80"})).decode()
@@ -1172,7 +1170,7 @@ def test_a_baseline_keeps_to_itself_where_it_was_made(tmp_path):
     assert not any(word in content for word in ("node7", "/home", "models", "C:"))
 
 
-def test_a_baseline_keeps_four_hundred_rows_and_the_sum_of_all(tmp_path):
+def test_baseline_has_four_hundred_rows_and_the_total(tmp_path):
     (tmp_path / "base.json").write_bytes(
         baseline.encode(Side(label="base", stage="train", costs=rows_of(range(1, 1001))))
     )
@@ -1181,7 +1179,7 @@ def test_a_baseline_keeps_four_hundred_rows_and_the_sum_of_all(tmp_path):
     assert sum(cost.nanoseconds for cost in kept.host.values()) == kept.wall == 500_500_000
 
 
-def test_files_of_a_newer_perfhooks_are_said_to_be(tmp_path):
+def test_files_of_a_newer_perfhooks_are_refused(tmp_path):
     for name, content, decode in (
         ("base", baseline.encode(Side(label="x", stage="train")), baseline.decode),
         ("costs", saved.encode(costs.Costs()), lambda path: saved.decode(path.read_bytes(), path)),
@@ -1195,7 +1193,7 @@ def test_files_of_a_newer_perfhooks_are_said_to_be(tmp_path):
             decode(tmp_path / name)
 
 
-def test_costs_that_an_older_perfhooks_kept_are_measured_anew(tmp_path):
+def test_costs_of_an_older_perfhooks_are_measured_again(tmp_path):
     run = make_run(tmp_path / "r", training(), [5.0] * 40)
     kept = Place(run / "train-000010-000012", 0).artifact("costs.json")
     kept.write_text('{"format":1,"steps":3}')
@@ -1203,7 +1201,7 @@ def test_costs_that_an_older_perfhooks_kept_are_measured_anew(tmp_path):
     assert (side.costs.steps, side.step_ms) == (3, pytest.approx(3.15))
 
 
-def test_a_test_fails_where_a_step_became_slower_and_says_why(base, slower, tmp_path):
+def test_assertion_fails_with_the_reasons_if_a_step_is_slower(base, slower, tmp_path):
     run("--save", tmp_path / "base.json", base)
     with pytest.raises(AssertionError, match=r"Slower: (?s:.*)waiting for data takes 4 ms instead of 1 ms"):
         testing.assert_not_slower(tmp_path / "base.json", slower, by=0.05)
@@ -1212,7 +1210,7 @@ def test_a_test_fails_where_a_step_became_slower_and_says_why(base, slower, tmp_
 
 
 @pytest.mark.slow
-def test_a_test_tolerates_as_much_as_it_says_and_two_percent_unless_it_says(folder):
+def test_assertion_tolerates_two_percent_by_default(folder):
     """Steps of 5.00 and 5.25 ms, of five runs a side."""
     sides = [
         [make_run(folder / f"{name} tolerated {number}", None, [median] * 60) for number in range(5)]
@@ -1224,7 +1222,7 @@ def test_a_test_tolerates_as_much_as_it_says_and_two_percent_unless_it_says(fold
             testing.assert_not_slower(*sides, **stricter)
 
 
-def test_a_test_does_not_pass_where_there_is_nothing_to_judge_by(folder, base):
+def test_assertion_fails_without_unprofiled_steps(folder, base):
     short = make_run(folder / "short", training(), [5.0] * 10)
     with pytest.raises(PerfhooksError, match="short has 10 unprofiled steps"):
         testing.assert_not_slower(base, short)
@@ -1238,7 +1236,7 @@ FORMATTERS = {
 
 
 @pytest.mark.parametrize("formatted", FORMATTERS.values(), ids=FORMATTERS)
-def test_a_baseline_that_went_through_a_formatter_is_one(base, slower, tmp_path, formatted):
+def test_reformatted_baseline_is_accepted(base, slower, tmp_path, formatted):
     made = tmp_path / "base.json"
     run("--save", made, base)
     before = run(made, slower).output
@@ -1250,7 +1248,7 @@ def test_a_baseline_that_went_through_a_formatter_is_one(base, slower, tmp_path,
 ODD = "a\x1b]0;x\x07b\u202ec\r\nd\x9b @everyone <img src=x> ![i](http://x.y) [l](http://x.y) www.x.y &#64;here |`*"
 
 
-def test_texts_of_a_baseline_are_nothing_but_text(base, tmp_path):
+def test_texts_of_a_baseline_stay_text(base, tmp_path):
     """Neither a terminal nor a site that shows markdown makes anything of them."""
     told = json.loads(baseline.encode(sources.read([[base]])[0]))
     told |= {"label": ODD, "findings": {"rule": ODD}, "facts": {f"option {ODD}": ODD, "host": "x"}}
@@ -1299,7 +1297,7 @@ def broken():
 
 
 @pytest.mark.slow
-def test_a_broken_baseline_is_one_line_and_soon(base, tmp_path):
+def test_broken_baseline_is_refused_soon_in_one_line(base, tmp_path):
     path = tmp_path / "broken.json"
     for name, told in broken():
         path.write_bytes(told if isinstance(told, bytes) else json.dumps(told).encode())
@@ -1311,7 +1309,7 @@ def test_a_broken_baseline_is_one_line_and_soon(base, tmp_path):
         assert time.process_time() - began < 1, name
 
 
-def test_steps_that_took_no_time_have_no_shares(base, tmp_path):
+def test_steps_of_zero_length_have_no_shares(base, tmp_path):
     kept = baseline.encode(sources.read([[base]])[0]).replace(b'"wall":', b'"wall":0,"was":')
     (tmp_path / "odd.json").write_bytes(kept)
     assert "steps of length 0" in str(run(tmp_path / "odd.json", base, "--shares").exception)
@@ -1347,7 +1345,7 @@ def test_bad_input_is_one_line_each(folder, base, tmp_path):
         assert "\n" not in str(done.exception)
 
 
-def test_a_run_that_is_still_being_written_is_compared_and_said_to_be(folder, base):
+def test_unfinished_run_is_compared_with_a_note(folder, base):
     growing = make_run(folder / "growing", training(), steps())
     with (growing / "rank0.timeline.csv").open("a") as file:
         file.write("train,303,wa")
@@ -1364,7 +1362,7 @@ def test_runs_without_windows_have_a_verdict_and_no_reason(folder, base):
     assert "Reasons by" not in output
 
 
-def test_a_window_whose_clocks_were_held_is_compared_with_none(folder, base):
+def test_window_with_locked_clocks_is_not_compared(folder, base):
     """As they are while hardware counters are sampled; steps that nobody recorded are as good as ever."""
     sampled = make_run(folder / "sampled", training(data=4000), steps(8.0))
     place = Place(sampled / "train-000010-000012", 0)

@@ -76,7 +76,7 @@ def test_the_straggler_is_named_with_its_part(gathered, where, part, count, slow
 
 
 @pytest.mark.parametrize("end", [10, 12])
-def test_a_step_in_which_a_collective_was_recorded_by_some_ranks_only_tells_of_none(tmp_path, end):
+def test_step_with_an_unmatched_collective_names_no_straggler(tmp_path, end):
     """A rank that waited in what was open when recording began or ended seems to have worked all the while."""
     run = ManyRanks(ranks=2, node=2, slow_data={1: 25.0}).write(tmp_path / "run")
     for path in run.glob("*/rank0.collectives.csv"):
@@ -100,7 +100,7 @@ def test_steps_are_kept_where_all_of_them_have_collectives_without_a_partner(tmp
     assert window["ranks"]["steps"] == [3, 3]
 
 
-def test_evidence_is_in_numbers_that_people_write(gathered):
+def test_evidence_has_rounded_numbers(gathered):
     """No exponents, and nothing finer than a hundredth: what is left of a difference of equals is 0."""
     data = gathered(ranks=2, node=2, slow_data={1: 1234.5})
     data["windows"][0]["ranks"]["compute_excess_ms"][1] = -2e-14
@@ -112,7 +112,7 @@ def test_evidence_is_in_numbers_that_people_write(gathered):
     )
 
 
-def test_nobody_is_named_where_nobody_stands_out(gathered):
+def test_equal_ranks_name_no_straggler(gathered):
     assert ranks.findings(gathered(ranks=4)) == []
     assert ranks.findings(gathered(ranks=2, slow_data={0: 2.0}, slow_compute={1: 2.0})) == []
     assert ranks.findings(gathered(ranks=1)) == []
@@ -122,7 +122,7 @@ def test_half_of_the_ranks_are_no_stragglers(gathered):
     assert ranks.findings(gathered(ranks=4, slow_data=dict.fromkeys((0, 1, 2), 30.0))) == []
 
 
-def test_ranks_that_are_slow_in_the_same_are_one_finding_and_the_slowest_come_first(gathered):
+def test_ranks_slow_in_one_part_share_a_finding(gathered):
     data = gathered(ranks=8, slow_data={1: 30.0, 6: 20.0}, slow_compute={3: 25.0})
     first, second = ranks.findings(data)
     assert (first["part"], first["rank"], first["ranks"]) == ("data", 1, [1, 6])
@@ -140,7 +140,7 @@ def test_ranks_that_are_slow_in_the_same_are_one_finding_and_the_slowest_come_fi
         (8, (3, 4), "Rank 3 (and 1 more) computes|slow in this part: ranks 3, 4"),
     ],
 )
-def test_a_slow_node_is_named_where_there_are_several(gathered, node, slow, said):
+def test_slow_node_is_named_if_there_are_several(gathered, node, slow, said):
     (finding,) = ranks.findings(gathered(ranks=8, node=node, slow_compute=dict.fromkeys(slow, 30.0)))
     title, evidence = said.split("|")
     assert finding["title"].startswith(title)
@@ -163,7 +163,7 @@ def test_among_many_ranks_a_small_excess_is_enough(gathered):
         (16, 1.3, True),  # 2.5%
     ],
 )
-def test_a_rank_is_slow_from_a_tenth_of_the_step_on_and_among_eight_from_a_fiftieth(gathered, count, more, is_named):
+def test_slow_rank_exceeds_ten_percent_or_two_among_eight(gathered, count, more, is_named):
     data = gathered(ranks=count, node=count, slow_compute={1: more})
     assert [finding["ranks"] for finding in ranks.findings(data)] == [[1]] * is_named
 
@@ -176,7 +176,7 @@ def test_a_rank_is_named_that_is_a_straggler_in_most_windows(gathered, windows, 
     assert bool(ranks.findings(data)) == is_named
 
 
-def test_a_gain_is_no_more_than_what_other_slow_ranks_leave_of_it(gathered):
+def test_gain_is_limited_by_other_slow_ranks(gathered):
     """Rank 1 is slower by 30 ms, and rank 3, which is not named, by 4."""
     (finding,) = ranks.findings(gathered(ranks=4, slow_compute={1: 30.0, 3: 4.0}))
     assert (finding["ranks"], finding["gain_ms"]) == ([1], pytest.approx(26.0))
@@ -184,7 +184,7 @@ def test_a_gain_is_no_more_than_what_other_slow_ranks_leave_of_it(gathered):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("steps", "is_told"), [(2048, True), (2049, False)])
-def test_of_long_windows_the_longest_waits_are_told_and_not_every_step_of_every_rank(gathered, steps, is_told):
+def test_long_window_lists_only_the_longest_waits(gathered, steps, is_told):
     """8,192 numbers are 2,048 steps of four ranks."""
     (window,) = gathered(ranks=4, windows=1, steps=steps, collectives=1, slow_compute={1: 5.0})["windows"]
     assert bool(window["own"]) == is_told
@@ -201,7 +201,7 @@ def test_the_parts_of_a_rank_are_its_own_work_to_the_nanosecond(gathered):
         assert row["own_ms"] + row["wait_ms"] == pytest.approx(row["wall_ms"], abs=1e-4)
 
 
-def test_every_step_says_who_had_most_to_do(gathered):
+def test_each_step_names_the_rank_with_most_own_work(gathered):
     window = gathered(ranks=4, slow_data={2: 30.0})["windows"][0]
     assert window["steps"]["step"] == [10, 11, 12]
     assert window["steps"]["slowest_rank"] == [2, 2, 2]
@@ -249,7 +249,7 @@ def table(*lines, **defaults):
     return pl.DataFrame(found, schema=dict(files.COLLECTIVES))
 
 
-def test_the_skew_of_a_collective_is_that_of_its_starts_and_its_waits():
+def test_skew_of_a_collective_comes_from_starts_and_waits():
     found = collectives.match(table((0, 0, 10), (1, 6, 4), (2, 7, 3)))
     (row,) = collectives.by_collective(found).rows(named=True)
     assert (row["ranks"], row["last_rank"], row["duration_ms"]) == (3, 2, 3)
@@ -258,7 +258,7 @@ def test_the_skew_of_a_collective_is_that_of_its_starts_and_its_waits():
     assert found.rows["wait_ms"].to_list() == pytest.approx([7, 1, 0])
 
 
-def test_of_each_kind_of_collective_all_are_counted_and_the_longest_in_all_comes_first():
+def test_collectives_are_summed_by_kind_longest_first():
     """Its time is with the wait, and medians are of what each took without; who came last most often is named."""
     reduced = [(0, 0, 10), (1, 6, 4), (0, 20, 5), (1, 21, 4), (0, 32, 6), (1, 30, 8)]
     other = {"operation": "all_gather", "bytes": 7}
@@ -271,7 +271,7 @@ def test_of_each_kind_of_collective_all_are_counted_and_the_longest_in_all_comes
     assert (second["operation"], second["count"], second["total_ms"]) == ("all_gather", 1, pytest.approx(12))
 
 
-def test_who_waits_for_whom_does_not_depend_on_clocks():
+def test_waits_do_not_depend_on_clocks():
     found = collectives.match(table((0, 0, 10), (1, 1006, 4), (0, 20, 5), (1, 1021, 4)))
     assert found.rows.sort("rank", "index")["wait_ms"].to_list() == pytest.approx([6, 1, 0, 0])
     assert found.clocks.offset_ms == {0: 0.0, 1: pytest.approx(-1000)}
@@ -293,18 +293,18 @@ def test_collectives_that_differ_are_not_the_same(field, one, other):
     assert (found.rows.height, found.unmatched) == (0, 2)
 
 
-def test_what_goes_from_all_to_all_may_be_of_many_sizes():
+def test_all_to_all_may_have_different_sizes():
     found = collectives.match(table((0, 0, 5, {"bytes": 8}), (1, 0, 5, {"bytes": 16}), operation="all_to_all"))
     assert collectives.by_collective(found)["bytes"].to_list() == [16]
 
 
-def test_where_some_were_not_recorded_nothing_is_guessed():
+def test_lost_collectives_are_not_guessed():
     """Rank 2 lacks one of two: which, nobody knows; the others are compared."""
     found = collectives.match(table((0, 0, 5), (0, 10, 5), (1, 0, 5), (1, 10, 5), (2, 0, 5)))
     assert (found.rows["rank"].unique().sort().to_list(), found.unmatched) == ([0, 1], 1)
 
 
-def test_ranks_that_missed_each_other_were_not_in_the_same():
+def test_ranks_that_do_not_overlap_share_no_collective():
     together = [(rank, 10 * number, 5) for number in range(6) for rank in (0, 1)]
     found = collectives.match(table(*together, (0, 100, 2, {"bytes": 7}), (1, 150, 2, {"bytes": 7})))
     assert (found.rows.height, found.unmatched) == (12, 2)
@@ -313,7 +313,7 @@ def test_ranks_that_missed_each_other_were_not_in_the_same():
 @pytest.mark.parametrize(
     ("noise", "gap", "is_same"), [(0, 0.04, True), (0, 0.3, False), (0.4, 2.5, True), (0.4, 8, False)]
 )
-def test_a_rank_that_was_through_before_another_came_was_in_another_one(noise, gap, is_same):
+def test_collective_ended_before_another_began_is_a_different_one(noise, gap, is_same):
     """0.05 ms is what starts and ends may be wrong by, and ten times what ends differ by where all wait for all."""
     lines = [(rank, 10 * number, 5 + noise * rank * (-1) ** number) for number in range(12) for rank in (0, 1)]
     together = [(*line, {"bytes": place // 2}) for place, line in enumerate(lines)]
@@ -335,7 +335,7 @@ def test_a_row_without_its_time_is_of_no_collective(odd):
     assert collectives.match(table((0, 0, 5, odd), (1, 0, 5, odd))).rows.height == 0
 
 
-def test_ranges_that_only_ask_for_a_collective_are_none():
+def test_ranges_that_request_a_collective_do_not_count():
     found = collectives.match(table((0, 0, 5), (1, 0, 5), device=None))
     assert (found.rows.height, found.unmatched) == (0, 0)
     found = collectives.match(table((0, 0, 5), (1, 0, 5), device=None, backend="gloo"))
@@ -353,7 +353,7 @@ def test_waiting_that_computation_hides_costs_nothing():
     assert waits["wait_ms"].to_list() == pytest.approx([1.5, 0])
 
 
-def test_messages_on_a_host_are_communication_of_which_nobody_knows_how_long_it_waited():
+def test_host_messages_have_an_unknown_wait():
     """As between the stages of a pipeline."""
     message = {"operation": "recv", "dtype": None}
     lines = [(0, 0, 10, message), (0, 8, 4), (0, 20, 3, message), (1, 9, 3)]
@@ -376,7 +376,7 @@ def test_bandwidth_is_that_without_the_wait(gathered):
 # --- clocks
 
 
-def test_clocks_are_brought_together(gathered):
+def test_clocks_are_aligned(gathered):
     clock = {1: 3.5, 2: -250.0, 5: 0.02}
     window = gathered(ranks=6, node=2, slow_data={3: 5.0}, clock_ms=clock)["windows"][0]
     offsets = dict(zip(window["ranks"]["rank"], window["ranks"]["offset_ms"], strict=True))
@@ -389,7 +389,7 @@ def ends(*lines):
     return pl.DataFrame(lines, schema={"match": pl.UInt64, "rank": pl.Int64, "end_ms": pl.Float64}, orient="row")
 
 
-def test_clocks_are_compared_over_others():
+def test_clocks_are_aligned_through_other_ranks():
     """Ranks 0 and 2 share no collective; 5 and 6 share one with nobody else."""
     found = align(ends((1, 0, 10), (1, 1, 13), (2, 1, 23), (2, 2, 27), (3, 5, 0), (3, 6, 1)))
     assert found.offset_ms == {
@@ -405,7 +405,7 @@ def test_a_few_odd_ends_move_no_clock():
 
 
 @pytest.mark.parametrize("noise", [(0.3, -0.4, 0.5, -0.2, 0.4, -0.5, 0.1), (1.2, -0.1, 2.5, 1.3, -0.2, 2.6, 1.1)])
-def test_an_offset_within_its_error_is_none(noise):
+def test_offset_within_its_error_is_zero(noise):
     """So is one of 1.2 ms, if the ends differ by as much more or less."""
     found = align(ends(*((n, rank, 10.0 * n + rank * each) for n, each in enumerate(noise) for rank in (0, 1))))
     assert found.offset_ms == {0: 0.0, 1: 0.0}
@@ -453,13 +453,13 @@ def run(tmp_path):
     return ManyRanks(ranks=4, windows=3).write(tmp_path / "run")
 
 
-def test_of_a_whole_run_nothing_is_missing(run):
+def test_complete_run_has_nothing_missing(run):
     data = ranks.gather(run)
     assert data["missing"] == []
     assert (data["world_size"], data["ranks"]) == (4, [0, 1, 2, 3])
 
 
-def test_a_rank_that_died_while_it_recorded_is_missed_and_the_others_are_compared(run):
+def test_rank_that_died_recording_is_listed_as_missing(run):
     remove(run, SECOND, 2)
     remove(run, "train-000210-000212", 2)
     mark = run / ".rank2.recording"
@@ -474,7 +474,7 @@ def test_a_rank_that_died_while_it_recorded_is_missed_and_the_others_are_compare
     assert data["windows"][1]["matched"] > 0
 
 
-def test_a_rank_that_began_late_is_told_from_one_that_lost_a_window(run):
+def test_late_rank_is_distinguished_from_a_lost_window(run):
     remove(run, FIRST, 1, 3)
     remove(run, SECOND, 2)
     assert lacks(ranks.gather(run)) == {
@@ -491,7 +491,7 @@ def test_a_window_that_a_rank_has_deleted_is_not_missed(run):
     assert set(lacks(ranks.gather(run))) == {("train-000210-000212", "left", (2,))}
 
 
-def test_a_rank_whose_disk_was_full_is_missed_though_it_left_no_window_at_all(run):
+def test_rank_without_any_window_is_listed_as_missing(run):
     for window in (FIRST, SECOND, "train-000210-000212"):
         remove(run, window, 3)
     data = ranks.gather(run)
@@ -510,13 +510,13 @@ def test_a_rank_whose_disk_was_full_is_missed_though_it_left_no_window_at_all(ru
         ([0, 1, 2, 3, 9, 40], {(9,): "rank 9 has no files, although it was requested to record"}),
     ],
 )
-def test_ranks_that_were_never_seen_are_missed_where_they_were_asked(run, asked, missed):
+def test_requested_ranks_without_files_are_listed_as_missing(run, asked, missed):
     manifest = json.loads((run / "run.json").read_text()) | {"world_size": 16, "ranks": asked}
     (run / "run.json").write_text(json.dumps(manifest))
     assert lacks(ranks.gather(run)) == {(None, "not-recorded", who): text for who, text in missed.items()}
 
 
-def test_ranks_that_end_at_different_steps_say_where_and_why(run):
+def test_ranks_that_end_at_different_steps_have_reasons(run):
     change(run, FIRST, 1, partial="ValueError: gone", reached=11)
     path = run / FIRST / "rank1.steps.csv"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
@@ -528,7 +528,7 @@ def test_ranks_that_end_at_different_steps_say_where_and_why(run):
     assert lacks(ranks.gather(run)) == {(FIRST, "fewer-steps", (1,)): "rank 1 has no step 11, 12, unlike other ranks"}
 
 
-def test_what_waits_to_be_finished_is_missing(run):
+def test_unfinished_windows_are_listed_as_missing(run):
     change(run, FIRST, 0, state="spooled")
     remove(run, SECOND, 0)
     (run / SECOND / ".rank0.0a1b.spool.json").write_text("{}")
@@ -539,7 +539,7 @@ def test_what_waits_to_be_finished_is_missing(run):
     }
 
 
-def test_a_window_of_which_nothing_was_recorded_says_why(run):
+def test_empty_window_has_a_reason(run):
     (run / FIRST / "rank2.steps.csv").unlink()
     change(run, FIRST, 2, notes=["another profiler was recording"])
     found = lacks(ranks.gather(run))
@@ -556,7 +556,7 @@ def test_a_window_of_which_nothing_was_recorded_says_why(run):
         (False, 10, 71, True),
     ],
 )
-def test_attempts_of_a_job_are_told_apart(run, same, ended, began, earlier):
+def test_attempts_of_a_job_are_distinguished(run, same, ended, began, earlier):
     """A rank that ended the window before the process of another one had begun is not compared with it."""
     now = BEGAN_NS / 1e9
     for rank in range(4):
@@ -580,7 +580,7 @@ def test_a_broken_file_hides_no_other_rank(run, name):
     assert {0, 2, 3} <= set(data["windows"][0]["ranks"]["rank"])
 
 
-def test_tables_of_another_version_are_read_as_far_as_they_go(run):
+def test_known_columns_of_another_version_are_read(run):
     path = run / FIRST / "rank1.steps.csv"
     path.write_text("stage,wall_ms,step,more\ntrain,60.5,10,x\n")
     (run / FIRST / "rank2.collectives.csv").write_text("rank,step,start_ns\n")
@@ -600,7 +600,7 @@ def test_a_run_without_windows_has_none(tmp_path):
     assert (data["windows"], ranks.findings(data)) == ([], [])
 
 
-def test_ranks_are_named_as_a_person_would():
+def test_rank_lists_are_short():
     assert name_ranks([3]) == "rank 3"
     assert name_ranks([0, 1, 2, 7, 9, 8]) == "ranks 0-2, 7-9"
     assert name_ranks(range(0, 100, 2)).endswith("...")
@@ -658,7 +658,7 @@ def test_a_window_without_collectives_leaves_none(tmp_path):
     assert list(CollectiveTable().artifacts(Capture(), trace)) == []
 
 
-def test_two_ranks_of_a_real_job_meet_in_their_collectives(recordings):
+def test_two_ranks_of_a_real_job_match_their_collectives(recordings):
     """Of 128, two were published, and of their events a sample: what can be told is told, the rest is not guessed."""
     read = [perfhooks.trace.read(recordings / f"sampled-128ranks-rank{rank}.json.gz") for rank in (0, 1)]
     found = collectives.match(pl.concat([rows(Capture(rank=rank), trace) for rank, trace in enumerate(read)]))

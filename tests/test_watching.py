@@ -139,7 +139,7 @@ def test_no_step_of_ten_thousand_is_slow_because_of_noise():
     assert [row.step for row in slow.rows] == [5000]
 
 
-def test_the_folder_of_requests_is_looked_into_in_time_however_long_steps_may_rest(monkeypatch):
+def test_request_folder_is_polled_in_time(monkeypatch):
     polled = threading.Semaphore(0)
     monkeypatch.setattr(watcher.Watcher, "_check", lambda *_: (1000.0, True))
     monkeypatch.setattr(watcher.Watcher, "_poll", lambda _: polled.release())
@@ -152,7 +152,7 @@ def test_the_folder_of_requests_is_looked_into_in_time_however_long_steps_may_re
         ours.end()
 
 
-def test_nothing_is_dull_before_anybody_knows_what_slow_is():
+def test_no_step_is_classified_before_the_limit_is_known():
     line = Timeline("train")
     loop = WatchedLoop(line, "train", 1.0, step=int, wake=lambda: None)
     line.begin(0)
@@ -241,9 +241,7 @@ def test_step_that_a_recording_makes_slow_is_not_listed(by_hand, monkeypatch):
     ],
     ids=["three medians", "fifty milliseconds", "seven seconds where five are usual"],
 )
-def test_a_step_is_slow_that_takes_three_medians_or_is_far_beyond_what_steps_vary_by(
-    by_hand, usual_ms, slow_ms, quick_ms
-):
+def test_slow_step_exceeds_three_medians_or_the_usual_spread(by_hand, usual_ms, slow_ms, quick_ms):
     by_hand.steps(*usual_ms, slow_ms, *usual_ms, quick_ms, *usual_ms)
     assert [(row.step, row.wall_ms) for row in by_hand.slow()] == [(40, slow_ms)]
 
@@ -267,14 +265,14 @@ def test_a_pace_that_changes_is_followed_within_fifty_steps(by_hand):
         (8 * 3600e3, [400, 410, 8 * 3600e3 - 30], False),
     ],
 )
-def test_a_step_that_nobody_could_look_at_for_a_minute_slept_and_was_not_slow(by_hand, wall_ms, looks, is_slow):
+def test_step_without_samples_for_a_minute_is_not_slow(by_hand, wall_ms, looks, is_slow):
     by_hand.steps(*QUIET)
     by_hand.steps(wall_ms, looks=looks)
     by_hand.steps(*QUIET, 1000.0)
     assert [row.step for row in by_hand.slow()] == ([20, 41] if is_slow else [41])
 
 
-def test_what_was_seen_of_a_step_is_usual_once_that_has_ended_without_being_slow(by_hand):
+def test_sample_of_a_step_that_was_not_slow_is_usual(by_hand):
     usual = by_hand.watch._slow._explainer.usual
     by_hand.steps(*QUIET)
     known = len(usual.samples)
@@ -298,7 +296,7 @@ def test_a_collection_is_not_forgotten_before_its_step_has_ended(by_hand, monkey
     assert [(row.cause, row.wall_ms) for row in by_hand.slow()] == [("garbage collection", 900.0)]
 
 
-def test_a_rank_says_where_it_is_again_only_when_it_has_gone_on(by_hand, tmp_path, monkeypatch):
+def test_status_is_written_only_after_progress(by_hand, tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "STATUS_S", 0.0)
     by_hand.steps(*QUIET)
     said = tmp_path / layout.status(0)
@@ -309,13 +307,13 @@ def test_a_rank_says_where_it_is_again_only_when_it_has_gone_on(by_hand, tmp_pat
     assert said.exists()
 
 
-def test_whoever_asks_where_a_loop_is_hears_of_its_pace_as_it_is_now(by_hand):
+def test_answer_to_a_call_has_the_current_step_time(by_hand):
     by_hand.steps(*[100.0] * 50, is_followed=False)
     where = by_hand.watch.where()
     assert (where.step, where.median_ms) == (50, 100.0)
 
 
-def test_of_a_rank_that_writes_nothing_nothing_is_said(by_hand, tmp_path):
+def test_rank_without_files_has_no_status(by_hand, tmp_path):
     by_hand.loop.run = None
     by_hand.steps(*QUIET, 1000.0)
     assert list(tmp_path.iterdir()) == []
@@ -329,7 +327,7 @@ def test_steps_are_judged_by_the_pace_that_was_known_when_they_began(by_hand):
     assert [(row.step, row.times_median) for row in by_hand.slow()] == [(step, 10.0) for step in range(20, 60)]
 
 
-def test_a_step_is_looked_at_before_it_is_slow_then_often_then_rarely(by_hand):
+def test_sampling_starts_before_a_step_is_slow_and_slows_down(by_hand):
     """Every 5 ms at first; a checkpoint that takes minutes is not worth as much. Such steps are slow from 350 ms on."""
     by_hand.steps(*QUIET)
     began, looks = by_hand.now_ms, []
@@ -343,9 +341,7 @@ def test_a_step_is_looked_at_before_it_is_slow_then_often_then_rarely(by_hand):
 
 
 @pytest.mark.parametrize(("ran_ms", "before_ms"), [(240, 140), (110, 0), (140, 0)])
-def test_what_was_counted_before_a_late_look_agrees_with_what_was_seen_or_counts_for_nothing(
-    by_hand, monkeypatch, ran_ms, before_ms
-):
+def test_time_before_a_late_sample_counts_if_counters_agree(by_hand, monkeypatch, ran_ms, before_ms):
     """A step of 500 ms, seen to compute from 240 ms on; usual ones compute all of their 100 ms."""
     computed = [0.0]
     monkeypatch.setattr(CountedThread, "cpu_ns", lambda _: int(computed[0] * 1e6))
@@ -368,7 +364,7 @@ def test_what_was_counted_before_a_late_look_agrees_with_what_was_seen_or_counts
     assert told[-1].before_ns / 1e6 == pytest.approx(before_ms, abs=2)
 
 
-def test_what_was_seen_before_a_step_began_anew_is_not_its(by_hand, monkeypatch):
+def test_restarted_step_loses_its_samples(by_hand, monkeypatch):
     """As a loop that was paused in the middle of a step."""
     told = []
     monkeypatch.setattr(Explainer, "explain", lambda _, seen: told.append(seen) or Explanation("own code", 0, None))
@@ -383,11 +379,11 @@ def test_what_was_seen_before_a_step_began_anew_is_not_its(by_hand, monkeypatch)
     assert seen.wall_ns / 1e6 == pytest.approx(1000)
     assert len(seen.samples) == 60
     assert min(look.at for look in seen.samples) / 1e6 > began
-    assert test_what_was_seen_before_a_step_began_anew_is_not_its.__code__ in {frame.code for frame in seen.after}
+    assert test_restarted_step_loses_its_samples.__code__ in {frame.code for frame in seen.after}
 
 
 @pytest.mark.recorder
-def test_what_we_keep_a_loop_waiting_for_is_in_no_step(monkeypatch):
+def test_own_work_is_in_no_step(monkeypatch):
     """A window takes two seconds to end, before a step that is slow by itself, and others that are not."""
     now, told, modules = [10**9], [], (slow, timeline, profiler_module)
     for module in modules:
@@ -414,7 +410,7 @@ def test_what_we_keep_a_loop_waiting_for_is_in_no_step(monkeypatch):
     assert {"spend", "advance"} & {frame.name for look in looks for frame in look.stack} == {"spend"}
 
 
-def test_nobody_says_that_steps_were_dull_before_the_pace_is_known(by_hand):
+def test_has_no_slow_is_false_before_the_limit_is_known(by_hand):
     by_hand.steps(*[100.0] * 9)
     assert not by_hand.loop.has_no_slow(0)
     by_hand.steps(*QUIET)
@@ -424,7 +420,7 @@ def test_nobody_says_that_steps_were_dull_before_the_pace_is_known(by_hand):
     assert by_hand.loop.has_no_slow(30)
 
 
-def test_stacks_that_are_kept_are_bounded_and_those_that_are_known_go_on_counting():
+def test_folded_stacks_are_bounded_and_known_ones_still_count():
     folded = FoldedStacks()
     (frame,) = stack_of(threading.get_ident())[-1:]
     for line in range(20_000):
@@ -444,7 +440,7 @@ def test_a_stack_of_a_deep_recursion_has_its_innermost_frames():
     assert {frame.name for frame in stack} == {"down"}
 
 
-def test_a_look_does_not_walk_through_all_of_a_deep_recursion():
+def test_sample_of_a_deep_recursion_reads_few_frames():
     """Each frame is made an object where it is looked at: 100,000 of them take 40 ms, in which nobody else computes."""
 
     def down(depth):
@@ -458,7 +454,7 @@ def test_a_look_does_not_walk_through_all_of_a_deep_recursion():
         sys.setrecursionlimit(limit)
 
 
-def test_collections_are_known_by_what_of_them_falls_into_a_step_and_by_where_the_longest_began(monkeypatch):
+def test_collections_have_their_time_in_a_step_and_their_line(monkeypatch):
     now = [0]
     monkeypatch.setattr(counters.time, "perf_counter_ns", lambda: now[0])
     collections = Collections()
@@ -483,7 +479,7 @@ def test_collections_are_known_by_what_of_them_falls_into_a_step_and_by_where_th
     assert 1000 < collections.within(0, 10**6)[0] < 5000, "what nobody asks for is not kept for ever"
 
 
-def test_what_a_thread_waited_for_a_processor_is_that_of_the_thread_that_trains_now(monkeypatch):
+def test_run_queue_wait_is_of_the_current_training_thread(monkeypatch):
     """A share of the time since it was first looked at."""
     now = [0]
     monkeypatch.setattr(counters.time, "monotonic_ns", lambda: now[0])
@@ -501,7 +497,7 @@ def test_what_a_thread_waited_for_a_processor_is_that_of_the_thread_that_trains_
     assert share(2, 600, None) is None
 
 
-def test_what_a_thread_waited_is_asked_for_since_the_window_before_and_at_first_since_the_process_began(monkeypatch):
+def test_run_queue_wait_is_since_the_previous_window(monkeypatch):
     waited = iter([10e9, 10e9, 11e9, 11e9, 11e9, 11e9])
     now = iter(number * 10**9 for number in (50, 50, 50, 54, 54, 56, 56))
     monkeypatch.setattr(counters.time, "monotonic_ns", lambda: next(now))
@@ -515,12 +511,12 @@ def asked_for(by_hand):
     return [(asked.by, asked.first) for asked in by_hand.loop.inbox]
 
 
-def test_slow_steps_ask_for_windows_only_where_the_training_wants_that(by_hand):
+def test_slow_steps_request_windows_only_with_trigger(by_hand):
     by_hand.steps(*QUIET, 1000.0)
     assert (len(by_hand.slow()), asked_for(by_hand)) == (1, [])
 
 
-def test_a_slow_step_asks_for_no_window_while_one_comes_or_is_recorded(by_hand):
+def test_slow_step_requests_no_second_window(by_hand):
     """The first one asks for the steps that follow it: 21 is their warm-up, and 24 the last."""
     by_hand.loop.triggers = True
     by_hand.steps(*QUIET, *[1000.0] * 5)
@@ -529,7 +525,7 @@ def test_a_slow_step_asks_for_no_window_while_one_comes_or_is_recorded(by_hand):
     assert asked_for(by_hand) == [("slow", None)] * 2
 
 
-def test_where_slow_steps_have_a_rhythm_the_window_lies_over_the_next_one(by_hand):
+def test_window_covers_the_next_periodic_slow_step(by_hand):
     by_hand.loop.triggers = True
     by_hand.steps(*([100.0] * 29 + [1000.0]) * 3)
     assert asked_for(by_hand) == [("slow", None), ("slow", None), ("slow", 118)], "steps 29, 59 and 89 were slow"
@@ -537,7 +533,7 @@ def test_where_slow_steps_have_a_rhythm_the_window_lies_over_the_next_one(by_han
     assert len(asked_for(by_hand)) == 3, "one that is still to come is enough"
 
 
-def test_slow_steps_ask_for_ten_windows_at_most(by_hand):
+def test_slow_steps_request_at_most_ten_windows(by_hand):
     by_hand.loop.triggers = True
     draw = random.Random(7)
     for _ in range(40):
@@ -561,7 +557,7 @@ def test_a_device_that_runs_slower_than_at_its_best_is_throttled(by_hand, monkey
     assert [row.cause for row in by_hand.slow()] == ["throttled clock", "unknown"], "a few percent are usual"
 
 
-def test_whoever_explains_a_slow_step_is_told_whether_there_are_other_ranks(by_hand, monkeypatch):
+def test_explanation_of_a_slow_step_knows_other_ranks(by_hand, monkeypatch):
     told, explain = [], Explainer.explain
     monkeypatch.setattr(Explainer, "explain", lambda self, of: told.append(of.is_distributed) or explain(self, of))
     by_hand.steps(*QUIET, 1000.0)
@@ -579,7 +575,7 @@ def test_a_quiet_loop_logs_no_slow_step(by_hand, caplog):
     assert not caplog.records
 
 
-def test_the_log_says_what_explains_how_much_of_a_slow_step(by_hand, caplog):
+def test_log_line_has_the_cause_and_its_time(by_hand, caplog):
     """The first of a kind, then the third, the tenth, and so on; a step that nobody knows anything of is a row."""
     caplog.set_level("INFO", "perfhooks")
     by_hand.steps(*QUIET)
@@ -618,7 +614,7 @@ def test_there_is_no_pace_before_some_steps_have_ended():
     assert (pace.median_ns, pace.limit_ns) == (10**6, 53 * 10**6)
 
 
-def test_the_first_five_steps_which_start_what_is_started_once_do_not_set_the_pace():
+def test_first_five_steps_do_not_set_the_pace():
     whole, in_parts = Pace(), Pace()
     walls = [10**9] * 5 + [10**6] * 5
     whole.add(walls)
@@ -627,7 +623,7 @@ def test_the_first_five_steps_which_start_what_is_started_once_do_not_set_the_pa
     assert whole.median_ns == in_parts.median_ns == 10**6
 
 
-def test_looks_rest_by_what_they_take_and_what_else_the_thread_did_says_nothing():
+def test_sampling_interval_depends_on_the_cost_of_samples():
     """One that takes 0.15 ms rests for 0.2 s, which is 0.075% of a core; a poll is no look."""
     spent = [0.0]
     thrift = watcher.SamplingBudget(lambda: spent[0])
@@ -653,7 +649,7 @@ def test_slow_steps_with_a_rhythm_are_predicted_and_others_are_not():
     assert predict([7, 8, 9, 10]) is None
 
 
-def test_what_explains_less_than_half_is_not_the_cause():
+def test_cause_explains_at_least_half_of_the_excess():
     seen = StepFacts(
         wall_ns=1000, median_ns=100, wait_ns=400, garbage_ns=300, garbage_at=None, samples=[], counters=Counters(),
         is_distributed=False, clock_share=None,
@@ -690,7 +686,7 @@ def test_a_backward_pass_that_computes_nothing_waits_for_other_ranks():
 
 
 @pytest.mark.worker
-def test_a_slow_step_asks_for_a_window_and_the_timeline_is_written_meanwhile(tmp_path, monkeypatch):
+def test_slow_step_requests_a_window_while_the_timeline_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "WRITE_S", 0.05)
     run = tmp_path / "r"
     with Profiler(
@@ -742,14 +738,14 @@ def test_the_page_shows_slow_steps_after_the_last_window_when_the_loop_ends(tmp_
 
 @pytest.mark.worker
 @pytest.mark.parametrize("watch", [True, False])
-def test_a_run_is_looked_after_unless_watch_says_no(tmp_path, watch):
+def test_watch_false_starts_no_watcher(tmp_path, watch):
     with Profiler(schedule="on request", out=tmp_path, run="r", watch=watch) as prof:
         prof.step()
     assert (tmp_path / "r/rank0.status.json").exists() is watch
 
 
 @pytest.mark.worker
-def test_the_folder_is_looked_at_as_often_as_poll_says(tmp_path, monkeypatch):
+def test_folder_is_checked_at_the_poll_interval(tmp_path, monkeypatch):
     """Sixty times, which at the usual once a second take longer than this waits."""
     looks = []
     monkeypatch.setattr(watcher.RequestInbox, "collect", lambda *_: looks.append(1))
@@ -772,7 +768,7 @@ def test_options_of_watching_are_checked():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks, and limits the size of files")
-def test_a_training_goes_on_as_without_us_whatever_befalls_the_watcher(tmp_path, channel):
+def test_training_continues_if_the_watcher_fails(tmp_path, channel):
     """Three profilers; a tracer, a fork, a full disk and a read-only folder in slow steps, and an end in one."""
     tmp_path.chmod(0o755)
     done = warm.run(channel, SCRIPT.with_name("faulty_training.py"), tmp_path / "perf", timeout=300, is_whole=True)
@@ -790,7 +786,7 @@ def threads():
 
 
 @pytest.mark.worker
-def test_a_watcher_that_dies_is_one_line_and_the_training_goes_on(tmp_path, monkeypatch, caplog):
+def test_dead_watcher_is_one_log_line(tmp_path, monkeypatch, caplog):
     def broken(self):
         raise ZeroDivisionError
 
@@ -839,7 +835,7 @@ def test_a_process_ends_with_its_program_though_a_loop_is_still_watched():
 
 
 @pytest.mark.worker
-def test_a_folder_that_is_gone_and_a_tracer_change_nothing(tmp_path, caplog):
+def test_deleted_folder_and_tracer_change_nothing(tmp_path, caplog):
     import shutil
 
     def trace(*event):
@@ -880,7 +876,7 @@ other.kill()
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not tell")
-def test_what_a_training_waits_for_a_processor_is_in_its_folder(tmp_path, run_script):
+def test_run_queue_wait_is_written_to_the_run_folder(tmp_path, run_script):
     """Two programs on one processor: each waits for the other, half of the time if there is no third."""
     done = run_script(CROWDED, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -901,7 +897,7 @@ def test_what_a_training_waits_for_a_processor_is_in_its_folder(tmp_path, run_sc
     assert 0.2 < waits.shares(steps.numbers).mean() < 1
 
 
-def test_what_this_process_and_those_it_started_used_is_not_taken_for_that_of_others(tmp_path, monkeypatch):
+def test_cpu_time_of_own_processes_is_not_of_other_programs(tmp_path, monkeypatch):
     """By files as the system's: two processors, a worker with one of its own, and somebody else's program."""
     own = str(os.getpid())
 
@@ -932,7 +928,7 @@ def test_what_this_process_and_those_it_started_used_is_not_taken_for_that_of_ot
 
 @pytest.mark.process
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="the system does not tell")
-def test_a_program_that_somebody_else_started_is_one_of_others():
+def test_cpu_time_of_a_foreign_program_is_of_other_programs():
     before = counters.others_ns()
     starts = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
     burns = "import time\nwhile time.process_time() < 1: pass"
@@ -942,7 +938,7 @@ def test_a_program_that_somebody_else_started_is_one_of_others():
 
 
 @pytest.mark.parametrize(("ranks", "is_told"), [(1, True), (2, False)])
-def test_what_others_use_is_told_where_no_other_rank_may_be_one_of_them(monkeypatch, ranks, is_told):
+def test_cpu_time_of_others_is_unknown_with_several_ranks(monkeypatch, ranks, is_told):
     monkeypatch.setattr(counters, "current_job", lambda: SimpleNamespace(world_size=ranks))
     seen = counters.CpuWaits()
     for step in (3, 5):
