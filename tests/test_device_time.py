@@ -358,7 +358,7 @@ def slow_queue(step, pieces):
 def test_all_parts_sum_to_the_wall(traces, name):
     trace = read(traces / f"{name}.json.gz")
     marks = step_marks.find(trace)
-    for number in (None, *device_time.numbers(trace)) if trace.is_device_traced else ():
+    for number in (None, *device.numbers(trace)) if trace.is_device_traced else ():
         found = device_time.idle(trace, number)
         spent = np.zeros(len(marks.start), np.int64)
         np.add.at(spent, found.step, found.length)

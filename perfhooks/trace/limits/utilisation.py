@@ -72,7 +72,7 @@ def of_steps(trace: Trace, step: Ints, work_step: Ints, wall: Ints) -> dict[str,
     if not len(computed_calls.row):
         return {}
     count = len(wall)
-    available_ps = 1000 * np.maximum(wall, 1) * max(len(np.unique(device.devices(trace, trace.device_rows))), 1)
+    available_ps = 1000 * np.maximum(wall, 1) * max(len(device.numbers(trace)), 1)
     by_peak, by_peak_once = (
         summed(step, computed_calls.least_ps, count),
         summed(np.where(computed_calls.again, -1, step), computed_calls.least_ps, count),

@@ -38,8 +38,19 @@ def communicates(trace: Trace) -> Flags:
 
 @cached_per_trace
 def busy(trace: Trace) -> Intervals:
-    work = trace.device_rows
-    return intervals.of_slices(trace, work)
+    return intervals.of_slices(trace, trace.device_rows)
+
+
+def busy_on(trace: Trace, number: int | None) -> Intervals:
+    """Return the busy intervals of one device, or of all."""
+    return busy(trace) if number is None else intervals.of_slices(trace, trace.device_rows[selected(trace, number)])
+
+
+def selected(trace: Trace, number: int | None) -> Ints:
+    """Return the indices of the work of one device, or of all, in `Trace.device_rows`."""
+    if number is None:
+        return np.arange(len(trace.device_rows))
+    return np.flatnonzero(devices(trace, trace.device_rows) == number)
 
 
 @cached_per_trace
@@ -80,6 +91,12 @@ def devices(trace: Trace, rows: Ints) -> Ints:
     pids = [pid if isinstance(pid, int) and 0 <= pid < MAX_ID else -1 for _, pid, _, _ in trace.threads]
     argument = trace.argument("device")[rows]
     return np.where(argument >= 0, argument, np.array([*pids, -1], np.int64)[trace.thread[rows]])
+
+
+def numbers(trace: Trace) -> list[int]:
+    """Return the devices with recorded work; -1 is an unknown device."""
+    device_numbers: list[int] = intervals.distinct(devices(trace, trace.device_rows)).tolist()
+    return device_numbers
 
 
 @cached_per_trace

@@ -22,7 +22,6 @@ from perfhooks.trace.nesting import (
     waits,
 )
 from perfhooks.trace.nesting.cause_intervals import CauseIntervals
-from perfhooks.trace.nesting.grouping import summed
 from perfhooks.trace.nesting.slices import nearest
 from perfhooks.trace.once import cached_per_trace
 
@@ -75,22 +74,6 @@ class Idle(NamedTuple):
         return self.end - self.start
 
 
-class Span(NamedTuple):
-    """Time from the first to the last work that each step launched, in ns, one entry per mark.
-
-    See the table of steps.
-    """
-
-    device_span: Ints
-    busy: Ints
-    idle: Ints
-    compute: Ints
-    comm: Ints
-    exposed_comm: Ints
-    exposed_copy: Ints
-    other_work: Ints
-
-
 class _Gaps(NamedTuple):
     begin: Ints
     end: Ints
@@ -100,11 +83,6 @@ class _Gaps(NamedTuple):
     """Next work, as an index into `Trace.device_rows`, or -1."""
 
 
-def numbers(trace: Trace) -> list[int]:
-    device_numbers: list[int] = intervals.distinct(device.devices(trace, trace.device_rows)).tolist()
-    return device_numbers
-
-
 @cached_per_trace
 def work(trace: Trace, number: int | None = None) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """Return the busy time in the wall of each step, in ns: one row per mark.
@@ -112,7 +90,7 @@ def work(trace: Trace, number: int | None = None) -> np.ndarray[tuple[int, int],
     The columns `device.CLASSES` are work of the step itself, each without the time of earlier columns. The last column
     is other work. With `idle` the columns sum to the wall.
     """
-    marks, selected = step_marks.find(trace), _device_work(trace, number)
+    marks, selected = step_marks.find(trace), device.selected(trace, number)
     rows = trace.device_rows[selected]
     step = step_marks.step_of(marks, device.launch_times(trace)[selected])
     start, end = np.maximum(trace.start[rows], marks.start[step]), np.minimum(trace.end[rows], marks.end[step])
@@ -124,38 +102,8 @@ def work(trace: Trace, number: int | None = None) -> np.ndarray[tuple[int, int],
         columns.append(_within_steps(combined, marks) - _within_steps(covered, marks))
         covered = combined
     return np.stack(
-        [*columns, _within_steps(_busy_intervals(trace, number), marks) - _within_steps(covered, marks)],
+        [*columns, _within_steps(device.busy_on(trace, number), marks) - _within_steps(covered, marks)],
         axis=1,
-    )
-
-
-@cached_per_trace
-def span(trace: Trace) -> Span:
-    """Split the time from the first to the last work of each step."""
-    marks, rows = step_marks.find(trace), trace.device_rows
-    step = step_marks.step_of(marks, device.launch_times(trace))
-    own_work = np.flatnonzero((step >= 0) & (trace.end > trace.start)[rows])
-    if not len(own_work):
-        return Span(*[np.zeros(len(marks.start), np.int64)] * len(Span._fields))
-    step, kind, start, end = (
-        step[own_work],
-        device.classes(trace)[own_work],
-        trace.start[rows[own_work]],
-        trace.end[rows[own_work]],
-    )
-    # a separate range of numbers for each step, because work of several steps can overlap
-    time = intervals.distinct(start, end)
-    begin, finish = (step * len(time) + np.searchsorted(time, edge) for edge in (start, end))
-    kinds = (kind == device.COMPUTE, kind == device.COMMUNICATION, kind > device.COMMUNICATION)
-    compute, comm, copied = (intervals.union(begin[is_kind], finish[is_kind]) for is_kind in kinds)
-    kernels = intervals.joined(compute, comm)
-    sets = (compute, comm, kernels, intervals.joined(kernels, copied))
-    compute_ns, comm_ns, in_kernels, busy = (_time_per_step(moments, time, len(marks.start)) for moments in sets)
-    first, last = _work_extents(step, start, end, len(marks.start))
-    device_busy = intervals.within(device.busy(trace), first, last)
-    return Span(
-        *(last - first, busy, last - first - device_busy, compute_ns, comm_ns),
-        *(in_kernels - compute_ns, busy - in_kernels, device_busy - busy),
     )
 
 
@@ -174,11 +122,11 @@ def idle(trace: Trace, number: int | None = None) -> Idle:
     (`perfhooks.trace.nesting.starts`) and the part of the step replace operators and code. If that thread did nothing,
     the thread of the steps decides, and then autograd's thread. If two steps overlap, the later one counts.
     """
-    marks, selected = step_marks.find(trace), _device_work(trace, number)
+    marks, selected = step_marks.find(trace), device.selected(trace, number)
     if not len(marks.start) or not len(trace.device_rows):
         empty = np.empty(0, np.int64)
         return Idle(empty, empty, empty, empty, empty, empty, empty)
-    gaps = _idle_gaps(trace, _busy_intervals(trace, number), marks, selected)
+    gaps = _idle_gaps(trace, device.busy_on(trace, number), marks, selected)
     before_launch, after_launch = _cut_at_launch(trace, gaps, selected)
     launch = np.append(trace.launches, -1)[gaps.following[before_launch.of]]
     main = marks.thread[gaps.step[before_launch.of]]
@@ -213,34 +161,8 @@ def queue(trace: Trace) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     return np.stack([marks.end - marks.start - sum(columns), *columns], axis=1)
 
 
-def _time_per_step(moments: Intervals, time: Ints, count: int) -> Ints:
-    step, index = np.divmod(moments, len(time))
-    return summed(step[:, 0], time[index[:, 1]] - time[index[:, 0]], count)
-
-
-def _work_extents(step: Ints, start: Ints, end: Ints, count: int) -> tuple[Ints, Ints]:
-    first, last = np.full(count, MAX_NUMBER), np.full(count, -MAX_NUMBER)
-    np.minimum.at(first, step, start)
-    np.maximum.at(last, step, end)
-    return np.where(first < MAX_NUMBER, first, 0), np.where(last > -MAX_NUMBER, last, 0)
-
-
 def _within_steps(moments: Intervals, marks: step_marks.MarkedSteps) -> Ints:
     return intervals.within(moments, marks.start, marks.end)
-
-
-def _device_work(trace: Trace, number: int | None) -> Ints:
-    if number is None:
-        return np.arange(len(trace.device_rows))
-    return np.flatnonzero(device.devices(trace, trace.device_rows) == number)
-
-
-def _busy_intervals(trace: Trace, number: int | None) -> Intervals:
-    return (
-        device.busy(trace)
-        if number is None
-        else intervals.of_slices(trace, trace.device_rows[_device_work(trace, number)])
-    )
 
 
 def _idle_gaps(trace: Trace, busy: Intervals, marks: step_marks.MarkedSteps, selected: Ints) -> _Gaps:

@@ -8,7 +8,7 @@ import polars as pl
 from perfhooks.trace.kinds import Kind
 from perfhooks.trace.names import attribution
 from perfhooks.trace.names.origins import PREFERENCE
-from perfhooks.trace.nesting import host, intervals, missing_work, step_marks
+from perfhooks.trace.nesting import device, host, intervals, missing_work, step_marks
 from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.nesting.intervals import MS, NEARLY_ALL
 from perfhooks.trace.tables import device_time
@@ -42,7 +42,7 @@ def table(trace: Trace, selected: Flags, *, by_step: bool = False, owners: Owner
     `device_time.CAUSES`, ``place`` one of `device_time.PLACES`. ``name`` is the host slice, the launch, or the delayed
     work. ``percent`` is relative to the walls of these steps.
     """
-    numbers = device_time.numbers(trace)
+    numbers = device.numbers(trace)
     device_choices = [None, *(numbers if len(numbers) > 1 else [])] if len(numbers) else []
     tables = [_of_device(trace, device_choice, selected, by_step, owners) for device_choice in device_choices]
     rows = pl.concat([pl.DataFrame(schema=_SCHEMA), *tables])

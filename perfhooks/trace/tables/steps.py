@@ -11,7 +11,7 @@ from perfhooks.trace.limits import utilisation
 from perfhooks.trace.model import epoch
 from perfhooks.trace.names import stages
 from perfhooks.trace.nesting import device, intervals, missing_work, parts, step_marks, waits
-from perfhooks.trace.tables import device_time
+from perfhooks.trace.tables import device_span, device_time
 from perfhooks.trace.tables.step_columns import where
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.trace.nesting.intervals import Intervals
 
 _HOST_PARTS: Final = tuple(f"{part}_ms" for part in labels.PARTS)
-_DEVICE_TIMES: Final = tuple(f"{name}_ms" for name in (*device_time.Span._fields, "device_busy", "device_idle"))
+_DEVICE_TIMES: Final = tuple(f"{name}_ms" for name in (*device_span.Span._fields, "device_busy", "device_idle"))
 _SCHEMA: Final = {
     "rank": pl.Int64,
     "stage": pl.String,
@@ -130,7 +130,7 @@ def _host_columns(trace: Trace, steps: step_marks.MarkedSteps, wall: Ints, own: 
 def _device_columns(trace: Trace, steps: step_marks.MarkedSteps) -> dict[str, object]:
     if not trace.is_device_traced:
         return {}
-    over_span, busy = device_time.span(trace)._asdict(), device_time.work(trace).sum(axis=1)
+    over_span, busy = device_span.span(trace)._asdict(), device_time.work(trace).sum(axis=1)
     times = over_span | {"device_busy": busy, "device_idle": steps.end - steps.start - busy}
     kernels = trace.kind[trace.device_rows] == Kind.KERNEL
     launched = device.launch_times(trace)[kernels]
