@@ -10,6 +10,8 @@ Other users may place links in the folder at any time. So everything below it is
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import os
 import re
 import secrets
@@ -25,7 +27,7 @@ from perfhooks.core.process import working_directory
 from perfhooks.run.reading import NotPlainError, kind_of, open_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 _CAN_NAME: Final = {os.open, os.mkdir, os.rmdir, os.unlink, os.rename, os.stat} <= os.supports_dir_fd
 """Whether the system opens names relative to an open folder. Windows cannot, so each folder is checked before."""
@@ -106,6 +108,12 @@ class OwnFolder:
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
             return os.fdopen(open_plain(here.path / here(name), flags, here.descriptor), "rb+")
 
+    def append_rows(self, name: str, header: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
+        """Append rows to a CSV file. A new file begins with the header."""
+        with self.append(name) as file:
+            is_new = not file.seek(0, os.SEEK_END)
+            file.write(csv_bytes([header, *rows] if is_new else rows))
+
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError), self.opened() as here:
             os.unlink(here(name), dir_fd=here.descriptor)
@@ -167,6 +175,12 @@ def _give(here: _Opened, owner: os.stat_result) -> None:
 def _close(here: _Opened) -> None:
     if here.descriptor is not None:
         os.close(here.descriptor)
+
+
+def csv_bytes(rows: Iterable[Iterable[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode("utf-8", "replace")
 
 
 def publish(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:

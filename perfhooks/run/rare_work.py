@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
-import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.core import labels
 from perfhooks.core.words import MAX_TEXT, printable
 from perfhooks.run.publishing import OwnFolder
-from perfhooks.run.reading import LARGEST_TABLE, open_plain
+from perfhooks.run.reading import read_table
 from perfhooks.run.timeline import in_timeline
 
 if TYPE_CHECKING:
@@ -34,27 +32,15 @@ class RareWork(NamedTuple):
 
 def append(path: Path, stage: str, asides: Iterable[Aside]) -> None:
     rows = [[in_timeline(stage), work.step, work.part, f"{work.ns / 1e6:.3f}", work.line] for work in asides]
-    if not rows:
-        return
-    folder = OwnFolder(path.parent)
-    folder.make()
-    with folder.append(path.name) as file:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        if not file.seek(0, os.SEEK_END):
-            writer.writerow(RareWork._fields)
-        writer.writerows(rows)
-        file.write(text.getvalue().encode("utf-8", "replace"))
+    if rows:
+        folder = OwnFolder(path.parent)
+        folder.make()
+        folder.append_rows(path.name, RareWork._fields, rows)
 
 
 def read(path: Path) -> list[RareWork]:
     """Return no rows that are torn or unknown."""
-    try:
-        with os.fdopen(open_plain(path), "rb") as file:
-            text = file.read(LARGEST_TABLE).decode("utf-8", "replace")
-    except OSError:
-        return []
-    rows = (_row(line) for line in text.splitlines()[1:])
+    rows = (_row(line) for line in read_table(path).splitlines()[1:])
     return [row for row in rows if row is not None]
 
 

@@ -66,6 +66,17 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
         return file.read(size)  # without a size, read() would allocate memory for more
 
 
+def read_table(path: Path, most: int = LARGEST_TABLE, *, from_end: bool = False) -> str:
+    """Return the first bytes of a table as text, or its last bytes; no text if it cannot be read."""
+    try:
+        with os.fdopen(open_plain(path), "rb") as file:
+            if from_end:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+            return file.read(most).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 def read_json(path: Path, kind: type[T], what: str, most: int = LARGEST) -> T:
     """Read a JSON file. ``what`` describes it in errors: ``"the facts of a window"``.
 

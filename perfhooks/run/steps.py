@@ -21,7 +21,7 @@ import numpy as np
 
 from perfhooks.core.statistics import is_near, most_common
 from perfhooks.run.publishing import OwnFolder
-from perfhooks.run.reading import LARGEST_TABLE, open_plain
+from perfhooks.run.reading import open_plain, read_table
 from perfhooks.run.timeline import CAPACITY, HEADER, Rows, in_timeline, parsed
 
 if TYPE_CHECKING:
@@ -248,34 +248,31 @@ def _of_loop(rows: DataFrame) -> Steps:
     return Steps._make([numbers, *columns, firsts(numbers, np.diff(part, prepend=0) > 0)])
 
 
-WAITS_HEADER: Final = "stage,first,last,wall_ms,thread_ms,process_ms,waited_ms,others_ms\n"
-"""Columns of ``rank0.processor.csv``. A row is about one second: first step, step after the last one, wall time, CPU
-time of the stepping thread and of all threads, run-queue wait of the stepping thread, mean CPU time per CPU of programs
-outside the job."""
 LONGEST_MS: Final = 1e12
 """Maximum time in ms. Larger times and steps above `LAST_STEP` are not from a training: their sums could overflow."""
 LAST_STEP: Final = 1 << 61
 
 
 class Stretch(NamedTuple):
-    """About a second of a loop, in ms."""
+    """About a second of a loop, in ms: the columns of ``rank0.processor.csv`` after the stage."""
 
     first: int
     last: int
     """Number of the first step after it."""
     wall_ms: float
     thread_ms: float
+    """CPU time of the stepping thread."""
     process_ms: float
+    """CPU time of all threads."""
     waited_ms: float
+    """Run-queue wait of the stepping thread."""
     others_ms: float = math.nan
+    """Mean CPU time per CPU of programs outside the job."""
 
 
 def append_waits(path: Path, stage: str, rows: Sequence[Stretch]) -> None:
-    name = in_timeline(stage)
-    lines = [f"{name},{row.first},{row.last},{','.join(map(_written, row[2:]))}\n" for row in rows]
-    with OwnFolder(path.parent).append(path.name) as file:
-        header = "" if file.seek(0, os.SEEK_END) else WAITS_HEADER
-        file.write((header + "".join(lines)).encode("utf-8", "replace"))
+    cells = ([in_timeline(stage), row.first, row.last, *map(_written, row[2:])] for row in rows)
+    OwnFolder(path.parent).append_rows(path.name, ("stage", *Stretch._fields), cells)
 
 
 def _written(value: float) -> str:
@@ -311,13 +308,8 @@ class Waits(NamedTuple):
 
 def read_waits(path: Path, stage: str) -> Waits | None:
     """Return None if the loop has no rows. Invalid and torn rows are dropped."""
-    try:
-        with os.fdopen(open_plain(path), "rb") as file:
-            text = file.read(LARGEST_TABLE).decode("utf-8", "replace")
-    except OSError:
-        return None
     rows: dict[int, Stretch] = {}
-    for line in text.splitlines():
+    for line in read_table(path).splitlines():
         with contextlib.suppress(ValueError, TypeError):
             name, first, last, *values = line.split(",")
             row = Stretch(int(first), int(last), *(float(value or "nan") for value in values[:5]))

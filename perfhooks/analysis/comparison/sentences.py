@@ -277,12 +277,8 @@ def _describe_largest(row: Contribution, write: Callable[[float], str]) -> str:
     return f"; most of it {' and '.join(texts)}" if texts else ""
 
 
-_MAX_NAME: Final = 70
-"""Maximum letters of a name in a sentence."""
-
-
 def _cut(name: str) -> str:
-    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 2]} …"
+    return words.truncated(name, 70)
 
 
 def percent(ratio: float) -> str:

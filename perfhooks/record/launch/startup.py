@@ -5,8 +5,6 @@ Sampling every 100 ms takes 0.1% of the time.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import sys
 import threading
@@ -20,7 +18,7 @@ from perfhooks.record.watch.sampling import innermost_of, outwards
 from perfhooks.run import layout
 from perfhooks.run.job import current_job, is_in_job
 from perfhooks.run.liveness import born_s, clock_s
-from perfhooks.run.publishing import publish
+from perfhooks.run.publishing import csv_bytes, publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -86,11 +84,9 @@ class Startup:
         return [("python", "start of the interpreter", max(self._began_s - born, 0.0)), *sampled]
 
     def write(self, path: Path) -> None:
-        table = io.StringIO(HEADER, newline="")
-        table.seek(0, io.SEEK_END)
-        csv.writer(table, lineterminator="\n").writerows((*names, f"{seconds:.3f}") for *names, seconds in self.rows())
+        rows = csv_bytes((*names, f"{seconds:.3f}") for *names, seconds in self.rows())
         with publish(path) as file:
-            file.write(table.getvalue().encode())
+            file.write(HEADER.encode() + rows)
 
     def _run(self) -> None:
         self._sample()

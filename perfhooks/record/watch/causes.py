@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.core import frames
 from perfhooks.record.watch import evaluations
-from perfhooks.record.watch.samples import MIN_CPU, Sample, State
+from perfhooks.record.watch.samples import MIN_CPU, Sample, State, spent
 from perfhooks.record.watch.sampling import common
 from perfhooks.record.watch.usual import MIN_SAMPLES, UsualSteps, beyond
 from perfhooks.run.live.slow_causes import (
@@ -96,10 +96,6 @@ class Explanation(NamedTuple):
 
 def _total_ns(pairs: Sequence[tuple[Sample, Frame]]) -> int:
     return sum(sample.spent_ns for sample, _ in pairs)
-
-
-def spent(samples: Sequence[Sample]) -> int:
-    return sum(sample.spent_ns for sample in samples)
 
 
 class Explainer:

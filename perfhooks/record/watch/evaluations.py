@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from perfhooks.core import frames
 from perfhooks.record.watch import regions
+from perfhooks.record.watch.samples import spent
 from perfhooks.record.watch.sampling import common
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def _in_function(samples: Sequence[Sample], sure: Sequence[Sample], usual: Usual
     for code in _shared([usual.own(sample.stack) for sample in sure]):
         matching = [sample for sample in samples if any(frame.code is code for frame in usual.own(sample.stack))]
         # Calls of a small model take 20% of a rollout.
-        if _total_ns(sure) >= 0.1 * _total_ns([sample for sample in matching if not fetches(sample.stack)]):
+        if spent(sure) >= 0.1 * spent([sample for sample in matching if not fetches(sample.stack)]):
             return matching
     return []
 
@@ -83,7 +84,3 @@ def _in_loop(samples: Sequence[Sample], sure: Sequence[Sample], usual: UsualStep
 
 def fetches(stack: Stack) -> bool:
     return any(frames.FETCHES.search(frame.file) for frame in stack)
-
-
-def _total_ns(samples: Sequence[Sample]) -> int:
-    return sum(sample.spent_ns for sample in samples)

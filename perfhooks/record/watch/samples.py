@@ -65,6 +65,10 @@ class Sample(NamedTuple):
     state: State = State.COMPUTING
 
 
+def spent(samples: Sequence[Sample]) -> int:
+    return sum(sample.spent_ns for sample in samples)
+
+
 class Sampler:
     def __init__(self) -> None:
         self._stack: Stack = ()

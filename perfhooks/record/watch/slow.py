@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perfhooks.core.frames import display_path
 from perfhooks.core.schedule import FEWEST_STEPS, Phase
-from perfhooks.record.watch.causes import Explainer, StepFacts, spent
+from perfhooks.record.watch.causes import Explainer, StepFacts
 from perfhooks.record.watch.counters import Collections, Counters, clock_mhz
 from perfhooks.record.watch.loops import LoopRequest
-from perfhooks.record.watch.samples import FoldedStacks, Sampler, State
+from perfhooks.record.watch.samples import FoldedStacks, Sampler, State, spent
 from perfhooks.record.watch.sampling import stack_of
 from perfhooks.record.watch.usual import MIN_SAMPLES
 from perfhooks.run.installation import Installation

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import csv
 import functools
-import io
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
+import perfhooks.trace
 from perfhooks.report.handlers.artifact import Artifact
 from perfhooks.run.loader import looks
+from perfhooks.run.publishing import csv_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,18 +29,10 @@ class Workers:
         samples = capture.circumstances.looked
         if samples:
             yield Artifact("workers.csv", functools.partial(_write_rows, looks.rows(samples)))
-            yield Artifact("workers.folded", functools.partial(_write_stacks, looks.folded(samples)))
+            yield Artifact("workers.folded", functools.partial(perfhooks.trace.stacks.write, looks.folded(samples)))
 
 
 def _write_rows(rows: Mapping[str, list[Any]], file: IO[bytes]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(rows)
-    for row in zip(*rows.values(), strict=True):
-        writer.writerow(f"{value:.6f}" if isinstance(value, float) else value for value in row)
-    file.write(text.getvalue().encode())
-
-
-def _write_stacks(stacks: Mapping[str, int], file: IO[bytes]) -> None:
-    for stack, value in stacks.items():
-        file.write(f"{stack} {value}\n".encode())
+    cells = zip(*rows.values(), strict=True)
+    texts = ([f"{value:.6f}" if isinstance(value, float) else value for value in row] for row in cells)
+    file.write(csv_bytes([[*rows], *texts]))

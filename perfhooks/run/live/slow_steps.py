@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
@@ -14,7 +13,7 @@ from perfhooks.core.words import MAX_TEXT, ms, printable
 from perfhooks.run.capture import Step
 from perfhooks.run.live.slow_causes import CONTENTION, UNKNOWN
 from perfhooks.run.publishing import OwnFolder
-from perfhooks.run.reading import LARGEST_TABLE, open_plain
+from perfhooks.run.reading import LARGEST_TABLE, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,23 +49,12 @@ class SlowStep(NamedTuple):
 
 
 def append(path: Path, rows: list[SlowStep]) -> None:
-    with OwnFolder(path.parent).append(path.name) as file:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        if not file.seek(0, os.SEEK_END):
-            writer.writerow(SlowStep._fields)
-        writer.writerows(["" if value is None else value for value in row] for row in rows)
-        file.write(text.getvalue().encode("utf-8", "replace"))
+    OwnFolder(path.parent).append_rows(path.name, SlowStep._fields, rows)
 
 
 def read(path: Path, most: int = LARGEST_TABLE) -> list[SlowStep]:
     """The file is not trusted: invalid rows are dropped."""
-    try:
-        with os.fdopen(open_plain(path), "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
-            text = file.read(most).decode("utf-8", "replace")
-    except OSError:
-        return []
+    text = read_table(path, most, from_end=True)
     # the first line is the header, or is cut
     return [row for cells in _cells(text.partition("\n")[2]) if (row := _row(cells)) is not None]
 
