@@ -128,7 +128,7 @@ def test_one_forward_pass_is_a_page_that_names_what_is_largest_in_it(launch, run
     assert "forward " in said
     with (tmp_path / "perf/it/process-000000/rank0.labels.csv").open(encoding="utf-8", newline="") as file:
         assert next(csv.DictReader(file))["name"] == "LABEL2: masking"
-    assert "recording " in said
+    assert "recording " in said or "waited for a CPU" in said, "one warning at most, of a busy machine first"
     assert said.endswith("report.html")
 
 

@@ -38,9 +38,13 @@ def trained(channel, folder, case):
 def test_the_rank_and_the_part_of_the_step_that_make_others_wait_are_named(tmp_path, channel, case):
     """By all steps of the run, of which no window was recorded; `top` says the same."""
     stage, rank, kind = case
-    run = trained(channel, tmp_path, case)
-    told = ranks.gather(run)
-    first = ranks.findings(told)[0]
+    for attempt in range(3):  # the times of an overloaded machine may vary so much that no rank is named
+        (folder := tmp_path / f"{attempt}").mkdir()
+        run = trained(channel, folder, case)
+        told = ranks.gather(run)
+        if found := ranks.findings(told):
+            break
+    first = found[0]
     assert (first["rule"], first["rank"], first["part"]) == ("straggler", rank, stage)
     (group,) = told["frontier"]
     assert group["stages"]["name"] == ["update", "data", "forward", "backward"]

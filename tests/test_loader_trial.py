@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -179,11 +180,14 @@ def test_the_plan_is_about_the_step_of_the_last_run():
 # --- in the place of a training ---
 
 
+def command_of(log, way, *options):
+    return [sys.executable, "-m", "perfhooks", "try", "--loader", *options, "--", str(TRAINING), str(log), way]
+
+
 def run(tmp_path, way, *options, **environment):
     log = tmp_path / "log"
-    command = [sys.executable, "-m", "perfhooks", "try", "--loader", *options, "--", str(TRAINING), str(log), way]
     done = subprocess.run(
-        command,
+        command_of(log, way, *options),
         capture_output=True,
         text=True,
         timeout=300,
@@ -195,14 +199,29 @@ def run(tmp_path, way, *options, **environment):
 
 
 @pytest.mark.parametrize("way", ["fork", "forkserver"])
-def test_the_trainings_loader_is_tried_in_its_place_and_no_step_is_made(tmp_path, way):
-    done, said = run(tmp_path, way, "--seconds", "20", "--csv")
-    assert done.returncode == 0, done.stderr
-    assert said == ["validated"] * 2, "nothing comes after, and a validation is no training"
-    header, *rows = done.stdout.splitlines()
+def test_the_trainings_loader_is_tried_in_its_place_and_no_step_is_made(tmp_path, tmp_path_factory, way):
+    """Ctrl-C ends the trial with the measurements until then: this test makes none of them exact."""
+    log, made_here = tmp_path / "log", tmp_path_factory.mktemp("made") / "here"
+    process = subprocess.Popen(
+        command_of(log, way, "--seconds", "200", "--csv"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"MADE_HERE": str(made_here)},
+        start_new_session=True,
+    )
+    with process:
+        while not made_here.exists() and process.poll() is None:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert log.read_text(encoding="utf-8").split() == ["validated"] * 2, "and a validation is no training"
+    header, *rows = out.splitlines()
     assert header.startswith("workers,prefetch,pinned,own,batches_per_s")
     assert {row.partition(",")[0] for row in rows} >= {"1", "2"}
-    assert "measured without training steps" in done.stderr
+    assert "measured without training steps" in err
     assert list(tmp_path.iterdir()) == [tmp_path / "log"]
 
 

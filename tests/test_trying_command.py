@@ -177,7 +177,7 @@ trial.COMPARABLE = (0.0, 1e9)  # whatever else the machine does
 
 
 def test_ctrl_c_on_a_terminal_shows_what_was_measured_until_then(folder):
-    with contextlib.closing(Terminal("try", str(folder), "--seconds", "6", first=WAITS)) as terminal:
+    with contextlib.closing(Terminal("try", str(folder), "--seconds", "120", first=WAITS)) as terminal:
         terminal.read_until(lambda: "WAITING" in terminal.text)
         assert "trying 2 of 10" in terminal.text
         terminal.press(b"\x03")

@@ -92,6 +92,7 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.nightly  # caches that other programs share change what is saved
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     ("rule", "planted"),
