@@ -49,7 +49,7 @@ class _Wait(NamedTuple):
 
 class _Fix(NamedTuple):
     versions: tuple[str, ...]
-    """Of the texts."""
+    """Versions of the texts."""
     settings: Mapping[str, object] = MappingProxyType({})
     remaining_ms: float | None = None
 

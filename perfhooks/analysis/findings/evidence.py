@@ -12,17 +12,16 @@ import polars as pl
 from perfhooks.analysis.findings import frameworks, texts
 from perfhooks.analysis.findings.finding import Finding, unprofiled_gain, with_basis
 from perfhooks.analysis.findings.texts import FindingText
+from perfhooks.analysis.findings.window_steps import WindowSteps
 from perfhooks.core import words
 from perfhooks.trace.kinds import HOST, Kind
-from perfhooks.trace.names import attribution, devices, stages, step_kinds
+from perfhooks.trace.names import attribution, devices, stages
 from perfhooks.trace.names.origins import Origin
-from perfhooks.trace.nesting import device, intervals, missing_work, parts, starts
+from perfhooks.trace.nesting import device, intervals, parts, starts
 from perfhooks.trace.nesting.grouping import groups
 from perfhooks.trace.nesting.intervals import NOTABLE
-from perfhooks.trace.nesting.step_marks import MarkedSteps, step_of
-from perfhooks.trace.tables import collectives, device_time, gaps, idle, step_columns
+from perfhooks.trace.tables import collectives, device_time, gaps, idle
 from perfhooks.trace.tables.device_time import CAUSES, Idle
-from perfhooks.trace.tables.steps import own_moments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence, Sized
@@ -48,136 +47,12 @@ def cached_per_window(make: Callable[[Evidence], T]) -> Callable[[Evidence], T]:
     return cached
 
 
-class Evidence:
-    """Tables and figures of one window for the rules.
-
-    A *step* here is a complete step of the most common kind, after the first steps of the program. Without step marks,
-    it is the whole recording. Figures are means over these steps.
-    """
+class Evidence(WindowSteps):
+    """Tables and figures of one window for the rules. Figures are means over the steps of `WindowSteps`."""
 
     def __init__(self, capture: Capture, trace: Trace) -> None:
-        self.capture = capture
-        self.circumstances = capture.circumstances
-        self.trace = trace
-        self.tables = capture.tables(trace)
+        super().__init__(capture, trace)
         self.cache: dict[object, Any] = {}
-
-    @cached_property
-    def steps(self) -> pl.DataFrame:
-        return self.tables.steps.filter(pl.Series(self._selected, dtype=pl.Boolean))
-
-    @cached_property
-    def _selected(self) -> Flags:
-        table = self.tables.steps
-        usual, numbers = step_kinds.usual(table), table["step"].fill_null(0).to_numpy()
-        complete = usual & ~missing_work.unknown(self.trace).wall[self.tables.counting]
-        usual = complete if complete.any() else usual
-        later: Flags = usual & (numbers >= self.capture.first + self.capture.starting_steps)
-        return later if later.any() else usual
-
-    @cached_property
-    def is_device_traced(self) -> bool:
-        unknown = missing_work.unknown(self.trace).wall[self.selected_marks]
-        return self.trace.is_device_traced and not unknown.any()
-
-    @property
-    def uses_device(self) -> bool:
-        """Whether the program launched device work, even without known times."""
-        return self.trace.is_device_traced or len(device.launch_calls(self.trace)) > 0
-
-    @cached_property
-    def is_start(self) -> bool:
-        """Whether all steps are among the first of their program."""
-        until = self.capture.first + self.capture.starting_steps
-        unnumbered = self.capture.first if self.capture.is_part else until
-        is_starting: bool = (self.steps["step"].fill_null(unnumbered) < until).all()
-        return self.count > 0 and is_starting
-
-    @cached_property
-    def marks(self) -> MarkedSteps:
-        marks, counting = self.tables.marks, np.flatnonzero(self.tables.counting)[self._selected]
-        return MarkedSteps(
-            [marks.number[index] for index in counting.tolist()], *(column[counting] for column in marks[1:])
-        )
-
-    @property
-    def are_numbered(self) -> bool:
-        return self.steps.height > 0 and self.steps["step"].null_count() == 0
-
-    @property
-    def unit(self) -> str:
-        return "step" if self.are_numbered else "recording"
-
-    @cached_property
-    def count(self) -> int:
-        return self.steps.height
-
-    @cached_property
-    def numbers(self) -> str:
-        if not self.are_numbered:
-            return "the whole recording"
-        numbers = self.steps["step"].to_list()
-        first, last = min(numbers), max(numbers)
-        return words.steps(first, last)
-
-    def mean(self, column: str) -> float:
-        values = step_columns.known(self.steps[column])
-        return float(values.sum()) / self.count if len(values) else 0.0
-
-    @cached_property
-    def step_ms(self) -> float:
-        """Mean wall time, or device time if that is longer."""
-        wall, busy = self.steps["wall_ms"].to_numpy(), self.steps["busy_ms"].fill_null(0).to_numpy()
-        return float(np.maximum(wall, busy).mean()) if self.count else 0.0
-
-    @cached_property
-    def selected_marks(self) -> Flags:
-        mask: Flags = self.tables.counting.copy()
-        mask[mask] = self._selected
-        return mask
-
-    @cached_property
-    def windows(self) -> Intervals:
-        """Intervals of the steps, without the work of perfhooks."""
-        return intervals.subtract(intervals.union(self.marks.start, self.marks.end), self._own_work)
-
-    @cached_property
-    def _own_work(self) -> Intervals:
-        return own_moments(self.trace, self.tables.own_work)
-
-    def inside(self, time: Ints) -> Flags:
-        return step_of(self.marks, time) >= 0
-
-    @cached_property
-    def startup(self) -> dict[str, Intervals]:
-        """One-time work by name, without compilation if the last step compiles too."""
-        by_name = {
-            name: intervals.intersect(intervals_of_name, self.windows)
-            for name, intervals_of_name in starts.by_kind(self.trace).items()
-        }
-        if self.are_numbered and len(by_name.get(starts.COMPILING, ())):
-            begin, end = int(self.marks.start.max()), int(self.marks.end.max())
-            if len(intervals.clip(by_name[starts.COMPILING], begin, end)):
-                del by_name[starts.COMPILING]
-        return {name: moments for name, moments in by_name.items() if len(moments)}
-
-    @cached_property
-    def _usual_intervals(self) -> Intervals:
-        return intervals.subtract(self.windows, intervals.joined(*self.startup.values()))
-
-    def spans(self, rows: Ints) -> Intervals:
-        return self.clipped(intervals.of_slices(self.trace, rows))
-
-    def clipped(self, moments: Intervals) -> Intervals:
-        """Return the part inside the steps, without one-time work."""
-        return intervals.intersect(moments, self._usual_intervals)
-
-    def per_step(self, moments: Intervals) -> float:
-        return intervals.total(moments) * intervals.MS / max(self.count, 1)
-
-    @cached_property
-    def busy(self) -> Intervals:
-        return device.busy(self.trace) if self.is_device_traced else intervals.nothing()
 
     @cached_property
     def idle(self) -> Idle:
