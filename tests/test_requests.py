@@ -69,7 +69,7 @@ def active(phases, steps=200):
     return [step for step in range(steps) if phases.phase(step) is Phase.ACTIVE]
 
 
-def test_a_window_that_was_not_saved_is_refused_with_what_is_known_of_it():
+def test_unsaved_window_is_refused_with_the_reason():
     for notes, why in (([], "its trace was not saved"), (["the disk is full", "cut"], "the disk is full; cut")):
         phases, _ = requested(ask(first=50))
         phases.answer_recorded(phases.window_at(49), None, 50, 52, notes)
@@ -81,7 +81,7 @@ def test_a_window_that_was_not_saved_is_refused_with_what_is_known_of_it():
 # --- where a window goes ---
 
 
-def test_a_window_is_recorded_at_the_steps_that_were_named_after_one_of_warm_up():
+def test_requested_steps_are_recorded_after_one_warmup_step():
     phases, said = requested(ask(first=50), step=10)
     assert active(phases) == [50, 51, 52]
     assert phases.phase(49) is Phase.WARMUP
@@ -93,14 +93,14 @@ def test_a_window_is_recorded_at_the_steps_that_were_named_after_one_of_warm_up(
     ]
 
 
-def test_a_rank_that_sees_it_too_late_says_so_and_records_its_next_steps():
+def test_late_rank_logs_it_and_records_its_next_steps():
     phases, said = requested(ask(first=50), step=60)
     assert active(phases) == [61, 62, 63]
     assert said[0].state == "late"
     assert "the window was requested for step 50: step 60 had begun" in said[0].why
 
 
-def test_a_request_that_comes_in_the_last_moment_does_without_a_warm_up():
+def test_last_moment_request_has_no_warmup():
     phases, said = requested(ask(first=50), step=50)
     assert active(phases) == [50, 51, 52]
     assert phases.opens(50)
@@ -138,7 +138,7 @@ def test_no_step_is_recorded_twice_and_every_window_is_whole(base, asked, step):
         assert any(phases.opens(one) for one in range(max(step, first - 1), first + 1))
 
 
-def test_where_everything_is_recorded_anyway_a_request_is_refused():
+def test_request_is_refused_if_all_steps_are_recorded():
     phases, said = requested(ask(), base=Schedule(wait=0, warmup=0, active=5))
     assert said[0].state == "refused"
     assert active(phases, 10) == list(range(10))
@@ -150,7 +150,7 @@ def apply(schedule, step):
 
 
 @pytest.mark.recorder
-def test_a_window_on_request_waits_for_the_one_of_somebodys_callable(tmp_path):
+def test_requested_window_follows_that_of_a_callable_schedule(tmp_path):
     """What a callable will say nobody knows before its step."""
     schedule = torch.profiler.schedule(wait=3, warmup=1, active=2, repeat=2)
     with Profiler(schedule=partial(apply, schedule), out=tmp_path, run="r", background=False, **QUIET) as prof:
@@ -170,7 +170,7 @@ def windows(run):
 
 
 @pytest.mark.recorder
-def test_code_asks_for_the_next_steps_between_those_of_the_schedule(tmp_path):
+def test_request_from_code_uses_steps_between_windows(tmp_path):
     with Profiler(
         schedule="wait=6 warmup=1 active=2 repeat=1", out=tmp_path, run="r", background=False, **QUIET
     ) as prof:
@@ -190,7 +190,7 @@ def test_code_asks_for_the_next_steps_between_those_of_the_schedule(tmp_path):
     assert [each.options.get("record_shapes", False) for each in captures] == [True, False, False, False]
 
 
-def test_a_request_takes_only_what_it_can():
+def test_request_accepts_only_its_options():
     prof = Profiler(schedule="on request", on_trace_ready=lambda _: None)
     for steps in (0, True, 1.5, 1001):
         with pytest.raises(perfhooks.OptionError, match="steps must be an integer from 1 to 1000"):
@@ -224,7 +224,7 @@ def keep_stepping(prof, until, most_s=60):
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
-def test_the_page_of_a_window_that_was_asked_for_is_opened_where_that_is_wanted(tmp_path, monkeypatch, is_recorded):
+def test_open_shows_the_report_of_a_requested_window(tmp_path, monkeypatch, is_recorded):
     opened, page = [], tmp_path / "report.html"
     page.touch()
     monkeypatch.setattr("typer.launch", opened.append)
@@ -236,7 +236,7 @@ def test_the_page_of_a_window_that_was_asked_for_is_opened_where_that_is_wanted(
 
 
 @pytest.mark.worker
-def test_a_running_loop_is_asked_from_the_command_line_and_by_a_signal(tmp_path):
+def test_command_and_signal_request_windows(tmp_path):
     """One loop: the command, two requests at once, a half-written file, a signal, a call of an old process."""
     folder = tmp_path / "r" / "requests"
     with Profiler(schedule="on request", out=tmp_path, run="r", poll=0.02, signal="USR2", **QUIET) as prof:
@@ -283,7 +283,7 @@ def test_a_running_loop_is_asked_from_the_command_line_and_by_a_signal(tmp_path)
 
 
 @pytest.mark.worker
-def test_the_command_exits_with_1_and_says_why_where_no_rank_has_recorded(tmp_path, monkeypatch):
+def test_command_exits_with_1_and_reasons_if_no_rank_recorded(tmp_path, monkeypatch):
     """A job that hears it, and ends before the steps that were chosen."""
     results, heard = [], threading.Event()
 
@@ -308,7 +308,7 @@ def test_the_command_exits_with_1_and_says_why_where_no_rank_has_recorded(tmp_pa
 @pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can ask in a folder of somebody else"
 )
-def test_what_root_asks_of_somebodys_run_the_run_can_answer_and_take_away(tmp_path):
+def test_run_of_a_user_can_answer_requests_of_root(tmp_path):
     begun, new = tmp_path / "begun", tmp_path / "new"
     for run in (begun, new):
         run.mkdir()
@@ -321,7 +321,7 @@ def test_what_root_asks_of_somebodys_run_the_run_can_answer_and_take_away(tmp_pa
     assert owner == [(0, 0), (12345, 23456)]
 
 
-def test_an_answer_to_what_is_taken_back_meanwhile_stays_nowhere(tmp_path, monkeypatch):
+def test_answer_to_a_withdrawn_request_is_deleted(tmp_path, monkeypatch):
     name = requests.new_id()
     requests.call(tmp_path, name)
     publish = OwnFolder.publish_json
@@ -407,7 +407,7 @@ def at(step, stage="train", median_ms=100.0, **options):
     return Loop(stage=stage, step=step, median_ms=median_ms, **options)
 
 
-def test_steps_are_named_that_no_rank_has_come_to_when_it_hears_of_them(job):
+def test_requested_steps_are_ahead_of_every_rank(job):
     """Ranks look once a second, so it takes up to two: 20 steps of the fast rank. Much more only costs time."""
     job.rank(0, at(500))
     job.rank(1, at(300, median_ms=1000.0))
@@ -418,7 +418,7 @@ def test_steps_are_named_that_no_rank_has_come_to_when_it_hears_of_them(job):
     assert 520 < int(first) < 600
 
 
-def test_of_several_loops_the_one_that_most_ranks_are_in_is_asked(job):
+def test_request_goes_to_the_loop_of_most_ranks(job):
     for rank in range(3):
         job.rank(rank, at(500, is_running=rank == 2), at(7, "val", is_running=rank != 2))
     assert {said.split()[0] for said in job.ask().values()} == {"val"}
@@ -427,7 +427,7 @@ def test_of_several_loops_the_one_that_most_ranks_are_in_is_asked(job):
         job.ask(CaptureOptions(stage="test"))
 
 
-def test_only_the_ranks_that_are_wanted_are_asked_and_only_those_that_live(job):
+def test_request_goes_only_to_selected_living_ranks(job):
     gone = msgspec.structs.replace(Process.current(), began="before")
     for rank in range(3):
         job.rank(rank, at(500), process=gone if rank == 1 else None)
@@ -437,7 +437,7 @@ def test_only_the_ranks_that_are_wanted_are_asked_and_only_those_that_live(job):
         job.ask(CaptureOptions(ranks=(1,)))
 
 
-def test_a_rank_does_not_hear_of_windows_of_others_nor_of_those_that_were_asked_for_before_it_began(job):
+def test_rank_ignores_requests_of_others_and_older_ones(job):
     def window(ranks):
         requests.ask(
             job.folder, requests.new_id(), requests.WindowRequest(stage="train", first=9, steps=1, ranks=ranks)
@@ -454,7 +454,7 @@ def test_a_rank_does_not_hear_of_windows_of_others_nor_of_those_that_were_asked_
         assert len(loop.inbox) == heard
 
 
-def test_a_rank_that_does_not_answer_is_waited_for_a_few_seconds_and_left_out(job):
+def test_silent_rank_is_excluded_after_a_few_seconds(job):
     job.rank(0, at(500))
     job.rank(1)
     began = job.now
@@ -464,7 +464,7 @@ def test_a_rank_that_does_not_answer_is_waited_for_a_few_seconds_and_left_out(jo
     assert 3 < job.now - began < 20
 
 
-def test_where_no_rank_answers_that_is_said_after_a_minute(job):
+def test_no_answer_is_reported_after_a_minute(job):
     job.rank(0)
     began = job.now
     with pytest.raises(
@@ -474,7 +474,7 @@ def test_where_no_rank_answers_that_is_said_after_a_minute(job):
     assert 50 < job.now - began < 70
 
 
-def test_nobody_waits_longer_than_he_wants_for_a_loop_that_stands_still(job, monkeypatch):
+def test_timeout_ends_the_wait_for_a_stopped_loop(job, monkeypatch):
     job.rank(0, at(500))
     monkeypatch.setattr(RequestInbox, "answer", lambda self, loop: None)
     began = job.now
@@ -491,7 +491,7 @@ def test_nobody_waits_longer_than_he_wants_for_a_loop_that_stands_still(job, mon
     ],
     ids=["says nothing", "steps", "between two passes"],
 )
-def test_of_a_rank_that_does_not_come_to_its_steps_in_time_is_said_where_it_stands(job, monkeypatch, where, why):
+def test_late_rank_is_reported_with_its_current_step(job, monkeypatch, where, why):
     answer = WatchedLoop.answer
 
     def accept(loop, asked, *_, **__):
@@ -506,7 +506,7 @@ def test_of_a_rank_that_does_not_come_to_its_steps_in_time_is_said_where_it_stan
     assert problem == f"it did not reach step {asked.first} in time: {why}"
 
 
-def test_the_command_asks_for_what_its_options_say_and_for_nothing_else(job):
+def test_command_requests_exactly_its_options(job):
     """Where nobody records, each rank has a line that says why, and the exit code is 1."""
     job.rank(0, at(500))
     for words, asked in (
@@ -527,7 +527,7 @@ def test_the_command_asks_for_what_its_options_say_and_for_nothing_else(job):
         assert said in str(CliRunner().invoke(app, ["capture", str(job.folder), *words]).exception)
 
 
-def test_a_request_for_more_than_a_request_may_ask_is_not_heard(job):
+def test_too_large_request_is_refused(job):
     """Whoever may write into the folder may not switch on whatever he likes, nor fill the disk."""
     folder = job.folder / "requests"
     folder.mkdir()
@@ -582,7 +582,7 @@ def post(job):
     )
 
 
-def test_a_look_goes_through_a_folder_only_when_it_has_changed_or_may_have(post, monkeypatch):
+def test_poll_lists_the_folder_only_after_a_change(post, monkeypatch):
     looks = []
     monkeypatch.setattr(requests, "files", lambda run, real=requests.files: looks.append(run) or real(run))
     os.utime(post.folder, (9, 9))
@@ -596,14 +596,14 @@ def test_a_look_goes_through_a_folder_only_when_it_has_changed_or_may_have(post,
     assert len(post.loop.inbox) == 1
 
 
-def test_a_look_goes_through_so_many_files_and_no_more(job, monkeypatch):
+def test_poll_reads_a_limited_number_of_files(job, monkeypatch):
     monkeypatch.setattr(requests, "_MOST_FILES", 50)
     for _ in range(80):
         requests.call(job.folder, requests.new_id())
     assert len(requests.names(job.folder)) == 50
 
 
-def test_of_many_requests_sixteen_are_heard_and_sixteen_answered(post, caplog):
+def test_sixteen_of_many_requests_are_accepted(post, caplog):
     names = post.forge(100)
     for _ in range(3):
         post.look()
@@ -639,7 +639,7 @@ def test_a_forged_request_is_refused_in_one_line(post, text, caplog):
     assert requests.answers(post.folder.parent, "00000003")[0].state == "refused"
 
 
-def test_sixteen_windows_wait_and_none_lies_a_billion_steps_ahead(caplog):
+def test_sixteen_windows_wait_at_most(caplog):
     wanted, said = requested(*(ask(first=50) for _ in range(1000)))
     assert [each.state for each in said].count("accepted") == 16
     assert said[-1].why == "16 requested windows wait already"
@@ -651,7 +651,7 @@ def test_sixteen_windows_wait_and_none_lies_a_billion_steps_ahead(caplog):
     assert [each.state for each in said] == ["refused", "accepted"]
 
 
-def test_a_place_between_the_windows_of_a_schedule_is_looked_for_so_long_and_no_longer(monkeypatch):
+def test_search_for_a_gap_in_the_schedule_is_bounded(monkeypatch):
     looked = []
     real = Requests._end_of_overlap
     monkeypatch.setattr(Requests, "_end_of_overlap", lambda self, *span: looked.append(span) or real(self, *span))
@@ -660,7 +660,7 @@ def test_a_place_between_the_windows_of_a_schedule_is_looked_for_so_long_and_no_
     assert len(looked) <= 100
 
 
-def test_a_request_that_was_taken_back_gets_no_answer(job):
+def test_withdrawn_request_gets_no_answer(job):
     """So that no folder stays for nobody."""
     name = requests.new_id()
     requests.call(job.folder, name)

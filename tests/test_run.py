@@ -35,7 +35,7 @@ from perfhooks.testing import op, step_mark, write_trace
 ALONE = Job(node="here")
 
 
-def test_only_this_user_looks_into_the_folder_for_what_waits_to_be_copied(tmp_path, monkeypatch):
+def test_temporary_folder_is_private_to_the_user(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = remote.temporary_folder()
     assert folder.parent == tmp_path
@@ -55,7 +55,7 @@ def test_a_name_is_one_name_on_every_file_system(name):
     assert re.fullmatch(r"[\w][\w.-]*", file_name(name))
 
 
-def test_the_manifest_says_who_when_where_and_in_which_format(tmp_path):
+def test_manifest_has_process_time_host_and_format(tmp_path):
     run = Run.open(tmp_path, "r", ALONE, {"schedule": {"wait": 1}})
     manifest = json.loads((tmp_path / "r/run.json").read_text())
     assert manifest["format"] == 1
@@ -112,7 +112,7 @@ def test_a_file_with_its_final_name_is_whole(tmp_path):
     assert path.read_bytes() == b"half"
 
 
-def test_all_ranks_of_a_job_meet_in_one_folder_and_others_do_not(tmp_path):
+def test_all_ranks_of_a_job_share_one_folder(tmp_path):
     ranks = [Run.open(tmp_path, None, Job(rank=rank, world_size=2, identity="job-1"), {}) for rank in (0, 1)]
     other = Run.open(tmp_path, None, Job(rank=0, world_size=2, identity="job-2"), {})
     assert ranks[0].folder == ranks[1].folder != other.folder
@@ -138,7 +138,7 @@ def test_latest_is_left_out_where_there_are_no_links(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_folder_of_that_name_is_left_alone_and_nothing_lies_beside_it(tmp_path):
+def test_foreign_folder_of_that_name_is_unchanged(tmp_path):
     (tmp_path / "latest").mkdir()
     (tmp_path / "latest" / "mine.txt").touch()
     Run.open(tmp_path, "a", ALONE, {})
@@ -167,7 +167,7 @@ def test_a_network_disk_is_known_by_its_mount(tmp_path, monkeypatch, folder, net
     assert remote.is_network_disk(Path(folder)) is network
 
 
-def test_traces_are_saved_on_a_local_disk_where_the_run_is_on_a_network_one(tmp_path, monkeypatch):
+def test_traces_of_a_network_run_are_saved_on_a_local_disk(tmp_path, monkeypatch):
     run = Run.open(tmp_path / "runs", "r", ALONE, {})
     place = run.place("train", 1, 2)
     assert run.spool(place).path == place.folder
@@ -208,7 +208,7 @@ def mark(run, process):
         ({"pid": 2**22 + 1, "boot": "before"}, None),
     ],
 )
-def test_a_killed_recording_is_told_from_one_that_goes_on(tmp_path, change, is_gone):
+def test_killed_recording_is_distinguished_from_a_running_one(tmp_path, change, is_gone):
     """Of a process that cannot be asked about an hour is the answer."""
     run = Run.open(tmp_path, "r", ALONE, {})
     path = mark(run, msgspec.structs.replace(Process.current(), **change))
@@ -226,7 +226,7 @@ def test_start_of_a_process_is_that_of_psutil():
 
 
 @pytest.mark.process
-def test_a_process_began_between_now_and_then_by_the_clock_for_it():
+def test_start_of_a_process_is_by_the_process_clock():
     then = clock_s()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
@@ -235,14 +235,14 @@ def test_a_process_began_between_now_and_then_by_the_clock_for_it():
         child.communicate(b"\n", timeout=60)
 
 
-def test_a_process_knows_by_the_clock_of_the_day_when_it_began(run_script):
+def test_start_of_this_process_is_in_system_time(run_script):
     before = time.time()
     done = run_script("from perfhooks.run.liveness import began_s\nprint(began_s())")
     assert before - 1 <= float(done.stdout) <= time.time() + 1, "to a second, as a clock may be set meanwhile"
 
 
 @pytest.mark.parametrize("pid", [-1, 2**22 + 1, 2**70])
-def test_a_number_that_no_process_has_is_nobody_s(pid):
+def test_unused_process_number_is_not_alive(pid):
     assert msgspec.structs.replace(Process.current(), pid=pid).is_alive is False
 
 
@@ -281,7 +281,7 @@ def left(run, token="0a1b", *, name="train-000002-000004", handlers=("steps",), 
     return place
 
 
-def test_a_trace_whose_process_ended_before_it_told_of_it_is_finished(tmp_path):
+def test_trace_of_an_ended_process_is_finished(tmp_path):
     run = Run.open(tmp_path, "r", ALONE, {"handlers": [{"type": "steps"}]})
     place = left(run)
     (outcome,) = finish_all(run.folder)
@@ -295,7 +295,7 @@ def test_a_trace_whose_process_ended_before_it_told_of_it_is_finished(tmp_path):
     assert list(place.folder.glob(".*spool*")) == []
 
 
-def test_a_window_one_of_whose_files_could_not_be_written_can_be_finished_later(tmp_path):
+def test_window_with_a_missing_file_can_be_finished_later(tmp_path):
     """A folder in the file's place is as good a reason as a quota: the other files are there, and so is the trace."""
     place = left(Run.open(tmp_path, "r", ALONE, {}), handlers=("operators", "steps"), first=2, last=4, reached=5)
     place.artifact("operators.csv").mkdir()
@@ -308,7 +308,7 @@ def test_a_window_one_of_whose_files_could_not_be_written_can_be_finished_later(
     assert place.artifact("operators.csv").is_file()
 
 
-def test_windows_that_wait_to_be_finished_do_not_count_among_those_to_be_kept_and_are_not_deleted(tmp_path):
+def test_unfinished_windows_are_not_counted_and_not_deleted(tmp_path):
     """Nor do those of other stages."""
     run = Run.open(tmp_path, "r", ALONE, {})
     facts = {"first": 2, "last": 4, "reached": 5, "keep_windows": 1}
@@ -326,14 +326,14 @@ def test_windows_that_wait_to_be_finished_do_not_count_among_those_to_be_kept_an
     assert finish(spooled).state == "done"
 
 
-def test_the_order_of_windows_is_that_in_which_the_first_rank_finished_each(tmp_path):
+def test_windows_are_ordered_by_their_first_finished_rank(tmp_path):
     ranks = [Run.open(tmp_path, "r", Job(rank=rank, world_size=3), {}) for rank in range(3)]
     for rank, first in ((0, 9), (0, 1), (1, 9), (0, 5), (2, 9), (1, 1), (2, 1)):
         ranks[rank].note_window(ranks[rank].place("train", first, first))
     assert ranks[0].manifest().windows == tuple(f"train-00000{first}-00000{first}" for first in (9, 1, 5))
 
 
-def test_what_is_only_worth_knowing_of_a_trace_is_no_doubt_about_the_window(tmp_path):
+def test_notes_of_a_trace_are_no_doubts_about_the_window(tmp_path):
     """It is on the page; the notes of a window are logged as warnings."""
     place = left(Run.open(tmp_path, "r", ALONE, {}), first=2, last=4, reached=5)
     trace = json.loads(place.saved_trace("0a1b").read_text())
@@ -367,7 +367,7 @@ def test_a_trace_that_is_being_saved_is_left_to_its_process(tmp_path):
     assert not place.capture_file.exists()
 
 
-def test_a_window_that_is_recorded_again_while_the_first_is_finished_is_the_one_that_stays(tmp_path, monkeypatch):
+def test_window_recorded_again_replaces_the_first_one(tmp_path, monkeypatch):
     """As after an elastic restart: the worker of the first attempt may go on for a while."""
     run = Run.open(tmp_path, "r", ALONE, {})
     place = left(run, first=2, last=4, reached=5, time=1.0)
@@ -385,7 +385,7 @@ def test_a_window_that_is_recorded_again_while_the_first_is_finished_is_the_one_
     assert list(place.folder.glob(".*spool*")) == []
 
 
-def test_a_newer_trace_takes_the_place_of_what_was_finished_only_if_it_is_whole(tmp_path):
+def test_only_a_complete_newer_trace_replaces_a_window(tmp_path):
     run = Run.open(tmp_path, "r", ALONE, {"handlers": [{"type": "steps"}]})
     place = left(run, first=2, last=4, reached=5, time=1.0)
     finish(place)
@@ -401,7 +401,7 @@ def test_a_newer_trace_takes_the_place_of_what_was_finished_only_if_it_is_whole(
     assert not whole.exists()
 
 
-def test_what_attempts_left_of_a_window_goes_when_it_is_finished(tmp_path):
+def test_leftovers_of_attempts_are_deleted_at_the_finish(tmp_path):
     run = Run.open(tmp_path, "r", ALONE, {})
     place = left(run, first=2, last=4, reached=5, time=1e9)
     for name, at in ((".rank0.2c3d.spool.json", 1), (".rank0.4e5f.spool.json.tmp", 1), (".rank1.2c3d.spool.json", 1)):
@@ -411,7 +411,7 @@ def test_what_attempts_left_of_a_window_goes_when_it_is_finished(tmp_path):
     assert [path.name for path in place.folder.glob(".*spool*")] == [".rank1.2c3d.spool.json"]
 
 
-def test_a_worker_that_is_killed_once_a_window_is_done_has_named_it_and_its_trace_goes_later(tmp_path, monkeypatch):
+def test_worker_killed_after_a_window_leaves_only_its_trace(tmp_path, monkeypatch):
     run = Run.open(tmp_path, "r", ALONE, {})
     place = left(run, first=2, last=4, reached=5, time=1.0)
 
@@ -428,7 +428,7 @@ def test_a_worker_that_is_killed_once_a_window_is_done_has_named_it_and_its_trac
     assert list(place.folder.glob(".*spool*")) == []
 
 
-def test_a_rank_that_died_in_a_later_attempt_left_nothing_of_that(tmp_path):
+def test_rank_that_died_in_a_later_attempt_has_no_window_of_it(tmp_path):
     run = Run.open(tmp_path, "r", ALONE, {})
     place = Place(run.folder / WINDOW)
     place.save(Capture())
@@ -439,7 +439,7 @@ def test_a_rank_that_died_in_a_later_attempt_left_nothing_of_that(tmp_path):
     assert run.died_recording() == []
 
 
-def test_runs_of_one_job_are_told_apart_and_of_another_one_is_warned(tmp_path, caplog):
+def test_runs_of_one_job_are_numbered_and_other_jobs_warn(tmp_path, caplog):
     job = Job(node="here", world_size=2, identity="job")
     assert [Run.open(tmp_path, None, job, {}, before=each).folder.name for each in (0, 1)] == ["job", "job-1"]
     again = Run.open(tmp_path, None, job, {})

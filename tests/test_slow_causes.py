@@ -73,7 +73,7 @@ def explainer(*usual):
 # --- looks ---
 
 
-def test_a_look_that_is_late_has_waited_for_whoever_held_the_interpreter():
+def test_late_sample_has_waited_for_the_gil():
     """It sees the line exactly where the interpreter was let go on time or because Python had to; else only nearly."""
     with Stopped(lambda wait: wait()) as thread:
         looks = [look_at(thread, late_ns=int(late_ms * MS)) for late_ms in (0.1, 2, 6)]
@@ -84,7 +84,7 @@ def test_a_look_that_is_late_has_waited_for_whoever_held_the_interpreter():
 
 
 @linux
-def test_what_a_thread_waits_for_is_what_the_system_says():
+def test_wait_of_a_thread_comes_from_the_system():
     locked = threading.Lock()
     locked.acquire()
     waiting = threading.Thread(target=lambda: locked.acquire(timeout=60))
@@ -147,7 +147,7 @@ def test_a_look_sees_whether_the_outermost_module_is_in_evaluation_mode(is_train
 # --- what is usual ---
 
 
-def test_what_is_usual_explains_nothing_and_what_is_more_explains_what_it_adds():
+def test_only_time_beyond_the_usual_explains_a_step():
     assert beyond(0.8, 0.8) == 0
     assert beyond(0.96, 0.8) == pytest.approx(0.8)
     assert beyond(0.5, 0.0) == 0.5
@@ -157,13 +157,13 @@ def test_what_is_usual_explains_nothing_and_what_is_more_explains_what_it_adds()
 @pytest.mark.parametrize(
     ("usual", "waited", "cause"), [(0.0, 600, "CPU contention"), (0.8, 800, "unknown"), (0.8, 960, "CPU contention")]
 )
-def test_the_wait_for_a_processor_is_a_cause_only_beyond_that_of_usual_steps(usual, waited, cause):
+def test_cpu_contention_needs_more_than_the_usual_wait(usual, waited, cause):
     judge = explainer()
     judge.usual.count(1000 * MS, Counters(waited_ns=int(usual * 1000 * MS)))
     assert judge.explain(facts(Sample((), 900 * MS), waited_ns=waited * MS)).cause == cause
 
 
-def test_of_a_run_of_which_nothing_is_known_nobody_says_that_its_processor_is_busy():
+def test_cpu_contention_is_unknown_without_usual_values():
     assert explainer().explain(facts(waited_ns=900 * MS)).cause == "unknown"
 
 
@@ -187,7 +187,7 @@ def test_code_that_usual_steps_do_not_run_is_the_cause_if_it_computes(state, cau
     assert explainer(*usual[:5]).explain(facts(Sample((LOOP, OTHER), 800 * MS))).cause == "unknown"
 
 
-def test_where_the_training_goes_on_at_the_same_place_it_has_come_to_another_loop():
+def test_same_stack_after_the_step_means_another_loop():
     usual = [Sample((LOOP, at("first_stage"), at("training_step")), 5 * MS)] * 20
     slow = facts(Sample((LOOP, OTHER, at("training_step")), 800 * MS), after=(LOOP, OTHER, at("backward")))
     assert explainer(*usual).explain(slow).cause == "unknown"
@@ -207,7 +207,7 @@ def test_where_the_training_goes_on_at_the_same_place_it_has_come_to_another_loo
         (("report",) * 5, 600, "unknown"),
     ],
 )
-def test_a_late_look_says_what_came_before_it_only_if_it_was_the_same_as_far_as_is_counted(names, before_ms, cause):
+def test_late_sample_explains_earlier_time_if_counters_agree(names, before_ms, cause):
     """And if half is covered then, a quarter of it by looks, which saw one thing; the line is not named."""
     frames = {"training_step": at("training_step"), "report": OTHER}
     usual = [Sample((LOOP, frames["training_step"]), 5 * MS)] * 20
@@ -216,7 +216,7 @@ def test_a_late_look_says_what_came_before_it_only_if_it_was_the_same_as_far_as_
     assert found == (cause, None if cause == "unknown" else 400 * MS, None if cause == "own code" else found.frame)
 
 
-def test_a_line_that_computes_what_is_mostly_the_systems_is_memory():
+def test_line_with_mostly_kernel_time_is_memory():
     usual = [Sample((LOOP, at("training_step")), 5 * MS)] * 20
     counted = Counters(cpu_ns=500 * MS, system_ns=300 * MS, faults=200_000, waited_ns=0)
     seen = facts(Sample((LOOP, OTHER), 500 * MS), counters=counted)
@@ -224,7 +224,7 @@ def test_a_line_that_computes_what_is_mostly_the_systems_is_memory():
     assert explainer(*usual).explain(seen._replace(counters=counted._replace(system_ns=200 * MS))).cause == "own code"
 
 
-def test_python_that_runs_for_longer_than_in_usual_steps_holds_the_interpreter():
+def test_longer_python_code_holds_the_gil():
     step = at("training_step")
     usual = [Sample((LOOP, step), 5 * MS, is_held=place % 2 == 0) for place in range(20)]
     mostly = [Sample((LOOP, step), 800 * MS, is_held=True), Sample((LOOP, step), 100 * MS)]
@@ -233,7 +233,7 @@ def test_python_that_runs_for_longer_than_in_usual_steps_holds_the_interpreter()
     assert explainer(*usual).explain(facts(*half)).cause == "unknown"
 
 
-def test_a_line_is_named_only_where_looks_cover_half_of_what_is_to_be_explained():
+def test_line_needs_samples_of_half_of_the_excess():
     judge = explainer(*[Sample((LOOP, at("training_step")), 5 * MS)] * 20)
     assert judge.explain(facts(Sample((LOOP, OTHER), 500 * MS), wait_ns=800 * MS))[::2] == ("data", OTHER)
     assert judge.explain(facts(Sample((LOOP, OTHER), 400 * MS), wait_ns=800 * MS))[::2] == ("data", None)
@@ -241,7 +241,7 @@ def test_a_line_is_named_only_where_looks_cover_half_of_what_is_to_be_explained(
     assert judge.explain(facts(*several, wait_ns=800 * MS)).frame is None, "none of them has half of it"
 
 
-def test_a_line_that_is_only_near_is_not_the_one_that_is_named():
+def test_approximate_line_is_not_named():
     exact, near = OTHER._replace(line=1), OTHER._replace(line=2)
     looks = [
         Sample((LOOP, near), 500 * MS, is_held=True, is_exact=False),
@@ -262,7 +262,7 @@ def test_a_line_that_is_only_near_is_not_the_one_that_is_named():
         ("total += loss.item()", State.COMPUTING, False, "own code"),
     ],
 )
-def test_what_a_thread_waits_for_at_a_line_is_the_cause(tmp_path, source, state, device, cause):
+def test_cause_is_the_wait_at_a_line(tmp_path, source, state, device, cause):
     (tmp_path / "train.py").write_text(f"def main():\n    {source}\n")
     frame = at("main", str(tmp_path / "train.py"), 2)
     usual = [Sample((frame._replace(line=1),), 5 * MS)] * 20
@@ -270,7 +270,7 @@ def test_what_a_thread_waits_for_at_a_line_is_the_cause(tmp_path, source, state,
     assert (found.cause, found.frame) == (cause, frame)
 
 
-def test_computing_that_is_the_systems_while_pages_come_is_memory():
+def test_kernel_time_during_page_faults_is_memory():
     counted = Counters(cpu_ns=800 * MS, system_ns=700 * MS, faults=200_000, waited_ns=0)
     seen = facts(Sample((LOOP, OTHER), 900 * MS))
     assert explainer().explain(seen._replace(counters=counted)).cause == "memory"
@@ -312,7 +312,7 @@ def script(tmp_path):
     return SimpleNamespace(main=lambda line: Frame(main, line), score=lambda line: Frame(score, line))
 
 
-def test_the_source_says_which_lines_are_a_loop_and_which_keep_no_gradients(script):
+def test_regions_come_from_the_source(script):
     def found(code):
         return sorted((each.first, each.last, each.is_loop) for each in regions.of(code))
 
@@ -324,14 +324,14 @@ def test_the_source_says_which_lines_are_a_loop_and_which_keep_no_gradients(scri
 @pytest.mark.parametrize(
     "text", ["", "def main():\n    x = (\n", "\0", "if\n" * 10, "(" * 500 + ")" * 500, "\n" * 9000]
 )
-def test_a_source_that_was_changed_meanwhile_says_nothing(tmp_path, text):
+def test_changed_source_has_no_regions(tmp_path, text):
     (tmp_path / "train.py").write_text(text)
     for name in ("main", "<module>"):
         code = at("main", str(tmp_path / "train.py")).code.replace(co_name=name)
         assert regions.of(code) == ()
 
 
-def test_a_loop_that_evaluates_is_told_from_the_one_that_trains(script):
+def test_evaluation_loop_is_distinguished_from_training(script):
     usual = [Sample((script.main(line), CALL), 5 * MS) for line in (5, 6) * 10]
     inside = [
         Sample((script.main(8), CALL), 300 * MS, is_evaluating=True),
@@ -344,7 +344,7 @@ def test_a_loop_that_evaluates_is_told_from_the_one_that_trains(script):
     assert explainer(*usual).explain(facts(*trains)).cause == "own code"
 
 
-def test_gradients_that_are_off_tell_an_evaluation_where_modules_are_called(script):
+def test_module_calls_without_gradients_are_an_evaluation(script):
     usual = [Sample((script.main(5), CALL), 5 * MS)] * 20
     for look in (
         Sample((script.main(11), CALL), 800 * MS),
@@ -363,7 +363,7 @@ def test_a_function_evaluates_if_modules_are_called_in_a_tenth_of_it(script, cal
     assert explainer(*usual).explain(facts(called, rest))[:2] == (cause, 900 * MS)
 
 
-def test_function_has_one_cause_whatever_is_seen_in_one_step(script):
+def test_function_has_one_cause_in_all_steps(script):
     """A rollout calls the model without gradients, and does other work in between."""
     judge = explainer(*[Sample((script.main(5), CALL), 5 * MS)] * 20)
     called = [Sample((script.main(5), script.score(15), CALL), 40 * MS)] * 20
@@ -376,7 +376,7 @@ def test_function_has_one_cause_whatever_is_seen_in_one_step(script):
     assert judge.explain(seen._replace(garbage_ns=800 * MS)).cause == "garbage collection", "it is nearly all"
 
 
-def test_modules_that_are_never_trained_make_no_evaluation_of_a_step(script):
+def test_frozen_modules_make_no_evaluation(script):
     """As a teacher whose answers each step learns from."""
     usual = [Sample((script.main(5), CALL), 5 * MS, is_evaluating=True)] * 20
     assert (
@@ -385,7 +385,7 @@ def test_modules_that_are_never_trained_make_no_evaluation_of_a_step(script):
     )
 
 
-def test_what_an_evaluation_fetches_is_no_wait_for_data():
+def test_fetches_of_an_evaluation_are_no_wait_for_data():
     line = Timeline("train")
     line.begin(0)
     line._begins[0] = 0
@@ -417,7 +417,7 @@ def heard():
 
 
 @pytest.mark.parametrize("is_left", [False, True])
-def test_a_pass_over_a_loader_from_which_nothing_is_learned_is_set_aside(heard, is_left):
+def test_loader_pass_without_an_update_is_an_evaluation(heard, is_left):
     heard, aside = heard
     loader = torch.utils.data.DataLoader(range(4))
     list(loader)
@@ -437,7 +437,7 @@ def test_a_pass_over_a_loader_from_which_nothing_is_learned_is_set_aside(heard, 
     assert len(aside) == 1, "gradients are accumulated"
 
 
-def test_each_pass_of_an_iterator_that_is_kept_is_one_also_where_the_loop_has_left_it(heard):
+def test_passes_of_a_reused_iterator_are_counted_separately(heard):
     """As with persistent workers."""
 
     class BaselineFile(torch.utils.data.DataLoader):
@@ -465,7 +465,7 @@ def test_each_pass_of_an_iterator_that_is_kept_is_one_also_where_the_loop_has_le
 
 
 @pytest.mark.worker
-def test_a_framework_that_says_it_validates_has_that_set_aside(tmp_path):
+def test_validation_reported_by_a_framework_is_an_evaluation(tmp_path):
     with perfhooks.Profiler(schedule="on request", out=tmp_path, run="r") as prof:
         parts = Parts(prof, {})
         for _ in range(3):
@@ -478,6 +478,6 @@ def test_a_framework_that_says_it_validates_has_that_set_aside(tmp_path):
             assert float(row["data_ms"]) < 0.5 * float(row["wall_ms"])
 
 
-def test_what_stood_still_or_was_not_read_has_not_grown():
+def test_constant_and_missing_counters_have_not_grown():
     before, now = Counters(cpu_ns=5, switches=None, faults=9), Counters(cpu_ns=5, switches=3, faults=7)
     assert (now.since(before).cpu_ns, now.since(before).switches, now.since(before).faults) == (0, None, 0)

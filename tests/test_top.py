@@ -97,7 +97,7 @@ def rows(walls, stage="train"):
 # --- what is computed, against a slow and obvious computation ---
 
 
-def test_what_is_elsewhere_is_brought_every_ten_seconds_and_looked_at_more_often(monkeypatch):
+def test_remote_run_is_copied_every_ten_seconds(monkeypatch):
     brought, looked, now = [], [], [100.0]
     monkeypatch.setattr(top.mirror, "mirror", brought.append)
     monkeypatch.setattr(top, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -112,7 +112,7 @@ WALLS = st.lists(st.floats(0.001, 90_000), max_size=60)
 
 @pytest.mark.slow
 @given(WALLS)
-def test_the_last_minute_is_the_shortest_end_that_adds_up_to_it(walls):
+def test_last_minute_has_the_fewest_steps_of_a_minute(walls):
     mixed = list(itertools.chain.from_iterable(zip(rows(walls), rows(walls, "val"), strict=True)))
     enough = [count for count in range(len(walls) + 1) if math.fsum(walls[len(walls) - count :]) >= 60_000]
     found = last_minute(mixed, "train")
@@ -123,7 +123,7 @@ def test_the_last_minute_is_the_shortest_end_that_adds_up_to_it(walls):
 
 @pytest.mark.slow
 @given(WALLS)
-def test_the_times_of_steps_are_those_that_one_counts_by_hand(walls):
+def test_step_times_match_a_manual_computation(walls):
     found = times(rows(walls))
     if not walls:
         assert found is None
@@ -135,14 +135,14 @@ def test_the_times_of_steps_are_those_that_one_counts_by_hand(walls):
     assert found.data_share == pytest.approx(0.25)
 
 
-def test_a_wait_that_nobody_measured_is_unknown_and_not_none():
+def test_unmeasured_wait_is_unknown_and_not_zero():
     unknown = [row._replace(data_ms=None) for row in rows([10.0, 10.0])]
     assert times(unknown).data_share is None
     assert times([*unknown, *rows([10.0])]).data_share == 0.25
 
 
 @given(WALLS, st.integers(1, 30))
-def test_bars_are_as_many_as_fit_and_none_hides_a_long_step(walls, most):
+def test_bars_fit_the_width_and_show_every_long_step(walls, most):
     found = bars(walls, most)
     assert len(found) <= most
     assert all(0 <= each <= 1 for each in found)
@@ -194,7 +194,7 @@ def in_top(path):
 
 
 @pytest.mark.parametrize("more", [{}, {2: 0.5}, {2: 10.0}, {1: 10.0, 2: 14.0}, {0: 10.0, 1: 10.0, 2: 10.0}])
-def test_top_and_the_page_name_the_same_ranks_that_wait_for_data(tmp_path, more):
+def test_top_and_report_name_equal_ranks_waiting_for_data(tmp_path, more):
     """In a step of some 50 ms in which all ranks meet, so that the steps of all take the same."""
     path = ManyRanks(ranks=4, windows=1, steps=40, slow_data=more).write(tmp_path / "run")
     for table in path.glob("*/*.steps.csv"):
@@ -206,7 +206,7 @@ def test_top_and_the_page_name_the_same_ranks_that_wait_for_data(tmp_path, more)
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("count", "more", "slow"), [(4, 1.0, []), (4, 1.3, [1]), (16, 1.0, []), (16, 1.3, [1])])
-def test_top_and_the_page_name_the_same_ranks_whose_steps_take_longer(run, count, more, slow, seed):
+def test_top_and_report_name_equal_slow_ranks(run, count, more, slow, seed):
     """Ranks that do not wait for each other; a step of equal ranks takes from 95 to 105 ms, by chance."""
     dice = random.Random(seed)
     folder = run.path / "train-000000-000039"
@@ -220,7 +220,7 @@ def test_top_and_the_page_name_the_same_ranks_whose_steps_take_longer(run, count
     assert in_top(run.path) == on_the_page(run.path) == slow
 
 
-def test_steps_of_ranks_are_compared_by_their_numbers_and_without_common_ones_nobody_is_named(run):
+def test_ranks_are_compared_by_steps_of_equal_number(run):
     for rank in range(3):
         run.steps(rank, [130.0 if rank == 1 else 100.0] * 30, first=1000 * rank)
     assert in_top(run.path) == []
@@ -290,7 +290,7 @@ class _Counted(io.BufferedIOBase):
 
 @pytest.mark.slow
 @given(st.lists(st.integers(0, 40), max_size=12), st.integers(100, 400))
-def test_a_tail_that_looks_in_time_sees_every_row_wherever_writing_stops(tmp_path_factory, cuts, most):
+def test_tail_reads_every_row_across_partial_writes(tmp_path_factory, cuts, most):
     path = tmp_path_factory.mktemp("tail") / "t.csv"
     text = HEADER + "".join(f"train,{step},wait,{step}.5,\n" for step in range(12))
     tail, seen, at = Tail(path, most), [], 0
@@ -396,7 +396,7 @@ def test_an_open_window_is_being_recorded(run):
 
 
 @pytest.mark.slow
-def test_of_many_ranks_the_slow_one_is_named_and_all_are_read_in_turn(run):
+def test_slow_rank_of_many_is_named(run):
     for rank in range(150):
         run.owner(rank, ALIVE)
         run.steps(rank, [20.0 if rank == 140 else 10.0] * 30)
@@ -425,9 +425,7 @@ def test_the_loop_that_most_ranks_are_in_is_shown(run):
     assert View(run.path).refresh().stage == "train"
 
 
-def test_in_a_pipe_a_run_is_told_until_its_processes_end_or_nothing_is_heard_of_those_elsewhere(
-    run, monkeypatch, capsys
-):
+def test_pipe_output_ends_with_the_processes_or_silence(run, monkeypatch, capsys):
     """For ten minutes; here it is known that they live."""
     seen = View(run.path).refresh()
     looks = [(True, 900.0), (None, 599.0), (None, 601.0)]
@@ -440,7 +438,7 @@ def test_in_a_pipe_a_run_is_told_until_its_processes_end_or_nothing_is_heard_of_
         assert len(capsys.readouterr().out.splitlines()) == 1, "the same line is printed once"
 
 
-def test_processes_elsewhere_are_neither_alive_nor_gone(run):
+def test_processes_of_other_hosts_have_an_unknown_state(run):
     run.owner(0, ELSEWHERE)
     run.owner(1, GONE)
     assert View(run.path).refresh().is_alive is None
@@ -456,7 +454,7 @@ def test_a_run_that_has_written_no_step_yet_says_so(run):
 # --- what strangers may have put there ---
 
 
-def test_a_hostile_folder_moves_no_cursor_and_no_link_is_followed(run, tmp_path):
+def test_hostile_folder_cannot_control_the_terminal(run, tmp_path):
     run.owner(0, GONE)
     (run.path / layout.timeline(0)).write_text(
         f"{HEADER}\x1b]0;title\x07,3,wait,1.0,\ntrain,{'9' * 4000},wait,1.0,\ntrain,4,wait,1e308,\n"
@@ -485,7 +483,7 @@ def test_a_hostile_folder_moves_no_cursor_and_no_link_is_followed(run, tmp_path)
 
 
 @pytest.mark.parametrize("target", ["nothing", "empty", "a" * 300, "a\0b"])
-def test_what_is_no_run_is_refused(tmp_path, target):
+def test_other_folder_than_a_run_is_refused(tmp_path, target):
     (tmp_path / "empty").mkdir()
     with pytest.raises(PerfhooksError):
         View(tmp_path / target)
@@ -498,7 +496,7 @@ def test_no_run_is_one_line_and_exit_code_2(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "perfhooks: nothing does not exist\n")
 
 
-def test_a_folder_that_goes_away_is_an_error_of_one_line(run):
+def test_deleted_folder_is_a_one_line_error(run):
     view = View(run.path)
     run.path.rename(run.path.with_name("gone"))
     with pytest.raises(PerfhooksError, match="cannot be read any more"):
@@ -546,7 +544,7 @@ def test_a_screen_says_all_there_is(run):
         assert part in text
 
 
-def test_of_many_slow_ranks_three_are_named_and_of_many_slow_steps_five(run):
+def test_three_slow_ranks_and_five_slow_steps_are_shown(run):
     for rank in range(20):
         run.owner(rank, ALIVE)
         run.steps(rank, [20.0 if rank >= 12 else 10.0] * 30)
@@ -588,7 +586,7 @@ def test_a_silent_run_of_another_machine_has_ended(run):
     assert CliRunner().invoke(app, ["top", str(run.path)]).exit_code == 0
 
 
-def test_a_run_of_another_machine_is_followed_while_it_may_live(run, monkeypatch):
+def test_run_of_another_host_is_followed_while_it_may_run(run, monkeypatch):
     """A long step, or a checkpoint, changes no file for minutes."""
     run.owner(0, ELSEWHERE)
     now, ages, naps = [time.time()], iter((300.0, 200.0, 3600.0)), []
@@ -608,7 +606,7 @@ def test_a_run_of_another_machine_is_followed_while_it_may_live(run, monkeypatch
     ("pressed", "is_quit", "asked"),
     [("q", True, 0), ("Q", True, 0), ("xcy", False, 1), ("C", False, 1), ("cq", True, 1)],
 )
-def test_keys_do_what_the_last_line_says_and_others_nothing(monkeypatch, pressed, is_quit, asked):
+def test_keys_do_what_the_last_line_shows(monkeypatch, pressed, is_quit, asked):
     """They are waited for until it is time to look again."""
     now, done = [0.0], []
     monkeypatch.setattr(top, "time", mock.Mock(monotonic=lambda: now[0]))
@@ -634,7 +632,7 @@ def test_a_terminal_that_was_closed_ends_the_view():
         os.close(source)
 
 
-def test_one_window_is_asked_for_at_a_time_and_what_came_of_it_is_said(run, monkeypatch):
+def test_one_window_is_requested_at_a_time_with_its_result(run, monkeypatch):
     asked, go_on = [], threading.Event()
 
     class CaptureRequest:
@@ -660,7 +658,7 @@ def test_one_window_is_asked_for_at_a_time_and_what_came_of_it_is_said(run, monk
     assert len(asked) == 2
 
 
-def test_where_nobody_would_hear_it_no_window_is_asked_for_and_it_is_said_why(run, monkeypatch):
+def test_no_window_is_requested_if_no_rank_would_read_it(run, monkeypatch):
     monkeypatch.delattr("perfhooks.cli.actions.top.CaptureRequest")
     request = top._Request(run.path, "the run has ended")
     request.begin()
@@ -706,7 +704,7 @@ def test_ctrl_c_ends_the_lines_with_the_usual_exit_code(run):
 
 
 @pytest.mark.process
-def test_on_a_terminal_c_leaves_a_request_and_q_ends_it_and_takes_it_back(run):
+def test_c_requests_a_window_and_q_withdraws_it(run):
     run.owner(0, ALIVE)
     run.steps(0, [10.0] * 9)
     requests = run.path / layout.REQUESTS
