@@ -440,6 +440,6 @@ def test_a_slow_step_under_accumulation_has_its_cause_and_its_line(tmp_path, mon
         "unknown",
         f"test_lightning.py:{slow['step']})",
     )
-    assert Path(rows[20].line).name.endswith(f"(test_lightning.py:{slow['data']})")
+    assert Path(rows[20].line).name.endswith(f"test_lightning.py:{slow['data']})")
     is_overloaded = os.getloadavg()[0] > 2 * os.cpu_count()
     assert rows[20].cause in ({"data", "unknown"} if is_overloaded else {"data"})
