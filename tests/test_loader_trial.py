@@ -23,6 +23,7 @@ from perfhooks.record.launch import loader_trials
 from perfhooks.run.circumstances import Circumstances, Loader
 from perfhooks.trials import loader_trial
 from perfhooks.trials.loader_results import LoaderResult, LoaderSetting, LoaderTrial
+from perfhooks.trials.loader_runner import LoaderRunner
 
 pytestmark = pytest.mark.process
 
@@ -88,7 +89,7 @@ def test_workers_side_by_side_take_half_of_the_free_memory_at_most(monkeypatch, 
 
 def test_a_loader_of_one_batch_is_passed_through_whole_in_this_process_too():
     """Its first batch would be left out otherwise, as one that is on the way, and nothing would ever be made."""
-    runner = loader_trial._Runner(DataLoader(Sleepy(0, count=2), batch_size=2), LoaderSetting(0), LoaderSetting(0))
+    runner = LoaderRunner(DataLoader(Sleepy(0, count=2), batch_size=2), LoaderSetting(0), LoaderSetting(0))
     thread = threading.Thread(target=runner.turn, args=(time.monotonic() + 0.1,), daemon=True)
     thread.start()
     thread.join(60)

@@ -242,7 +242,7 @@ OPENS_FILES = {
     "cli/turns/program.py": "the log of a command, which it makes",
     "cli/turns/processes.py": "the kernel's files",
     "cli/turns/work_folder.py": "a temporary folder of this user",
-    "trials/loader_trial.py": "the kernel's files",
+    "trials/loader_runner.py": "the kernel's files",
     **dict.fromkeys(
         (
             *("core/thread_time.py", "record/watch/counters.py", "run/liveness.py", "run/manifest.py"),

@@ -1,211 +1,30 @@
-"""Measure a training's loader without the training, with different settings in interleaved blocks.
-
-A signal stops the workers of all settings except the current one::
-
-    1 worker    ─►▐██████▌                  ▐██████▌                    ▌ stopped by a signal
-    2 workers             ─►▐██████▌ ▐██████▌                           ─► prefetched batches, not counted: a worker
-    4 workers                       ▐         ...                          that slept made progress meanwhile
-"""
+"""Measure a training's loader without the training, with different settings in interleaved blocks."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import os
-import signal
 import statistics as medians
-import threading
 import time
-import warnings
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import psutil
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from perfhooks.analysis.comparison.difference import compare_paired
 from perfhooks.core.errors import OptionError
 from perfhooks.core.guard import cause_of
-from perfhooks.core.statistics import LEAST_STEPS
-from perfhooks.core.thread_time import CountedThread
 from perfhooks.run.circumstances import Circumstances, Loader
-from perfhooks.trials.loader_results import TOLERANCE, LoaderResult, LoaderSetting, LoaderTrial
+from perfhooks.trials.loader_results import LoaderResult, LoaderSetting, LoaderTrial
+from perfhooks.trials.loader_runner import LoaderRunner, compare_rates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from perfhooks.analysis.comparison.difference import Outcome
 
-BLOCK_S: Final = 0.25
-"""Minimum length of a block. Most batches take a tenth of it."""
 _GAIN: Final = 1.1
 """Minimum gain of a doubling before the next doubling."""
 _FIRST: Final = (1, 2, 4)
 _MOST: Final = 64
-
-
-class _WorkerClocks(NamedTuple):
-    wall_s: float
-    processor_s: float
-    queued_s: float
-
-
-class _Runner:
-    """An endless iteration with one setting. Its workers are stopped between blocks."""
-
-    def __init__(self, loader: Any, setting: LoaderSetting, own: LoaderSetting) -> None:
-        self.setting, self.is_own = setting, setting == own
-        self.problem = ""
-        self.blocks: list[_WorkerClocks] = []
-        self.made: list[int] = []
-        self.memory: int | None = None
-        self.again_s: float | None = None
-        self._loader = self._with_setting(loader)
-        self._in_pass = 0
-        self._is_short = False
-        self._pids: list[int] = []
-        self._batches: Any = None
-        began = time.monotonic()
-        try:
-            with warnings.catch_warnings():  # torch warns about more workers than CPUs, which is tried on purpose
-                warnings.simplefilter("ignore")
-                self._batches = DataLoader.__iter__(self._loader)
-            self._pids = [worker.pid for worker in getattr(self._batches, "_workers", ())]
-            self._consume()
-            self.first_s = time.monotonic() - began
-            self.memory = max(map(_unique_memory, self._pids), default=None)
-        except BaseException:
-            self.close()
-            raise
-        self._signal(signal.SIGSTOP)
-
-    def _with_setting(self, loader: Any) -> Any:
-        changed = copy.copy(loader)
-        workers = self.setting.workers
-        # bypasses DataLoader.__setattr__, which raises for these attributes after construction
-        vars(changed).update(
-            num_workers=workers,
-            prefetch_factor=self.setting.ahead,
-            pin_memory=self.setting.pinned,
-            persistent_workers=workers > 0,
-            timeout=changed.timeout if workers else 0,
-            _iterator=None,
-        )
-        return changed
-
-    def _signal(self, number: int) -> None:
-        for pid in self._pids:
-            with contextlib.suppress(OSError):
-                os.kill(pid, number)
-
-    def _consume(self) -> bool:
-        self._in_pass += 1
-        try:
-            next(self._batches)
-        except StopIteration:
-            # at the start of a pass no batch is prefetched
-            self._is_short = self._in_pass <= 4 * max(self.setting.workers, 1)
-            self._batches, self._in_pass = DataLoader.__iter__(self._loader), 1
-            try:
-                next(self._batches)
-            except StopIteration:
-                raise OptionError("the loader is empty: it returns no batch") from None
-            return True
-        return False
-
-    def turn(self, until: float) -> None:
-        """Measure one block. ``until`` is monotonic time."""
-        parallel = max(self.setting.workers, 1)
-        self._signal(signal.SIGCONT)
-        try:
-            batches, clocks = 0, _WorkerClocks(0.0, 0.0, 0.0)
-            begin = self._skip(parallel)
-            since_begin = 0
-            while time.monotonic() < until or not batches:
-                if self._consume() and not self._is_short:
-                    begin, since_begin = self._skip(parallel), 0
-                    continue
-                since_begin += 1
-                if since_begin % parallel == 0:
-                    now = self._clocks()
-                    clocks = _WorkerClocks(
-                        *(old + end - start for old, end, start in zip(clocks, now, begin, strict=True))
-                    )
-                    batches, begin, since_begin = batches + parallel, now, 0
-                    if clocks.wall_s >= BLOCK_S and batches >= 2 * parallel:
-                        break
-        finally:
-            self._signal(signal.SIGSTOP)
-        self.blocks.append(clocks)
-        self.made.append(batches)
-
-    def _skip(self, count: int) -> _WorkerClocks:
-        for _ in range(0 if self._is_short else count):
-            if self._consume():
-                break
-        return self._clocks()
-
-    def _clocks(self) -> _WorkerClocks:
-        if self._pids:
-            computed, queued = map(sum, zip(*map(_scheduler_times, self._pids), strict=True))
-        else:
-            thread = CountedThread(threading.get_ident(), threading.get_native_id())
-            computed, queued = time.process_time_ns(), thread.waited_ns() or 0
-        return _WorkerClocks(time.monotonic(), computed * 1e-9, queued * 1e-9)
-
-    def begin_again(self) -> None:
-        self._signal(signal.SIGCONT)
-        try:
-            start_s = time.monotonic()
-            self._batches, self._in_pass = DataLoader.__iter__(self._loader), 1
-            next(self._batches, None)
-            self.again_s = time.monotonic() - start_s
-        finally:
-            self._signal(signal.SIGSTOP)
-
-    def close(self) -> None:
-        self._signal(signal.SIGCONT)
-        # garbage collection may run inside a worker of the next setting, and raises there
-        getattr(self._batches, "_shutdown_workers", bool)()
-        self._batches = vars(self._loader)["_iterator"] = None
-
-    @property
-    def rates(self) -> list[float]:
-        return [batches / block.wall_s for batches, block in zip(self.made, self.blocks, strict=True)]
-
-    def result(self, other: _Runner | None) -> LoaderResult:
-        wall_s, cpu_s, queued_s = (
-            (sum(column) for column in zip(*self.blocks, strict=True)) if self.blocks else (0, 0, 0)
-        )
-        return LoaderResult(
-            setting=self.setting,
-            is_own=self.is_own,
-            problem=self.problem,
-            batches=sum(self.made),
-            seconds=wall_s,
-            processor_s=cpu_s if self._is_counted else None,
-            queued_s=queued_s if self._is_counted else None,
-            memory_bytes=self.memory,
-            first_s=self.first_s,
-            again_s=self.again_s,
-            rates=tuple(self.rates),
-            verdict=None if other is None else compare_rates(self.rates, other.rates),
-        )
-
-    @property
-    def _is_counted(self) -> bool:
-        return any(block.processor_s for block in self.blocks)
-
-
-def compare_rates(rates: Sequence[float], others: Sequence[float]) -> Outcome:
-    count = min(len(rates), len(others))
-    if count < LEAST_STEPS:
-        return "undecided"
-    # the last blocks were interleaved, even if one setting started earlier
-    times = [[1 / rate for rate in series[-count:]] for series in (others, rates)]
-    return compare_paired(*times, tolerance=TOLERANCE).outcome
 
 
 def try_loader(loader: Any, *, seconds: float = 60.0) -> LoaderTrial:
@@ -251,7 +70,7 @@ class _Trial:
         self._own = LoaderSetting(workers, facts.prefetch_factor if workers else None, bool(facts.pin_memory))
         self._ahead = facts.prefetch_factor or 2
         self._until = time.monotonic() + seconds
-        self._runners: dict[LoaderSetting, _Runner] = {}
+        self._runners: dict[LoaderSetting, LoaderRunner] = {}
         self._baselines: dict[LoaderSetting, LoaderSetting] = {}
         self._failed: list[LoaderResult] = []
         self._here = Circumstances.current()
@@ -346,7 +165,7 @@ class _Trial:
         if setting in self._runners:
             return setting
         with self._failing(setting):
-            self._runners[setting] = _Runner(self._loader, setting, self._own)
+            self._runners[setting] = LoaderRunner(self._loader, setting, self._own)
         if setting not in self._runners:
             return None
         if baseline is not None:
@@ -403,20 +222,3 @@ def _problem_of(error: BaseException) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     is_of_worker = "Original Traceback" in str(error)
     return lines[-1].strip() if is_of_worker else cause_of(error)
-
-
-def _unique_memory(pid: int) -> int:
-    """Return the unique set size in bytes; 0 if unknown."""
-    with contextlib.suppress(psutil.Error, AttributeError):
-        return int(psutil.Process(pid).memory_full_info().uss)
-    return 0
-
-
-def _scheduler_times(pid: int) -> tuple[int, int]:
-    """Return CPU time and run-queue wait of all threads, in ns, from ``schedstat``; 0 if unknown."""
-    cpu_ns = queued_ns = 0
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            numbers = (thread / "schedstat").read_text(encoding="ascii").split()
-            cpu_ns, queued_ns = cpu_ns + int(numbers[0]), queued_ns + int(numbers[1])
-    return cpu_ns, queued_ns
