@@ -18,6 +18,16 @@ EXAMPLES: Final = """Examples:
 - `perfhooks show trace.json.gz --json | jq '.steps[].wall_ms'`
 """
 
+_TABLE_HELP: Final = (
+    "steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; labels: your labels, "
+    "by total time; functions: Python functions, if stacks were recorded; workers: time of loader workers, if "
+    "stacks were recorded; plan: number of workers that keep up; categories: time by kind of work; counters: "
+    "power, clocks and other samples, by step; idle: causes of idle time; gaps: longest idle times; compiled: "
+    "graphs of torch.compile; findings: problems and their fixes; checks: doubts about the trace; startup: "
+    "time before the first step; slow: slow steps and their causes. Repeat it for several. Default: an "
+    "overview."
+)
+
 
 def _tables() -> list[str]:
     from perfhooks.cli.actions.show import TABLES
@@ -38,7 +48,6 @@ def command(
         typer.Argument(
             help="A Kineto trace (.json, .json.gz, a URL), or the folder of a run, of a window or of traces. "
             "Default: the last run below this folder.",
-            show_default=False,
         ),
     ] = None,
     *,
@@ -47,14 +56,7 @@ def command(
         typer.Option(
             "--table",
             "-t",
-            help="steps, operators, kernels, collectives, copies, syncs, modules, memory, stacks; labels: your labels, "
-            "by total time; functions: Python functions, if stacks were recorded; workers: time of loader workers, if "
-            "stacks were recorded; plan: number of workers that keep up; categories: time by kind of work; counters: "
-            "power, clocks and other samples, by step; idle: causes of idle time; gaps: longest idle times; compiled: "
-            "graphs of torch.compile; findings: problems and their fixes; checks: doubts about the trace; startup: "
-            "time before the first step; slow: slow steps and their causes. Repeat it for several. Default: an "
-            "overview.",
-            show_default=False,
+            help=_TABLE_HELP,
             autocompletion=_tables,
         ),
     ] = None,
@@ -64,7 +66,6 @@ def command(
             "--by",
             help="Split operators by shapes, stack, line, module, step; kernels by operator; idle by step; counters by "
             "kernel. Stacks are measured by device time or bytes instead of host time.",
-            show_default=False,
         ),
     ] = None,
     sort: Annotated[
@@ -73,7 +74,6 @@ def command(
             "--sort",
             help="Sort by a column, the largest first, or by a key of torch's tables: cpu_time_total, cuda_time, "
             "self_cpu_memory_usage, count and so on. Without --table it sorts operators.",
-            show_default=False,
         ),
     ] = None,
     csv: Annotated[
@@ -85,7 +85,7 @@ def command(
     ] = False,
     written: Annotated[
         Written | None,
-        typer.Option("--format", "-f", help="Output format; markdown is a summary of the run.", show_default=False),
+        typer.Option("--format", "-f", help="Output format; markdown is a summary of the run."),
     ] = None,
     communication: Annotated[str | None, COMMUNICATION] = None,
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
@@ -95,7 +95,6 @@ def command(
             "--limit",
             "-n",
             help="Maximum rows; 0 shows all. Default: as many as fit the screen; all in CSV and JSON.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -108,17 +107,15 @@ def command(
     if written is Written.markdown:
         typer.echo(show.markdown(target, table or ()), nl=False)
         return
-    form_name = show.form(csv=csv or written is Written.csv, json=json or written is Written.json)
-    if written is Written.table:
-        form_name = "table"
-    is_csv_wanted = csv or written is Written.csv
+    is_csv = csv or written is Written.csv
+    form_name = show.form(csv=is_csv, json=json or written is Written.json)
     show.show(
         target,
         table or (),
         by or (),
-        form=form_name,
+        form="table" if written is Written.table else form_name,
         limit=limit,
         communication=communication,
         sort=sort,
-        all_columns=is_csv_wanted,
+        all_columns=is_csv,
     )
