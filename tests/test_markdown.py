@@ -179,3 +179,16 @@ def test_a_run_without_a_window_says_what_it_was(tmp_path):
     text = markdown.of_run(make_run(tmp_path / "r", None, [8.0] * 30))
     assert text.startswith("# r\n")
     assert "rank0.timeline.csv" in text
+
+
+def test_a_recording_without_parts_has_its_headline(tmp_path):
+    """Idle time before the first and after the last work is separate."""
+    events = [testing.op("aten::empty", 0, 1_000)]
+    for number in range(1, 11):
+        at = number * 1_000_000 + 9_000_000
+        events += [testing.op("aten::mm", at, at + 30_000, external=number), testing.launch(number, at, at + 9_000)]
+        events += [testing.kernel(number, at + 20_000, at + 920_000)]
+    events += [testing.op("aten::empty", 39_000_000, 40_000_000)]
+    text = markdown.of_trace(testing.write_trace(tmp_path / "t.json", events))
+    assert "device busy 91% between its first and last work, idle 10 ms before and 20.1 ms after" in text
+    assert "100% other code" not in text

@@ -11,7 +11,7 @@ import msgspec
 from perfhooks.analysis.findings.finding import first_rank_findings, gain, ordered
 from perfhooks.core import labels, words
 from perfhooks.report.page.run_data import from_trace, gather
-from perfhooks.report.page.run_summary import RunSummary
+from perfhooks.report.page.run_summary import OTHER, RunSummary
 from perfhooks.run.layout import PAGE, artifact, timeline
 from perfhooks.trace.names import work_kinds
 
@@ -157,7 +157,9 @@ def _steps(summary: RunSummary, details: Mapping[str, Any]) -> Iterator[str]:
     wall = usual.get("wall_ms")
     if not summary.line:
         return
-    yield from _titled("Where the step goes", [f"{words.markdown(summary.line)}."])
+    has_parts = not summary.is_profiled or any(part.name != OTHER for part in summary.parts)
+    line = summary.line if has_parts else steps.get("headline") or summary.line
+    yield from _titled("Where the step goes", [f"{words.markdown(line)}."])
     if not wall:
         return
     yield from (

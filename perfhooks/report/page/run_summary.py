@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 UNITS: Final = {"batches": "batch", "call": "call", "backward": "backward pass"}
 """Noun for a step, by the event that ends it."""
-_PHRASES: Final = {"data": "waiting for data", "checkpoint": "checkpointing", "other": "other code"}
+OTHER: Final = "other code"
+_PHRASES: Final = {"data": "waiting for data", "checkpoint": "checkpointing", "other": OTHER}
 _PARTS: Final = (
     *("data", "transfer", "forward", "backward", "optimizer", "validation"),
     *("checkpoint", "communication", "other"),
