@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def caller(kind: type[T]) -> T | None:
-    """Return the innermost object of a class with a method on the call stack; None if there is none.
+    """Return the innermost object of a class with a method on the call stack, or None.
 
     For hooks that do not receive their owner. It is slow, so do not call it in every step.
     """

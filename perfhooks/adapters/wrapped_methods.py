@@ -53,7 +53,7 @@ class WrappedMethods:
         self.wrap(owner, name, make)
 
     def unwrap(self) -> None:
-        """Restore the methods, except those that other code wrapped since: their wrappers call ours."""
+        """Restore the methods. A method that other code has wrapped since stays, because its wrapper calls ours."""
         for key, (owner, name, wrapper, before) in reversed(list(self._wrapped.items())):
             if vars(owner).get(name) is not wrapper:
                 continue

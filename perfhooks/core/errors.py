@@ -31,8 +31,8 @@ class OptionError(PerfhooksError, ValueError):
 class CommandError(OptionError):
     """A command that cannot be run. ``code`` is that of a shell: 127 for a missing file, 126 for no permission."""
 
-    def __init__(self, said: str, code: int) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
         self.exit_code = code
 
     def __reduce__(self) -> tuple[type[CommandError], tuple[str, int]]:

@@ -39,5 +39,5 @@ def _plain(value: Any) -> Any:
     return text(value) if isinstance(value, str) else value
 
 
-def facts(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value not in (None, "", [], {}, ())}
+def facts(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value not in (None, "", [], {}, ())}

@@ -266,13 +266,13 @@ def least_delay(means: Values, step: float) -> float:
     """Return the mean delay per step from which a rank is late.
 
     Args:
-        means: A mean per step of each rank, from which the usual deviation of `MANY` ranks is known.
+        means: Mean per step of each rank. With `MANY` ranks, their usual deviation follows from these means.
         step: Step time, in the same unit.
     """
-    known = means[np.isfinite(means)]
-    if len(means) < MANY or not len(known):
+    finite = means[np.isfinite(means)]
+    if len(means) < MANY or not len(finite):
         return SLOW * step
-    return max(MANY_SLOW * step, FAR * float(np.median(np.abs(known - np.median(known)))))
+    return max(MANY_SLOW * step, FAR * float(np.median(np.abs(finite - np.median(finite)))))
 
 
 def are_late(delays: Matrix, step: float, least: float, chance: float) -> Flags:
@@ -305,11 +305,11 @@ def chance_of(count: int, number: int, share: float) -> float:
 
     Source: the bound of Chernoff, exp(-n KL(count / n, share)).
     """
-    found = count / number
-    if found <= share:
+    ratio = count / number
+    if ratio <= share:
         return 1.0
-    miss = (1 - found) * math.log((1 - found) / (1 - share)) if found < 1 else 0.0
-    return math.exp(-number * (found * math.log(found / share) + miss))
+    miss = (1 - ratio) * math.log((1 - ratio) / (1 - share)) if ratio < 1 else 0.0
+    return math.exp(-number * (ratio * math.log(ratio / share) + miss))
 
 
 def beyond_others(values: Matrix) -> Matrix:

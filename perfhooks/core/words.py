@@ -52,9 +52,9 @@ def size(count: float) -> str:
     return f"{'-' if count < 0 else ''}{_plain(_rounded(scaled)) if unit else f'{scaled:.0f}'} {_SIZES[unit]}"
 
 
-def count(number: int, one: str, many: str | None = None) -> str:
+def count(number: int, noun: str, many: str | None = None) -> str:
     """Return a number with its noun: ``1 step``, ``1,200 steps``."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
 def first_names(names: Sequence[str]) -> str:

@@ -43,7 +43,7 @@ NCCL's collectives time out after ten minutes, too.
 
 
 class _Opened:
-    """An open folder; without ``descriptor`` on Windows."""
+    """An open folder. On Windows it has no ``descriptor``."""
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
         self.path, self.descriptor = path, descriptor
@@ -160,7 +160,7 @@ def _opened_below(here: _Opened, name: str) -> int | None:
 
 
 def _give(here: _Opened, owner: os.stat_result) -> None:
-    """Change the owner of a folder of root, if it is empty. A user may have moved a full one there."""
+    """Change the owner of a folder of root if it is empty. A user may have replaced it by a full folder."""
     if here.descriptor is None or os.geteuid() != 0 or owner.st_uid == 0:
         return
     folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here.descriptor)

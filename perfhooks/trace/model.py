@@ -232,7 +232,7 @@ class Trace:
 
     @property
     def has_cuda(self) -> bool:
-        """NVIDIA and AMD, which support CUDA graphs."""
+        """Whether the device supports CUDA graphs (NVIDIA or AMD)."""
         return not self.is_npu and not any(category.startswith(_OTHER_DEVICES) for category in self.categories)
 
     @cached_property

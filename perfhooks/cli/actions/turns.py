@@ -36,7 +36,7 @@ def outcome(
     steps: int | None,
     seconds: float | None,
 ) -> str:
-    """Run both sides, each a git revision (or None) and a command."""
+    """Run both sides, each with a git revision (or None) and a command."""
     for name, most in (("steps", steps), ("seconds", seconds)):
         if most is not None and not 0 < most < float("inf"):
             raise OptionError(f"{name} must be more than 0, got {most:g}")

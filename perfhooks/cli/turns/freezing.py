@@ -25,7 +25,7 @@ _SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
 class Freezer:
     def __init__(self) -> None:
         self._signals: dict[int, int | None] = {}
-        """Pending signal of each thread: 0 if there is none, None until the thread is paused."""
+        """Pending signal of each thread: 0 without one, None until the thread is paused."""
         self.refusal = ""
 
     def freeze(self, pids: Collection[int]) -> None:

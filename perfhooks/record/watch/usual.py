@@ -70,7 +70,7 @@ class UsualSteps:
         return sum(map(matches, self.samples)) / len(self.samples) if self.samples else 0.0
 
     def unseen(self, samples: Iterable[Sample], after: Stack = ()) -> list[Sample]:
-        """Return the samples at a line of the loop, or in a function below, in which usual steps never are.
+        """Return the samples at a line of the loop, or in a function below it, that usual steps never contain.
 
         If the training is still at the stack ``after``, it has moved to another loop.
         """

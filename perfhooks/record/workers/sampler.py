@@ -62,7 +62,7 @@ class _Counters:
             file.close()
 
     def state(self) -> str:
-        """R runs or waits for a CPU, S sleeps, D waits for a disk."""
+        """Return the state of the thread: R runs or waits for a CPU, S sleeps, D waits for a disk."""
         return os.pread(self._state.fileno(), 512, 0).rpartition(b")")[2].split()[0].decode()
 
     def times(self) -> tuple[int, int] | None:
