@@ -1443,3 +1443,11 @@ def test_full_queue_is_no_overhead_and_no_finding(tmp_path, record):
     assert rules(find(WHOLE, trace)) == []
     assert not Evidence(WHOLE, trace).tables.checks.height
     assert Evidence(WHOLE, trace).device_limit_ms > 7
+
+
+def test_steps_without_length_have_no_finding(tmp_path):
+    events = made_of(copying)
+    for event in events:
+        if event["name"].startswith("ProfilerStep"):
+            event["dur"] = 0.0
+    assert found_in(tmp_path, events) == []

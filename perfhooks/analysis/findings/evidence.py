@@ -353,7 +353,8 @@ class Evidence(WindowSteps):
             if self.is_busy and of is not None:  # CPU contention lengthens all host time
                 share = max(share, self.share(profiled_ms))
             gain_ms = unprofiled_gain(profiled_ms, share, self.step_ms, self.unprofiled_ms)
-            if gain_ms < (NOTABLE + (cpu_wait if is_wait and self.is_busy else 0.0)) * self.unprofiled_ms:
+            least = NOTABLE + (cpu_wait if is_wait and self.is_busy else 0.0)
+            if gain_ms <= 0 or gain_ms < least * self.unprofiled_ms:
                 return
             doubt = "busy" if self.is_busy else "overlap" if is_measured else "unmeasured"
             estimate = texts.shared(doubt, estimate=estimate)
