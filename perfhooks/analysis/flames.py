@@ -145,7 +145,7 @@ def _listed(stacks: Summed, share: float, nodes: int) -> list[tuple[int, str, in
     largest = _largest(stacks, total, total_value * share, nodes)
     total_of, names = total.tolist(), [stacks.names[frame] for frame in stacks.frames.tolist()]
     children: dict[int, list[int]] = {}
-    for parent, node in zip(stacks.parents[largest].tolist(), largest.tolist(), strict=True):  # largest first
+    for parent, node in zip(stacks.parents[largest].tolist(), largest.tolist(), strict=True):
         children.setdefault(parent, []).append(node)
     lines: list[tuple[int, str, int]] = []
     waiting = [(-1, -1, "all", total_value, 0)]
@@ -165,7 +165,7 @@ def _largest(stacks: Summed, total: Ints, minimum: float, nodes: int) -> Ints:
     largest = np.flatnonzero(total >= max(minimum, 1))
     largest = largest[np.argsort(-total[largest], kind="stable")]
     while True:
-        remainders = np.append(total - stacks.values, stacks.values.sum())  # the last is the root
+        remainders = np.append(total - stacks.values, stacks.values.sum())
         np.subtract.at(remainders, stacks.parents[largest], total[largest])
         surplus = len(largest) + 1 + int((remainders[np.append(largest, -1)] > 0).sum()) - nodes
         if surplus <= 0 or not len(largest):

@@ -23,7 +23,7 @@ def main() -> None:
             raise
         sys.stderr.write(f"{line(f'perfhooks: {error}')}\n")
         sys.exit(error.exit_code if isinstance(error, PerfhooksError) else 2)
-    except OSError as error:  # no permission, a full disk
+    except OSError as error:
         sys.stderr.write(f"{line(f'perfhooks: {error}')}\n")
         sys.exit(2)
 

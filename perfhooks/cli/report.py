@@ -71,7 +71,7 @@ def command(
         page, is_complete = report.of(
             target, out, communication=communication, handlers=handler or (), upload=upload, on=on
         )
-    except OSError as error:  # a disk that is full, or cannot be written to
+    except OSError as error:
         raise PerfhooksError(f"{error.filename or target}: {error.strerror or error}") from error
     if page is not None:
         typer.echo(page)

@@ -109,4 +109,4 @@ def command(
     trying.tell(done, form_name)
     trying.keep(done, source)
     if done.is_interrupted:
-        raise typer.Exit(130)  # Ctrl-C
+        raise typer.Exit(130)

@@ -23,7 +23,7 @@ def is_of_handler(error: BaseException) -> bool:
 
 def _code(handler: object) -> object:
     """Return the code of a function, a method, a partial or an object that can be called; None for C code."""
-    while hasattr(handler, "func"):  # functools.partial
+    while hasattr(handler, "func"):
         handler = handler.func
     if callable(handler) and not isinstance(handler, (FunctionType, MethodType)):
         handler = type(handler).__call__

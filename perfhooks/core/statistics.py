@@ -367,7 +367,6 @@ def most_common(wall: Values) -> Flags:
     A gap between two kinds exceeds the spread of the larger one. Both are ratios, from the 5th to the 95th percentile.
     """
     groups = [np.argsort(wall, kind="stable")]
-    # at most eight kinds
     for _ in range(3):
         groups = [part for group in groups for part in np.split(group, _gap(np.log(wall[group])))]
     mask: Flags = np.zeros(len(wall), np.bool_)
@@ -377,7 +376,7 @@ def most_common(wall: Values) -> Flags:
 
 def _gap(scale: Values) -> list[int]:
     """Return the index of the widest gap that exceeds the spread of the larger side, if any."""
-    size, below = len(scale), np.arange(1, len(scale))  # number of values below a split
+    size, below = len(scale), np.arange(1, len(scale))
     if size <= _FEWEST:
         return []
     lower = _edges(scale, np.zeros_like(below), below - 1)

@@ -66,7 +66,6 @@ class CountedThread:
         """Return the page faults, and the CPU time in the kernel in ns; None outside Linux."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             fields = self._read("stat").rpartition(")")[2].split()
-            # minor and major faults, and ticks, see proc(5)
             return int(fields[7]) + int(fields[9]), int(fields[12]) * 10**9 // os.sysconf("SC_CLK_TCK")
         return None, None
 

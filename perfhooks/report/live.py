@@ -111,7 +111,7 @@ def mark_stragglers(ranks: Sequence[RankState], rows: Sequence[Sequence[Row]]) -
         if stages is None:
             continue
         last = StageTimes(stages.names, stages.numbers[-RANK_STEPS:], stages.times[:, :, -RANK_STEPS:])
-        for lead in reversed(leads(last)):  # the costliest stage of a rank is the last to set its message
+        for lead in reversed(leads(last)):
             place = places[lead.row]
             states[place] = states[place]._replace(slow=describe_lead(lead, last.names[lead.stage]))
     return states

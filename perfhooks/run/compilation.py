@@ -96,7 +96,7 @@ class Compilation:
 def _graphs(metrics: Iterable[Any], installation: Installation, began: float) -> tuple[Graph, ...]:
     graphs: dict[str, Graph] = {}
     for metric in metrics:
-        if getattr(metric, "is_runtime", False):  # kernels that are tuned at runtime
+        if getattr(metric, "is_runtime", False):
             continue
         graph = _graph(metric, installation, began)
         graph_of_same = graphs.get(graph.id)
@@ -144,7 +144,7 @@ def _named(graph: Graph, graphs: dict[str, Graph]) -> Graph:
 
 def _breaks(reasons: Sequence[Any], installation: Installation) -> tuple[Break, ...]:
     breaks: dict[tuple[str, str], Break] = {}
-    for item in reversed(reasons):  # the latest ones are kept
+    for item in reversed(reasons):
         graph_break = _break(item, installation)
         if graph_break is None:
             continue

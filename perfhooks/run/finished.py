@@ -85,7 +85,6 @@ class FinishedRun:
         if self._is_brief:
             folders, ranks_of_windows = (
                 self.run.latest_windows(_WINDOWS, self.listing, self.manifest.windows),
-                # 16 windows of 1,024 ranks
                 16_384,
             )
         by_folder: dict[Path, list[Place]] = {}

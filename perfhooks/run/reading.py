@@ -29,7 +29,7 @@ class NotPlainError(OSError):
 def is_plain(path: Path) -> bool:
     try:
         return stat.S_ISREG(path.lstat().st_mode)
-    except (OSError, ValueError):  # a NUL in the name
+    except (OSError, ValueError):
         return False
 
 

@@ -28,7 +28,7 @@ def checked_out(folder: Path) -> str:
     place = next((parent / ".git" for parent in (folder, *folder.parents) if (parent / ".git").exists()), None)
     if place is None:
         return ""
-    if place.is_file():  # a worktree or a submodule
+    if place.is_file():
         place = (place.parent / _text(place).removeprefix("gitdir:").strip()).resolve()
     head = _text(place / "HEAD").strip()
     if not head.startswith("ref:"):

@@ -156,7 +156,6 @@ def read_last(path: Path) -> dict[str, Steps]:
 
 def read_in_training(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
     """Read about 5,000 last steps without polars, which a training does not import."""
-    # They take 20 ms.
     rows = [row[:7] for row in parsed(_SEAM + b"\n" + _text(path, 1 << 18))]
     for stage, numbers, phases, *times in (_plain(Rows.load(each)) for each in raw):
         rows += [(stage, *row) for row in zip(numbers, phases, *times, strict=True)]
@@ -164,7 +163,7 @@ def read_in_training(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
     for loop in dict.fromkeys(row[0] for row in rows):
         _, numbers, phases, *times = zip(*(row for row in rows if row[0] == loop), strict=True)
         steps, phase = np.array(numbers, np.int64), np.array(phases)
-        columns = [np.array(column, np.float64) for column in times]  # None is NaN
+        columns = [np.array(column, np.float64) for column in times]
         is_first = firsts(steps, np.zeros(len(steps), np.bool_))
         loops[loop] = Steps._make([steps, phase == "wait", phase == "active", *columns, is_first])
     return loops

@@ -60,7 +60,6 @@ def parsed(text: bytes) -> Iterator[Row]:
     for line in text.decode("utf-8", "replace").splitlines()[1:]:
         with contextlib.suppress(ValueError):
             stage, step, phase, wall, *parts = line.split(",")
-            # a file of an older perfhooks has fewer columns
             row = Row(stage, int(step), phase, float(wall), *(float(part) if part else None for part in parts[:3]))
             if all(math.isfinite(value or 0.0) for value in row[3:]):
                 yield row

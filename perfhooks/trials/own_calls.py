@@ -122,7 +122,6 @@ class CallComparison:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the comparison to a file."""
-        # JSON has no infinity
         finite = (replace(row, difference=_within(row.difference, math.inf, _ENDLESS)) for row in self.rows)
         with publish(Path(path)) as file:
             file.write(msgspec.json.encode(replace(self, rows=tuple(finite))))

@@ -121,7 +121,6 @@ def _relative_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     if a.shape != b.shape:
         return math.inf
     largest_difference = largest_value = 0.0
-    # in chunks, which keep the memory small
     chunks = (tensor.reshape(-1).split(1 << 20) for tensor in (a, b))
     for pair in zip(*chunks, strict=True):
         chunk_a, chunk_b = (chunk.to(torch.float64) for chunk in pair)

@@ -99,7 +99,7 @@ def _value(parameter: Any, argument: Argument) -> Any:
     kind = str(parameter.type)
     if kind.startswith("Optional["):
         return _convert(kind[len("Optional[") : -1], argument) if argument.type else None
-    if kind == "str" and not argument.type and parameter.has_default_value():  # torch does not record strings
+    if kind == "str" and not argument.type and parameter.has_default_value():
         return parameter.default_value
     return _convert(kind, argument)
 

@@ -110,7 +110,6 @@ def _with_margins(argument: Any, is_factor: bool) -> Any:
     if not any(margins):
         return argument
     padded = torch.nn.functional.pad(argument, [width for margin in margins for width in (0, margin)])
-    # keep the layout of a transposed factor
     return (
         padded.mT.contiguous().mT if argument.dim() > 1 and argument.stride(-2) == 1 != argument.stride(-1) else padded
     )
@@ -206,7 +205,7 @@ VARIANTS: Final = (
     _attention("math", SDPBackend.MATH, has_cpu=True),
     _attention("flash", SDPBackend.FLASH_ATTENTION, has_cpu=True),
     _attention("efficient", SDPBackend.EFFICIENT_ATTENTION, has_cpu=False),
-    _attention("cudnn", getattr(SDPBackend, "CUDNN_ATTENTION", None), has_cpu=False),  # not in torch 2.4
+    _attention("cudnn", getattr(SDPBackend, "CUDNN_ATTENTION", None), has_cpu=False),
     Variant("onednn", _is_product_on_cpu, _flags({safe.ONEDNN: True}, _can_have_onednn)),
     Variant("no-onednn", _is_convolution_on_cpu, _flags({safe.ONEDNN: False}, _can_have_onednn)),
     Variant("cudnn-benchmark", _is_convolution_on_cuda, _SEARCHING, _OTHER_WAY),

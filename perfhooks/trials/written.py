@@ -213,7 +213,7 @@ def save_advice(trial: Trial, folder: Path) -> bool:
     entries = advice_results(trial)
     if entries:
         earlier: list[TriedAdvice] = []
-        with contextlib.suppress(FileNotFoundError, PerfhooksError):  # a damaged file is replaced
+        with contextlib.suppress(FileNotFoundError, PerfhooksError):
             earlier = read_tried(folder / TRIED)
         earlier_others = [advice for advice in earlier if advice.rule not in {entry.rule for entry in entries}]
         publish_json(folder / TRIED, TriedFile(format=TRIED_FORMAT, measured=[*earlier_others, *entries]))

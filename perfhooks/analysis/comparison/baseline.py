@@ -57,7 +57,7 @@ def encode(side: Side) -> bytes:
     fields["facts"] = {
         name: text for name, text in side.facts.items() if name not in _PRIVATE_FACTS and not _is_path(text)
     }
-    costs = msgspec.Raw(saved.encode(side.costs, most=400))  # about 50 kB
+    costs = msgspec.Raw(saved.encode(side.costs, most=400))
     return msgspec.json.encode({_MARK: FORMAT, **fields, "costs": costs}) + b"\n"
 
 

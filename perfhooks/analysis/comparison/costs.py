@@ -137,7 +137,7 @@ def _measure_host(
         end = context.tree.nesting.end[first:last]
         edges = [start, end, within.ravel(), *(spans.ravel() for spans in moments.values())]
         cuts = intervals.distinct(*edges)
-        from_, to = (within[0, 0], within[-1, 1]) if len(within) else (0, -1)  # steps may have length 0
+        from_, to = (within[0, 0], within[-1, 1]) if len(within) else (0, -1)
         cuts = cuts[(cuts >= from_) & (cuts <= to)]
         begin, length = cuts[:-1], np.diff(cuts)
         inside = _is_covered(within, begin)

@@ -178,7 +178,7 @@ def _parse(text: str) -> dict[str, str]:
 def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # truncated in the middle
+    except ValueError:
         return text.split()
 
 

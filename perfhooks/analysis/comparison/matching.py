@@ -60,7 +60,7 @@ def modules(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
         stack += pairs
         matches |= {path_b: path_a for path_a, path_b in pairs}
     names: dict[str, str] = {}
-    for path in sorted(trees[1].own):  # parents come first
+    for path in sorted(trees[1].own):
         parent, _, name = path.rpartition("/")
         own = "/".join(filter(None, (names.get(parent, ""), name)))
         names[path] = matches.get(path) or (f"{own} {NEW}" if own in trees[0].own else own)
@@ -137,7 +137,6 @@ def _align(trees: tuple[_Tree, _Tree], of_a: list[str], of_b: list[str]) -> list
     pairs = list(zip(of_a[:prefix], of_b[:prefix], strict=True))
     opcodes = SequenceMatcher(a=in_a[prefix:], b=in_b[prefix:], autojunk=False).get_opcodes()
     for _, first_a, last_a, first_b, last_b in opcodes:
-        # in a gap, the surplus of the longer side is new or gone
         gap_a, gap_b = of_a[prefix + first_a : prefix + last_a], of_b[prefix + first_b : prefix + last_b]
         pairs += list(zip(gap_a, gap_b, strict=False))
     return pairs

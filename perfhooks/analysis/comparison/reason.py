@@ -73,7 +73,7 @@ class NoiseModel(NamedTuple):
 
     @classmethod
     def of(cls, rows: Mapping[CostKey, Pair], a: Costs, b: Costs) -> NoiseModel:
-        if not (a.wall and b.wall):  # steps may have length 0
+        if not (a.wall and b.wall):
             return cls()
         times = [
             (pair.a.typical / a.wall, pair.b.typical / b.wall)

@@ -191,7 +191,7 @@ def _describe_runs(result: Verdict) -> str:
 
 
 def _describe_needed(result: Verdict) -> str:
-    if result.is_in_turns:  # this command stops at a decision or at the maximum
+    if result.is_in_turns:
         pairs = result.more_runs or MOST_PAIRS
         return f"{words.count(pairs, 'more pair')} would decide" if result.runs_a + pairs <= MOST_PAIRS else ""
     options = []

@@ -57,7 +57,7 @@ def _choose_stage(sources: Iterable[Side | RunOrTrace], requested: str | None) -
 
 def _read_earlier(run: FinishedRun, stage: str, read_paths: set[Path]) -> list[Level]:
     paths: list[Path] = []
-    with contextlib.suppress(OSError):  # a folder without read permission
+    with contextlib.suppress(OSError):
         paths = [path.resolve() for path in runs_in(run.folder.resolve().parent)]
     matching = []
     for path in paths:

@@ -125,7 +125,7 @@ def _read_facts(path: Path) -> Facts:
     try:
         return read_json(path, Facts, "the facts of a window")
     except FileNotFoundError:
-        return Facts()  # the trace was saved, but not its facts
+        return Facts()
 
 
 def _read_table(

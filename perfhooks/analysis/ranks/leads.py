@@ -139,7 +139,7 @@ def _front(times: Ints, rows: slice | Flags = slice(None)) -> Ints:
 
 def _ends(times: Ints, rows: slice | Flags = slice(None)) -> Iterator[tuple[tuple[int, slice], Ints]]:
     _, stages, steps = times.shape
-    for first in range(0, steps, 512):  # fits into the CPU cache for 1,000 ranks
+    for first in range(0, steps, 512):
         part = slice(first, first + 512)
         ends = np.zeros_like(times[rows, 0, part])
         for stage in range(stages):
@@ -169,7 +169,7 @@ def leads(stages: StageTimes) -> list[Lead]:
     alone.
     """
     times, ranks = stages.times, len(stages.times)
-    if ranks <= 1:  # a single rank has no straggler
+    if ranks <= 1:
         return []
     front = _front(times)
     step = float(np.median(front[-1]))

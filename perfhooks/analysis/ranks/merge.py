@@ -177,7 +177,7 @@ class _Writer:
     def _move(self, event: Event, index: int, processes: _Processes, shift: int) -> None:
         if "pid" in event:
             event["pid"] = processes.number(bytes(event["pid"]))
-        if "ts" in event and (shift or bytes(event["ts"]).startswith(b'"')):  # viewers expect numbers
+        if "ts" in event and (shift or bytes(event["ts"]).startswith(b'"')):
             event["ts"] = msgspec.Raw(_shift_time(bytes(event["ts"]), shift))
         if "id" in event:
             event["id"] = msgspec.Raw(_make_unique(bytes(event["id"]), index, self._count))

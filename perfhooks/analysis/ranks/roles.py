@@ -49,4 +49,4 @@ def _count_kinds(table: pl.DataFrame) -> dict[int, Counts]:
 
 def _are_alike(a: Mapping[tuple[object, ...], int], b: Mapping[tuple[object, ...], int]) -> bool:
     pairs = [sorted((a.get(kind, 0), b.get(kind, 0))) for kind in {*a, *b}]
-    return all(high <= low * 1.25 for low, high in pairs)  # rows may be missing
+    return all(high <= low * 1.25 for low, high in pairs)

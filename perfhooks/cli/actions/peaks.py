@@ -46,7 +46,7 @@ def measure() -> Iterator[str]:
     source = f"measured {dt.datetime.now(dt.timezone.utc):%Y-%m-%d}{_capped(torch, device)}"
     path = peaks.file()
     stored = peaks.read(path) | {name: Peaks(tflops=tflops, gb_per_s=copied, source=source)}
-    with contextlib.suppress(OSError):  # the write below reports it
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     output.write(path, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n")
     yield f"stored for {name} in {path}"

@@ -87,7 +87,7 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
         return by_name.idle(by)
     if name in ("findings", "plan"):
         return _told(_findings(trace, capture)) if name == "findings" else _plan(trace, capture or Capture())
-    if name in (*_OF_RUN, "compiled", "workers"):  # of a process, not of a trace
+    if name in (*_OF_RUN, "compiled", "workers"):
         return _of_process(name, capture or Capture())
     if name == "stacks":
         return _stacks(by_name, by[0] if by else "host")

@@ -55,7 +55,7 @@ def find(target: str | None) -> list[Source]:
         return [Source(target)]
     if not path.exists():
         raise TraceError(f"{path} does not exist")
-    if not path.is_dir():  # a pipe is a trace too: show <(zstdcat trace.zst)
+    if not path.is_dir():
         return [Source(path)]
     run = run_in(path)
     places = places_of(path) if run is None else Run.existing(run).places()

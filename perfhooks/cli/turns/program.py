@@ -151,7 +151,7 @@ class Program:
         for key, _ in self._events.select(POLL_S):
             if key.fileobj is self._listener:
                 connection, _ = self._listener.accept()
-                connection.settimeout(POLL_S)  # a message is a single packet
+                connection.settimeout(POLL_S)
                 lines = connection.makefile("rb")
                 self._events.register(connection, selectors.EVENT_READ, _Connection(connection, lines))
             else:

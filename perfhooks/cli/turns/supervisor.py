@@ -169,7 +169,7 @@ def _reap(pid: int, *, is_wanted: bool) -> None:
 
 def _run(work: Callable[[Owner], Any], owner: Owner, numbers: Collection[signal.Signals]) -> NoReturn:
     try:
-        os.setsid()  # Ctrl-C is for perfhooks
+        os.setsid()
         _prctl(_SET_ADOPTS, 1)
         for number in numbers:
             signal.signal(number, owner.note)

@@ -186,7 +186,7 @@ class Schedule:
         return f"{self._words()}\n{drawing(self.windows(), repeat=self.repeat, total=self.total_steps)}"
 
     def _repr_html_(self) -> str:
-        return f'<pre style="line-height: 1.3">{self}</pre>'  # contains no characters to escape
+        return f'<pre style="line-height: 1.3">{self}</pre>'
 
     def _words(self) -> str:
         values = ((field, getattr(self, field.name)) for field in fields(self))

@@ -90,7 +90,6 @@ class WhenSettled(OnRequest):
             return None
         is_settled = ended >= _LOOKS[0] and (together or _is_even(median(before), pace))
         if is_settled or ended >= _LOOKS[-1] or remaining_s <= 0:
-            # with two steps, the longer one often contains an evaluation
             usual = pace if is_settled else max(median_low([*before, *last]), 1)
             return _window(step, usual, together=together)
         next_look = 1 if together else next(look for look in _LOOKS if look > ended) - ended

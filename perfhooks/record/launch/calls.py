@@ -144,7 +144,6 @@ def _wrapped_backward(outputs: Any, *options: Any, **named: Any) -> Any:
         raise
     if not is_compiling() and threading.get_ident() == _main:
         _, _, keeps_graph, *_ = options
-        # gradients with their own graph are part of the loss
         if not keeps_graph or named["accumulate_grad"]:
             # a device may still be working on the pass and its collectives
             with DisableTorchFunction():  # hide this access from modes and subclasses of the user

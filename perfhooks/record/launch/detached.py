@@ -105,7 +105,7 @@ def report(facts: Sequence[str]) -> None:
 def _open(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not Linux, or an old one
+    except (AttributeError, OSError):
         return None
 
 
@@ -131,7 +131,7 @@ def wait(pid: int, descriptor: int | None) -> int | None:
 def _exit_code(descriptor: int) -> int | None:
     import fcntl
 
-    with contextlib.suppress(OSError):  # before Linux 6.15
+    with contextlib.suppress(OSError):
         mask, *_, status = _INFO.unpack(fcntl.ioctl(descriptor, _GET_INFO, _INFO.pack(_EXIT, *[0] * 13)))
         return os.waitstatus_to_exitcode(status) if mask & _EXIT else None
     return None

@@ -101,7 +101,7 @@ class Tasks:
         if not self.pending or self._former:
             return
         if self.worker is not None:
-            if worker.exit_code:  # doing tasks twice is harmless
+            if worker.exit_code:
                 self._resend()
             return
         self._deaths += 1
@@ -119,7 +119,7 @@ class Tasks:
             logger.log(level, "the worker died twice in the same task, %s: %s", shown(Path(task)), _LATER)
             del self.pending[task]
         if self.pending and self._deaths < MAX_FAILURES:
-            code = "" if worker.exit_code is None else f" with code {worker.exit_code}"  # it may still be exiting
+            code = "" if worker.exit_code is None else f" with code {worker.exit_code}"
             logger.info("the worker ended%s and was started again; nothing is lost", code)
             self._start()
             self._resend()

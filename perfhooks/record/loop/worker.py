@@ -222,7 +222,7 @@ class Worker:
 def _parse_answer(line: bytes) -> TaskResult | None:
     try:
         return decode_result(line)
-    except (ValueError, RecursionError):  # another writer has used the channel
+    except (ValueError, RecursionError):
         logger.debug("invalid answer of the worker: %r", line[:200])
         return None
 

@@ -135,7 +135,6 @@ class Explainer:
             frame = self._blamed_frame(facts, largest, samples.get(largest) or facts.samples)
             return Explanation(largest, min(float((explained | measured_ns)[largest]), facts.excess_ns), frame)
         if facts.before_ns and facts.sampled_ns >= 0.25 * facts.excess_ns:
-            # the first sample came late
             needed_ns = max(_ALMOST_ALL, needed_ns / (facts.sampled_ns + facts.before_ns)) * facts.sampled_ns
             explained |= {MEMORY: measured_ns[MEMORY], OWN: spent(self._unusual_code(facts, needed_ns))}
             largest = _first_sufficient(explained, needed_ns)

@@ -101,7 +101,7 @@ def _retries() -> int | None:
 def clock_mhz() -> float | None:
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
-    with contextlib.suppress(Exception):  # pynvml may be missing
+    with contextlib.suppress(Exception):
         if cuda is not None and cuda.is_initialized():
             return float(cuda.clock_rate())
     return None

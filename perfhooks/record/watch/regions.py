@@ -35,7 +35,7 @@ def of(code: CodeType) -> tuple[Region, ...]:
             lines = inspect.getblock(lines[offset:])
         # Parsing 3,000 lines takes 30 ms.
         tree = ast.parse(textwrap.dedent("".join(lines[:3000])))
-    except (SyntaxError, ValueError, RecursionError, tokenize.TokenError):  # the source has changed since the import
+    except (SyntaxError, ValueError, RecursionError, tokenize.TokenError):
         return ()
     return tuple(_regions(tree, offset))
 

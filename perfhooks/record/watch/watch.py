@@ -59,7 +59,7 @@ class Watch:
         if not self._loop.is_running and not self._slow.is_watching:
             return 1.0
         if not timeline.taking.acquire(blocking=False):
-            return SHORTEST_S  # the timeline is being written
+            return SHORTEST_S
         try:
             step, is_kept = timeline.reached, timeline.is_kept
             begin = timeline.begin_of(step)

@@ -125,7 +125,7 @@ class Watcher:
 
     def _check(self, late_ns: int) -> tuple[float, bool]:
         watches = self._watches.values()
-        was_sampling = any(watch.is_sampling for watch in watches)  # a slow step may have ended and been classified
+        was_sampling = any(watch.is_sampling for watch in watches)
         delay = min([watch.check(late_ns) for watch in watches], default=0.0)
         return delay, not was_sampling and not any(watch.is_sampling for watch in watches)
 

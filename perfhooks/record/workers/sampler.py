@@ -148,7 +148,7 @@ class SampledWorker:
         if number is None or number == self._batch:
             return
         if self._batch is not None:
-            ahead = number - self._batch if number > self._batch else number + 1  # another pass starts at 0
+            ahead = number - self._batch if number > self._batch else number + 1
             ended = max(round(ahead / self._order["workers"]), 1)
             batch_ns = self._batch_ns // ended
             self._batches += ended
@@ -179,7 +179,7 @@ class SampledWorker:
 
     def _text(self, stack: Sequence[WorkerFrame]) -> tuple[str, str]:
         if not stack or (stack[-1].code.function != _LOOP and len(stack) < MAX_FRAMES):
-            return OTHER, ""  # the stack changed during the read
+            return OTHER, ""
         key = tuple((frame.code.number, frame.line) for frame in stack)
         entry = self._texts.get(key)
         if entry is None:
@@ -217,7 +217,7 @@ def _part_of(frames: Sequence[str]) -> str:
     fetch_index = next((index for index, frame in enumerate(frames) if FETCHES_BATCH.search(frame)), None)
     if fetch_index is None:
         if not WORKER_LOOP.search(frames[0]):
-            return ""  # only the innermost frames were read
+            return ""
         return "hand_over" if any(HANDS_OVER.search(frame) for frame in frames) else "idle"
     return "collate" if any(COLLATES.search(frame) for frame in frames[fetch_index + 1 : fetch_index + 2]) else ""
 

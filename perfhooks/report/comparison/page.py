@@ -76,7 +76,7 @@ class _Node:
 
 
 def merge_flames(a: Mapping[str, Any], b: Mapping[str, Any], steps_a: int, steps_b: int) -> dict[str, Any]:
-    """Merge two flame graphs. The second result has widths of A, which shows removed frames.
+    """Merge two flame graphs: one result has widths of B, the other has widths of A and shows removed frames.
 
     Line numbers do not count. ``before`` is the value of the other side, per step.
     """

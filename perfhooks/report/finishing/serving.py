@@ -47,7 +47,7 @@ def serve(unread: bytes, training: int) -> None:
     before the imports. The parent process ``training`` may have ended.
     """
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # output of handlers goes to the log
+    os.dup2(2, 1)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     threading.Thread(target=_exit_when_orphaned, args=(training,), daemon=True).start()
     inbox, reports, results = Inbox(unread), Reports(), list[TaskResult]()

@@ -203,7 +203,7 @@ def _largest(table: pl.DataFrame, operators: pl.DataFrame) -> list[str]:
     is_in = pl.col("step").is_in(table["step"].drop_nulls().to_list()) | pl.lit(table["step"].null_count() > 0)
     named = operators.filter(is_in & pl.col("kind").is_in(_HOST_KINDS) & ~pl.col("name").is_in(_WITHOUT_NAME))
     named = named.filter(~pl.col("name").str.starts_with(_TORCHS_OWN))
-    is_compiled = pl.col("name").str.contains(ranges.COMPILED)  # their names are numbers
+    is_compiled = pl.col("name").str.contains(ranges.COMPILED)
     named = named.with_columns(pl.when(is_compiled).then(pl.lit("compiled code")).otherwise("name").alias("name"))
     wall = float(table["wall_ms"].sum())
     sums = named.group_by("name", "kind").agg(pl.col("self_cpu_ms").sum() / wall).sort("self_cpu_ms", "name")[::-1]
@@ -235,7 +235,7 @@ def _shares(table: pl.DataFrame, largest: list[str], why_idle: str, extent: Work
 
 def _only_communicating(table: pl.DataFrame) -> str:
     if "device_busy_ms" in table.columns and busy_share(table) is None:
-        return ""  # the device has another clock
+        return ""
     exposed_ms = float(table["exposed_comm_ms"].sum() or 0) if "exposed_comm_ms" in table.columns else 0.0
     share = exposed_ms / max(float(table["wall_ms"].sum()), _device_work_ms(table) * table.height)
     return f"only communicating {words.share(share)}" if share >= _WORTH_NAMING else ""

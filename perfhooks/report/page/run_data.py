@@ -317,7 +317,6 @@ def _count_steps(steps: dict[str, Steps]) -> int | None:
 
 
 def _downsample(steps: Steps) -> json_values.Columns:
-    # at most 400 points
     width = max(-(-(int(np.ptp(steps.numbers)) + 1) // 400), 1)
     columns = {
         "step": steps.numbers // width * width,

@@ -152,7 +152,7 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
         return
     is_without_steps = table.get("without_steps") or first is None
     if is_without_steps and summary.step_ms is not None:
-        summary.profiled_steps = ""  # its only row is no step
+        summary.profiled_steps = ""
         return
     if is_without_steps:
         summary.unit, summary.profiled_steps = "recording", "from start to stop"

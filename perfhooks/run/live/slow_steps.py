@@ -64,7 +64,7 @@ def _cells(text: str) -> Iterator[list[str]]:
     while True:
         try:
             yield next(rows)
-        except csv.Error:  # an unterminated cell
+        except csv.Error:
             continue
         except StopIteration:
             return

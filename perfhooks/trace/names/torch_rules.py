@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Instants, Ints, Trace
     from perfhooks.trace.nesting.intervals import Flags
 
-# values of c10::DeviceType
-_HOST_TYPES: Final = (0, 2, 5)  # CPU, MKLDNN, IDEEP
-_DEVICE_TYPES: Final = (1, 6, 12, 20)  # CUDA, HIP, XPU, PrivateUse1
+_HOST_TYPES: Final = (0, 2, 5)
+_DEVICE_TYPES: Final = (1, 6, 12, 20)
 
 
 def shown_name(name: str) -> str:

@@ -190,7 +190,7 @@ _DTYPE: Final = re.compile(r"-dtype_.*$")
 """Suffix of kernels of MTIA devices, which are named after operators."""
 
 
-@functools.lru_cache(maxsize=2048)  # windows of one run share names
+@functools.lru_cache(maxsize=2048)
 def of_kernel(name: str) -> str:
     plain = _beginning(name).replace(_ANONYMOUS, "")
     return _first_match(plain, _searches(KERNELS)) or _of_operator(f"::{_DTYPE.sub('', plain)}")

@@ -154,7 +154,7 @@ def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
     if (in_tree := _in_tree(trace, rows, candidates)) is not None:
         return in_tree
     holding = around(trace, rows, candidates)
-    index = np.zeros(len(trace), np.int64)  # in `nested`
+    index = np.zeros(len(trace), np.int64)
     index[rows] = 1
     index[holding] = 1
     nested = np.flatnonzero(index)

@@ -79,7 +79,6 @@ def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
     breaks = intervals.distinct(*edges)
     backward = phases.backward(trace, thread, extent, intervals.distinct(breaks, frames.of(labels.FORWARD)[:, 0]))
     forward = phases.forward(trace, thread, None if automatic.part else intervals.distinct(breaks, backward[:, 0]))
-    # optimizers can be compiled too
     compiled_forward = intervals.subtract(compiled.moments, optimizers.moments)
     inferred = {
         labels.FORWARD: intervals.joined(

@@ -103,7 +103,7 @@ def _launched_kernels(trace: Trace) -> tuple[Ints, Ints, Flags]:
 
 
 def _preparation_starts(trace: Trace, calls: Ints, modules: Flags) -> Ints:
-    start: Ints = trace.start[calls]  # fancy indexing copies
+    start: Ints = trace.start[calls]
     ops = trace.rows(Kind.OP)
     inside = np.flatnonzero(modules)
     inside = inside[device.holders(trace, calls[inside], ops) >= 0] if len(ops) else inside[:0]

@@ -46,7 +46,7 @@ def number_nodes(
     rows = rows[np.argsort(columns["start"][rows], kind="stable")]
     waiting: dict[str, list[int]] = {}
     pairs: list[tuple[int, int]] = []
-    node_ends: dict[int, int] = {}  # by thread; no operator inside a node creates a node
+    node_ends: dict[int, int] = {}
     slices = zip(
         rows.tolist(), *(columns[column][rows].tolist() for column in ("name", "thread", "start", "end")), strict=True
     )

@@ -29,7 +29,7 @@ def nanoseconds(values: Sequence[float] | Floats) -> tuple[Ints, Flags]:
     A double represents time stamps to half a nanosecond, but not their product with 1000.
     """
     micros = np.asarray(values, np.float64)
-    good = np.abs(micros) < MAX_TIME_US  # false for NaN
+    good = np.abs(micros) < MAX_TIME_US
     micros = np.where(good, micros, 0.0)
     integers = np.floor(micros)
     return integers.astype(np.int64) * 1000 + np.rint((micros - integers) * 1000).astype(np.int64), good

@@ -68,7 +68,6 @@ def _is_blocking(trace: Trace, launch: Ints, call: Ints, owner: Ints) -> pl.Seri
     synchronising = device.wait_calls(trace)
     is_waiting = np.isin(call, synchronising) | _has_later_wait(trace, synchronising, launch, owner)
     is_waiting |= np.isin(call, waits.blocking(trace).call)
-    # waits are unknown without runtime calls
     return where((launch >= 0) & bool(len(trace.rows(Kind.RUNTIME))), is_waiting)
 
 

@@ -131,6 +131,6 @@ def holder(trace: Trace, idle: device_time.Idle, owners: Owners = ()) -> tuple[s
         inside = intervals.total(
             intervals.intersect(intervals.of_slices(trace, frames[by_name.of == index]), idle_intervals)
         )
-        if inside >= threshold:  # recursive calls were counted more than once
+        if inside >= threshold:
             return trace.names[trace.name[frames[by_name.first[index]]]], inside
     return None

@@ -119,7 +119,6 @@ def _aggregate(work: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
         (span.mean() * MS).alias("mean_ms"),
         (span.min() * MS).alias("min_ms"),
         (span.max() * MS).alias("max_ms"),
-        # work of zero length has no weight
         pl.when(time > 0).then((occupancy * span).sum() / time).alias("occupancy_percent"),
         (pl.col("before").mean() * MS).alias("gap_before_ms"),
         (pl.col("after").mean() * MS).alias("gap_after_ms"),

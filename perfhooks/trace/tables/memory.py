@@ -85,7 +85,7 @@ def _extreme_rows(level: Ints, rows: int) -> Ints:
     selected = [begins, np.array([count - 1])]
     for extreme in (np.minimum, np.maximum):
         extremes = np.flatnonzero(level == extreme.reduceat(level, begins)[section])
-        selected.append(extremes[np.searchsorted(extremes, begins)])  # the first of equal levels
+        selected.append(extremes[np.searchsorted(extremes, begins)])
     return intervals.distinct(*selected)
 
 

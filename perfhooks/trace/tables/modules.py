@@ -244,7 +244,7 @@ def _rate_sums(trace: Trace, modules: ModuleTree, count: int) -> dict[str, Ints]
     calls = rates.calls(trace)
     entry = host.tree(trace).entry[calls.row]
     module = np.where(modules.backward >= 0, modules.backward, modules.forward)[entry]
-    module[calls.outer >= 0] = -1  # part of another call
+    module[calls.outer >= 0] = -1
     sums = rates.of_calls(trace)
     return {name: host.summed_down(modules.parents, summed(module, sums[name], count)) for name in rates.SUMS}
 

@@ -23,7 +23,7 @@ def known(values: pl.Series) -> Column:
 
 
 def where(is_valid: Flags, values: Column | list[str]) -> pl.Series:
-    dtype = pl.String if isinstance(values, list) else None  # unknown for an empty list
+    dtype = pl.String if isinstance(values, list) else None
     return pl.Series(values, dtype=dtype).set(pl.Series(~is_valid), None)
 
 

@@ -188,7 +188,7 @@ def print_summary() -> None:
     """Print the exit summary. This handler is registered first, so Python calls it last."""
     name = "perfhooks.record.launch.exit_summary"
     if os.getpid() != PID:
-        return  # a forked child
+        return
     folder = request_field("notes")
     is_command = f'"command":{PID},' in os.environ["PERFHOOKS_RUN"]
     has_notes = is_command or name.replace("exit_summary", "notes") in sys.modules

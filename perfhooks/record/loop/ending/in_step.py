@@ -121,7 +121,7 @@ class Overseer:
         if threading.current_thread() is threading.main_thread():
             self._is_over = is_over = _thread.allocate_lock()
             is_over.acquire()
-            with contextlib.suppress(RuntimeError):  # no more threads
+            with contextlib.suppress(RuntimeError):
                 _thread.start_new_thread(self._live, (is_over,))
                 self.is_running = True
 

@@ -148,7 +148,7 @@ class _SignalThread:
                 _thread.start_new_thread(any, (map(functools.partial(self._handle, receiver), batches),))
                 return True
             signal.set_wakeup_fd(before)
-        except RuntimeError:  # no more threads
+        except RuntimeError:
             pass
         self.end()
         receiver.close()

@@ -27,7 +27,7 @@ def suppress_start_output() -> Iterator[None]:
     module = vars(torch.profiler.profiler)
     warn = module.get(_WARN)
     with _suppress_kineto():
-        if warn is not None:  # torch 2.4 has no such function
+        if warn is not None:
             module[_WARN] = lambda *_, **__: None
         try:
             yield
@@ -58,7 +58,7 @@ def suppress_stderr() -> Iterator[None]:
     """Discard output of C++. Only safe in a process with one thread."""
     try:
         stderr_copy = os.dup(2)
-    except OSError:  # standard error is closed
+    except OSError:
         yield
         return
     null = os.open(os.devnull, os.O_WRONLY)

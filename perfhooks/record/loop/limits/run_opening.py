@@ -22,7 +22,7 @@ class RunOpening:
         self._is_running.acquire()
         try:
             _thread.start_new_thread(self._run, ())
-        except RuntimeError:  # no more threads
+        except RuntimeError:
             self._run()
 
     def _run(self) -> None:

@@ -133,7 +133,6 @@ class LoaderWorkers:
         answers = None if self._sampler is None else self._sampler.stdout
         if answers is None:
             return b"[]"
-        # Results take 1 ms, and the trace is saved first.
         text, end = bytearray(), time.monotonic() + 0.25
         while not text.endswith(b"\n"):
             chunk = b""
