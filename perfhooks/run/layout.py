@@ -126,15 +126,15 @@ def saved_trace(rank: int, token: str) -> str:
 # --- and back ---
 
 
-class WindowSteps(NamedTuple):
+class PlannedSteps(NamedTuple):
     stage: str
     first: int
     last: int | None
 
 
-def steps_of(folder: str) -> WindowSteps | None:
+def steps_of(folder: str) -> PlannedSteps | None:
     match = _WINDOW.fullmatch(folder)
-    return match and WindowSteps(match["stage"], int(match["first"]), int(match["last"]) if match["last"] else None)
+    return match and PlannedSteps(match["stage"], int(match["first"]), int(match["last"]) if match["last"] else None)
 
 
 def ranks_of_run(names: Iterable[str]) -> set[int]:
