@@ -70,7 +70,7 @@ def run(tmp_path):
     return folder
 
 
-def test_ranks_of_which_nothing_is_left_are_on_the_page_of_the_one_that_is(run, trace):
+def test_report_lists_ranks_without_files(run, trace):
     """As where the disk of one of two is full."""
     window_of(run, trace=trace)
     assert "ranks_together" not in run_data.gather(run)
@@ -109,7 +109,7 @@ def test_every_column_of_the_steps_is_on_the_page(trace):
     assert columns - shown == set()
 
 
-def test_every_word_that_a_column_is_explained_by_has_an_explanation():
+def test_every_term_of_a_column_has_a_definition():
     """The page shows none where there is none, and says nothing of it."""
     asked, group = set(), ""
     words = r'of = \(term\) => meaning\("([^"]+)"|meaning\("([^"]+)", "([^"]+)"\)|\bof\("([^"]+)"\)|\bterm: "([^"]+)"'
@@ -131,12 +131,12 @@ def test_a_plan_of_workers_that_changes_nothing_is_hidden(trace, monkeypatch, wo
     assert ("plan" in window_data.reduce(Capture(), trace)) == is_shown
 
 
-def test_what_a_trace_does_not_show_is_absent(tmp_path):
+def test_values_that_a_trace_lacks_are_absent(tmp_path):
     made = window_data.reduce(Capture(), read(write_trace(tmp_path / "t.json", [op("aten::add", 0, 10)])))
     assert not {"kernels", "memory", "modules", "problems"} & set(made)
 
 
-def test_a_part_that_fails_is_named_and_costs_no_other(trace, monkeypatch):
+def test_failed_section_is_named_and_others_remain(trace, monkeypatch):
     def fail(*_):
         raise ValueError("no such luck")
 
@@ -153,7 +153,7 @@ def test_windows_are_whole(traces, name):
     assert "problems" not in made
 
 
-def test_columns_leave_out_what_is_not_known():
+def test_unknown_columns_are_omitted():
     table = pl.DataFrame({"a": [1.23456789123, None], "b": [None, None], "c": ["x" * 500, "y"], "d": [2.0, 0.5]})
     made = json_values.columns(table)
     assert made["a"] == [1.234568, None]
@@ -162,7 +162,7 @@ def test_columns_leave_out_what_is_not_known():
     assert made["d"] == [2, 0.5]
 
 
-def test_names_that_no_reader_of_json_takes_are_mended():
+def test_names_that_are_invalid_in_json_are_repaired():
     assert msgspec.json.decode(msgspec.json.encode(json_values.text("a\ud800b"))) == "a\\ud800b"
 
 
@@ -202,14 +202,14 @@ def test_small_frames_are_summed_into_one_of_their_parent():
 
 
 @pytest.mark.parametrize(("small", "name"), [(24, "(other)"), (25, "b")])
-def test_a_frame_that_is_as_large_as_the_share_is_shown(small, name):
+def test_frame_of_exactly_the_minimum_share_is_shown(small, name):
     flame = flames.tree(
         stacks.Summed(list("ab"), np.array([-1, -1]), np.arange(2), np.array([100 - small, small])), share=0.25
     )
     assert [flame["names"][frame] for frame in flame["frame"]] == ["all", "a", name]
 
 
-def test_a_flame_graph_has_no_more_nodes_than_asked_for():
+def test_flame_graph_has_at_most_the_given_nodes():
     names, parents = [f"f{number}" for number in range(1000)], np.repeat([-1, 0], 500)
     parents[500:] = np.arange(500)
     flame = flames.tree(stacks.Summed(names, parents, np.arange(1000), np.repeat([0, 1], 500)), nodes=50)
@@ -237,7 +237,7 @@ def test_a_flame_graph_has_no_more_nodes_than_asked_for():
         ("(other)", "other"),
     ],
 )
-def test_frames_are_told_apart_by_their_names(name, kind):
+def test_frames_are_distinguished_by_name(name, kind):
     assert flames.kind(name) == kind
 
 
@@ -257,7 +257,7 @@ def test_nothing_in_a_picture_is_markup_but_its_own(tmp_path):
     assert not list(root.iter("{http://www.w3.org/2000/svg}img"))
 
 
-def test_a_picture_ends_a_line_or_two_below_its_deepest_frame():
+def test_svg_height_fits_its_deepest_frame():
     import xml.etree.ElementTree as ET
 
     names = [str(depth) for depth in range(30)]
@@ -288,7 +288,7 @@ def test_windows_that_are_not_finished_or_broken_are_left_out(run, trace):
     assert [each["name"] for each in run_data.gather(run)["windows"]] == ["train-000004-000005"]
 
 
-def test_a_window_whose_share_is_broken_is_there_with_its_numbers(run):
+def test_window_with_a_broken_summary_keeps_its_numbers(run):
     window_of(run).artifact(SHARE).write_text("{")
     made = run_data.gather(run)["windows"][0]
     assert made["details"] == {}
@@ -296,7 +296,7 @@ def test_a_window_whose_share_is_broken_is_there_with_its_numbers(run):
 
 
 @pytest.mark.slow
-def test_of_many_ranks_the_lowest_and_the_slowest_come_first(run, trace, monkeypatch):
+def test_lowest_and_slowest_of_many_ranks_come_first(run, trace, monkeypatch):
     for rank in range(6):
         window_of(run, rank=rank, trace=trace, summary={"wall_ms": 9.0 if rank == 4 else 1.0})
     size = max(path.stat().st_size for path in run.glob(f"*/*{SHARE}"))
@@ -324,7 +324,7 @@ def test_the_clock_of_all_steps_is_thinned_by_medians(run):
     assert set(made["wall_ms"]) == {1}
 
 
-def test_a_timeline_of_nothing_but_its_header_says_nothing(run):
+def test_timeline_without_rows_is_ignored(run):
     window_of(run)
     (run / "rank0.timeline.csv").write_text("stage,step,phase,wall_ms,data_ms\n")
     assert run_data.gather(run)["timeline"] == {}
@@ -340,12 +340,12 @@ def test_a_bare_trace_has_all_its_steps(tmp_path):
     assert made["windows"][0]["details"]["0"]["steps"]["rows"]["step"] == [0, 1]
 
 
-def test_what_recording_cost_is_the_captures(run, trace):
+def test_cost_of_recording_comes_from_the_capture(run, trace):
     window_of(run, cost=Cost(stop_s=0.5, idle_step_ms=7.0), trace=trace)
     assert run_data.gather(run)["windows"][0]["ranks"][0]["cost"]["idle_step_ms"] == 7.0
 
 
-def test_each_window_says_what_its_own_recording_cost(run, trace):
+def test_each_window_has_its_own_recording_cost(run, trace):
     """And of ranks whose details are not on the page only their numbers are."""
     window_of(run, time=1, cost=Cost(stop_s=0.5, save_s=0.25, free_s=0.125, trace_bytes=3_000_000), trace=trace)
     later = Cost(stop_s=0.001, save_s=0.002, free_s=0.003, trace_bytes=7, idle_step_ms=5.0, recorded_step_ms=6.0)
@@ -366,7 +366,7 @@ def test_each_window_says_what_its_own_recording_cost(run, trace):
     assert "cost" not in brief
 
 
-def test_a_summary_says_how_long_the_costliest_window_stopped_the_loop():
+def test_summary_has_the_longest_stop_of_the_loop():
     costs = Cost(stop_s=0.5, save_s=0.25, free_s=0.05), Cost(stop_s=0.1, idle_step_ms=5.0, recorded_step_ms=6.5)
     assert terminal_tables.cost_line([Capture(cost=cost) for cost in costs]) == (
         "recording stopped the loop for 800 ms at the end of a window; median step 5 ms unprofiled, 6.5 ms profiled"
@@ -374,14 +374,14 @@ def test_a_summary_says_how_long_the_costliest_window_stopped_the_loop():
     assert terminal_tables.cost_line([]) == ""
 
 
-def test_a_cell_of_a_table_on_a_terminal_is_a_word_or_a_number_of_few_digits():
+def test_terminal_cells_are_words_or_short_numbers():
     table = pl.DataFrame({"is": [True, False], "ms": [1234.56, 0.126], "what": ["a\nb", None], "nothing": [None, None]})
     assert [line.split() for line in terminal_tables.text(table).splitlines()] == [
         ["is", "ms", "what"], ["yes", "1235", "a", "b"], ["no", "0.13"],
     ]  # fmt: skip
 
 
-def test_a_page_shows_no_more_rows_than_a_person_looks_at(run, tmp_path):
+def test_report_limits_the_rows_of_its_tables(run, tmp_path):
     """240 steps, 80 operators and 40 lines of what came before the first step, those that cost most."""
     events = [step_mark(place, 1000 * place, 1000 * place + 1000) for place in range(300)]
     events += [op(f"aten::op{place}", 1000 * place, 1000 * place + 100 + place) for place in range(300)]
@@ -413,7 +413,7 @@ def test_a_bare_trace_has_a_page_of_its_own(tmp_path):
     assert only["details"]["3"]["subject"]["world_size"] == 4
 
 
-def test_the_page_is_called_like_the_run_however_it_was_reached(run, monkeypatch):
+def test_report_has_the_name_of_the_run_behind_a_link(run, monkeypatch):
     (run.parent / "latest").symlink_to("run")
     monkeypatch.chdir(run)
     assert {run_data.gather(path)["title"] for path in (run, run.parent / "latest", Path())} == {"run"}
@@ -422,7 +422,7 @@ def test_the_page_is_called_like_the_run_however_it_was_reached(run, monkeypatch
 # --- several ranks ---
 
 
-def test_the_rank_that_others_wait_for_is_named_with_its_part(tmp_path):
+def test_report_names_the_straggler_with_its_part(tmp_path):
     made = run_data.gather(ManyRanks(ranks=3, node=1, slow_data={1: 30.0}).write(tmp_path / "run"))
     (finding,) = made["findings"]
     assert (finding["rule"], finding["rank"], finding["part"]) == ("straggler", 1, "data")
@@ -435,7 +435,7 @@ def test_the_rank_that_others_wait_for_is_named_with_its_part(tmp_path):
     assert together["missing"] == []
 
 
-def test_what_is_missing_of_a_rank_is_said(tmp_path):
+def test_report_lists_missing_files_of_a_rank(tmp_path):
     folder = ManyRanks(ranks=3, node=1).write(tmp_path / "run")
     name = run_data.gather(folder)["windows"][-1]["name"]
     for path in (folder / name).glob("rank2.*"):
@@ -445,12 +445,12 @@ def test_what_is_missing_of_a_rank_is_said(tmp_path):
     assert together["missing_count"] == 1
 
 
-def test_one_rank_has_nobody_to_be_compared_with(run, trace):
+def test_single_rank_has_no_comparison_of_ranks(run, trace):
     window_of(run, trace=trace)
     assert not {"ranks_together", "findings"} & set(run_data.gather(run))
 
 
-def test_ranks_that_cannot_be_compared_cost_nothing_else(tmp_path, monkeypatch):
+def test_failed_comparison_of_ranks_omits_only_itself(tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError("no such luck")
 
@@ -461,7 +461,7 @@ def test_ranks_that_cannot_be_compared_cost_nothing_else(tmp_path, monkeypatch):
     assert len(made["windows"][0]["ranks"]) == 2
 
 
-def test_late_windows_are_compared_where_there_is_no_room_for_all(tmp_path, monkeypatch):
+def test_late_windows_are_compared_if_not_all_fit(tmp_path, monkeypatch):
     monkeypatch.setattr(run_data, "_BUDGET", 40)
     made = run_data.gather(ManyRanks(ranks=2, node=1, windows=3).write(tmp_path / "run"))
     assert list(made["ranks_together"]["windows"]) == [made["windows"][-1]["name"]]
@@ -474,7 +474,7 @@ def embedded(html, name):
     return re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', html, re.DOTALL)[1]
 
 
-def test_the_page_holds_its_data_and_no_markup_of_others(tmp_path):
+def test_report_contains_data_but_no_foreign_markup(tmp_path):
     given = run_data.from_trace(write_trace(tmp_path / "t.json", [op(HOSTILE, 0, 1000)]))
     html = page.render(given)
     assert HOSTILE not in html
@@ -532,14 +532,14 @@ def test_one_rank_writes_the_page_for_all(run, trace):
     assert report.is_due(third)
 
 
-def test_a_window_that_was_not_asked_for_a_page_makes_none(run):
+def test_window_without_the_page_handler_has_no_report(run):
     assert not report.is_due(window_of(run))
 
 
 # --- handlers ---
 
 
-def test_the_page_handler_writes_what_the_page_is_made_of(trace, tmp_path):
+def test_page_handler_writes_the_data_of_the_report(trace, tmp_path):
     made, _ = handlers.PageData().artifacts(Capture(), trace)
     assert made.name == SHARE
     with (tmp_path / "p").open("wb") as file:
@@ -550,7 +550,7 @@ def test_the_page_handler_writes_what_the_page_is_made_of(trace, tmp_path):
 @pytest.mark.parametrize(
     ("size", "told"), [(8, 8), (2.5, None), (2**70, None), ("many", None), (True, None), (-1, None)]
 )
-def test_a_world_size_that_is_none_is_left_out(tmp_path, size, told):
+def test_missing_world_size_is_omitted(tmp_path, size, told):
     events = [step_mark(0, 0, 1000), op("aten::mm", 10, 500)]
     path = write_trace(tmp_path / "t.json", events, distributedInfo={"rank": 0, "world_size": size})
     found = msgspec.convert(run_data.from_trace(path), RunData)
@@ -558,7 +558,7 @@ def test_a_world_size_that_is_none_is_left_out(tmp_path, size, told):
 
 
 @pytest.mark.slow
-def test_packed_plotly_is_kept_beside_the_compiled_files(tmp_path, monkeypatch):
+def test_packed_plotly_is_stored_next_to_compiled_files(tmp_path, monkeypatch):
     monkeypatch.setattr(page.__spec__, "cached", str(tmp_path / "page.pyc"))
     monkeypatch.setattr(page.sys, "dont_write_bytecode", True)
     packed = page._packed_plotly()

@@ -83,7 +83,7 @@ MM = signature("mm", tensor(64, 64), tensor(64, 64))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_nearly_all_of_a_step_can_be_run_again_and_the_rest_has_its_reason(calls, name):
+def test_most_operators_can_run_again_and_others_have_a_reason(calls, name):
     """By the number of operators, not by their time: a machine that others use may stop any of them for long."""
     found = calls(name)
     is_torch = np.array([each.startswith("aten::") for each in found.names()])
@@ -100,7 +100,7 @@ AUTOGRAD = "autograd's own work between operators"
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_all_that_can_be_run_runs_and_gives_what_the_training_got(calls, name):
+def test_repeated_calls_return_the_results_of_the_training(calls, name):
     """Shapes, types and layout of results are those that torch gave in a step of the same training."""
     optimizer, loss = MODELS[name]()
     with Witness() as witness:
@@ -174,7 +174,7 @@ def test_inputs_have_the_recorded_extent_layout_and_type():
         ("gelu", (tensor(2), nothing()), "default"),
     ],
 )
-def test_the_overload_is_the_one_whose_schema_takes_all_arguments(name, arguments, overload):
+def test_overload_is_the_first_that_accepts_all_arguments(name, arguments, overload):
     found, _ = schemas.overload(signature(name, *arguments))
     assert found._overloadname == overload
     built(name, *arguments)()
@@ -195,7 +195,7 @@ def test_results_count_for_the_memory_that_is_needed():
     inputs.check_memory(product, 2e9)
 
 
-def test_what_the_first_call_of_all_calls_is_a_part_of_it(tmp_path):
+def test_calls_inside_the_outermost_call_are_part_of_it(tmp_path):
     given = {"Input_Dims": [[4, 4]] * 2, "Input_type": ["float"] * 2, "Concrete_Inputs": ["", ""]}
     outer, inner = testing.op("aten::matmul", 0, 90, **given), testing.op("aten::mm", 10, 80, **given)
     found = select_calls(recorded.load_calls(Tables(read(testing.write_trace(tmp_path / "t.json", [outer, inner])))))
@@ -225,12 +225,12 @@ def test_a_flag_is_read_as_any_recorder_writes_it(written):
         ("AddBackward0", (), "autograd's own work between operators"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_run_says_why(name, arguments, reason):
+def test_operator_that_cannot_run_again_has_a_reason(name, arguments, reason):
     with pytest.raises(schemas.UnmatchedError, match=reason):
         schemas.overload(Signature(name, arguments))
 
 
-def test_an_argument_without_a_record_is_no_reason_to_guess():
+def test_call_with_an_unrecorded_argument_is_skipped():
     with pytest.raises(schemas.UnmatchedError, match="not recorded"):
         schemas.overload(Signature("aten::mm", None))
 
@@ -255,7 +255,7 @@ def test_an_argument_without_a_record_is_no_reason_to_guess():
         (("log", tensor(99)), 0, 0.5, 1.5),
     ],
 )
-def test_values_are_such_that_the_operator_can_work_with_them(call, place, low, high):
+def test_inputs_have_valid_values(call, place, low, high):
     made = built(*call)
     values = made.arguments[place]
     assert low <= values.min() < values.max() <= high
@@ -293,7 +293,7 @@ def totals(done):
     return {name: trial.Saving.sum(savings).least for name, savings in done.saved().items()}
 
 
-def test_a_variant_that_does_nothing_is_the_same_in_99_of_100():
+def test_variant_without_effect_is_the_same_in_99_of_100():
     outcomes = Counter()
     for seed in range(100):
         machine = Machine(seed, slow=0.05, fast=0.02)
@@ -311,7 +311,7 @@ def test_a_difference_is_seen_with_its_size(ratio, outcome):
     assert found.ratio == pytest.approx(ratio, rel=0.03)
 
 
-def test_slow_calls_are_timed_no_longer_than_they_may_and_nothing_is_said_of_them():
+def test_slow_calls_end_at_the_time_limit_without_a_verdict():
     machine = Machine()
     found = beside(machine, machine.call(1.0), machine.call(0.5), longest=5.0)
     assert (found.outcome, found.ratio) == ("undecided", 0.5)
@@ -322,7 +322,7 @@ def test_slow_calls_are_timed_no_longer_than_they_may_and_nothing_is_said_of_the
 
 
 @pytest.mark.parametrize(("given_s", "longest_s"), [(0.0, bench.SHORTEST_S), (1.0, 0.5), (1e6, timing.LONGEST_S)])
-def test_a_variant_is_timed_for_half_of_what_it_is_given(monkeypatch, given_s, longest_s):
+def test_variant_is_timed_for_half_of_its_time_limit(monkeypatch, given_s, longest_s):
     """The other half goes into building it, and into holding results against each other."""
     limits = []
     in_turn = timing.time_interleaved
@@ -337,14 +337,14 @@ def test_a_variant_is_timed_for_half_of_what_it_is_given(monkeypatch, given_s, l
 
 
 @pytest.mark.parametrize(("seconds", "taken"), [(6.0, 2.0), (0.0, 9.0)])
-def test_what_a_call_takes_alone_is_the_median_of_some_blocks_for_which_there_is_time(monkeypatch, seconds, taken):
+def test_time_of_a_call_alone_is_the_median_of_blocks(monkeypatch, seconds, taken):
     """The first one is slow, of whatever the call needs once."""
     times = iter([9.0, *[2.0] * 1000])
     monkeypatch.setattr(bench, "Blocks", lambda *_: SimpleNamespace(seconds=lambda: next(times)))
     assert bench.Bench([MM], bench.TrialOptions(device=CPU)).alone(0, seconds).ms == 1e3 * taken
 
 
-def test_a_drift_of_the_machine_favours_nobody():
+def test_drift_of_the_machine_favours_no_variant():
     machine = Machine()
 
     def work():
@@ -356,7 +356,7 @@ def test_a_drift_of_the_machine_favours_nobody():
     assert found.ratio == pytest.approx(1, abs=1e-3)
 
 
-def test_a_block_is_a_millisecond_or_more_and_inputs_that_change_begin_anew():
+def test_block_takes_a_millisecond_and_restores_its_inputs():
     machine, values = Machine(), torch.ones(3, dtype=torch.float64)
     seen = []
 
@@ -372,7 +372,7 @@ def test_a_block_is_a_millisecond_or_more_and_inputs_that_change_begin_anew():
     assert seen.count(0.5) > 4
 
 
-def test_a_clock_that_stands_still_is_refused_before_calls_without_number_are_made():
+def test_clock_that_does_not_advance_is_refused():
     """It took 20 GB of memory for the pieces of what changes its inputs."""
     calls = ready.PreparedCall(int, (), written=(torch.ones(3),))
     with pytest.raises(OptionError, match="clock must advance"):
@@ -440,7 +440,7 @@ def test_a_planted_slow_layout_and_planted_float64_are_found_with_their_size():
         (1, (0.9, 9), "bf16: 0.9 ms to 9 ms, 0.9% to 9% (1 operator, 1 of them uncertain)"),
     ],
 )
-def test_what_takes_another_time_alone_than_it_took_in_the_training_saves_a_range(recorded_ms, saved, said):
+def test_incomparable_operator_has_a_range_of_gains(recorded_ms, saved, said):
     """A tenth of 10 ms alone; never counted as nothing, and what the page shows is the same range."""
 
     def cost(name, tensors):
@@ -483,7 +483,7 @@ def test_faster_and_wrong_is_shown_as_wrong(monkeypatch):
     assert totals(done) == {}
 
 
-def test_what_earlier_trials_said_of_other_findings_is_kept(tmp_path):
+def test_results_of_earlier_trials_for_other_findings_remain(tmp_path):
     def told(rule, variant="x"):
         return TriedAdvice(
             rule=rule, variant=variant, times=2.0, saved_ms=1.0, saved_percent=1.0, operators=1, device="cpu"
@@ -496,12 +496,12 @@ def test_what_earlier_trials_said_of_other_findings_is_kept(tmp_path):
     assert found == [("other", "x"), ("float32-products", "bf16")]
 
 
-def test_results_that_are_drawn_are_not_held_against_each_other():
+def test_random_results_are_not_compared():
     call = built("bernoulli_", tensor(9), plain("0.5"), nothing())
     assert difference(call, call.with_tensors(torch.clone)) is None
 
 
-def test_holding_results_against_each_other_leaves_inputs_as_they_were():
+def test_comparing_results_does_not_change_inputs():
     call = built("mul_", tensor(9), tensor(9))
     other = call.with_tensors(lambda each: each.double())
     before = call.arguments[0].clone()
@@ -512,7 +512,7 @@ def test_holding_results_against_each_other_leaves_inputs_as_they_were():
 
 
 @pytest.mark.parametrize("strides", [(1, 8), (0, 1), (0, 0), (16, 2)])
-def test_inputs_of_another_type_lie_as_the_recorded_ones_did(strides):
+def test_converted_inputs_have_the_recorded_layout(strides):
     call = built("mm", tensor(8, 8, kind="double", strides=strides), tensor(8, 8, kind="double"))
     changed = BY_NAME["float32"].changed(call)
     first = changed.arguments[0]
@@ -552,7 +552,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_variant_gives_the_same_result_as_nearly_as_it_promises(name):
+def test_variant_results_are_within_its_tolerance(name):
     variant = BY_NAME[name]
     with safe.preserve_state():
         torch.set_num_threads(2)
@@ -564,7 +564,7 @@ def test_a_variant_gives_the_same_result_as_nearly_as_it_promises(name):
         assert variant.changed(changed) is None or name.startswith(("attention", "threads"))  # nothing is left to do
 
 
-def test_padding_leaves_the_number_of_products_as_it_is():
+def test_padding_does_not_change_the_number_of_products():
     call = inputs.build(signature("bmm", tensor(3, 5, 7), tensor(3, 7, 9)), CPU)
     padded = BY_NAME["padding"].changed(call)
     assert [tuple(each.shape) for each in padded.tensors()] == [(3, 8, 8), (3, 8, 16)]
@@ -578,13 +578,13 @@ def test_a_variant_that_makes_no_sense_is_not_tried(variant):
         assert variant.changed(integers) is None
 
 
-def test_what_needs_a_device_is_no_variant_of_a_call_on_a_cpu():
+def test_device_variants_do_not_apply_to_cpu_calls():
     call = built(CONV.name.removeprefix("aten::"), *CONV.arguments)
     assert [BY_NAME[name].changed(call) for name in ("tf32", "cudnn-benchmark")] == [None, None]
     assert not BY_NAME["fp16"].suits(call)
 
 
-def test_the_variant_of_threads_runs_with_another_number_of_them_and_no_longer():
+def test_threads_variant_changes_the_number_only_for_its_run():
     with safe.preserve_state():
         torch.set_num_threads(2)
         call = ready.PreparedCall(torch.get_num_threads, ())
@@ -592,7 +592,7 @@ def test_the_variant_of_threads_runs_with_another_number_of_them_and_no_longer()
 
 
 @pytest.mark.parametrize(("cores", "wanted"), [(3, 3), (1, None), (None, None)])
-def test_a_call_of_one_thread_is_tried_with_all_processors_where_there_are_several(monkeypatch, cores, wanted):
+def test_call_of_one_thread_is_tried_with_all_cpus(monkeypatch, cores, wanted):
     """Its own setting counts, and not how many this process has."""
     monkeypatch.setattr(variants.Circumstances, "current", lambda: Circumstances(cores=cores))
     with safe.preserve_state():
@@ -602,7 +602,7 @@ def test_a_call_of_one_thread_is_tried_with_all_processors_where_there_are_sever
         assert (changed and changed()) == wanted
 
 
-def test_each_call_is_compiled_for_itself_and_as_a_whole(monkeypatch):
+def test_each_call_is_compiled_separately_and_completely(monkeypatch):
     """torch compiles no more than eight different calls of one code object, and runs the ninth as it is."""
     seen = []
 
@@ -628,7 +628,7 @@ def test_each_call_is_compiled_for_itself_and_as_a_whole(monkeypatch):
         ("Unsupported: it has a graph break", "Unsupported: it has a graph break"),
     ],
 )
-def test_a_machine_without_a_compiler_is_told_so_and_no_other(monkeypatch, cause, said):
+def test_missing_compiler_has_its_own_message(monkeypatch, cause, said):
     def fails(*_):
         raise RuntimeError(cause)
 
@@ -638,7 +638,7 @@ def test_a_machine_without_a_compiler_is_told_so_and_no_other(monkeypatch, cause
     assert ("install" in done.rows[0].tried[0].problem) == ("install" in said)
 
 
-def test_onednn_is_tried_where_the_training_had_it_off():
+def test_onednn_is_tried_if_the_training_disabled_it():
     with safe.preserve_state(), safe.recorded_settings(Circumstances(onednn=False)):
         call = built("conv2d", *CONV.arguments)
         assert BY_NAME["no-onednn"].changed(call) is None
@@ -653,7 +653,7 @@ def test_onednn_is_tried_where_the_training_had_it_off():
 
 
 @pytest.mark.parametrize("name", ["resnet", "gpt"])
-def test_an_update_is_made_again_with_the_parameters_of_the_training(calls, name):
+def test_update_runs_again_with_the_recorded_parameters(calls, name):
     optimizer, _ = MODELS[name]()
     (group,) = (each for each in select_calls(calls(name)).groups if isinstance(each.signature, Update))
     update = group.signature
@@ -664,7 +664,7 @@ def test_an_update_is_made_again_with_the_parameters_of_the_training(calls, name
 
 
 @pytest.mark.parametrize(("name", "options"), [("SGD", ()), ("SGD", (("momentum", 0.9),)), ("Adam", ())])
-def test_an_update_that_has_run_for_a_while_gives_the_same_in_every_implementation(name, options):
+def test_implementations_of_a_later_update_have_equal_results(name, options):
     """What an optimizer has seen so far, as momentum, goes over to the variant that it is held against."""
     seen = Update(name, UPDATE.parameters, options, "for-loop")
     call = inputs.build(seen, "cpu")
@@ -675,7 +675,7 @@ def test_an_update_that_has_run_for_a_while_gives_the_same_in_every_implementati
 
 
 @pytest.mark.parametrize("way", ["for-loop", "foreach", "fused"])
-def test_an_update_is_made_by_the_implementation_that_is_named(way, monkeypatch):
+def test_update_uses_the_named_implementation(way, monkeypatch):
     given = []
     make = torch.optim.SGD.__init__
     monkeypatch.setattr(torch.optim.SGD, "__init__", lambda *args, **named: given.append(named) or make(*args, **named))
@@ -709,9 +709,7 @@ def parameters():
 
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.RAdam])
-def test_an_update_has_the_parameters_of_one_backward_pass_where_several_are_accumulated(
-    optimizer, foreach, parameters, tmp_path
-):
+def test_update_after_accumulation_uses_one_backward_pass(optimizer, foreach, parameters, tmp_path):
     updating = optimizer(parameters, foreach=foreach)
 
     def step():
@@ -724,7 +722,7 @@ def test_an_update_has_the_parameters_of_one_backward_pass_where_several_are_acc
     assert [dims for _, dims in update.parameters] == [(3, 2), (4, 2), (4, 2), (5, 2)]
 
 
-def test_an_update_of_which_the_backward_passes_do_not_tell_the_parameters_is_not_made_again(parameters, tmp_path):
+def test_update_with_unknown_parameters_does_not_run_again(parameters, tmp_path):
     """Two optimizers share a pass; two passes have parameters of their own."""
     first, second = torch.optim.SGD(parameters[:2]), torch.optim.SGD(parameters[3:])
 
@@ -764,7 +762,7 @@ class Vandal:
         return call.with_tensors(torch.clone)
 
 
-def test_ctrl_c_shows_what_was_measured_and_all_is_as_it_was(monkeypatch):
+def test_ctrl_c_shows_results_and_restores_the_state(monkeypatch):
     monkeypatch.setattr(variants, "VARIANTS", (Vandal(),))
     before = torch.get_rng_state(), torch.get_num_threads(), torch.backends.mkldnn.enabled
     flag = torch.backends.cudnn.benchmark
@@ -778,21 +776,21 @@ def test_ctrl_c_shows_what_was_measured_and_all_is_as_it_was(monkeypatch):
     assert torch.backends.cudnn.benchmark == flag
 
 
-def test_what_needs_more_memory_than_it_may_is_not_run():
+def test_call_beyond_the_memory_limit_does_not_run():
     large = signature("mm", tensor(1 << 20, 1 << 20), tensor(1 << 20, 1 << 20))
     done = trial.run(offer((large, 1, 1)), 1.0, bench.TrialOptions(device=CPU, memory=1), Circumstances())
     assert done.rows[0].problem.startswith("needs ")
     assert "--memory" in written.table(done)["verdict"][0]
 
 
-def test_an_operator_that_fails_costs_the_others_nothing():
+def test_failing_operator_does_not_affect_others():
     broken = signature("mm", tensor(2, 3), tensor(2, 3))
     done = run_with(bytes_and_layout, offer((broken, 1, 1), (MM, 3.2, 10)), variants=("bf16",))
     assert "must have same reduction dim" in done.rows[0].problem
     assert done.rows[1].tried
 
 
-def test_a_device_that_is_not_here_is_refused_with_the_way_out(monkeypatch):
+def test_missing_device_is_refused_with_a_remedy(monkeypatch):
     def absent(*_, **__):
         raise RuntimeError("No CUDA GPUs are available")
 
@@ -826,7 +824,7 @@ def test_a_device_that_is_not_here_is_refused_with_the_way_out(monkeypatch):
         ("", "RuntimeError"),
     ],
 )  # fmt: skip
-def test_what_torch_says_of_a_device_is_cut_after_its_first_sentence(monkeypatch, said, short):
+def test_device_error_of_torch_is_cut_to_one_sentence(monkeypatch, said, short):
     def absent(*_, **__):
         raise RuntimeError(said)
 
@@ -835,7 +833,7 @@ def test_what_torch_says_of_a_device_is_cut_after_its_first_sentence(monkeypatch
         safe.select_device("cuda", on_device=False)
 
 
-def test_a_variant_or_a_finding_that_there_is_not_is_refused_with_those_that_there_are():
+def test_unknown_variant_or_finding_is_refused_with_the_list():
     with pytest.raises(OptionError, match=r"channels_last.*got 'nhwc'"):
         variants.select_variants(["nhwc"])
     with pytest.raises(OptionError, match=r"optimizer-loop.*got 'host-bound'"):
@@ -845,7 +843,7 @@ def test_a_variant_or_a_finding_that_there_is_not_is_refused_with_those_that_the
 # --- what comes of it ---
 
 
-def test_what_is_measured_belongs_to_the_finding_whose_advice_it_is():
+def test_trial_measures_the_operators_of_its_finding():
     def cost(name, tensors):
         return RATE * sum(each.nbytes for each in tensors) if name == "aten::mm" else 0.0
 
