@@ -78,9 +78,11 @@ def fields(template):
 
 
 def phrases(rule):
-    """The calls for phrases of the evidence: name and fields."""
-    made = [call for call in calls(trees(rule), "text") if call.args]
-    return [(name, keywords(call)) for call in made for name in constants(call.args[0])]
+    """The calls for phrases of the evidence: name and fields. A computed name may be each constant of its module."""
+    for tree in trees(rule):
+        for call in [*calls([tree], "text"), *calls([tree], "_phrase")]:
+            for name in (constants(call.args[0]) or constants(tree)) if call.args else ():
+                yield name, keywords(call)
 
 
 def test_each_rule_has_a_file():
@@ -112,11 +114,11 @@ def test_all_fields_of_texts_are_supplied_and_used(rule):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_all_phrases_are_used_with_their_fields(rule):
-    made, is_of_run = phrases(rule), call_of(rule) is None
+    made = list(phrases(rule))
     for name, phrase in texts.of_rule(rule).evidence.items():
         needed = {field.partition(".")[0] for field, _ in fields(phrase)}
         calls_of_name = [given for used, given in made if used == name]
-        assert any("*" in given or needed <= given | supplied(rule) for given in calls_of_name), (name, is_of_run)
+        assert any("*" in given or needed <= given | supplied(rule) for given in calls_of_name), name
 
 
 def test_each_used_phrase_exists():

@@ -14,6 +14,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from perfhooks.analysis.findings.finding import WAITING
+from perfhooks.analysis.findings.texts import FindingText
 from perfhooks.core import words
 
 if TYPE_CHECKING:
@@ -86,13 +88,13 @@ class BatchCost:
 
     def __str__(self) -> str:
         parts = (
-            (self.processor_s, "of CPU time"),
-            (self.waits_s, "of waiting for a disk, a network or a lock"),
-            (self.handed_over_s, "of transfer to the training"),
+            ("cost-of-cpu", self.processor_s),
+            ("cost-of-waits", self.waits_s),
+            ("cost-of-transfer", self.handed_over_s),
         )
-        shares = ", ".join(f"{_ms(seconds)} {name}" for seconds, name in parts if seconds >= self.alone_s / 100)
-        memory = f"; {words.size(self.memory_bytes)} of memory per worker" if self.memory_bytes else ""
-        return f"{_ms(self.alone_s)}: {shares}{memory}"
+        shares = [_phrase(name, time_ms=1e3 * seconds) for name, seconds in parts if seconds >= self.alone_s / 100]
+        memory = [_phrase("cost-of-memory", bytes=self.memory_bytes)] if self.memory_bytes else []
+        return f"{words.ms(1e3 * self.alone_s)}: {'; '.join([', '.join(shares), *memory])}"
 
     def rate(self, workers: int, processors: float) -> float:
         """Return the batches per second of at least one worker on a number of CPUs.
@@ -286,56 +288,51 @@ class LoaderPlan:
     def _reason(self) -> str:
         cost, needs = self.cost, self.needs
         if self.bound == "waits":
-            return (
-                f"Workers spend {words.share(cost.waits_s / cost.alone_s)} of a batch waiting for a disk, a network or "
-                "a lock, so more workers than CPUs are useful."
-            )
+            return _phrase("plan-waits", share=cost.waits_s / cost.alone_s)
         if self.bound == "slow batches":
-            return (
-                f"The workers keep up on average ({_ms(cost.alone_s)} per batch), but one batch took "
-                f"{_ms(cost.longest_s)}. The prefetched batches last only "
-                f"{_ms(needs.workers * needs.ahead * needs.rest_s / needs.batches)}."
+            return _phrase(
+                "plan-slow-batches",
+                mean_ms=1e3 * cost.alone_s,
+                longest_ms=1e3 * cost.longest_s,
+                ahead_ms=1e3 * (needs.workers * needs.ahead * needs.rest_s / needs.batches),
             )
         if self.bound == "transfer" and not self.is_larger:
-            return (
-                "Workers make batches as fast as the step uses them, so the step waits for the transfer of each batch."
-            )
-        if self.bound == "transfer":
-            return (
-                f"Workers spend {words.share(cost.handed_over_s / cost.alone_s)} of their time on transferring batches."
-            )
-        return ""
+            return _phrase("plan-late-transfer")
+        return _phrase("plan-transfer", share=cost.handed_over_s / cost.alone_s) if self.bound == "transfer" else ""
 
     @property
     def _number(self) -> str:
-        needs, free = self.needs, self.free
+        needs, row = self.needs, self.predict(self.advised)
         if self.bound in ("slow batches", "transfer") and not self.is_larger:
-            return f"More than {words.count(needs.workers, 'worker')} would not help."
-        plan_row, wait_share = self.predict(self.advised), needs.waited_s / needs.step_s
-        wait_change = f"the wait falls from {words.share(wait_share)} to {words.share(plan_row.wait_share)}"
-        sufficient = f"{words.count(self.keep_up, 'worker')} would keep up"
-        if self.keep_up <= needs.workers:  # enough workers run, but lack CPUs
-            sufficient += f" with {'one free CPU for each' if self.keep_up > 1 else 'a free CPU'}"
-        if plan_row.supply * KEEPS_UP >= 1:
-            return f"{words.count(self.advised, 'worker')} would keep up: {wait_change} of the step."
-        limit = ""
-        if free is not None:
-            limit = f"; {words.count(free, 'CPU is', 'CPUs are') if free else 'no CPU is'} free"
+            return _phrase("plan-no-help", workers=needs.workers)
+        waits = {"wait": needs.waited_s / needs.step_s, "planned_wait": row.wait_share}
+        if row.supply * KEEPS_UP >= 1:
+            return _phrase("plan-keeps-up", enough=_phrase("plan-enough", workers=self.advised), **waits)
+        enough = self._enough
+        if self.is_larger:
+            return _phrase("plan-limited", enough=enough, advised=self.advised, supply=row.supply, **waits)
+        name = "plan-more-not-faster" if needs.workers else "plan-not-faster"
+        return _phrase(name, enough=enough, workers=needs.workers)
+
+    @property
+    def _enough(self) -> str:
+        """The sufficient number of workers, and why this host cannot run as many."""
+        free, name = self.free, "plan-enough"
+        if self.keep_up <= self.needs.workers:  # enough workers run, but lack CPUs
+            name = "plan-enough-with-cpus" if self.keep_up > 1 else "plan-enough-with-cpu"
+        enough = _phrase(name, workers=self.keep_up)
         if self.is_short_of_memory:
-            limit = f"; free memory allows {self.advised}"
-        if not self.is_larger:
-            more = f"More than {needs.workers}" if needs.workers else "They"
-            return f"{sufficient}{limit}. {more} would not be faster."
-        return (
-            f"{sufficient}{limit}. {self.advised} supply {words.share(plan_row.supply)} of the batches: "
-            f"{wait_change} of the step."
-        )
+            return _phrase("plan-memory", enough=enough, advised=self.advised)
+        if free is None:
+            return enough
+        name = "plan-no-cpu" if not free else "plan-one-cpu" if free == 1 else "plan-cpus"
+        return _phrase(name, enough=enough, free=free)
+
+
+def _phrase(name: str, **values: object) -> str:
+    return FindingText(WAITING, {})(name, **values)
 
 
 def _workers(worker_counts: Sequence[WorkerCounts]) -> int:
     """Return the number of concurrent workers; those of another epoch have the same numbers."""
     return len({counts.worker for counts in worker_counts})
-
-
-def _ms(seconds: float) -> str:
-    return words.ms(1e3 * seconds)
