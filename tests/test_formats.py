@@ -169,3 +169,10 @@ def test_a_beginning_without_an_end_has_no_length(tmp_path):
     trace = read(testing.write_trace(tmp_path / "t.json", events))
     assert [trace.names[name] for name in trace.name] == ["aten::add"]
     assert {row["name"]: row["count"] for row in checks.table(trace).rows(named=True)}["records-without-length"] == 2
+
+
+def test_a_byte_order_mark_is_no_damage(tmp_path):
+    path = testing.write_trace(tmp_path / "t.json", [testing.op("aten::mm", 0, 10_000)], distributedInfo={"rank": 3})
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    found = read(path)
+    assert (found.rank, found.doubts, len(found)) == (3, [], 1)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import zlib
@@ -75,7 +76,7 @@ def blocks(file: IO[bytes], max_unpacked_mb: float | None = None) -> Iterator[by
     Raises TornArchiveError after all valid blocks.
     """
     limit = _limit_bytes(max_unpacked_mb)
-    start = file.read(_PACKED_BLOCK)
+    start = file.read(_PACKED_BLOCK).removeprefix(codecs.BOM_UTF8)
     if start.startswith(GZIP_MAGIC):
         yield from _unpacked(start, file, limit)
         return
