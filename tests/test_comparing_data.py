@@ -7,7 +7,9 @@ import pytest
 
 from perfhooks.analysis.comparison.timed import TimedRun, match_steps
 from perfhooks.analysis.comparison.verdict import verdict
-from perfhooks.run.steps import WAITS_HEADER, Counted, Stretch, Waits, append_waits, read_waits
+from perfhooks.run.steps import Counted, Stretch, Waits, append_waits, read_waits
+
+WAITS_HEADER = ",".join(("stage", *Stretch._fields)) + "\n"
 
 STEPS = 300
 

@@ -25,7 +25,6 @@ from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.run import remote
 from perfhooks.run.capture import Capture
 from perfhooks.run.folder import Run
-from perfhooks.run.steps import WAITS_HEADER
 from perfhooks.run.timeline import HEADER
 
 pytestmark = pytest.mark.worker
@@ -291,6 +290,8 @@ WINDOWS = """
 import gc, re
 from pathlib import Path
 import torch, perfhooks
+
+WAITS_HEADER = ",".join(("stage", *Stretch._fields)) + "\n"
 
 matrix = torch.ones(8, 8)
 prof = perfhooks.Profiler(
