@@ -25,7 +25,10 @@ from perfhooks.report.finishing.leftovers import finish_all
 from perfhooks.run import remote
 from perfhooks.run.capture import Capture
 from perfhooks.run.folder import Run
+from perfhooks.run.steps import Stretch
 from perfhooks.run.timeline import HEADER
+
+WAITS_HEADER = ",".join(("stage", *Stretch._fields)) + "\n"
 
 pytestmark = pytest.mark.worker
 
@@ -290,8 +293,6 @@ WINDOWS = """
 import gc, re
 from pathlib import Path
 import torch, perfhooks
-
-WAITS_HEADER = ",".join(("stage", *Stretch._fields)) + "\n"
 
 matrix = torch.ones(8, 8)
 prof = perfhooks.Profiler(
