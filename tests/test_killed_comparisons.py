@@ -45,6 +45,12 @@ TRAINING = """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         subprocess.Popen(sleeper, start_new_session=True)
+    if kind == "leaderless" and os.fork() == 0:
+        import ctypes, threading
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        subprocess.Popen(sleeper)
+        threading.Thread(target=time.sleep, args=(1000,)).start()
+        ctypes.CDLL(None).pthread_exit(None)
     if kind in ("loader", "torchrun"):
         import torch
         torch.set_num_threads(1)
@@ -250,7 +256,7 @@ def test_next_comparison_cleans_up_after_a_double_kill(place, is_far):
     assert_nothing_is_left(place)
 
 
-@pytest.mark.parametrize("kind", ["child", "daemon", "stopped", "stubborn"])
+@pytest.mark.parametrize("kind", ["child", "daemon", "stopped", "stubborn", "leaderless"])
 def test_program_leaves_no_process_behind(place, kind):
     mark = str(uuid.uuid4())
     commit(place, train=training(kind).replace("10**9, 2000", "20, 2000"))

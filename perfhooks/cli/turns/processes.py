@@ -36,10 +36,11 @@ class Descendant(NamedTuple):
         return self.state in "ZX"
 
 
-def children() -> dict[int, bool]:
+def children() -> list[int]:
+    """Return the children of this process, including zombies."""
     if sys.platform != "linux":
-        return {child.pid: child.status() != psutil.STATUS_ZOMBIE for child in psutil.Process().children()}
-    return {process.pid: not process.is_dead for process in _descendants() if process.parent == os.getpid()}
+        return [child.pid for child in psutil.Process().children()]
+    return [process.pid for process in _descendants() if process.parent == os.getpid()]
 
 
 def below(pids: Collection[int]) -> list[Descendant]:

@@ -194,26 +194,25 @@ def _end_children(
 ) -> None:
     """Wait for all children, including adopted ones, and kill the remaining ones after a time limit.
 
-    Only children are killed: until they are reaped, their numbers are not reused.
+    Only children are killed: until they are reaped, their numbers are not reused. A zombie counts until it is reaped,
+    because other threads of its process may run on and keep its children.
     """
     deadline = time.monotonic() + GRACE_S
     own = {process.pid for process in started}
-    while True:
+    while time.monotonic() < deadline + GRACE_S:
         for process in started:
             process.poll()
-        children = {pid: is_alive for pid, is_alive in processes.children().items() if pid not in spared}
+        children = [pid for pid in processes.children() if pid not in spared]
+        if not children:
+            break
         is_late = is_hurried() or time.monotonic() > deadline
-        for pid, is_alive in children.items():
-            if not is_alive and pid not in own:
-                _is_reaped(pid)
-            elif is_alive and is_late:
+        for pid in children:
+            if is_late:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
-        if not any(children.values()) or time.monotonic() > deadline + GRACE_S:
-            break
+            if pid not in own:
+                _is_reaped(pid)
         time.sleep(POLL_S / 10)
-    for process in started:
-        process.poll()
 
 
 def _is_reaped(pid: int) -> bool:
