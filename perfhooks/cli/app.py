@@ -24,7 +24,8 @@ def main() -> None:
         sys.stderr.write(f"{line(f'perfhooks: {error}')}\n")
         sys.exit(error.exit_code if isinstance(error, PerfhooksError) else 2)
     except OSError as error:
-        sys.stderr.write(f"{line(f'perfhooks: {error}')}\n")
+        text = ": ".join(str(part) for part in (error.filename, error.strerror) if part) or str(error)
+        sys.stderr.write(f"{line(f'perfhooks: {text}')}\n")
         sys.exit(2)
 
 

@@ -24,6 +24,7 @@ def command(
         typer.Argument(
             help="Run folder of the job, for example perf/latest. Default: the last run below this folder.",
             show_default=False,
+            readable=False,
         ),
     ] = None,
     *,

@@ -83,6 +83,8 @@ class Run:
                 raise PerfhooksError(f"{folder} contains runs; did you mean its latest run, {folder / layout.LATEST}?")
             if not (folder / layout.MANIFEST).exists():
                 raise PerfhooksError(f"{folder} is no run folder: it has no {layout.MANIFEST}")
+        except PermissionError as error:
+            raise PerfhooksError(f"{folder} cannot be read: {error.strerror}") from error
         except (OSError, ValueError) as error:  # the name is too long, or has a NUL
             raise PerfhooksError(f"{str(folder)[:200]!r} is no run folder ({error})") from error
         run.manifest()

@@ -93,9 +93,11 @@ class OwnFolder:
                 with os.fdopen(os.open(here(draft), flags, 0o666, dir_fd=here.descriptor), "wb") as file:
                     yield file
                 os.replace(here(draft), here(name), src_dir_fd=here.descriptor, dst_dir_fd=here.descriptor)
-            except BaseException:
+            except BaseException as error:
                 with contextlib.suppress(OSError):
                     os.unlink(here(draft), dir_fd=here.descriptor)
+                if isinstance(error, OSError) and error.filename == here(draft):
+                    error.filename = here(name)
                 raise
 
     def publish_json(self, name: str, data: object) -> None:

@@ -153,7 +153,7 @@ def check_out(out: str | os.PathLike[str]) -> None:
     try:
         (check if is_url(out) else _check_folder)(os.fspath(out))
     except Exception as error:  # a remote file system has errors of its own
-        why = "it is a file" if isinstance(error, FileExistsError) else error
+        why = "it is a file" if isinstance(error, FileExistsError) else getattr(error, "strerror", None) or error
         raise OptionError(f"out must be a writable folder, got {os.fspath(out)!r} ({why})") from error
 
 

@@ -65,7 +65,7 @@ class CaptureRequest:
             ]
         except OSError as error:
             raise PerfhooksError(
-                f"{self.run} cannot be written to, so no window can be requested from its job ({error})"
+                f"{self.run} cannot be written, so no window can be requested from its job: {error.strerror or error}"
             ) from error
         finally:
             with contextlib.suppress(OSError):

@@ -26,11 +26,8 @@ def merge(said: str | None, out: Path | None, ranks: str | None) -> bool:
     else:
         target = mirror.here(said)
     rank_numbers = None if ranks is None else merging.rank_set(ranks)
-    try:
-        with show_count("merging rank") as tell:
-            merged = _merge(target, out, rank_numbers, tell)
-    except OSError as error:
-        raise PerfhooksError(f"the merged trace cannot be written: {error}") from error
+    with show_count("merging rank") as tell:
+        merged = _merge(target, out, rank_numbers, tell)
     for problem in merged.problems:
         typer.echo(printable(f"perfhooks: {problem}"), err=True)
     typer.echo(printable(merged))

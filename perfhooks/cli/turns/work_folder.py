@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -51,13 +52,12 @@ def remove_stale() -> None:
 def remove_stale_worktrees(common: Path) -> None:
     for entry, tree in _worktrees(common):
         for folder in tree.parents:
-            if folder.name.startswith(_RUNNING) and (not folder.exists() or _remove_if_stale(folder)):
+            if folder.name.startswith(_RUNNING) and (_owner(folder) is None or _remove_if_stale(folder)):
                 shutil.rmtree(entry, ignore_errors=True)
 
 
 def _remove_if_stale(folder: Path) -> bool:
-    owner = folder.lstat().st_uid if not folder.is_symlink() else None
-    lock = _locked(folder) if owner == os.geteuid() else None
+    lock = _locked(folder) if _owner(folder) == os.geteuid() else None
     if lock is None:
         return False
     try:
@@ -65,6 +65,17 @@ def _remove_if_stale(folder: Path) -> bool:
     finally:
         os.close(lock)
     return True
+
+
+def _owner(folder: Path) -> int | None:
+    """Return the user who owns a folder, None if it does not exist, and -1 for a link or an unreadable folder."""
+    try:
+        info = folder.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return -1
+    return info.st_uid if stat.S_ISDIR(info.st_mode) else -1
 
 
 def _locked(folder: Path) -> int | None:

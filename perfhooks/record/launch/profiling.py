@@ -102,7 +102,8 @@ class Profilers:
                 profiler = _start(self.request, early.mode, window.first, ON_REQUEST, watch=False)
             profiler.adopt(window)
             self.current = profiler
-            self.end("the program ended")
+            if why_nothing := self.end("the program ended"):
+                notes.leave(self.request.notes, why=why_nothing)
             return profiler
 
     def write_counts(self, events: Events) -> None:
