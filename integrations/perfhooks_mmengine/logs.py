@@ -61,7 +61,7 @@ class RunnerLog:
             logger.setLevel(logging.INFO)  # the runner's log has a level of its own
 
     def stay_for(self, runs: Iterable[str]) -> None:
-        """Other trainings may follow in the process."""
+        """Send only log lines that name these runs from now on, because other trainings may follow in the process."""
         if self._handler is not None:
             self._handler.runs.update(runs)
 

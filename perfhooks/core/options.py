@@ -326,7 +326,7 @@ def check_step(step: Any) -> None:
 
 
 def check_request(steps: Any, recording: Mapping[str, object]) -> None:
-    """Check a request for a window. Raise an OptionError for values, a TypeError for names."""
+    """Check a request for a window. Raise an OptionError for a wrong value, a TypeError for a wrong name."""
     if not _is_integer(steps) or not 1 <= steps <= MOST_STEPS:
         raise OptionError(f"steps must be an integer from 1 to {MOST_STEPS}, got {steps!r}")
     for name, value in recording.items():

@@ -60,7 +60,7 @@ class Child(IntEnum):
     WATCHER = auto()
     """The watcher's thread does not exist in the child."""
     STEPS = auto()
-    """`perfhooks run` detects steps only in the parent."""
+    """`perfhooks run` stops detecting steps in the child."""
     TURNS = auto()
     """The child does not use the connection to `perfhooks compare --run`."""
     RECORDER = auto()

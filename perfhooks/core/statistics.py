@@ -38,7 +38,7 @@ OF_NORMAL: Final = NormalDist().inv_cdf(0.75)
 SLOW: Final = 0.1
 """Minimum excess of a slow rank, as a ratio to the step."""
 MANY: Final = 8
-"""From this number of ranks, `MANY_SLOW` and `FAR` replace `SLOW`."""
+"""Minimum number of ranks for which `MANY_SLOW` and `FAR` apply instead of `SLOW`."""
 MANY_SLOW: Final = 0.02
 FAR: Final = 6.0
 """Minimum delay of a slow rank among `MANY` ranks, in median absolute deviations. It is about four standard

@@ -79,7 +79,7 @@ def last_minute(rows: Iterable[Row], stage: str) -> list[Row]:
 
 
 def bars(walls: Sequence[float], most: int) -> list[float]:
-    """Return heights from 0 to 1, which is `OUTLIER` medians.
+    """Return heights of bars from 0 to 1. The height 1 is `OUTLIER` times the median or more.
 
     If there are more than ``most`` steps, a bar is the longest of several steps.
     """

@@ -100,7 +100,7 @@ class Capture:
     circumstances: Circumstances = field(default_factory=Circumstances)
     compilation: Compilation = field(default_factory=Compilation)
     owners: dict[str, str] = field(default_factory=dict)
-    """Owners of code by the first part of file names, see `perfhooks.trace.names.attribution`."""
+    """Origins of code files by the first part of their names; see `perfhooks.trace.names.origins.Owners`."""
     own_work: tuple[tuple[float, float], ...] = ()
     """Intervals in which perfhooks blocked the thread of the steps: begin and end in s since 1970."""
     request: str = ""

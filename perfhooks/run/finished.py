@@ -30,7 +30,7 @@ _WINDOWS: Final = 256
 class FinishedWindow:
     folder: Path
     captures: dict[Place, Capture]
-    """Facts of at least one rank by location, the lowest rank first."""
+    """Captures of one or more ranks by location, the lowest rank first."""
 
     @property
     def name(self) -> str:
@@ -42,7 +42,7 @@ class FinishedWindow:
 
     @property
     def capture(self) -> Capture:
-        """Facts of the lowest rank, which represents all ranks."""
+        """Capture of the lowest rank, which represents all ranks."""
         return self.captures[self.place]
 
     @property

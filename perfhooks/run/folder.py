@@ -297,7 +297,7 @@ def _owner(path: Path) -> Process | None:
 
 _OPENED: set[Path] = set()
 _LATE: Final = 128
-"""Number of last windows that some ranks may not have finished yet."""
+"""Latest windows that keep their position when another rank finishes them. Earlier windows move to the end."""
 
 
 class _Mark(msgspec.Struct):

@@ -28,7 +28,7 @@ _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 def locked(path: Path, timeout: float) -> Iterator[None]:
     """Hold a lock. On file systems without locks, the existence of a file is the lock.
 
-    Raises TimeoutError after ``timeout`` seconds, and OSError if the file is a link or has a second name.
+    Raises TimeoutError after ``timeout`` seconds, and OSError if the file is a symbolic link or has several hard links.
     """
     with suppress(FileNotFoundError):
         check_plain(path, writes=True)

@@ -79,7 +79,10 @@ def lacking(folder: Path | str) -> str:
 
 
 def windows(traces: Sequence[Loose]) -> list[list[Loose]]:
-    """Group traces: the first one of each rank, the second ones, and so on. A trace without a rank is a group."""
+    """Group traces into windows: the first trace of each rank, the second ones, and so on.
+
+    Each trace without a rank is a window of its own.
+    """
     of_rank: dict[int, list[Loose]] = {}
     for trace in traces:
         if trace.rank is not None:

@@ -123,7 +123,7 @@ class Timeline:
 
     @property
     def data_asked(self) -> Callable[[int], None]:
-        """Record a request for a batch. Earlier time is no wait for data."""
+        """Record the time of a request for a batch. The wait for data begins then."""
         return self._asked.append
 
     @property
@@ -188,7 +188,7 @@ class Timeline:
 
     @property
     def reached(self) -> int:
-        """Call it under ``taking``."""
+        """Number of the first step that has not ended. Read it under ``taking``."""
         return self._first + len(self._ends)
 
     def begin_of(self, step: int) -> int | None:
@@ -202,9 +202,9 @@ class Timeline:
         return self._ends[place] if 0 <= place < len(self._ends) else None
 
     def walls_since(self, step: int) -> tuple[int, np.ndarray]:
-        """Return the first ended step from ``step`` on, and all wall times from it on. Call it under ``taking``.
+        """Return the first stored step from ``step`` on, and all wall times from it on, in ns.
 
-        `since`, which adds waits, takes three times as long.
+        Call it under ``taking``. `since`, which adds waits, takes three times as long.
         """
         place = step - self._first
         before = self._begins.get(step) if place == 0 else None

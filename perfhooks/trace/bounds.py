@@ -20,4 +20,4 @@ APART_NS: Final = 60 * 10**9
 """Minimum distance of times from different clocks, in ns. A recording has no pause of a minute."""
 
 FLOOR: Final = 256_000_000
-"""Bytes that are allowed if the size is unknown, or for a small archive."""
+"""Minimum limit of unpacked bytes, for small archives. It is also the limit if the size of the archive is unknown."""

@@ -71,7 +71,7 @@ NAMED: Final = {
 
 
 def classify(category: str, *, on_stream: bool = False) -> Kind:
-    """Return the kind of a category. ``on_stream`` decides for unknown categories."""
+    """Return the kind of slices by their category. Slices of an unknown category are kernels if ``on_stream``."""
     name = category.lower()
     if name in _EXACT:
         return _EXACT[name]

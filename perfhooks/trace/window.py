@@ -66,7 +66,7 @@ class Tables:
     """Intervals in which perfhooks blocked the thread of the steps, in seconds since 1970. They are no part of the
     steps."""
     owners: Owners = ()
-    """Owners of code; see `perfhooks.trace.names.attribution`."""
+    """Origins of code files, for example user or installed; see `perfhooks.trace.names.origins`."""
 
     @property
     def marks(self) -> step_marks.MarkedSteps:

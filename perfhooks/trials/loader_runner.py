@@ -107,7 +107,7 @@ class LoaderRunner:
         return False
 
     def turn(self, until: float) -> None:
-        """Measure one block. ``until`` is monotonic time."""
+        """Measure one block of at least one batch, until the monotonic time ``until`` in s at the latest."""
         parallel = max(self.setting.workers, 1)
         self._signal(signal.SIGCONT)
         try:

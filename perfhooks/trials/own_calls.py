@@ -211,8 +211,8 @@ def compare_calls(
             ``torch.utils.benchmark.Timer``.
         args: Positional arguments of each function.
         kwargs: Keyword arguments of each function; for statements, additional names.
-        inputs: Several sets of inputs, by name or as a list. Sets of a list are named by the shapes of their tensors. A
-            set is a list of positional arguments, or a mapping of arguments by name.
+        inputs: Several sets of inputs: a mapping by name, or a list, whose sets are named after the shapes of their
+            tensors. A set is a list of positional arguments, or a mapping of arguments by name.
         threads: Number of torch's threads, or several numbers; None does not change it.
         setup: Code that runs before a statement.
         globals: Names that statements can use.

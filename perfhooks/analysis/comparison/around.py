@@ -106,7 +106,7 @@ class HostContext:
 def _find_calls(trace: Trace, tree: host.Tree) -> Ints:
     """Return the outermost operator around each entry, or -1.
 
-    Python time inside a C function of torch belongs to the operator of that function.
+    A Python frame of a C function of torch belongs to the first operator that the function calls.
     """
     kind, parent, entries = trace.kind[tree.row], tree.nesting.parent, np.arange(len(tree.row))
     is_called = (kind == Kind.OP) & trace.matching(re.compile(operators.CALLED), tree.row)

@@ -93,8 +93,8 @@ def measure(tables: Tables) -> Costs:
     On the host, each moment belongs to the innermost open operator, module, line of the training's own code and part of
     the step. On devices, it belongs to the running work: compute before communication before copies and memsets.
 
-    Only steps of the most common kind count, up to three medians long, because one evaluation in a window is not a
-    reason.
+    Only steps of the most common kind count, and only up to three times the median, because a single evaluation in a
+    window does not explain a difference.
     """
     trace = tables.trace
     marks, counting = tables.marks, tables.usual

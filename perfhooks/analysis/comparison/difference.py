@@ -64,7 +64,7 @@ class StepPair(NamedTuple):
 class StepDifference:
     logs: tuple[float, float]
     squares: float
-    """Sum of squares between the processes of a side."""
+    """Sum of squared deviations of the logarithms of processes from the mean of their side."""
     measured: int
     counts: tuple[int, ...]
     """Runs of each side, or the number of pairs twice."""

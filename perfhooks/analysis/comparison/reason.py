@@ -60,13 +60,13 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _MIN_CONTROL_LENGTH: Final = 5e-4
-"""Minimum share of the step for a row that measures the noise. Shorter rows are noisier."""
+"""Minimum time of a row that estimates the noise, as a ratio to the step. Shorter rows are noisier."""
 _MIN_CONTROLS: Final = 10
-"""Minimum number of rows that measure the noise."""
+"""Minimum number of rows that estimate the noise."""
 
 
 class NoiseModel(NamedTuple):
-    """Noise of rows with equally many calls: most of them did not change."""
+    """Noise of the times of rows. It is estimated from rows with equally many calls, because most did not change."""
 
     factor: float = 1.0
     spread: float = TOLERANCE

@@ -28,8 +28,8 @@ def exposed_communication(window: Evidence) -> Iterator[Finding]:
     The fix depends on the operation with the longest exposed time. All-reduces of gradients are launched in the
     backward pass; those of layers that are split over ranks are not.
 
-    Source: `MAJOR`; ``exposed_comm_ms`` of the table of steps. The gain is at most the wait of the host for the
-    device. If the host does not wait, the gain is unknown, because the host may limit the step.
+    Source: `MAJOR`; the time is ``exposed_comm_ms`` of the table of steps. The gain is at most the wait of the host for
+    the device. Without such a wait the gain is unknown, because the host may be slower than the device.
 
     Not measured.
     """

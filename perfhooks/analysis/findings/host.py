@@ -47,7 +47,7 @@ def launch_preparation(window: Evidence) -> Iterator[Finding]:
     """The device idles for 10% of the step or more before launches of one kernel, and hardly before other launches.
 
     Source: `MAJOR`, `intervals.NEARLY_ALL`. Idle time counts if the launching thread ran operators, code between
-    operators, or nothing that was recorded. Kernels of one template, or with names that differ only in numbers,
+    operators, or if nothing was recorded on it. Kernels of one template, or with names that differ only in numbers,
     count as one. The kernel is launched several times in a step, and in at most half of all launches.
 
     Not measured, because the gain depends on the preparation.
@@ -130,10 +130,10 @@ def _stacks_note(text: FindingText, window: Evidence) -> list[str]:
 def host_bound(window: Evidence) -> Iterator[Finding]:
     """The device idles for 20% of the step or more because the host has not launched its next work yet.
 
-    Source: `DOMINANT`, `MANY_LAUNCHES`; idle time (`perfhooks.trace.tables.device_time`) counts while the launching
-    thread ran operators, code between operators, the launch, or no recorded code. Gaps longer than 5 ms do not count.
-    Measured profiler overhead is subtracted. With replayed graphs, a few launches are enough. There is no finding while
-    a graph is captured. Kernels and waits of the steps decide whether CUDA graphs fit
+    Source: `DOMINANT`, `MANY_LAUNCHES`. Idle time (`perfhooks.trace.tables.device_time`) counts if the launching thread
+    ran operators, code between operators or the launch, or if nothing was recorded on it. Gaps longer than 5 ms do not
+    count. Measured profiler overhead is subtracted. With replayed graphs, a few launches are enough. There is no
+    finding while a graph is captured. Kernels and waits of the steps decide whether CUDA graphs fit
     (`perfhooks.analysis.findings.replays`).
 
     Not measured.
@@ -177,8 +177,8 @@ def _versions_of_launching(window: Evidence, *, has_replays: bool) -> list[str]:
 def synchronisation(window: Evidence) -> Iterator[Finding]:
     """The host waits for the device, which then idles until the next launch, for 1% of the step or more.
 
-    Source: `evidence.NOTABLE`. Idle time counts if it begins in a wait that only a launch follows. It counts up to
-    the length of the wait, because without the wait the host would launch earlier by that time.
+    Source: `evidence.NOTABLE`. Idle time counts if it begins during the wait and ends with the next work in the step.
+    It counts up to the length of the wait, because without the wait the host would launch earlier by that time.
 
     Not measured.
     """

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def unnamed_time(window: Evidence) -> Iterator[Finding]:
     """At least 20% of a training step is code outside of torch, while no device works.
 
-    Source: `intervals.MOST`; ``other_ms`` of the table of steps, without operators and device work. Inference steps
-    have no parts with names, so they do not count. If a profiled step takes at least 1.5 times as long as an unprofiled
-    one, this time may be profiler overhead. If the training waited for CPUs, the step with the smallest share counts,
-    because such waits hit single steps.
+    Source: `intervals.MOST`; the time is ``other_ms`` of the table of steps, minus operators and device work. Inference
+    steps have no named parts, so they do not count. If a profiled step takes at least 1.5 times as long as an
+    unprofiled one, this time may be profiler overhead. If the training waited for CPUs, the step with the smallest
+    share counts, because such waits hit single steps.
 
     Not measured, because the gain depends on that code.
     """

@@ -32,7 +32,7 @@ class Parsed(NamedTuple):
 
 
 def parsed(arguments: Sequence[str]) -> Parsed | None:
-    """Return None for another verb, for ``--help`` and for errors."""
+    """Return the command and the options of ``run``; None for another verb, for ``--help`` and for errors."""
     if list(arguments[:1]) != ["run"]:
         return None
     flags, kinds = _flags(), _kinds()

@@ -72,7 +72,7 @@ _OF_ALL_WINDOWS: Final = ("steps", "checks")
 _OF_STACKS: Final = ("functions", "modules", "stacks")
 """Tables that need stacks. If the last window has none, they come from the second window."""
 _BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
-"""Columns that need other options of the recorder. If the last window lacks these, they come from the second window."""
+"""Option of the recorder that a grouping needs. If the last window lacks it, the table is of the second window."""
 _OF_RUN: Final = ("startup", "slow")
 
 Form = Literal["table", "csv", "json"]

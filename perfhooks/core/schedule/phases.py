@@ -35,7 +35,7 @@ class Phases(Protocol):
         """Return the next later step with another phase or window; None without one."""
 
     def next_window(self, step: int) -> Planned | None:
-        """Return the first window from this step on; None without one or if it is unknown."""
+        """Return the first window from this step on; None if it is unknown or none follows."""
 
 
 def check_step(step: int) -> None:

@@ -48,8 +48,8 @@ NEVER: Final = sys.maxsize
 _SETTLED_ROUNDS: Final = 3
 """Rounds of updates after which the detector stays as it is. Code that warms up an optimizer has fewer."""
 _SURE_STEPS: Final = 2
-"""Steps with a fetch after which updates no longer change the detector. Some programs read their loader into a list
-and then train on the list.
+"""Steps with a fetch after which updates without a fetch no longer change the detector. Before that, they do,
+because some programs read their loader into a list and then train on the list.
 """
 _STAGE_ROUNDS: Final = 10
 """Minimum rounds of a single optimizer before a second optimizer counts as a new stage."""

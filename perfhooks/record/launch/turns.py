@@ -54,7 +54,7 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
     waited_ns: int | None
     """Run-queue wait of the training thread in ns; None if unknown."""
     is_alone: bool
-    """Whether only threads of the training compute, without a device and child processes."""
+    """Whether the training uses no device and no child processes."""
     processor: int | None
 
 

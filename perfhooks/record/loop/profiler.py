@@ -156,7 +156,7 @@ class Profiler(TorchInterface):
             waited_s: Seconds that the process has already waited for other profilers.
 
         Returns:
-            The run folder if its files are incomplete, else None.
+            The run folder if its files are still incomplete after that time, else None.
         """
         if self._course.state is LoopState.RUNNING:
             self.stop(lifetime.why_it_ends())

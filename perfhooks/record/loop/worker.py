@@ -86,8 +86,8 @@ _UNWANTED: Final = (
 )
 
 _SHELL: Final = ("/bin/sh", "-c", 'exec "$0" "$@"') if os.access("/bin/sh", os.X_OK) else ()
-"""Start of the worker's command. debugpy and similar tools patch `subprocess`: they insert themselves into commands
-that begin with a Python. A worker under a debugger would end with the debugger's connection.
+"""Start of the worker's command, which hides the Python from debuggers. debugpy and similar tools insert themselves
+into commands that begin with a Python. The worker would then end when the debugger disconnects.
 """
 
 NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)

@@ -21,7 +21,7 @@ MIN_SAMPLES: Final = 20
 
 
 def beyond(share: float, usual: float) -> float:
-    """Return the part of some time that a share explains beyond its usual value.
+    """Return the share of a slow step that a cause explains, beyond its share of usual steps.
 
     If each step waits 80% of its time for a CPU, a wait of 80% explains nothing. A wait of 96% makes the step five
     times as long, so it explains 80%.
@@ -72,7 +72,7 @@ class UsualSteps:
     def unseen(self, samples: Iterable[Sample], after: Stack = ()) -> list[Sample]:
         """Return the samples at a line of the loop, or in a function below it, that usual steps never contain.
 
-        If the training is still at the stack ``after``, it has moved to another loop.
+        ``after`` is the stack after the step. Its line counts as usual: the training may have moved to another loop.
         """
         if len(self.samples) < MIN_SAMPLES:
             return []

@@ -112,7 +112,7 @@ class DevicePart(_Part):
     """Device time per step: work by class, work of other steps, and idle time by cause. It sums to the wall time."""
     idle: Columns
     queue: dict[str, float | None]
-    """Fractions of a step by the length of the launch queue."""
+    """Fraction of the step for each length of the launch queue, by the names in `device_time.QUEUE`."""
 
 
 class LoaderPlanPart(_Part):

@@ -49,9 +49,11 @@ _STEMS: Final = {
     "written": "fill zero normal uniform random bernoulli exponential geometric cauchy log_normal",
 }
 _READ: Final = {stem: count for count, group in enumerate(("one", "two", "three"), 1) for stem in _STEMS[group].split()}
-"""Maximum number of tensors that a pointwise operator reads; further tensors are outputs. Its gradient reads two."""
+"""Maximum number of tensors that a pointwise operator reads; further tensors are outputs. The gradient of such an
+operator reads two.
+"""
 _TRUTHS, _WHOLE, _WRITTEN = (frozenset(_STEMS[group].split()) for group in ("truths", "whole", "written"))
-"""Operators with boolean results, with integer results for integer inputs, and without reads when in place."""
+"""Operators with boolean results; with integer results for integer inputs; that only write their tensor if in place."""
 
 
 def per_call(trace: Trace, rows: Ints) -> Ints:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Nodes(NamedTuple):
     entry: Ints
     inside: Ints
-    """Innermost node around each entry, or the entry itself, or -1."""
+    """Innermost autograd node around each entry of `host.tree`, or the entry itself; -1 outside of nodes."""
     source: Ints
 
 
@@ -28,8 +28,8 @@ class Nodes(NamedTuple):
 def find(trace: Trace) -> Nodes:
     """Return the autograd nodes and the operators that created them.
 
-    The operator is at the other end of the forward-backward link, otherwise the last one with the sequence number, as
-    in Kineto. Nodes that accumulate gradients have neither.
+    The forward-backward link of a node leads to its operator. A node without a link belongs to the last operator
+    before it with the same sequence number, as in Kineto. Nodes that accumulate gradients have neither.
     """
     tree = host.tree(trace)
     is_node = (trace.kind[tree.row] == Kind.OP) & named(trace, NODE)[trace.name[tree.row]]

@@ -45,7 +45,7 @@ class _PartSources(NamedTuple):
 
 @cached_per_trace
 def of_thread(trace: Trace, thread: int) -> dict[str, Intervals]:
-    """Return the disjoint intervals of each part on one thread, over the extent of its slices.
+    """Return the disjoint intervals of each part of the step on one thread, from its first slice to its last one.
 
     A moment belongs to the first open slice in this order, then to the innermost slice:
 

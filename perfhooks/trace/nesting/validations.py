@@ -11,7 +11,7 @@ _CALLS: Final = (labels.FORWARD, labels.VALIDATION)
 LOSS: Final = "loss"
 """Pseudo-part of a loss, which is not a part of the step."""
 WRITTEN: Final = -1
-"""Group of labels that the user wrote. They are never corrected."""
+"""Value in ``groups`` for labels that the user wrote. They are never corrected."""
 
 
 def classify(parts: list[str], groups: list[int]) -> list[str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FRAME, CALLER = "frame", "caller"
 CLOSED: Final = "closed"
-"""Sparse column: time by which the end moves back, in ns."""
+"""Sparse column: time in ns by which the end of a frame was moved to an earlier time."""
 
 
 def close(trace: Trace) -> None:

@@ -43,7 +43,7 @@ _COMPACT_BOUNDARY: Final = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|name|cat|ts|pid
 _FIRST_KEY: Final = re.compile(rb'\s*\{\s*("(?:ph|name|cat|ts|pid|tid|dur|args|id|s)")\s*:')
 _EVENT_AHEAD: Final = re.compile(rb'\}\s*,\s*\{[^{}\[\]]*"ph"\s*:')
 _PERFETTO: Final = b"\n"
-"""First byte of Perfetto's protobuf: a packet. A text with this first byte contains no zero byte."""
+"""First byte of a Perfetto trace in protobuf. JSON text may begin with it too, but contains no zero byte."""
 _TEXT_TIME: Final = re.compile(rb'"ts"\s*:\s*"')
 _FRACTION: Final = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
 _TIME: Final = attrgetter("ts")

@@ -33,9 +33,10 @@ def table(trace: Trace) -> pl.DataFrame:
     Kernels that ran side by side count in full. A kernel counts without other work inside it (`device.own_times`). So
     the kernels of a stream sum to its busy time.
 
-    ``occupancy_percent`` is Kineto's ``est. achieved occupancy %``, weighted by time. Kineto writes whole percents, and
-    0 for many large kernels. ``gap_before_ms`` and ``gap_after_ms`` are the mean idle times of the stream around the
-    work. ``operators`` names up to three launching operators (`device.owners`), or the region in a CUDA graph.
+    ``occupancy_percent`` is Kineto's ``est. achieved occupancy %``, weighted by time. Kineto rounds it to whole
+    percents, and writes 0 for many large kernels. ``gap_before_ms`` and ``gap_after_ms`` are the mean idle times of the
+    stream around the work. ``operators`` names up to three launching operators (`device.owners`), or the region in a
+    CUDA graph.
     """
     if not trace.is_device_traced:
         return pl.DataFrame(schema=_SCHEMA)

@@ -52,7 +52,7 @@ class ImportWatcher:
         return next(filter(None, (find(name, path, target) for find in finders)), None)
 
     def watched_spec(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        """None if the import cannot be watched, so that Python continues without it."""
+        """Return the spec of a module, whose import is then reported. None if this is impossible: Python imports it."""
         if name in EXPECTED and not attempt(notify, f"{name} is coming", None):
             return None
         spec = self.find_theirs(name, path, target)
@@ -131,7 +131,7 @@ def patch_popen(module: Any) -> None:
 
 
 def patch_environ() -> None:
-    """Keep our folder in PYTHONPATH of child processes. The program still reads the value that it has written."""
+    """Keep our folder in PYTHONPATH of child processes. ``os.environ`` still has the value of the program."""
     put, unset = os.putenv, os.unsetenv
 
     def putenv(name: Any, value: Any, /) -> None:

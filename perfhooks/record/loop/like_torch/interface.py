@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _ReplacesTorch(type):
-    """Makes our windows instances of ``torch.profiler.profile`` if the program replaced it by a class of ours."""
+    """Makes our windows pass ``isinstance`` checks if the program replaced ``torch.profiler.profile`` by our class."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return super().__instancecheck__(instance) or (torch.profiler.profile is cls and isinstance(instance, Window))
@@ -60,7 +60,7 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
 
     @current_action.setter
     def current_action(self, action: Any) -> None:
-        """Ignored: only torch's constructor sets it."""
+        """Ignore the value, which only torch's constructor assigns."""
 
     @property
     def profiler(self) -> Any:
@@ -71,7 +71,7 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
 
     @profiler.setter
     def profiler(self, recorder: Any) -> None:
-        """Ignored: only torch's constructor sets it."""
+        """Ignore the value, which only torch's constructor assigns."""
 
     def prepare_trace(self) -> None:
         """Do nothing, because a window prepares itself."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _LABEL: Final = re.compile(r"NPU (\d{1,9})$")
 _GROUP: Final = re.compile(r"Group (.*) Communication$")
-"""Lane with the collectives of one process group. Other lanes contain their parts."""
+"""Lane with the collectives of one process group. Other lanes contain the parts of these collectives."""
 
 
 class Role(enum.Enum):
