@@ -36,7 +36,7 @@ class ProfilerCallback(Adapter):
     Files go to ``perf`` in the folder of Fabric's first logger, else in the working directory, unless ``out`` is set.
 
     Fabric has two hooks: after the setup of a model, and after an optimizer step. They are sufficient for steps that
-    are optimizer updates. A loop over `steps` adds the wait for data, batches and other loops.
+    are optimizer updates. Waits for data, batches as steps, and other loops need a loop over `steps`.
 
     Args:
         schedule: Steps to record, as for :class:`perfhooks.Profiler`; or a mapping of loops to schedules, with the keys

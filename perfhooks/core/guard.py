@@ -105,7 +105,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def hide_frames(error: BaseException) -> None:
-    """Remove frames of perfhooks from the traceback. On Python 3.10 a re-raised exception keeps them."""
+    """Remove frames of perfhooks from the traceback. On Python 3.10 they remain if the exception is re-raised."""
     trace = error.__traceback__
     while trace is not None and is_ours(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next

@@ -162,7 +162,7 @@ def _opened_below(here: _Opened, name: str) -> int | None:
 
 
 def _give(here: _Opened, owner: os.stat_result) -> None:
-    """Change the owner of a folder of root if it is empty. A user may have replaced it by a full folder."""
+    """Give an empty folder of root to ``owner``. Skip other folders: a user may have put one in its place."""
     if here.descriptor is None or os.geteuid() != 0 or owner.st_uid == 0:
         return
     folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here.descriptor)

@@ -25,7 +25,7 @@ FORMAT: Final = 2
 _MAX_ROWS: Final = 200
 """Maximum reasons in the JSON; further ones are summed."""
 _MIN_SLOWDOWN: Final = 0.05
-"""Minimum change of unchanged rows for a note about the CPU load."""
+"""Minimum relative change of the times of rows with equal work, for a note about the CPU load."""
 
 
 class Comparison(msgspec.Struct, kw_only=True):

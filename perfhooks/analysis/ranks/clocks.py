@@ -74,7 +74,7 @@ def _thin(ends: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_islands(rows: pl.DataFrame) -> pl.Series:
-    """Return, for each row, the lowest clock that is connected to its clock by common collectives."""
+    """Return a group number for each row. Clocks with common collectives, also by way of other clocks, form a group."""
     island = rows.select("match", "clock", island=pl.col("clock"))
     while True:
         step = island.with_columns(island=pl.col("island").min().over("match"))

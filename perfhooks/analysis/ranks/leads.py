@@ -199,7 +199,7 @@ STAGE_TEXTS: Final = {
     "step": "in the step",
 }
 _ALWAYS_PERCENT: Final = 95.0
-"""Percentage of late steps from which a message omits it, because the other steps are exceptions."""
+"""If at least this percentage of steps is late, a message omits the percentage: other steps are exceptions."""
 
 
 def describe_lead(lead: Lead, name: str) -> str:

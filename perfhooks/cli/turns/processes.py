@@ -25,8 +25,8 @@ class Descendant(NamedTuple):
     pid: int
     parent: int
     entry: Path
-    """Folder of the process in ``/proc``. The number in its name is that of another PID namespace, if ``/proc``
-    belongs to one.
+    """Folder of the process in ``/proc``. The number in its name differs from ``pid`` if ``/proc`` belongs to another
+    PID namespace.
     """
     state: str
     """State of the process from proc(5): T is stopped, Z is dead."""

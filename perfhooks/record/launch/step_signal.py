@@ -79,7 +79,7 @@ class StepSignal:
         self._early_lock, self._keep_lock = threading.Lock(), threading.RLock()
         self._is_ending = False
         self._is_known_helper: bool | None = None
-        """None before the first call of torch."""
+        """Whether this process is a worker or a tool without a training; None until it is determined."""
         self._has_torch = False
         self._wrappers: Any = None
         self.profiler: Any = NO_PROFILER

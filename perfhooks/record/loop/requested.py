@@ -98,7 +98,7 @@ class Requests:
         return self.load is not None and self.load.is_busy()
 
     def _step_times_since(self, step: int) -> list[int] | None:
-        """None while step times are written. The training does not wait for the lock."""
+        """Return None while another thread writes step times, because the training must not wait for the lock."""
         timeline = self.loop.timeline
         if not timeline.taking.acquire(blocking=False):
             return None

@@ -1,7 +1,7 @@
 """Detection of evaluations, rollouts and generation: modules that run without training.
 
-Some samples show modules in evaluation mode or calls without gradients. Others show loading or scoring. All samples of
-an evaluation share a function that usual steps never run, else a loop.
+Some samples of an evaluation show modules in evaluation mode or calls without gradients. Other samples show loading or
+scoring, so they are detected by a function that all samples share and usual steps never run, or else by a loop.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class ProcessMemory:
 class Code(NamedTuple):
     number: int
     fields: bytes
-    """Raw pointers of the code object. They reveal another object at the same address."""
+    """Raw pointers of the code object. If they have changed, the address holds another object."""
     file: str
     function: str
     starts: list[int]

@@ -172,7 +172,7 @@ def rebuild(recipe: Mapping[str, Any], permit: Permit) -> Handler:
     """Create a handler from the stored facts of a window, or raise OptionError if a file may not name it.
 
     Files are not trusted. They may name handlers of perfhooks that write into the window's own folder, and handlers of
-    installed packages. Others need the permission of the user.
+    installed packages. Other handlers need the permission of the user.
     """
     kind = recipe.get("type")
     if not isinstance(kind, str) or not (_is_harmless(kind, recipe) or _is_permitted(kind, recipe, permit)):

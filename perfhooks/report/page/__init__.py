@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def write(folder: Path, *, remote: str | None = None, title: str | None = None, unread: Sequence[str] = ()) -> Path:
-    """Write ``report.html`` and ``report.json``. ``unread`` are messages about traces.
+    """Write ``report.html`` and ``report.json``. ``unread`` has a message for each unreadable trace.
 
     Raises OSError if another process held the lock of the report for two minutes.
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LEAST: Final = 16 << 10
-"""Minimum bytes to read of each rank, which are its last 100 slow steps."""
+"""Minimum bytes to read of each rank. They contain its last 100 slow steps."""
 _LINE_NUMBER: Final = r":\d+\)$"
 _SCHEMA: Final = {
     "rank": pl.Int64,

@@ -1,4 +1,4 @@
-"""Operators that a dispatch mode or a tensor subclass calls again. Each pair computes once."""
+"""Operators that a dispatch mode or a tensor subclass calls again. The outer and the inner call compute only once."""
 
 from __future__ import annotations
 

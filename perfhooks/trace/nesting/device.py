@@ -150,7 +150,7 @@ def _stored_regions(trace: Trace) -> list[tuple[str, str, list[int]]]:
 
 
 def holders(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
-    """Return the innermost other candidate around each host slice, or -1. ``candidates`` are ascending."""
+    """Return the innermost candidate around each host slice except itself, or -1. ``candidates`` are ascending."""
     if (in_tree := _in_tree(trace, rows, candidates)) is not None:
         return in_tree
     holding = around(trace, rows, candidates)

@@ -27,7 +27,7 @@ class Unknown(NamedTuple):
     work: Flags
     """Whether work of the step is missing or has wrong times."""
     wall: Flags
-    """Whether the busy intervals during the step are unknown."""
+    """Whether it is unknown when the device was busy during the step."""
     communication: Flags
 
 
@@ -222,7 +222,7 @@ def _is_subsequence(part: Ints, sequence: Ints) -> bool:
 def lacks_computation(trace: Trace) -> bool:
     """Return whether kernels that compute are missing, for example because the recorder lost a stream.
 
-    Operators with recorded work do not count, whatever their names.
+    They are missing if operators that compute, by their names, have no recorded work.
     """
     if not trace.is_device_traced or (device.classes(trace) == device.COMPUTE).any():
         return False

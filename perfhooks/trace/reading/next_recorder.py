@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 COPY: Final = "Memcpy"
 SET: Final = "Memset"
 CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
-"""Categories of runtime calls. The recorder supports only CUDA, for which Kineto writes external ids."""
+"""Categories of runtime calls. Only CUDA traces get external ids, because the recorder supports only CUDA."""
 KINDS: Final = ("copy_kind", "source_kind", "target_kind", "memory_kind")
 """Arguments with numbers, which are replaced by names."""
 _DIRECTIONS: Final = {9: BETWEEN_HOSTS}

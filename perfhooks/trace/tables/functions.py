@@ -33,12 +33,12 @@ def table(trace: Trace) -> pl.DataFrame:
     called functions (``cumtime``). ``line`` is the beginning of the function, if it is known
     (`perfhooks.trace.names.attribution.open_at_start`).
 
-    Frames of perfhooks and waits on threads without steps are left out. The other self times sum exactly to the time in
-    which any function ran, for each thread::
+    Frames of perfhooks and waits on threads without steps are left out. On each thread, the other self times sum to the
+    time in which a function ran. In this example, ``load`` is called twice::
 
         main   |----------------|     self 6, total 18
         load     |-----|              self 7
-        load              |---|       self 5, so of load 12 in all
+        load              |---|       self 5: 12 for both calls
     """
     tree = host.tree(trace)
     rows = tree.row[trace.kind[tree.row] == Kind.PYTHON]

@@ -33,7 +33,7 @@ _GROUP_OF: Final = np.array(
 GROUPS: Final = ("shapes", "stack", "line", "module", "step")
 _TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
 _LOST: Final = {"self_device_ms": ("launches", "lost"), "device_ms": ("all launches", "all lost")}
-"""Sums that decide whether a device time is known."""
+"""Columns with the launches and the lost launches of each device time, which show whether the time is known."""
 _RATE: Final = "rate "
 _WITH_INNER: Final = {"count", "cpu_ms", "device_ms", "cpu_bytes", "device_bytes"}
 _SIZES: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")

@@ -117,7 +117,7 @@ class Overseer:
         self.is_running = False
 
     def begin(self) -> None:
-        """Start after the recorder, because stacks of later threads are not recorded."""
+        """Start the thread. The recorder must have started before, so that it records no stacks of this thread."""
         if threading.current_thread() is threading.main_thread():
             self._is_over = is_over = _thread.allocate_lock()
             is_over.acquire()

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 _LABEL: Final = re.compile(ranges.NOT_OPERATORS)
 _OPERATOR: Final = re.compile(rf"\w::|{ranges.BACKWARD_CLASS}|(?:{'|'.join(ranges.WRAPPERS)})$")
-"""Names of operators, autograd nodes, and wrappers of models. A name such as ``aclnnMm`` could be a label."""
+"""Names of operators, autograd nodes, and wrappers of models. Not included are names such as ``aclnnMm``, which
+a label may have.
+"""
 
 
 def relabel(columns: Mapping[str, Column], names: Sequence[str]) -> None:
