@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STAGES: Final = ("train", "validate", "test", "predict")
 NOTHING: Final = "on request"
-"""Schedule of an unprofiled training with other profiled loops."""
+"""Schedule of the training if only other loops have a schedule. It records only requested windows."""
 _METHODS: Final = {
     "backward": labels.BACKWARD,
     "clip_grad_norm_": labels.OPTIMIZER,

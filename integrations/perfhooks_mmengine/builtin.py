@@ -58,7 +58,7 @@ class Beginning:
         return None if self.by_epoch else first + self.profile_times - 1
 
     def check(self, runner: Any) -> None:
-        """Raise an OptionError if the training has fewer epochs or iterations."""
+        """Raise an OptionError if the training has fewer than ``profile_times`` epochs or iterations."""
         available = runner.max_epochs if self.by_epoch else runner.max_iters
         if self.profile_times > available:
             unit = "epochs" if self.by_epoch else "iterations"

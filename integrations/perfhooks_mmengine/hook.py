@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.adapters import HandlerLike, Place, ScheduleLike
 
 _STEPS: Final = "perfhooks"
-"""Step counts in a checkpoint, for loops whose steps differ from the iteration."""
+"""Key of the step counts in a checkpoint. They may differ from the number of iterations."""
 
 
 @with_options(without=("stage",), keep_results=False)

@@ -336,9 +336,9 @@ def means_of(values: Matrix) -> Values:
 def _are_certain(delays: Matrix, chance: float) -> Flags:
     """Return which ranks have a significant mean delay, by Student's t.
 
-    The mean is compared with its standard error. The error comes from the variation between steps: of the rank itself
-    or of all ranks, the larger one. So two steps that agree are evidence, and three that disagree are not. A single
-    step is evidence only among `MANY` ranks, because their limit includes their variation.
+    The mean is compared with its standard error. The error comes from the variation between steps: that of the rank
+    or that of all ranks, whichever is larger. So two equal delays are evidence, and three different ones are not. A
+    single step is evidence only among `MANY` ranks, because their limit includes their variation.
     """
     is_measured = np.isfinite(delays)
     steps = is_measured.sum(axis=1)

@@ -62,8 +62,8 @@ class OperatorResult:
     def saving(self, result: VariantResult) -> Saving | None:
         """Return the estimated reduction of the step time; None if it is unknown.
 
-        It is a range if the comparison is undecided. If the call took another time outside the training, only the
-        common part certainly belongs to the operator.
+        It is a range if the comparison is undecided. It is also a range if the call took longer or shorter than in the
+        training. Only the shorter of these times certainly belongs to the operator.
         """
         if result.timing is None or result.is_wrong or not self.beside_recorded:
             return None

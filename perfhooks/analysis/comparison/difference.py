@@ -171,7 +171,7 @@ class StepDifference:
     def _tails(self) -> tuple[float, float, float]:
         """Tail probabilities for a difference, for one beyond the tolerance, and for equality.
 
-        The second one is 0.25%, or up to 5% if the spread of processes was measured.
+        The second one is 0.25%. It rises to 5% if `PROCESS_FREEDOM` degrees of freedom measured the spread.
         """
         beyond = _TAIL * math.pow(_EDGE_TAIL / _TAIL, min(self.measured / PROCESS_FREEDOM, 1.0))
         share = self.share(self.counts[0])

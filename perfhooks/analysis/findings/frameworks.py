@@ -24,7 +24,7 @@ PACKAGES: Final = {
     FABRIC: "fabric",
     ACCELERATE: "accelerate",
 }
-"""Names in the files of texts."""
+"""Names of the frameworks in the files with the texts of findings."""
 
 
 def package(framework: str) -> str:

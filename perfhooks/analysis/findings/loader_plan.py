@@ -316,7 +316,7 @@ class LoaderPlan:
 
     @property
     def _enough(self) -> str:
-        """The sufficient number of workers, and why this host cannot run as many."""
+        """Text with the sufficient number of workers, and the reason if this host cannot run as many."""
         free, name = self.free, "plan-enough"
         if self.keep_up <= self.needs.workers:  # enough workers run, but lack CPUs
             name = "plan-enough-with-cpus" if self.keep_up > 1 else "plan-enough-with-cpu"

@@ -77,7 +77,7 @@ def holds_traces(url: str) -> bool:
 
 
 def mirror(target: str, tell: Callable[[int, int], object] | None = None, *, traces: bool = False) -> Path:
-    """Copy changed files of a URL; of a run all files but traces.
+    """Copy the changed files of a URL. Traces of a run are copied only with ``traces``.
 
     Ranks of one run may write to several URLs: ``target`` then has commas between them. Unused copies are deleted after
     a week.

@@ -49,7 +49,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Time limit of ``perfhooks try --loader``, in s of the monotonic clock."""
 
     def named(self, number: int) -> Request:
-        """Return the options with the run name of a training. From the second training on, the name gets a number."""
+        """Return the request of a training. From the second training on, its run name ends in the number."""
         name = self.options.get("run")
         if name is None or number == 1:
             return self

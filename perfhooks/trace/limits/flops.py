@@ -126,7 +126,7 @@ def mask(argument: str) -> list[bool]:
 def _attention(query: Shape, key: Shape, value: Shape, products: tuple[int, int]) -> int:
     """Return 2 operations per element of all matrix products; shapes are batch, heads, length, size.
 
-    ``products`` are the products over the size of keys and of values.
+    ``products`` is the number of products with the size of the keys, and with that of the values.
     """
     batch, heads, queries, size = query
     return 2 * math.prod([batch, heads, queries, key[2]]) * (products[0] * size + products[1] * value[3])

@@ -94,10 +94,10 @@ def _lost_launch_times(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def _possible_times(trace: Trace, first: Ints, last: Ints) -> intervals.Intervals:
-    """Return the idle time of the device between the work launched before and after lost work.
+    """Return the idle intervals of the device in which lost work may have run.
 
-    If the work launched after it started as fast as usual, the device was not behind, so the lost work ended in its
-    step.
+    They lie between the work that was launched before it and the work that was launched after it. If the latter started
+    without delay, the device was not behind. The lost work then ended in the step that launched it.
     """
     marks, work, launched = step_marks.find(trace), trace.device_rows, _launch_times(trace)
     order = np.argsort(launched, kind="stable")
@@ -239,8 +239,8 @@ def lacks_computation(trace: Trace) -> bool:
 def cut_overflowed(trace: Trace) -> None:
     """Shorten each kernel with a wrong length to the start of the next work on its stream, and add a doubt.
 
-    A stream runs work in order, except work of one operator or graph, and partial overlap (programmatic dependent
-    launch). Call this before any computation.
+    The work of a stream runs in order. Exceptions are work of one operator or graph, and kernels that overlap in part
+    (programmatic dependent launch). Call this before any computation.
     """
     work = trace.device_rows
     index = np.flatnonzero(trace.end[work] > trace.start[work])

@@ -22,7 +22,7 @@ class Nesting(NamedTuple):
 
 
 _MAX_CROSSED_PASSES: Final = 8
-"""Maximum total length of crossed slices, in passes over the thread."""
+"""Maximum number of slices in crossed slices, as a multiple of the slices of the thread. With more, `_cut` gives up."""
 
 
 _MAX_SINGLE_PARENTS: Final = 50
@@ -153,7 +153,10 @@ def nearest(parent: Ints, entry: Ints, is_selected: Flags) -> Ints:
 
 
 def last_begun(thread: Column, start: Ints, query_thread: Column, time: Ints) -> Ints:
-    """Return the last slice of a thread that starts at or before each time, or -1; sorted as in a `Trace`."""
+    """Return, for each thread and time of a query, the last slice that starts by then, or -1.
+
+    ``thread`` and ``start`` of the slices are sorted as in a `Trace`.
+    """
     last_started = np.full(len(time), -1, np.int64)
     order = np.argsort(query_thread, kind="stable")
     numbers = distinct(query_thread)

@@ -129,7 +129,7 @@ def _collective(base: type[Arguments]) -> type[Arguments]:
 
 
 class MarkedStruct(NamedTuple):
-    """A struct of arguments. Only arguments that contain its mark can have fields that the next variant lacks."""
+    """A variant of the arguments of an event. Its additional fields occur only in arguments that contain its mark."""
 
     mark: bytes
     fields: type[Arguments]

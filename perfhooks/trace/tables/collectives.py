@@ -45,8 +45,8 @@ class _Sources(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """List the collectives by time: a row for each communication kernel, or for a host range without kernels.
 
-    Ranges of gloo, MPI and UCC are the collective itself. Other host ranges only request it, and are rows only if no
-    device was traced. ``duration_ms`` is null if the range was open at the end of the recording. ``bytes`` is the
+    Ranges of gloo, MPI and UCC are the collective itself. Other host ranges only launch it. They are rows only
+    if no device was traced. ``duration_ms`` is null if the range was open at the end of the recording. ``bytes`` is the
     larger of the input and the output of one rank. ``exposed_ms`` is the time in which no device of the process
     computed.
 

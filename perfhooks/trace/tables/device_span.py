@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Span(NamedTuple):
     """Time from the first to the last work that each step launched, in ns, one entry per mark.
 
-    See the table of steps.
+    The fields are columns of `perfhooks.trace.tables.steps.table`.
     """
 
     device_span: Ints

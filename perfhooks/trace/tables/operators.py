@@ -75,7 +75,7 @@ def table(
 
     * ``self_cpu_ms``, ``cpu_ms``: host time without and with nested calls, by torch's rules
       (`perfhooks.trace.names.torch_rules`). Self times may count runtime calls twice.
-    * ``exclusive_cpu_ms``: host time without nested calls. It sums to the time in which any call ran, for each thread.
+    * ``exclusive_cpu_ms``: host time without nested calls. On each thread, it sums to the time in which a call ran.
     * ``self_device_ms``, ``device_ms``: device work launched by the call, without and with nested calls. Empty if the
       trace lacks the work of more than `NOTABLE` of these launches.
     * ``self_cpu_bytes``, ``cpu_bytes``, ``self_device_bytes``, ``device_bytes``: allocated minus released memory.

@@ -72,7 +72,7 @@ class _Repair:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._lanes: dict[tuple[int, int], int] = {}
-        """Number of each additional lane by thread and lane."""
+        """Thread number of each additional lane, by thread and index of the lane."""
         numbers = [thread.tid for thread in trace.threads if isinstance(thread.tid, int)]
         self._next = max(numbers, default=0) + 1
         is_named = np.array([not name.isascii() for name in trace.names], np.bool_)
