@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -183,6 +184,16 @@ def test_threads_that_compute_are_busy(is_busy):
     finally:
         over.set()
         thread.join()
+
+
+@pytest.mark.parametrize(("programs", "is_busy"), [(1e6, True), (0, False)])
+def test_crowded_machine_is_observed_longer(monkeypatch, programs, is_busy):
+    """The thread computes in the third of at most five periods."""
+    answers = iter([False, False, True])
+    monkeypatch.setattr(other_threads, "has_other_threads", lambda: True)
+    monkeypatch.setattr(other_threads, "ThreadLoad", lambda: SimpleNamespace(is_busy=lambda: next(answers)))
+    monkeypatch.setattr(other_threads.os, "getloadavg", lambda: (programs, 0.0, 0.0))
+    assert other_threads.has_busy_threads() is is_busy
 
 
 def test_threads_of_perfhooks_are_no_busy_threads():

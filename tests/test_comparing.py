@@ -1330,7 +1330,7 @@ def test_bad_input_is_one_line_each(folder, base, tmp_path):
         ((tmp_path / "none", base), "does not exist"),
         ((tmp_path / "empty", base), "no run"),
         ((tmp_path / "no.json", base), "no.json"),
-        ((tmp_path / "b.json", base), "format 99 is newer"),
+        ((tmp_path / "b.json", base), "format 99 is from a newer perfhooks"),
         ((validation, base), "no stage in common"),
         ((silent, base), "nothing to compare"),
         ((base,), "takes two runs"),

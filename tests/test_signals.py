@@ -220,7 +220,8 @@ def test_steps_in_another_thread_than_the_start_are_said_and_leave_no_recorder_o
     in_thread(lambda: [prof.step() for _ in range(3)])
     (said,) = [record.message for record in caplog.records]
     assert (
-        "the window of step 1 cannot go on: it records the thread 'MainThread', but was called from 'trainer'" in said
+        "the window of step 1 cannot continue: it records the thread 'MainThread', but was called from 'trainer'"
+        in said
     )
     in_thread(prof.stop)
     assert "the window cannot end here" in caplog.text

@@ -6,6 +6,7 @@ the training ten times as much as alone. The recording therefore waits for `SHOR
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -51,11 +52,20 @@ def has_other_threads() -> bool:
 
 
 def has_busy_threads() -> bool:
-    """Return whether other threads compete with the calling one. Beside other threads, this waits for 5 ms."""
+    """Return whether other threads compete with the calling one.
+
+    Beside other threads, this waits for 5 ms. If more programs compute than there are CPUs, a busy thread may get no CPU
+    in that time, so this waits up to five times.
+    """
     if not has_other_threads():
         return False
+    is_crowded = hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1)
+    return any(_is_busy_for(0.005) for _ in range(5 if is_crowded else 1))
+
+
+def _is_busy_for(seconds: float) -> bool:
     load = ThreadLoad()
-    time.sleep(0.005)
+    time.sleep(seconds)
     return load.is_busy()
 
 
