@@ -113,7 +113,6 @@ class _Actions:
 
 
 def _before(act: Callable[[str], None], hook: Callable[..., None]) -> Callable[..., None]:
-    """Begin or end the backward pass before the hook of a subclass."""
 
     @functools.wraps(hook)
     def labelled(*args: Any, **kwargs: Any) -> None:

@@ -46,7 +46,7 @@ class Beginning:
 
     @classmethod
     def of(cls, by_epoch: bool | None, profile_times: int | None, *, by_default: bool = False) -> Beginning | None:
-        """Return mmengine's defaults; None if neither is set, unless ``by_default`` is true."""
+        """Return both values, with mmengine's defaults; None if neither is set and ``by_default`` is false."""
         if by_epoch is None and profile_times is None and not by_default:
             return None
         return cls(

@@ -153,7 +153,6 @@ def command(
 
 
 def _commands(targets: Sequence[str], runs: Sequence[str]) -> list[tuple[str | None, str]]:
-    """Return the revision, or None, and the command of both sides, A first."""
     bare = [part for part in targets if part != _BETWEEN]
     arguments = [*bare, *runs] if targets[:1] == bare[:1] and bare else [*runs, *bare]
     if len(arguments) != _SIDES or list(targets).count(_BETWEEN) != 1:

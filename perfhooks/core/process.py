@@ -144,7 +144,6 @@ def recorder_begins() -> None:
 
 
 def _end_at_once(on_exit: Callable[..., object], leave: object, close_files: object) -> None:
-    """End this process after Python's own cleanup."""
     on_exit(leave, None)
     on_exit(close_files, None)
 

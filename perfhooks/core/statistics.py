@@ -93,7 +93,7 @@ class Estimate:
 
     @property
     def value(self) -> float:
-        """In the unit of the steps."""
+        """The step time, in the unit of the steps."""
         return math.exp(self.log)
 
 

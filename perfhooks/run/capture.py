@@ -255,7 +255,7 @@ class Place:
                     self.own.remove(path.name)
 
     def load(self) -> Capture:
-        """Raise PerfhooksError if the facts are missing, broken, or have another format."""
+        """Return the facts. Raise PerfhooksError if they are missing, broken, or have another format."""
         path = self.capture_file
         try:
             capture = read_json(path, Capture, "the facts of a window")

@@ -74,7 +74,7 @@ class Run:
 
     @classmethod
     def existing(cls, folder: Path) -> Run:
-        """Raise PerfhooksError if it is missing, broken, or of another format."""
+        """Return the run in a folder. Raise PerfhooksError if it is missing, broken, or of another format."""
         run = cls(folder)
         try:
             if not folder.exists():
@@ -110,7 +110,7 @@ class Run:
                 own.remove(kind(self.rank))
 
     def manifest(self) -> Manifest:
-        """Raise PerfhooksError if it is broken, or of another format."""
+        """Return ``run.json``. Raise PerfhooksError if it is broken, or of another format."""
         return Manifest.read(self.folder)
 
     def place(self, stage: str, first: int, last: int | None) -> Place:

@@ -39,7 +39,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def _of(pid: int) -> Process:
-    """Cached by number, because a fork has another one."""
+    """Return this process. The cache is by number, because a forked child has another number."""
     return Process(pid=pid, host=platform.node(), boot=boot(), space=_space(), began=began(pid))
 
 

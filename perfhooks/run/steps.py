@@ -104,7 +104,7 @@ class Counted(NamedTuple):
     all_ms: Values
     all_data_ms: Values
     is_far: Flags
-    """Steps with rare work."""
+    """Whether each step is an outlier, usually because of a validation or a checkpoint."""
 
     @property
     def wall_ms(self) -> Values:
@@ -257,7 +257,7 @@ class Stretch(NamedTuple):
 
     first: int
     last: int
-    """Number of the first step after it."""
+    """Number of the first step after this interval."""
     wall_ms: float
     thread_ms: float
     """CPU time of the stepping thread."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HEADER = "stage,step,phase,wall_ms,data_ms,backward_ms,update_ms\n"
 CAPACITY = 1 << 16
-"""Maximum steps in memory. They must be written before."""
+"""Maximum steps in memory. Older steps are written to the file before."""
 
 _ASIDE: Final = 1024
 """Maximum validations and checkpoints in memory. A training has about two of them per epoch."""
@@ -192,12 +192,12 @@ class Timeline:
         return self._first + len(self._ends)
 
     def begin_of(self, step: int) -> int | None:
-        """Return None if the step was taken."""
+        """Return the start of a step in ns; None if the step has been removed by `take`."""
         result = self._begins.get(step)
         return self.end_of(step - 1) if result is None else result
 
     def end_of(self, step: int) -> int | None:
-        """Return None if the step was taken."""
+        """Return the end of a step in ns; None if it has not ended or has been removed by `take`."""
         place = step - self._first
         return self._ends[place] if 0 <= place < len(self._ends) else None
 

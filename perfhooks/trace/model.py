@@ -160,7 +160,7 @@ class Trace:
         return np.flatnonzero(is_selected)
 
     def matching(self, pattern: re.Pattern[str], rows: Ints) -> Flags:
-        """Each name is tested once."""
+        """Return which rows have a name that matches. Each name is tested once."""
         name_numbers = self.name[rows]
         numbers = np.flatnonzero(np.bincount(name_numbers, minlength=1)) if len(name_numbers) else name_numbers
         is_match = np.zeros(len(self.names) + 1, np.bool_)
@@ -168,7 +168,7 @@ class Trace:
         return is_match[name_numbers]
 
     def chosen(self, is_wanted: Callable[[str], object], *kinds: Kind) -> Ints:
-        """Each name is tested once."""
+        """Return the rows of some kinds with wanted names. Each name is tested once."""
         numbers = [number for number in self.names_of(*kinds) if is_wanted(self.names[number])]
         if not numbers:
             return np.empty(0, np.int64)

@@ -48,7 +48,6 @@ def check_memory(again: Signature | Update, allowed: float) -> None:
 
 
 def _estimates(again: Signature | Update) -> Iterator[int]:
-    """Yield lower bounds in bytes, each more exact: the inputs, then inputs and results."""
     if isinstance(again, Update):
         # parameter, gradient and two states, of the update and its variant
         yield 8 * sum(math.prod(dims) * DTYPES[kind].itemsize for kind, dims in again.parameters)

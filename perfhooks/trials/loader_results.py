@@ -129,7 +129,6 @@ class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def __str__(self) -> str:
-        """Return a table that fits into a terminal, and the conclusions."""
         rows = [{name: row[name] for name in BRIEF} for row in self.rows() if row["problem"] is None]
         cells = [BRIEF, *(tuple(map(_cell, row.values())) for row in rows)]
         widths = [max(len(line[column]) for line in cells) for column in range(len(BRIEF))]

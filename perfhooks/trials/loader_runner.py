@@ -200,14 +200,12 @@ def compare_rates(rates: Sequence[float], others: Sequence[float]) -> Outcome:
 
 
 def _unique_memory(pid: int) -> int:
-    """Return the unique set size in bytes; 0 if unknown."""
     with contextlib.suppress(psutil.Error, AttributeError):
         return int(psutil.Process(pid).memory_full_info().uss)
     return 0
 
 
 def _scheduler_times(pid: int) -> tuple[int, int]:
-    """Return CPU time and run-queue wait of all threads, in ns, from ``schedstat``; 0 if unknown."""
     cpu_ns = queued_ns = 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         for thread in Path(f"/proc/{pid}/task").iterdir():

@@ -176,7 +176,6 @@ class _Trial:
         return _RecordedFailure(self._failed, setting, is_own=setting == self._own)
 
     def _run_rounds(self) -> None:
-        """Measure forwards and backwards: at least one round, even after the time limit."""
         for number in range(2):
             for setting in [*self._runners][:: -1 if number % 2 else 1]:
                 failures = len(self._failed)

@@ -44,7 +44,7 @@ class Saving(NamedTuple):
 class OperatorResult:
     group: Group
     alone_ms: float | None = None
-    """Outside the training; None if it failed."""
+    """Time of a call in ms, outside of the training; None if the call failed."""
     problem: str = ""
     tried: list[VariantResult] = field(default_factory=list)
 

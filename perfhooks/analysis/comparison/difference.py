@@ -137,8 +137,8 @@ class StepDifference:
     def process(self) -> Variance:
         """Variance between processes.
 
-        The assumption loses degrees of freedom as the runs exceed it. Otherwise 2% of equal pairs whose processes
-        differ by 2.5% were classified as different.
+        If the runs vary more than assumed, the assumption has fewer degrees of freedom. Otherwise 2% of equal pairs
+        whose processes differ by 2.5% were classified as different.
         """
         joined = PROCESS_FREEDOM * self.assumed**2 + self.squares
         if self.squares > self.measured * self.assumed**2:
@@ -179,7 +179,7 @@ class StepDifference:
 
     @property
     def _edges(self) -> tuple[float, float]:
-        """The edge of a change, and the edge of equality (source: ``benchmarks/noises.py``)."""
+        """Logarithms of the ratios for a change and for equality (source: ``benchmarks/noises.py``)."""
         return math.log1p(self.tolerance), math.log1p(2.5 * self.tolerance)
 
     @property

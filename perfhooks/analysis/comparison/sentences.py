@@ -75,7 +75,7 @@ def _format_rate(samples: float) -> str:
 
 
 _LARGE: Final = 100
-"""Samples per second without decimals; also the largest measurable ratio."""
+"""Rate from which decimals are omitted. Also the limit of ratios: a larger one counts as unknown."""
 
 
 def stalled(result: Verdict, a: Stalls, b: Stalls) -> str:

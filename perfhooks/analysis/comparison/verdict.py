@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CHANGED: Final = ("slower", "faster")
 OFTEN: Final = 0.02
-"""Outlier rate of throughput: evaluations and checkpoints are rarer."""
+"""Minimum fraction of outliers for which they are part of the mean. Evaluations and checkpoints are rarer."""
 Question = Literal["mean", "typical"]
 Clock = Literal["wall", "processor"]
 
@@ -56,7 +56,7 @@ class Verdict:
     """Whether CPU contention without measured waits prevents a decision."""
     more_steps: int | None = None
     more_runs: int | None = None
-    """None if 99 are not enough."""
+    """Number of further runs of each side that would decide; None if 99 are not enough."""
 
     @property
     def decisive(self) -> Ratio:

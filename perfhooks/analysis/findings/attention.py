@@ -108,7 +108,6 @@ def _is_matrix(shapes: object) -> bool:
 
 
 def _is_in_fused(window: Evidence, rows: Ints) -> Flags:
-    """Return whether each operator is part of torch's own attention or of its gradient."""
     fused = window.matching(operators.ANY_ATTENTION, Kind.OP)
     if not len(fused):
         return np.zeros(len(rows), np.bool_)

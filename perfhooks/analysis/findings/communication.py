@@ -55,7 +55,6 @@ def exposed_communication(window: Evidence) -> Iterator[Finding]:
 
 
 def _version_of_operation(window: Evidence, exposed: pl.DataFrame) -> str:
-    """Return the version of the texts."""
     longest = exposed.group_by("operation").agg(pl.col("exposed_ms").sum()).sort("exposed_ms", "operation")
     operation = longest["operation"].drop_nulls().to_list()[-1:]
     if operation == ["all_to_all"]:

@@ -97,7 +97,6 @@ def _literals(rule: str, name: str) -> list[str]:
 
 
 def _without_request(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the texts of a finding without requests for another recording."""
     request = texts.of_rule(UNNAMED).versions["without-stacks"]
     fix, code = texts.literals(request.fix), texts.literals(str(request.code).strip("\n"))
     starts = tuple(_literals(texts.SHARED, name)[0] for name in _REQUESTS)

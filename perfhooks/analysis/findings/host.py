@@ -99,7 +99,6 @@ def _find_preparation(window: Evidence) -> _Preparation | None:
 
 @cached_per_trace
 def _families(trace: Trace) -> tuple[list[str], Ints]:
-    """Return the families of kernels, and the family index of each of `Trace.device_rows`, or -1."""
     numbers = trace.names_of(Kind.KERNEL)
     texts = [device_work.family(trace.names[number]) for number in numbers]
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
@@ -252,7 +251,6 @@ def _cause_lines(window: Evidence, causes: tuple[int, ...], among: Flags) -> lis
 
 
 def _idle_after_waits(window: Evidence, begin: Ints, end: Ints) -> Ints:
-    """Return the idle time after each wait during which the host launches, in ns."""
     idle_ns, gaps = np.zeros(len(begin), np.int64), window.gaps
     gap_start = window.idle.start[gaps.first]
     # exclude idle time from before the step, and after the last work

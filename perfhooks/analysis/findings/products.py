@@ -35,16 +35,16 @@ _LIBRARY_KERNEL: Final = re.compile(
     r"volta|turing|ampere|maxwell|hopper|blackwell|sm\d\d|gem[mv]\w*\d+x\d+|split_?k|marlin|machete",
     re.IGNORECASE,
 )
-"""Library kernels. Plain names have an architecture and tile sizes."""
+"""Names of library kernels. Names without a library contain an architecture and tile sizes."""
 
 
 class Capability(enum.IntEnum):
     """Major compute capability of NVIDIA's devices."""
 
     VOLTA = 7
-    """The first with tensor cores."""
+    """First capability with tensor cores."""
     AMPERE = 8
-    """The first with TF32."""
+    """First capability with TF32."""
 
 
 def float32_products(window: Evidence) -> Iterator[Finding]:
@@ -113,7 +113,6 @@ def _is_convolution(window: Evidence, rows: Ints) -> Flags:
 
 
 def _version_of_products(window: Evidence, rows: Ints) -> str:
-    """Return the version of the texts."""
     share = window.device_ms(rows[_is_convolution(window, rows)]) / window.device_ms(rows)
     if share < 1 - intervals.NEARLY_ALL:
         return ""

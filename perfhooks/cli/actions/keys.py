@@ -48,5 +48,5 @@ def _nothing(seconds: float) -> str:
 
 
 def _end(number: int, _: object) -> NoReturn:
-    """The exception restores the terminal."""
+    """End by an exception at SIGTERM, so that the terminal is restored."""
     sys.exit(128 + number)

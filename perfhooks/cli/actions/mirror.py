@@ -53,7 +53,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def here(target: str | None, *, traces: bool = False) -> Path:
-    """Return the last run without a target, and a mirror for a URL."""
+    """Return the target as a local path: the last run for None, and a copy for a URL."""
     if target is None:
         return last_run()
     if not remote.is_url(target):

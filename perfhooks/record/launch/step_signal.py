@@ -61,7 +61,6 @@ class StepSignal:
         self.forget()
 
     def _on_fork(self) -> None:
-        """Restore torch in a forked loader worker."""
         self.forget()
         if is_forked_by_loader():
             while self._restorers:

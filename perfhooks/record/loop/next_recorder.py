@@ -25,7 +25,7 @@ NAME: Final = "cuspy"
 _OBSERVER: Final = "torch.profiler._cuspy.observers.profiler"
 """Name of the module of the device observer. It needs the package cupti-python."""
 _SWITCH: Final = "enable_"
-"""Prefix of its boolean options, which activities omit: ``environment_counters``."""
+"""Prefix of its boolean options. Names in ``activities`` lack it: ``environment_counters``."""
 _TYPE: Final = "type"
 
 _FAILURES: Final = (ImportError, AttributeError, OSError, RuntimeError, TypeError, ValueError, PerfhooksError)

@@ -178,7 +178,6 @@ class Requests:
         return None
 
     def _end_of_overlap(self, first: int, last: int) -> int | None:
-        """Return the step after an overlapping window; -1 if it has no end."""
         for window in self._windows:
             if window.planned.first <= last and first <= window.planned.last:
                 return window.planned.last + 1

@@ -166,7 +166,7 @@ class Window(WindowResults):
         self.yield_recorder: Callable[[], object] | None = None
         self.start_line = ""
         self._device = -1
-        """-1 if CUDA is not initialized."""
+        """Number of the CUDA device; -1 if CUDA is not initialized."""
         self._began = self._ahead_s = 0.0
         self.budget = WindowBudget(limits, recording)
         self._overseer: Overseer | None = None
@@ -184,7 +184,7 @@ class Window(WindowResults):
         return action_of(self._phases, max(step, self._begin))
 
     def arm(self, first: int, phases: Phases) -> None:
-        """torch appends the events of the next steps to the recorded ones."""
+        """Prepare for the steps from ``first`` on. torch appends their events to those of earlier steps."""
         self._begin = self.step_num = first
         self._phases = phases
         self.planned = phases.next_window(first)

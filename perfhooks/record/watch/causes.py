@@ -169,9 +169,9 @@ class Explainer:
         return innermost if _total_ns(innermost) >= _SUFFICIENT * facts.excess_ns else []
 
     def _classify_function(self, facts: StepFacts, inside: Sequence[tuple[Sample, Frame]]) -> Explanation | None:
-        """Return None if the function mostly waits for something unknown.
+        """Return the cause of a step that is slow in a function; None if the function mostly waits for unknown things.
 
-        All slow steps in which it was sampled count, so that its cause is stable.
+        All slow steps in which the function was sampled count, so that its cause is stable.
         """
         lines: Counter[Frame] = Counter()
         for sample, frame in inside:
@@ -220,7 +220,10 @@ class Explainer:
         return sample.is_held and bool(sample.stack) and not frames.is_torch(sample.stack[-1].file)
 
     def _paging_ns(self, facts: StepFacts) -> float:
-        """Run-queue wait counts in proportion."""
+        """Return the time that the kernel spent on new pages, beyond that of usual steps, in ns.
+
+        The same fraction of the run-queue wait is included.
+        """
         cpu, system, faults = facts.counters.cpu_ns, facts.counters.system_ns, facts.counters.faults
         # A page fault that clears 2 MB takes 0.5 ms.
         if not cpu or system is None or faults is None or faults * 500_000 < system:

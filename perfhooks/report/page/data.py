@@ -171,7 +171,7 @@ class ExplanationPart(_Part):
     findings: list[Finding]
     model: str | None = None
     least_ms: float | None = None
-    """Minimum device time of a step in ms."""
+    """Minimum time in ms of the operations of a step, at the peaks of the device. Its ratio to the step is the MFU."""
 
 
 class Rank(_Part):

@@ -89,7 +89,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_id() -> str:
-    """Names sort by time."""
+    """Return a name for a new request. Names sort by time."""
     return f"{time.time_ns():016x}{secrets.token_hex(3)}"
 
 

@@ -15,10 +15,10 @@ class Peaks:
     tflops: dict[str, float]
     """10^12 operations per second, by type."""
     gb_per_s: float
-    """Device memory, reads and writes together."""
+    """Bandwidth of the device memory, reads and writes together."""
     source: str
     bus_gb_per_s: float | None = None
-    """To the host in each direction: PCI Express with 16 lanes."""
+    """Bandwidth to the host in each direction: PCI Express with 16 lanes."""
     units: int | None = None
     """Multiprocessors of a whole device. A partition (for example MIG) reports fewer."""
 

@@ -87,7 +87,6 @@ def _size(call: Call, index: int) -> int:
 
 
 def _element_size(call: Call, index: int) -> int:
-    """Return the bytes of one element; raises ValueError if the type is unknown."""
     size = tensor_types.size(call.types[index])
     if size is None:
         raise ValueError(call.types[index])

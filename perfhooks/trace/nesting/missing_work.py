@@ -84,7 +84,6 @@ def unknown(trace: Trace) -> Unknown:
 
 
 def _lost_launch_times(trace: Trace) -> tuple[Ints, Ints]:
-    """Return the first and last possible launch time of work that was lost."""
     calls = trace.start[intervals.distinct(lost_launches(trace), short_replays(trace).calls)]
     few, marks = few_kernels(trace), step_marks.find(trace)
     if few is None:

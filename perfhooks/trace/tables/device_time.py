@@ -189,7 +189,6 @@ def _next_work(trace: Trace, selected: Ints, time: Ints) -> Ints:
 
 
 def _cut_at_launch(trace: Trace, gaps: _Gaps, selected: Ints) -> tuple[CauseIntervals, CauseIntervals]:
-    """Return the parts of idle intervals before the next launch, and all other parts."""
     begin, end, following = gaps.begin, gaps.end, gaps.following
     launch = np.append(trace.launches, -1)[following]
     has_launch = launch >= 0
@@ -256,7 +255,7 @@ def _launch_and_start(trace: Trace) -> tuple[Ints, Ints]:
 
 @cached_per_trace
 def _blocked_launches(trace: Trace) -> Ints:
-    """Driver records, or slow launches at a full queue."""
+    """Return the slow launches that waited for room in the queue, by the driver's records or by their number."""
     launched, started = (np.sort(times) for times in _launch_and_start(trace))
     calls = device.launch_calls(trace)
     calls = calls[(trace.end - trace.start)[calls] > device.BLOCKED_NS]

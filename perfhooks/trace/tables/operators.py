@@ -181,7 +181,6 @@ def _host_rows(trace: Trace) -> _Rows:
 
 
 def _launches(trace: Trace, tree: Calls, device_time: Ints) -> tuple[Ints, Ints]:
-    """Return the kernel launches of each call, and the launches whose work the trace lacks."""
     index = np.full(len(trace), -1, np.int64)
     index[tree.row] = np.arange(len(tree.row))
     parents = np.append(tree.parent, -1)

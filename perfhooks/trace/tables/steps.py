@@ -193,7 +193,6 @@ def _total_level(owner: Ints, allocated: Ints) -> Ints:
 
 
 def _peaks_mb(time: Ints, level: Ints, steps: step_marks.MarkedSteps) -> list[float | None]:
-    """Return the highest level during each step in MiB; None before the first event."""
     first = np.maximum(np.searchsorted(time, steps.start, "right") - 1, 0)
     last = np.searchsorted(time, steps.end, "left")
     highest = intervals.highest(level, first, last)

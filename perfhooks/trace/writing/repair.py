@@ -46,7 +46,7 @@ class _Change(NamedTuple):
     lane: int | None
     name: str | None
     closed: int
-    """Time by which the end moves back, in ns."""
+    """Time in ns by which the end of a frame moves to an earlier time."""
 
 
 def write(trace: Trace, source: Path, target: IO[bytes], *, compress: bool) -> None:

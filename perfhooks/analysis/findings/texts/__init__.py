@@ -88,7 +88,6 @@ class FindingText:
         return text
 
     def __call__(self, name: str, /, **values: object) -> str:
-        """Return a phrase of the evidence."""
         return self._filled(phrase(self.rule, name), values)
 
     def _last(self, kind: str) -> str:

@@ -113,7 +113,7 @@ def with_our_folder(path: str) -> str:
 
 
 def patch_popen(module: Any) -> None:
-    """The program may pass its own environment to child processes."""
+    """Keep our folder in PYTHONPATH if the program passes its own environment to child processes."""
     init = module.Popen.__init__
 
     def begin(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -45,7 +45,7 @@ class RecordedWindow:
     reached: int
     """Step during which, or before which, recording ended."""
     began: float = 0.0
-    """In seconds since 1970; 0 if unknown."""
+    """Start of the recording in s since 1970; 0 if unknown."""
     ended: float = 0.0
     partial: str | None = None
     """Reason for an early end."""
