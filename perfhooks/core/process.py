@@ -44,7 +44,7 @@ class End(IntEnum):
     COUNTS = auto()
     """`perfhooks run` writes fetches and updates per step."""
     REASON = auto()
-    """`perfhooks run` stores why no window was recorded."""
+    """`perfhooks run` stores the reason if no window was recorded."""
     STARTUP = auto()
     WATCHER = auto()
     """The watcher writes its last rows."""
@@ -109,8 +109,8 @@ def _run_all(calls: list[Callable[[], object]]) -> None:
 def end_by_ctrl_c() -> None:
     """Let a program that Ctrl-C ended die of SIGINT, as without perfhooks.
 
-    Python forgets an uncaught KeyboardInterrupt when code is executed from text, as dataclasses do. Executing a text
-    that raises it restores the flag (``run_eval_code_obj`` in CPython).
+    Python clears its flag for an uncaught KeyboardInterrupt when it executes code from text, as dataclasses do. Code
+    from text that raises KeyboardInterrupt sets it again (``run_eval_code_obj`` in CPython).
     """
     is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not is_interactive:

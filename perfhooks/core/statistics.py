@@ -86,9 +86,9 @@ class Estimate:
 
     log: _Logarithm
     below: _Deviation = 0.0
-    """Standard error towards shorter times; a median's can be asymmetric."""
+    """Standard error below the estimate; that of a median can be asymmetric."""
     above: _Deviation = 0.0
-    """Standard error towards longer times."""
+    """Standard error above the estimate."""
     freedom: Annotated[float, msgspec.Meta(ge=1, le=2**53)] = 1.0
 
     @property

@@ -119,7 +119,7 @@ class FinishedRun:
 
     @property
     def folders(self) -> list[Path]:
-        """Folders of windows, finished or not, without windows that only supply stacks and shapes."""
+        """Folders of windows, finished or not, except second windows, which supply only stacks and shapes."""
         explaining = {window.folder for window in self.recorded if window.capture.explains}
         return [folder for folder in self.places if folder not in explaining]
 

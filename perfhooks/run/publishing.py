@@ -162,7 +162,7 @@ def _opened_below(here: _Opened, name: str) -> int | None:
 
 
 def _give(here: _Opened, owner: os.stat_result) -> None:
-    """Give an empty folder of root to ``owner``. Skip other folders: a user may have put one in its place."""
+    """Change the owner of an empty folder of root. Skip other folders: a user may have put one in its place."""
     if here.descriptor is None or os.geteuid() != 0 or owner.st_uid == 0:
         return
     folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here.descriptor)

@@ -23,7 +23,7 @@ LARGEST_TABLE: Final = 16 << 20
 
 
 class NotPlainError(OSError):
-    """A link, a folder or a FIFO, or a file to be written that has a second name."""
+    """A link, a folder or a FIFO; for writing, also a file with a second hard link."""
 
 
 def is_plain(path: Path) -> bool:
@@ -36,7 +36,7 @@ def is_plain(path: Path) -> bool:
 def check_plain(path: Path, *, writes: bool = False) -> None:
     """Raise NotPlainError for links, folders and FIFOs.
 
-    If ``writes``, the file may have no second name, which may be a foreign file.
+    If ``writes``, also for files with a second hard link, which another program may use.
     """
     _check(path, path.lstat(), writes=writes)
 

@@ -123,7 +123,7 @@ class Timeline:
 
     @property
     def data_asked(self) -> Callable[[int], None]:
-        """Record the time of a request for a batch. The wait for data begins then."""
+        """Function that records the time in ns of a request for a batch: the start of a wait for data."""
         return self._asked.append
 
     @property
@@ -145,7 +145,7 @@ class Timeline:
         self._rare.append((begin, end, part, line))
 
     def take_rare(self) -> list[Aside]:
-        """Return the validations and checkpoints so far, and forget them. Call it under ``taking``, before `take`.
+        """Remove and return the validations and checkpoints so far. Hold the lock ``taking``, and call `take` later.
 
         Nested ones of the same part count once.
         """
@@ -188,7 +188,7 @@ class Timeline:
 
     @property
     def reached(self) -> int:
-        """Number of the first step that has not ended. Read it under ``taking``."""
+        """Number of the first step that has not ended. Hold the lock ``taking``."""
         return self._first + len(self._ends)
 
     def begin_of(self, step: int) -> int | None:
@@ -202,7 +202,7 @@ class Timeline:
         return self._ends[place] if 0 <= place < len(self._ends) else None
 
     def walls_since(self, step: int) -> tuple[int, np.ndarray]:
-        """Return the first stored step from ``step`` on, and all wall times from it on, in ns.
+        """Return the first stored step from ``step`` on, and the wall times of it and all later steps, in ns.
 
         Call it under ``taking``. `since`, which adds waits, takes three times as long.
         """

@@ -1,6 +1,6 @@
 """A child process that answers requests.
 
-A recording is untrusted: one operator in fifty ends its process if its arguments are bad enough. Then a new child
+A recording is untrusted: one operator in fifty crashes its process if its arguments are invalid. Then a new child
 continues.
 """
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 SHORTEST: Final = 2
 """Minimum runs between two changes."""
 PRICE: Final = (4.0, 1.5)
-"""Penalty of a piece in standard deviations: a constant, and a factor of the logarithm of the number of runs. At most
-1% of simulated series of equal runs then have a change.
+"""Penalty ``a + b * log(runs)`` of a level change, in standard deviations. With it, at most 1% of simulated series of
+equal runs have a change.
 """
 
 

@@ -69,7 +69,7 @@ class Comparison(msgspec.Struct, kw_only=True):
 
     @property
     def is_decided(self) -> bool:
-        """Whether one side is slower. Also True without a verdict, and if shares are compared."""
+        """Whether one side is slower. Always True if shares of the step are compared, or without a verdict."""
         return self.shares or self.verdict is None or self.verdict.outcome in ("slower", "faster")
 
     @property

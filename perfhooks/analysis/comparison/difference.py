@@ -32,7 +32,7 @@ _MOST_STEPS: Final = 1000
 _POWER: Final = 0.84
 """Standard deviations for a power of 80%."""
 _TAIL: Final = (1 - CONFIDENCE) / 4
-"""Tail probability at each end, for two questions with two directions each."""
+"""Tail probability of four tests: slower and faster, by the typical and by the mean step."""
 _EDGE_TAIL: Final = (1 - EDGE_CONFIDENCE) / 2
 
 Outcome = Literal["slower", "faster", "same", "undecided"]
@@ -72,12 +72,12 @@ class StepDifference:
     above: tuple[Variance, ...] = ()
     assumed: float = PROCESS_SD
     earlier: int = 0
-    """Number of earlier runs that measured the deviation between processes, too."""
+    """Number of earlier runs that contribute to the measured deviation between processes."""
     more_freedom: int = 2
     """Degrees of freedom that a further run of each side adds."""
     tolerance: float = TOLERANCE
     share: Callable[[int], float] = lambda _: 1.0
-    """Returns the fraction of the 1% error budget for a number of pairs, because each pair repeats the test."""
+    """Part of the 1% error budget by the number of pairs, because each further pair repeats the test."""
 
     @classmethod
     def of(
@@ -228,7 +228,7 @@ class StepDifference:
         return float(factors[index]) if index < len(factors) else math.inf
 
     def missing_steps(self, most: int) -> float:
-        """Return the factor by which equal processes must run longer, so that ``most`` pairs suffice."""
+        """Return the factor of more steps with which ``most`` pairs would decide about equal programs."""
         more = most - self.counts[0]
         if self.with_more_runs(more).is_decided:
             return 1.0

@@ -43,7 +43,7 @@ _MAX_MISSING_FACTOR: Final = 4.0
 
 
 class Block(NamedTuple):
-    """Consecutive steps of one program. For several ranks: the slowest wall time, and sums."""
+    """Consecutive steps of one program. With several ranks, ``wall_ns`` is the longest and ``cpu_ns`` the sum."""
 
     steps: int
     wall_ns: int

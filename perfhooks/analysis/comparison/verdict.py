@@ -191,7 +191,7 @@ def of_pairs(
 ) -> Verdict:
     """Compare two trainings that ran at the same time in pairs of processes.
 
-    ``share`` returns the fraction of the 1% error budget for a number of pairs, because each pair repeats the test.
+    Each further pair repeats the test. ``share`` returns its part of the 1% error budget by the number of pairs.
     """
     pairs = len(mean)
     differences = (StepDifference.of_pairs(question, tolerance, share) for question in (typical, mean))

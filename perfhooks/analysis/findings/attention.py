@@ -30,7 +30,7 @@ def written_out_attention(window: Evidence) -> Iterator[Finding]:
     shapes, attention with one query does not count either, because it has no matrix of scores. The time is that of all
     work launched from the first to the last GEMM, on a device if there is one.
 
-    Not measured on a device.
+    Not measured on a device, so the gain is an upper bound.
     """
     _, begin, end = _find_attention(window)
     if not len(begin):

@@ -60,7 +60,7 @@ def left_uncompiled(window: Evidence) -> Iterator[Finding]:
     compilations, or a line at which a graph cannot break, for example in a loop. The limit is
     ``torch._dynamo.config.recompile_limit``, by default 8 per function. torch 2.4 does not report it.
 
-    Not measured, because the gain depends on the function.
+    Not measured, because the gain of the fix depends on the function.
     """
     graphs = [graph for graph in window.capture.compilation.graphs if graph.is_own]
     failed = {graph.function: graph for graph in graphs if graph.failed}

@@ -101,10 +101,10 @@ def blocking_copies(window: Evidence) -> Iterator[Finding]:
 def held_by_copies(window: Evidence) -> Iterator[Finding]:
     """Copy calls block the host for 1% of the step or more, while no kernel runs and the host waits for none.
 
-    Source: `evidence.NOTABLE`; calls longer than `device.BLOCKED_NS` on threads that launch kernels. Moments with
-    kernels or other work, the gaps between them (`device.LATENCY_NS`) and those of `blocking_copies` do not count.
-    There are two causes. A copy from or to unpinned memory makes the call wait. A call that allocates or touches memory
-    first delays the copy, so no device works. Calls that wait for earlier work that has not begun belong to
+    Source: `evidence.NOTABLE`; copy calls longer than `device.BLOCKED_NS` count, on threads that launch kernels. Time
+    during other device work, in the short gaps between it (`device.LATENCY_NS`) and of `blocking_copies` does not
+    count. There are two causes. A copy from or to unpinned memory makes the call wait. A call that allocates or touches
+    memory first delays the copy, so no device works. Calls that wait for earlier work that has not begun belong to
     `machine.shared_device`.
 
     Not measured.

@@ -20,9 +20,9 @@ MAJOR: Final = 0.1
 """Minimum share of the step, or of the run, if the fix is uncertain: the threshold of torch_tb_profiler's rule on
 communication."""
 DOMINANT: Final = 0.2
-"""Minimum share of the step if many small causes have one fix."""
+"""Minimum share of the step if one fix helps against many small costs, for example small kernels."""
 MANY: Final = 20
-"""Minimum repetitions in a step. DDP needs one collective for every 25 MiB of gradients."""
+"""Minimum repetitions of a collective or operator in a step. DDP needs one collective for every 25 MiB of gradients."""
 LINE: Final = re.compile(r"\S+\.py(?:\(\d+\)|:\d+\)|(?=: ))")
 _TIME: Final = re.compile(r": -?[\d.,e+]+ (us|ms|s|min|h)( .*)?$")
 _BY_SHAPES: Final = ("kernels-below-limit",)

@@ -50,7 +50,7 @@ def launch_preparation(window: Evidence) -> Iterator[Finding]:
     operators, or if nothing was recorded on it. Kernels of one template, or with names that differ only in numbers,
     count as one. The kernel is launched several times in a step, and in at most half of all launches.
 
-    Not measured, because the gain depends on the preparation.
+    Not measured, because the gain of the fix depends on the preparation.
     """
     preparation = _find_preparation(window)
     if preparation is None:
@@ -214,7 +214,7 @@ def device_pauses(window: Evidence) -> Iterator[Finding]:
     launching thread ran operators or code between operators. It did not wait for data or the device, validate, save,
     allocate memory, or do one-time work.
 
-    Not measured, because the gain depends on the work of the host.
+    Not measured, because the gain of the fix depends on the work of the host.
     """
     if not window.is_device_traced:
         return

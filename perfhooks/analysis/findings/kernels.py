@@ -125,7 +125,7 @@ def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
     Source: `FAR`, `MAJOR`; operations and bytes from the recorded shapes of the launching operators
     (`perfhooks.trace.limits`), and the peaks of the device.
 
-    Not measured, because the gain depends on the kernels that exist for these shapes.
+    Not measured, because the gain of the fix depends on the kernels that exist for these shapes.
     """
     trace, places = window.trace, window.work
     sums = rates.of_work(trace)
@@ -178,7 +178,7 @@ def fusable_chains(window: Evidence) -> Iterator[Finding]:
     stream. Kernels of the optimizer do not count. There is no finding if compiled code runs. A fused kernel reads and
     writes at least as much as the longest kernel of its chain, so that time remains.
 
-    Not measured on a device.
+    Not measured on a device, so the gain is an upper bound.
     """
     if window.share(window.mean("device_busy_ms")) < intervals.MOST or _is_compiled(window):
         return

@@ -25,7 +25,7 @@ def unnamed_time(window: Evidence) -> Iterator[Finding]:
     unprofiled one, this time may be profiler overhead. If the training waited for CPUs, the step with the smallest
     share counts, because such waits hit single steps.
 
-    Not measured, because the gain depends on that code.
+    Not measured, because the gain of the fix depends on that code.
     """
     is_recorder = window.step_ms >= LARGE * window.unprofiled_ms and not window.capture.explains
     if _unnamed_share(window) <= 1 - MOST or not window.mean("backward_ms") or is_recorder:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 _MAX_RATIO: Final = 0.25
-"""Maximum ratio of the smaller to the larger mean delay if the delay changes once during the run."""
+"""A delay begins or ends during the run if its mean before and after the change has at most this ratio."""
 
 
 class RankSteps(NamedTuple):

@@ -70,7 +70,7 @@ _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 _SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
 _OF_STACKS: Final = ("functions", "modules", "stacks")
-"""Tables that need stacks. If the last window has none, they come from the second window."""
+"""Tables that need stacks. If the last window has none, they come from the second window, which has stacks."""
 _BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
 """Option of the recorder that a grouping needs. If the last window lacks it, the table is of the second window."""
 _OF_RUN: Final = ("startup", "slow")
@@ -193,8 +193,8 @@ def tables(
 ) -> dict[str, pl.DataFrame]:
     """Return tables of a target.
 
-    Steps and checks cover all windows, start-up and slow steps the run, other tables the last window. If it lacks
-    stacks or shapes, tables that need them come from the second window.
+    The tables of steps and checks cover all windows, those of the start-up and slow steps the run. Other tables cover
+    the last window. If it lacks stacks or shapes, tables that need them come from the second window.
 
     Raises:
         TraceError: A trace is missing or cannot be read.

@@ -46,7 +46,7 @@ before a training, and gradient accumulation, have fewer.
 
 NEVER: Final = sys.maxsize
 _SETTLED_ROUNDS: Final = 3
-"""Rounds of updates after which the detector stays as it is. Code that warms up an optimizer has fewer."""
+"""Rounds of updates after which perfhooks does not change the step detector. A warm-up of the optimizer has fewer."""
 _SURE_STEPS: Final = 2
 """Steps with a fetch after which updates without a fetch no longer change the detector. Before that, they do,
 because some programs read their loader into a list and then train on the list.

@@ -168,7 +168,7 @@ class Tasks:
             self.worker.close()
 
     def leave(self, timeout: float, *, is_loud: bool = True) -> bool:
-        """Return whether the worker is done. Otherwise it continues alone."""
+        """Wait for the worker and return whether it is done. Otherwise it continues without this process."""
         if self.worker is not None:
             self.worker.close()
         is_done = self.wait(timeout, is_loud=is_loud)

@@ -70,7 +70,7 @@ class Queueing:
         return min(max(waited - self._before, 0) / (now - self._began), 1.0)
 
     def since_last(self) -> float | None:
-        """Return the share since the last call. The first interval begins at the process start."""
+        """Return this fraction for the calling thread since the last call; at first since the process start."""
         thread = CountedThread(threading.get_ident(), threading.get_native_id())
         if not self._native:
             age_ns = round(1e9 * (time.time() - began_s()))

@@ -50,7 +50,7 @@ class _Times(NamedTuple):
 @dataclass
 class _Watched:
     begin: int
-    """Start of the step in ns. After a pause or work of perfhooks, the step starts again without samples."""
+    """Start of the step in ns. A pause or work of perfhooks restarts the step, and its samples are dropped."""
     before: Counters
     last_sample: int
     unsampled_ns: float

@@ -1,4 +1,4 @@
-"""The memory layout of CPython's stacks, which differs between versions. A search for known addresses measures it."""
+"""The memory layout of CPython's stacks by version, measured by a search for known addresses."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def by_torch_per_call(trace: Trace, rows: Ints) -> Ints:
 
 
 def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
-    """Return the operations of each call that torch's profiler omits, or -1. Calls inside counted calls have -1."""
+    """Return the operations of each call that torch's profiler omits; -1 for other calls and in counted calls."""
     missed, _ = redispatch.resolved(trace, rows, per_call(trace, rows, _KNOWN))
     missed[per_call(trace, rows, MISSED_BY_TORCH) < 0] = -1
     has_operations = (missed > 0) | (per_call(trace, rows, BY_TORCH) > 0)

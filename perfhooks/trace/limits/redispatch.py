@@ -1,4 +1,4 @@
-"""Operators that a dispatch mode or a tensor subclass calls again. The outer and the inner call compute only once."""
+"""Operators that a dispatch mode or a tensor subclass calls again within themselves. Both calls count as one."""
 
 from __future__ import annotations
 

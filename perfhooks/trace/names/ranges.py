@@ -62,7 +62,7 @@ COMPILING: Final = r"^(?!CUDAGraphNode\.record\b).* \(dynamo_timed\)$"
 LIGHTNING: Final = "[pl][profile]"
 """Prefix of labels of Lightning's ``PyTorchProfiler``. The last word of such a label is the hook."""
 LIGHTNING_HOOKS: Final = r"^\[(?:Callback|LightningDataModule|LightningModule|Strategy|_\w+)\]"
-"""Labels that Lightning 2.6 writes without `LIGHTNING`."""
+"""Labels of hooks that Lightning 2.6 writes without the prefix `LIGHTNING`."""
 _BEGINNINGS: Final = (STEP_MARK, "Optimizer.", "enumerate(DataLoader)", COMPILED_REGION, "##", "[pl]")
 AROUND_OPERATORS: Final = f"^(?:{'|'.join(map(re.escape, _BEGINNINGS))})"
 """Ranges that old traces write as operators."""

@@ -37,7 +37,7 @@ def hidden(trace: Trace, rows: Ints) -> Flags:
 def tree_threads(trace: Trace, rows: Ints) -> Ints:
     """Return the thread of each slice in the tree of calls.
 
-    A runtime call belongs to the thread of the operator with its external id, otherwise to a thread of its own.
+    A runtime call belongs to the thread of the operator with the same external id, otherwise to a separate thread.
     """
     thread = trace.thread[rows].astype(np.int64)
     calls = np.flatnonzero(trace.kind[rows] == Kind.RUNTIME)

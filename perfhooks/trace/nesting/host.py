@@ -38,7 +38,7 @@ class Paths(NamedTuple):
 MAX_LETTERS: Final = 32 << 20
 """Maximum total letters of all stacks or paths of a small trace, to bound the memory."""
 MAX_LETTERS_PER_SLICE: Final = 300
-"""Additional letters per slice of a large trace. The longest stack of a recorded trace has 825."""
+"""Letters per slice of the trace, added to `MAX_LETTERS`. The longest recorded stack has 825."""
 
 
 @cached_per_trace

@@ -54,7 +54,7 @@ def _nest(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _cut(start: Ints, end: Ints) -> Ints | None:
-    """Cut slices at the first crossing slice; None if many slices cross."""
+    """Return the ends of slices, cut where the first crossing slice begins; None if many slices cross."""
     last = np.searchsorted(start, end, "left")
     container = np.flatnonzero(last > np.arange(1, len(start) + 1))  # another slice begins before they end
     after, last = container + 1, last[container]

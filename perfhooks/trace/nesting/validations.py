@@ -9,7 +9,7 @@ from perfhooks.core import labels
 
 _CALLS: Final = (labels.FORWARD, labels.VALIDATION)
 LOSS: Final = "loss"
-"""Pseudo-part of a loss, which is not a part of the step."""
+"""Name of a loss operator in the list of parts, although it is no part of the step."""
 WRITTEN: Final = -1
 """Value in ``groups`` for labels that the user wrote. They are never corrected."""
 

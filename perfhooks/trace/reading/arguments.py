@@ -129,7 +129,7 @@ def _collective(base: type[Arguments]) -> type[Arguments]:
 
 
 class MarkedStruct(NamedTuple):
-    """A variant of the arguments of an event. Its additional fields occur only in arguments that contain its mark."""
+    """A struct that decodes the arguments of an event if their JSON contains ``mark``."""
 
     mark: bytes
     fields: type[Arguments]

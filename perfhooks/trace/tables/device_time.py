@@ -118,9 +118,10 @@ def idle(trace: Trace, number: int | None = None) -> Idle:
         device  work|                                                       |next work
                     |      before launch      |launch| latency |   waiting   |
 
-    Before its launch, the innermost slice of the launching thread decides. One-time work
-    (`perfhooks.trace.nesting.starts`) and the part of the step replace operators and code. If that thread did nothing,
-    the thread of the steps decides, and then autograd's thread. If two steps overlap, the later one counts.
+    Before its launch, the innermost slice of the launching thread decides. Within one-time work
+    (`perfhooks.trace.nesting.starts`), waits for data, validations and checkpoints, these are the cause instead of
+    operators and code. If that thread did nothing, the thread of the steps decides, and then autograd's thread. If two
+    steps overlap, the later one counts.
     """
     marks, selected = step_marks.find(trace), device.selected(trace, number)
     if not len(marks.start) or not len(trace.device_rows):

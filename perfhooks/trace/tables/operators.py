@@ -46,7 +46,7 @@ class Calls(NamedTuple):
     parent: Ints
     """Call that contains it, or that it is merged into, or -1."""
     into: Ints
-    """Call that includes this one in its row; the call itself if it has its own count."""
+    """Call that this one is merged into and counted with; the call itself if it is not merged."""
     depth: Ints
 
 

@@ -36,7 +36,7 @@ def table(trace: Trace, *, owners: Owners = ()) -> pl.DataFrame:
     device's tracer (``cuda_sync`` events), merged by correlation. Without traced runtime calls, `operators.READERS`
     replace them.
 
-    ``host_ms`` is the time for which the call blocked the host, for a copy beyond the normal cost of its call.
+    ``host_ms`` is the time for which the call blocked the host. For a copy, the usual cost of the call is subtracted.
     ``device_ms`` is the time that the tracer reports. ``operator`` is the outermost operator around the call.
     """
     wait_calls, copies_with_wait = _waiting_calls(trace), waits.blocking(trace)

@@ -26,11 +26,11 @@ class Repairs(NamedTuple):
     """Changes after which no slices of a lane cross."""
 
     later: Ints
-    """Distance by which the start moves, in ns."""
+    """Time in ns by which the start of a slice moves to a later time."""
     earlier: Ints
-    """Distance by which the end moves, in ns."""
+    """Time in ns by which the end of a slice moves to an earlier time."""
     lane: Ints
-    """Lane on the thread or stream, from 0."""
+    """Number of the lane within the thread or stream, from 0."""
 
     @property
     def rows(self) -> Ints:
@@ -40,8 +40,8 @@ class Repairs(NamedTuple):
 def find(trace: Trace) -> Repairs:
     """Return the repairs that a trace needs.
 
-    - The start of a label moves after slices that end within it, its end before slices that begin within it.
-    - If a label would lose half of its length (the mark of a step: all of it), it gets a separate lane instead.
+    - The start of a label moves behind slices that end within it. Its end moves before slices that begin within it.
+    - A label that would lose half of its length gets a separate lane instead. The mark of a step may lose more.
     - All other crossing slices, and overlapping work, get a separate lane.
     """
     repairs = Repairs(*np.zeros((3, len(trace)), np.int64))

@@ -55,8 +55,8 @@ class _PendingCall:
 
 
 _pending: Final[list[_PendingCall]] = []
-"""Pending call, stored to keep it alive. Only one call is added at a time: Python 3.11 never leaves the first
-instruction of a traced function that a pending call enters while another one waits.
+"""Pending call, stored to keep it alive. At most one call is pending: with two, Python 3.11 hangs at the first
+instruction of a traced function that one of them calls.
 """
 
 
@@ -104,7 +104,7 @@ def pause_s(passed_s: float, used: float) -> float:
 
 
 def used_at_next_measurement(before: float, used: float, passed_s: float, late_s: float) -> float:
-    """Return a share of the budget, as ``before`` and ``used`` are. ``late_s`` is the delay of this measurement."""
+    """Return a fraction of the budget, like ``before`` and ``used``. ``late_s`` is the delay of this measurement."""
     return used + (used - before) / passed_s * (SHORTEST_S + late_s)
 
 

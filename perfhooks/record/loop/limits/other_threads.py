@@ -17,8 +17,8 @@ from perfhooks.core.thread_time import CountedThread
 from perfhooks.record.loop.limits.budget import FIRST_STEPS_S
 
 _SHARE: Final = 0.2
-"""Maximum fraction of the training's time for a recording beside busy threads. Threads are busy if they use a larger
-fraction of the time of one CPU.
+"""Maximum time of a recording beside busy threads, as a fraction of the training's time. Threads are busy if they use
+more than this fraction of one CPU.
 """
 SHORTEST_WAIT_S: Final = FIRST_STEPS_S / _SHARE
 """Minimum training time in s before a recording beside busy threads."""
