@@ -56,7 +56,7 @@ class Child(IntEnum):
     SIGNALS = auto()
     """Signal handlers are removed first, so that an early signal ends the child as usual."""
     PROFILERS = auto()
-    """Profilers forget their windows, files and worker."""
+    """Profilers drop their windows, files and worker."""
     WATCHER = auto()
     """The watcher's thread does not exist in the child."""
     STEPS = auto()
@@ -79,7 +79,7 @@ _in_child: dict[Child, Callable[[], object]] = {}
 
 
 def at_end(when: End, call: Callable[[], object]) -> None:
-    """Set the call of a phase. It runs before handlers of others, such as torch."""
+    """Set the function of a phase. It runs before exit handlers of other packages, such as torch."""
     _at_end[when] = call
     atexit.unregister(_end)
     atexit.register(_end)

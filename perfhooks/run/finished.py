@@ -124,7 +124,7 @@ class FinishedRun:
         return [folder for folder in self.places if folder not in explaining]
 
     def explanation(self, stage: str) -> FinishedWindow | None:
-        """Return the window that supplies stacks and shapes for a loop."""
+        """Return the second window of a loop, which supplies stacks and shapes."""
         candidates = (window for window in reversed(self._done) if window.capture.explains)
         return next((window for window in candidates if window.capture.stage == stage), None)
 

@@ -76,7 +76,7 @@ class OwnFolder:
             pass
 
     def make_for_owner(self) -> None:
-        """Create the folder. The owner of the run gets folders of root."""
+        """Create the folder. If root creates it, it belongs to the owner of the run."""
         with contextlib.suppress(FileNotFoundError), self.opened():
             return
         self.make()

@@ -101,7 +101,7 @@ def read_format(path: Path, kind: type[T], supported: int, what: str) -> T:
 
 
 def check_format(path: Path, number: int, supported: int) -> None:
-    """Raise PerfhooksError if another perfhooks wrote another format."""
+    """Raise PerfhooksError if another version of perfhooks wrote another format."""
     if number != supported:
         why = "is from a newer perfhooks: update perfhooks" if number > supported else "is unknown"
         raise PerfhooksError(f"{path}: format {number} {why} (this version reads format {supported})")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HEADER = "stage,step,phase,wall_ms,data_ms,backward_ms,update_ms\n"
 CAPACITY = 1 << 16
-"""Maximum steps in memory. Older steps are written to the file before."""
+"""Maximum steps in memory. Older steps are in the file."""
 
 _ASIDE: Final = 1024
 """Maximum validations and checkpoints in memory. A training has about two of them per epoch."""
@@ -83,10 +83,10 @@ class Ended(NamedTuple):
 
 
 class Timeline:
-    """Raw clock readings of the steps of a loop. Arithmetic waits until they are written.
+    """Raw clock readings of the steps of a loop. Step times are computed when they are written.
 
-    The training only adds. Another thread removes ended steps under ``taking``. Each access is one operation of a list,
-    a dictionary or an array in C, so neither thread waits for the other.
+    The training thread only adds readings. Another thread removes ended steps under the lock ``taking``. Each access is
+    one operation of a list, a dictionary or an array in C, so neither thread waits for the other.
     """
 
     def __init__(self, stage: str) -> None:
@@ -204,7 +204,7 @@ class Timeline:
     def walls_since(self, step: int) -> tuple[int, np.ndarray]:
         """Return the first stored step from ``step`` on, and the wall times of it and all later steps, in ns.
 
-        Call it under ``taking``. `since`, which adds waits, takes three times as long.
+        Hold the lock ``taking``. `since`, which adds waits, takes three times as long.
         """
         place = step - self._first
         before = self._begins.get(step) if place == 0 else None
@@ -219,7 +219,7 @@ class Timeline:
         return step, walls
 
     def since(self, step: int) -> Ended:
-        """Return the stored ended steps from ``step`` on. Call it under ``taking``."""
+        """Return the stored ended steps from ``step`` on. Hold the lock ``taking``."""
         columns = [np.concatenate(pair) for pair in zip(self._tail, self._read()[0], strict=True)]
         return Ended(*(column[columns[0] >= step] for column in columns))
 

@@ -15,7 +15,7 @@ MAX_TIME_US: Final = 4.0e15
 ROUNDING_NS: Final = 250
 """Distance of adjacent doubles in microseconds since 1970, in ns."""
 MIN_RECORDS: Final = 8
-"""Records before a pattern in them counts as a defect. Files that are written by hand have fewer."""
+"""Minimum records with a wrong pattern before it counts as a defect. Hand-written files have fewer."""
 APART_NS: Final = 60 * 10**9
 """Minimum distance of times from different clocks, in ns. A recording has no pause of a minute."""
 

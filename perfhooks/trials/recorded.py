@@ -79,7 +79,7 @@ class Update:
     """Name of the class in ``torch.optim``."""
     parameters: tuple[tuple[str, tuple[int, ...]], ...]
     options: tuple[tuple[str, Any], ...]
-    """Options that its operators reveal."""
+    """Options of the optimizer that its recorded operators show."""
     implementation: str
     """Implementation of the update: ``for-loop``, ``foreach`` or ``fused``."""
 

@@ -77,7 +77,7 @@ class StepDifference:
     """Degrees of freedom that a further run of each side adds."""
     tolerance: float = TOLERANCE
     share: Callable[[int], float] = lambda _: 1.0
-    """Part of the 1% error budget by the number of pairs, because each further pair repeats the test."""
+    """Part of the 1% error budget by the number of pairs."""
 
     @classmethod
     def of(

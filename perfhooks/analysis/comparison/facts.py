@@ -121,7 +121,7 @@ def _without_folder(word: str, *, always: bool = False) -> str:
 
 
 def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[Difference]:
-    """Return the facts that differ, likely causes first. Only options and environment variables may be missing."""
+    """Return the facts that differ, likely causes first. Missing options and environment variables differ, too."""
     names = dict.fromkeys([*a, *b])
     all_facts = [Difference(name, a.get(name, ""), b.get(name, "")) for name in names]
     differing = [

@@ -202,7 +202,7 @@ class Pair(NamedTuple):
     b: KeyCost
 
     def by_count(self, steps_a: int, steps_b: int) -> float:
-        """Return (nB - nA) x tA per step. New and missing costs are due to the count alone."""
+        """Return (calls in B - calls in A) x time per call in A, per step. A row of only one side counts in full."""
         if self.a.calls and self.b.calls:
             return (self.b.calls / steps_b - self.a.calls / steps_a) * self.a.nanoseconds / self.a.calls
         if self.a.calls or self.b.calls:

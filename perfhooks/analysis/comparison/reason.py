@@ -89,7 +89,7 @@ class NoiseModel(NamedTuple):
         return cls(steps * math.exp(middle), max(spread, TOLERANCE))
 
     def sure(self, pairs: Iterable[Pair], steps_a: int, steps_b: int) -> float:
-        """Return the difference of some rows beyond the noise. Only slower calls may be noise."""
+        """Return the difference of some rows beyond the noise. A different number of calls is never noise."""
         by_calls = expected = measured = 0.0
         for typical in (pair.typical for pair in pairs):
             added = typical.by_count(steps_a, steps_b)

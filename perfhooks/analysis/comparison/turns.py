@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FEWEST_PAIRS: Final = 3
 """Minimum pairs of processes, because the spread between processes must be measured."""
 MOST_PAIRS: Final = 8
-"""Maximum pairs of processes, to bound the time of a comparison."""
+"""Maximum pairs of processes, to limit the duration."""
 _ERROR_SPLIT: Final = (0.01, 0.04, 0.4, 0.15, 0.15, 0.25)
 """Split of the 1% error budget over the numbers of pairs."""
 LEAST_BLOCKS: Final = 5
@@ -62,7 +62,7 @@ class ProcessPair:
 
     @cached_property
     def counted(self) -> tuple[Sequence[Block], Sequence[Block]]:
-        """Blocks after the first ones; only neighbours if both lived together."""
+        """Blocks after the first ones. If both programs ran together, each block has a neighbour."""
         first = _first_index(self.a), _first_index(self.b)
         if not self.is_together:
             return self.a[first[0] :], self.b[first[1] :]

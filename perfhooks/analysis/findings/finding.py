@@ -20,7 +20,7 @@ MAJOR: Final = 0.1
 """Minimum share of the step, or of the run, if the fix is uncertain: the threshold of torch_tb_profiler's rule on
 communication."""
 DOMINANT: Final = 0.2
-"""Minimum share of the step if one fix helps against many small costs, for example small kernels."""
+"""Minimum share of the step if one fix helps against many small costs."""
 MANY: Final = 20
 """Minimum repetitions of a collective or operator in a step. DDP needs one collective for every 25 MiB of gradients."""
 LINE: Final = re.compile(r"\S+\.py(?:\(\d+\)|:\d+\)|(?=: ))")

@@ -70,9 +70,9 @@ _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 _SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
 _OF_STACKS: Final = ("functions", "modules", "stacks")
-"""Tables that need stacks. If the last window has none, they come from the second window, which has stacks."""
+"""Tables that need stacks. If the last window has none, they come from the second one."""
 _BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
-"""Option of the recorder that a grouping needs. If the last window lacks it, the table is of the second window."""
+"""Option of the recorder that a grouping needs. If the last window lacks it, the table shows the second one."""
 _OF_RUN: Final = ("startup", "slow")
 
 Form = Literal["table", "csv", "json"]

@@ -201,7 +201,7 @@ class Events:
 
 
 class StepDetector:
-    """Detects no steps and receives no events."""
+    """Base class. It detects no steps and receives no events."""
 
     mode: Mode | None = None
     arms = False

@@ -192,7 +192,7 @@ class LoopController:
     def discard(self) -> Path | None:
         """Remove the steps so far, because they were no training steps.
 
-        Return the run folder for another profiler; None if a window was recorded.
+        Return the run folder, which the next profiler may use; None if a window was recorded.
         """
         handover = self.windows.handover
         if handover.places or handover.run is None:

@@ -73,7 +73,7 @@ def _read_table(run: Path | None, listing: Listing | None = None) -> tuple[pl.Da
 def _unify_causes(table: pl.DataFrame) -> pl.DataFrame:
     """Replace the causes of slow steps in a function by the most frequent cause.
 
-    When the first ones were classified, few samples of the function existed.
+    The first steps were classified when few samples of the function existed.
     """
     is_by_chance = pl.col("cause").is_in([*CHANCE_CAUSES, RANKS])
     is_script = pl.col("line").str.starts_with("<module>")

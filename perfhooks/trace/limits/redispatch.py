@@ -61,7 +61,7 @@ def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
 
 
 def _inner_calls(trace: Trace, rows: Ints, values: Ints) -> tuple[dict[int, list[int]], list[int]]:
-    """Return the calls with values within dispatchers, by outer call, and their holders.
+    """Return the calls with values inside dispatchers, by outer call, and the holder of each call.
 
     A holder is the innermost call with a value and without a dispatcher between them, or -1.
     """

@@ -22,7 +22,7 @@ class Nesting(NamedTuple):
 
 
 _MAX_CROSSED_PASSES: Final = 8
-"""Maximum number of slices in crossed slices, as a multiple of the slices of the thread. With more, `_cut` gives up."""
+"""Maximum number of slices in crossed slices, as a multiple of the slices of the thread."""
 
 
 _MAX_SINGLE_PARENTS: Final = 50

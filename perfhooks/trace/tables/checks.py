@@ -48,8 +48,8 @@ class Check(NamedTuple):
 def table(trace: Trace) -> pl.DataFrame:
     """List the problems of a trace, the gravest first; a sound trace has no rows.
 
-    ``severity`` is ``error`` (numbers are wrong or missing), ``warning`` (they may be) or ``info`` (useful to know);
-    ``count`` the number of occurrences, ``text`` the evidence, ``first`` the first occurrence.
+    ``severity`` is one of `SEVERITIES`, ``count`` the number of occurrences, ``text`` the evidence, ``first`` the first
+    occurrence.
 
     ``docs/traces.md`` explains each name.
     """

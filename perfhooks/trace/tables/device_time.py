@@ -42,7 +42,7 @@ OPERATORS, CODE, CALLS, NOTHING, LAUNCHING, FULL, LATENCY, DEPENDENCY, PENDING, 
 PLACES: Final = ("before the first work", "between", "after the last work")
 
 QUEUE: Final = ("empty", "up to 10", "more", "full")
-"""Launches whose work has not begun."""
+"""Number of launches whose work has not begun."""
 FULL_QUEUE: Final = 1000
 """CUDA's queue holds 1,024 launches; then the next call waits."""
 

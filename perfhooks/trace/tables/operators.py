@@ -44,7 +44,7 @@ class Calls(NamedTuple):
 
     row: Ints
     parent: Ints
-    """Call that contains it, or that it is merged into, or -1."""
+    """Call that contains this one, merged or not, or -1."""
     into: Ints
     """Call that this one is merged into and counted with; the call itself if it is not merged."""
     depth: Ints

@@ -26,9 +26,9 @@ class Repairs(NamedTuple):
     """Changes after which no slices of a lane cross."""
 
     later: Ints
-    """Time in ns by which the start of a slice moves to a later time."""
+    """Shift of the start of a slice to a later time, in ns."""
     earlier: Ints
-    """Time in ns by which the end of a slice moves to an earlier time."""
+    """Shift of the end of a slice to an earlier time, in ns."""
     lane: Ints
     """Number of the lane within the thread or stream, from 0."""
 

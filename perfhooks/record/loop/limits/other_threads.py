@@ -54,8 +54,8 @@ def has_other_threads() -> bool:
 def has_busy_threads() -> bool:
     """Return whether other threads compete with the calling one.
 
-    Beside other threads, this waits for 5 ms. If more programs compute than there are CPUs, a busy thread may get no
-    CPU in that time, so this waits up to five times.
+    If there are other threads, this waits for 5 ms. If more programs compute than there are CPUs, a busy thread may get
+    no CPU in that time, so this waits up to five times.
     """
     if not has_other_threads():
         return False
