@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.trials.cut import Group, OperatorSelection
 
 COMPARABLE: Final = (0.5, 2.0)
-"""Ratio of a call alone to its recorded time for which results apply to the training."""
+"""Range in which results apply to the training: time of a call alone, divided by its recorded time."""
 
 
 class Saving(NamedTuple):

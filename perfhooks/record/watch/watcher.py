@@ -59,8 +59,8 @@ class Watcher:
         self._watches: dict[WatchedLoop, Watch] = {}
         self._inboxes: dict[Path, RequestInbox] = {}
         self._wake_lock = threading.Lock()
-        """Lock whose release wakes the watcher. To wait for a lock is one call in C, to wait for an event many Python
-        calls.
+        """Lock whose release wakes the watcher. Waiting for a lock is one call in C; waiting for an event takes many
+        Python calls.
         """
         self._wake_lock.acquire()
         self._thread: threading.Thread | None = None

@@ -53,7 +53,7 @@ _CALLS_PER_S: Final = 300_000
 """Usual Python calls per second of CPU time. Measured in code that calls modules and operators."""
 _OPERATORS_PER_S: Final = 150_000
 _PRIOR_EVENTS: Final = 10_000
-"""Number of events as which the default costs count in the mean with measured costs. With few events, fixed costs and
+"""Weight of the default costs in the mean with measured costs, as a number of events. With few events, fixed costs and
 unfilled blocks hide the cost per event.
 """
 

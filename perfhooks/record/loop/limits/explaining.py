@@ -36,7 +36,7 @@ class SecondWindow:
         self._operators = 0.0
 
     def follow(self, steps: int, operators: float, *, has_busy_threads: bool) -> None:
-        """Request the second window. ``operators`` is a total of the first window.
+        """Request the second window. ``operators`` is their total number in the first window.
 
         Busy threads exclude it: with stacks, torch's recorder records them too, and acquires the GIL in each operator.
         """
