@@ -208,7 +208,7 @@ def test_a_folder_of_torchs_own_handler_is_read(run, tmp_path):
         (["{folder}/text.json"], "is no trace"),
         (["{folder}/empty.json"], "is empty"),
         (["{trace}", "-t", "stepz"], "got 'stepz'; did you mean 'steps'?"),
-        (["{trace}", "-t", "steps", "--by", "shapes"], "by has no effect for the table 'steps'"),
+        (["{trace}", "-t", "steps", "--by", "shapes"], "by cannot be used with the table 'steps', got 'shapes'"),
         (["{trace}", "-t", "stacks", "--by", "host", "--by", "device"], "by must be one of"),
         (["{trace}", "--csv", "--json"], "use either --csv or --json"),
         (["{trace}", "--csv", "-t", "steps", "-t", "copies"], "CSV contains one table"),
@@ -232,7 +232,8 @@ def test_of_a_folder_of_traces_in_perfettos_form_it_is_said_what_writes_json(run
     (tmp_path / "rank0.pftrace").write_bytes(b"")
     code, text, errors = run(tmp_path, verb=verb)
     assert (code, text, errors.count("\n")) == (2, "", 1)
-    assert "as for rank0.pftrace, it is Perfetto's (.pftrace); export it to a name that ends in .json" in errors
+    assert "rank0.pftrace has Perfetto's format (.pftrace), which perfhooks does not read" in errors
+    assert "export to a name that ends in .json" in errors
 
 
 def test_a_run_without_traces_says_so(run, tmp_path):

@@ -652,7 +652,7 @@ def test_batches_of_different_size_are_compared_per_sample(tmp_path, samples, me
     text = written.text(made)
     assert f"  B  {median:.3g} ms" in text
     if samples == 64:
-        assert f"by the sample: {64e3 / median:,.0f} instead of 6,400 samples a second" in text
+        assert f"per sample: {64e3 / median:,.0f} instead of 6,400 samples a second" in text
         assert "samples a step 32 / 64" in text.splitlines()[0]
     else:
         assert "sample" not in text

@@ -191,6 +191,6 @@ def test_a_trace_in_perfettos_form_is_one_sentence_that_says_what_writes_json(tm
     begin = bytes.fromhex("0a2a408090b3fc83dc90a7185001321c0a0c0806108090b3fc83dc90a7180a0c08011080") + bytes(9)
     (tmp_path / "t.pftrace").write_bytes(pack(begin))
     with pytest.raises(
-        TraceError, match=r"is no trace: it is Perfetto's .*ends in \.json or \.json\.gz, and torch writes JSON$"
+        TraceError, match=r"is no trace: it has Perfetto's .*ends in \.json or \.json\.gz, and torch writes JSON$"
     ):
         read(tmp_path / "t.pftrace")

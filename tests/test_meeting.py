@@ -45,7 +45,7 @@ def test_a_rank_that_learns_too_late_who_it_is_says_so(tmp_path, monkeypatch, ca
         monkeypatch.setenv("RANK", "1")
         monkeypatch.setenv("WORLD_SIZE", "2")
         prof.step()
-    assert "this process is rank 1 of 2 now, and was 0 of 1 when profiling began" in caplog.text
+    assert "this process is rank 1 of 2 now, but was rank 0 of 1 when profiling began" in caplog.text
     assert len([path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()]) == 1
 
 

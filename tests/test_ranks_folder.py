@@ -204,7 +204,7 @@ def test_rank_that_lost_most_of_its_kernels_is_found_by_the_other_ranks(tmp_path
         data = gather(run.folder)
     assert data["windows"][0]["ranks"]["compute_ms"][1] is None
     (entry,) = (entry for entry in data["missing"] if entry["what"] == "lost-kernels")
-    assert entry["text"].startswith("rank 1 lacks kernels in its trace (2 kernels in a step, other ranks 5")
+    assert entry["text"].startswith("rank 1 lacks kernels in its trace (2 kernels per step, but 5")
 
 
 # --- the rank that arrives last in large collectives

@@ -184,7 +184,7 @@ def test_ctrl_c_on_a_terminal_shows_what_was_measured_until_then(folder):
         assert terminal.end() == 130
         shown = terminal.text.partition("WAITING")[2]
         assert "waits" in shown, "the row of the first operator"
-        assert "Interrupted: these are the measurements until then." in shown
+        assert "Interrupted: fewer operators were measured than planned." in shown
         assert "the 2 operators tried here" in shown
         assert "Traceback" not in terminal.text
 

@@ -254,9 +254,9 @@ def git(*words):
         (("--run", "nothing.py", "--", "b"), "there is no script 'nothing.py'"),
         (("--run", "true", "--", "true", "--save", "x"), "choose either --run"),
         (("--run", "true", "--", "true", "--steps", "0"), "steps must be more than 0"),
-        (("a", "b", "--in-turns"), "are about commands"),
-        (("a", "b", "--steps", "5"), "are about commands"),
-        (("a", "b", "--seconds", "5"), "are about commands"),
+        (("a", "b", "--in-turns"), "need two commands"),
+        (("a", "b", "--steps", "5"), "need two commands"),
+        (("a", "b", "--seconds", "5"), "need two commands"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(compare, words, said):

@@ -58,17 +58,17 @@ class ComparisonForm(str, Enum):
     json = "json"
 
 
-_turns_option: Final = functools.partial(typer.Option, rich_help_panel="Commands that take turns")
+_turns_option: Final = functools.partial(typer.Option, rich_help_panel="Comparison of two commands")
 _RUN: Final = _turns_option(
     "--run",
-    help="Run this command beside the one after --, in short turns, until it is decided which is slower.",
+    help="Run this command and the command after --, in interleaved blocks, until the result is decided.",
     metavar="'COMMAND'",
 )
-_RUN_AT: Final = _turns_option(_AT, help="Run the command at a revision of git.", metavar="REV 'COMMAND'")
-_STEPS: Final = _turns_option("--steps", help="Number of steps after which each command is ended.")
-_SECONDS: Final = _turns_option("--seconds", help="Seconds of steps after which each command is ended.")
+_RUN_AT: Final = _turns_option(_AT, help="The same as --run, with the code of a git revision.", metavar="REV 'COMMAND'")
+_STEPS: Final = _turns_option("--steps", help="End each command after this number of steps.")
+_SECONDS: Final = _turns_option("--seconds", help="End each command after this many seconds of steps.")
 _IN_TURNS: Final = _turns_option(
-    "--in-turns", help="Run one after the other, where memory or devices do not allow two."
+    "--in-turns", help="Run one command after the other. Use it if memory or devices are too small for both."
 )
 
 
@@ -101,21 +101,23 @@ def command(
         typer.Option("--tolerance", help="Largest difference that counts as equal; 2% by default.", metavar="SHARE"),
     ] = None,
     stage: Annotated[
-        str | None, typer.Option("--stage", help="Which loop to compare; train if both have it.", show_default=False)
+        str | None,
+        typer.Option("--stage", help="Loop to compare. Default: train if both have it.", show_default=False),
     ] = None,
     shares: Annotated[
-        bool, typer.Option("--shares", help="Compare shares of the step: for runs on different machines.")
+        bool,
+        typer.Option("--shares", help="Compare shares of the step, for runs on different machines."),
     ] = False,
     form: Annotated[
         ComparisonForm, typer.Option("--format", "-f", help="Form of the standard output.")
     ] = ComparisonForm.text,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write a page with everything side by side.", show_default=False)
+        Path | None, typer.Option("--out", "-o", help="Write an HTML report of the comparison.", show_default=False)
     ] = None,
-    show_it: Annotated[bool, typer.Option("--open", help="Open that page in a browser.")] = False,
+    show_it: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     save: Annotated[
         Path | None,
-        typer.Option("--save", help="Keep the given runs as a baseline, to be compared with later.", metavar="FILE"),
+        typer.Option("--save", help="Save the runs as a baseline for later comparisons.", metavar="FILE"),
     ] = None,
     _max_unpacked_mb: Annotated[float | None, MAX_UNPACKED] = None,
 ) -> None:
@@ -135,13 +137,16 @@ def command(
         sides = _commands(targets or (), run)
         outcome = turns.outcome(sides, limit, form.value, in_turns=in_turns, steps=steps, seconds=seconds)
     elif in_turns or steps is not None or seconds is not None:
-        raise OptionError("--in-turns, --steps and --seconds are about commands: give them by --run 'A' -- 'B'")
+        raise OptionError("--in-turns, --steps and --seconds need two commands: perfhooks compare --run 'A' -- 'B'")
     elif save is not None:
         compare.save([part for part in targets or () if part != _BETWEEN], stage, save)
         return
     else:
         if shares and (fail_if_slower or fail_if_undecided):
-            raise OptionError("choose one of --shares and --fail-if-...: shares of a step say nothing of its length")
+            raise OptionError(
+                "--shares cannot be combined with --fail-if-slower or --fail-if-undecided: "
+                "it does not compare the duration of a step"
+            )
         comparison = compare.compared(_sides(targets or ()), stage, limit, shares=shares)
         compare.tell(comparison, form.value)
         compare.page(comparison, out, show_it=show_it)

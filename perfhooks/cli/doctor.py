@@ -165,8 +165,11 @@ def _stacks() -> tuple[State, str]:
 def _frameworks() -> tuple[State, str]:
     versions = {name: version for name in FRAMEWORKS if (version := _version(name))}
     missing = [name for name in FRAMEWORKS if name not in versions and name not in _ALSO]
-    result = ", ".join(f"{name} {version}" for name, version in versions.items()) or "none: loops of your own only"
-    return "ok", result + (f"; for others: pip install 'perfhooks[{','.join(missing)}]'" if missing else "")
+    result = (
+        ", ".join(f"{name} {version}" for name, version in versions.items())
+        or "none is installed; perfhooks can profile a plain PyTorch loop"
+    )
+    return "ok", result + (f"; to install others: pip install 'perfhooks[{','.join(missing)}]'" if missing else "")
 
 
 def _version(name: str) -> str | None:

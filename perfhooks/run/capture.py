@@ -260,10 +260,13 @@ class Place:
         try:
             capture = read_json(path, Capture, "the facts of a window")
         except FileNotFoundError as error:
-            raise PerfhooksError(f"{path}: not there") from error
+            raise PerfhooksError(f"{path} does not exist") from error
         check_format(path, capture.format, FORMAT)
         if capture.rank != self.rank:
-            raise PerfhooksError(f"{path}: not the facts of rank {self.rank}, but of rank {capture.rank}")
+            raise PerfhooksError(
+                f"{path} has the file name of rank {self.rank}, but was written by rank {capture.rank}: "
+                "restore its original name or delete it"
+            )
         return capture
 
     def save(self, capture: Capture) -> None:

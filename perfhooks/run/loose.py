@@ -74,8 +74,8 @@ def traces(folder: Path) -> list[Loose]:
 
 def lacking(folder: Path | str) -> str:
     other = None if remote.is_url(folder) else next(Path(folder).glob("*.pftrace*"), None)
-    instead = f"; as for {other.name}, {OF_PERFETTO}" if other else ""
-    return f"no *.json or *.json.gz with a list of traceEvents{instead}"
+    instead = f"; {other.name} {OF_PERFETTO}" if other else ""
+    return f"no *.json or *.json.gz file in it has a list of traceEvents{instead}"
 
 
 def windows(traces: Sequence[Loose]) -> list[list[Loose]]:

@@ -101,7 +101,7 @@ def verdict(row: OperatorResult, result: VariantResult) -> str:
 
 def sentences(trial: Trial) -> list[str]:
     """Return at most eight lines."""
-    lines = ["Interrupted: these are the measurements until then."] if trial.is_interrupted else []
+    lines = ["Interrupted: fewer operators were measured than planned."] if trial.is_interrupted else []
     if trial.is_out_of_time:
         which = "all operators" if trial.rows else "the first operator"
         lines.append(f"Time limit reached before {which} had been tried: increase --seconds.")

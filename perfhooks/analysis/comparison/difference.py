@@ -287,7 +287,8 @@ def compare_paired(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) 
     """
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if len(first) != len(second) or not (first > 0).all():
-        raise OptionError(f"a and b must be equally many times above 0, got {len(first)} and {len(second)}")
+        counts = f"{len(first)} in a and {len(second)} in b"
+        raise OptionError(f"a and b must have the same number of times, all above 0; got {counts}")
     ratio = level(second / first).typical
     tail = (1 - CONFIDENCE) / 2
     half_width = student(tail, ratio.freedom)

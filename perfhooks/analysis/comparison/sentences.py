@@ -67,7 +67,7 @@ def _describe_samples(result: Verdict, samples: tuple[int, int]) -> str:
     rates = f"{_format_rate(b)} instead of {_format_rate(a)} samples a second, {format_change(1 / result.ratio)}"
     word = {"slower": "Slower", "faster": "Faster", "same": "The same", "undecided": "Undecided"}[result.outcome]
     chance = ", which may be noise" if result.outcome == "undecided" else ""
-    return f"{word} by the sample: {rates}{chance}; a step takes {samples[1]:,} samples instead of {samples[0]:,}."
+    return f"{word} per sample: {rates}{chance}; a step takes {samples[1]:,} samples instead of {samples[0]:,}."
 
 
 def _format_rate(samples: float) -> str:
@@ -205,7 +205,7 @@ def _describe_needed(result: Verdict) -> str:
     return f"{' or '.join(options)} would decide{f'; {_IN_TURNS}' if is_many else ''}"
 
 
-_IN_TURNS: Final = "`perfhooks compare --run` may need fewer"
+_IN_TURNS: Final = "`perfhooks compare --run` interleaves both programs and may decide with fewer runs"
 
 
 def contribution(row: Contribution, amount: Callable[[float], str] | None = None) -> str:

@@ -35,7 +35,7 @@ def find(window: RankedWindow) -> dict[int, str]:
         other_counts = counts.filter(is_other & (pl.col("rank") != rank))
         usual = other_counts.select(pl.col("ops", "kernels").median()).row(0) if other_counts.height else (0.0, 0.0)
         if ops >= MOST * usual[0] and kernels < MOST * usual[1]:
-            few = f"{kernels:.0f} kernels in a step, other ranks {usual[1]:.0f} with as many operators"
+            few = f"{kernels:.0f} kernels per step, but {usual[1]:.0f} on other ranks with about as many operators"
             lost[rank] = f"lacks kernels in its trace ({few}): its device times are unknown"
     return lost
 

@@ -65,7 +65,8 @@ class CaptureRequest:
             ]
         except OSError as error:
             raise PerfhooksError(
-                f"{self.run} cannot be written, so no window can be requested from its job: {error.strerror or error}"
+                f"{self.run} cannot be written ({error.strerror or error}). A request for a window is a file in this "
+                "folder: run the command as a user who may write there"
             ) from error
         finally:
             with contextlib.suppress(OSError):

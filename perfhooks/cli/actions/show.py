@@ -182,8 +182,12 @@ def check(name: str, by: Sequence[str] = ()) -> None:
     allowed = GROUPS.get(name, ())
     for item in by:
         if item not in allowed:
-            rule = f"must be one or more of {', '.join(allowed)}" if allowed else "has no effect"
-            raise OptionError(f"by {rule} for the table {name!r}, got {item!r}")
+            if not allowed:
+                tables_with_groups = ", ".join(GROUPS)
+                raise OptionError(
+                    f"by cannot be used with the table {name!r}, got {item!r}; it needs one of {tables_with_groups}"
+                )
+            raise OptionError(f"by must be one or more of {', '.join(allowed)} for the table {name!r}, got {item!r}")
     if name == "stacks" and len(by) > 1:
         raise OptionError(f"by must be one of {', '.join(allowed)} for the table 'stacks', got {', '.join(by)}")
 

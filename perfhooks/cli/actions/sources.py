@@ -63,7 +63,7 @@ def find(target: str | None) -> list[Source]:
     if not places:
         sources = _loose(path)
     if not sources:
-        missing = "its windows have no trace" if places else f"it is no run, no window, and has {loose.lacking(path)}"
+        missing = "its windows have no trace" if places else f"it is no run and no window, and {loose.lacking(path)}"
         raise TraceError(f"{path} has no trace to show: {missing}")
     return sources
 

@@ -77,8 +77,9 @@ class Membership:
         self._job = job
         if self._handover.has_files:
             logger.warning(
-                "this process is rank %d of %d now, and was %d of %d when profiling began: its files stay there; "
-                "call start() after init_process_group()", job.rank, job.world_size, before.rank, before.world_size,
+                "this process is rank %d of %d now, but was rank %d of %d when profiling began. "
+                "Its files keep the old rank. Call start() after init_process_group()",
+                job.rank, job.world_size, before.rank, before.world_size,
             )  # fmt: skip  # keeps the values below their placeholders
             return True
         previous, records = self._handover.run, is_selected(self._options["ranks"], job)

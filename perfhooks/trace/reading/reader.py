@@ -178,7 +178,7 @@ class _Reader:
         if not head.strip():
             return "it is empty"
         if head.startswith(_PERFETTO) and b"\0" in head[:_LOOKAHEAD]:
-            return OF_PERFETTO
+            return f"it {OF_PERFETTO}"
         try:
             msgspec.json.decode(head, type=msgspec.Raw)
         except MALFORMED as error:
@@ -354,7 +354,8 @@ class _Reader:
         keys = decode_object(text)
         if keys is None:
             if not text.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-                self.doubts.append(Doubt("unread-metadata", 1, "the keys beside traceEvents could not be read"))
+                text = "the metadata outside of traceEvents is damaged, so rank and devices may be unknown"
+                self.doubts.append(Doubt("unread-metadata", 1, text))
             return {}
         keys.pop("traceEvents", None)
         return keys

@@ -37,7 +37,8 @@ _PACKED_BLOCK: Final = 1 << 16
 
 
 OF_PERFETTO: Final = (
-    "it is Perfetto's (.pftrace); export it to a name that ends in .json or .json.gz, and torch writes JSON"
+    "has Perfetto's format (.pftrace), which perfhooks does not read: export to a name that ends in .json or .json.gz, "
+    "and torch writes JSON"
 )
 
 

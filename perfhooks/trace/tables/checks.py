@@ -267,7 +267,8 @@ def _check_overhead(trace: Trace) -> Iterator[Check]:
     window_ns = intervals.total(window)
     if len(buffers):
         time_ns, share = _time_and_ratio(trace, buffers, window)
-        text = f"the recorder allocated memory for {words.ms(time_ns * MS)} ({words.share(share)} of the steps)"
+        cost = f"{words.ms(time_ns * MS)} ({words.share(share)} of the steps)"
+        text = f"the recorder allocated its own buffers during the steps; this took {cost} and made them longer"
         severity = "warning" if share >= NOTABLE else "info"
         yield Check(severity, "buffer-requests", len(buffers), text, _describe_first(trace, buffers))
     time_ns, share = _time_and_ratio(trace, inside, window)

@@ -25,7 +25,8 @@ LEFT_OUT: Final = (
 )
 
 _BUSY: Final = (
-    "other threads of the training compute, and would be recorded too; set with_stack and record_shapes to record it"
+    "other threads of the training compute, and recording their stacks would slow them down; set with_stack and "
+    "record_shapes to record stacks and shapes anyway"
 )
 
 
