@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -50,7 +51,17 @@ def test_a_rank_that_learns_too_late_who_it_is_says_so(tmp_path, monkeypatch, ca
 
 
 def test_a_rank_that_turns_out_not_to_be_asked_records_nothing(tmp_path, monkeypatch):
+    """The watcher writes a status into the folder while it is deleted."""
     monkeypatch.chdir(tmp_path)
+    delete, statuses = shutil.rmtree, iter(["rank0.status.json"])
+
+    def delete_partly(folder, **options):
+        delete(folder, **options)
+        for name in statuses:
+            folder.mkdir()
+            (folder / name).touch()
+
+    monkeypatch.setattr(shutil, "rmtree", delete_partly)
     with Profiler(schedule="wait=1 warmup=0 active=1", out="runs", ranks=[0], background=False) as prof:
         monkeypatch.setenv("RANK", "1")
         monkeypatch.setenv("WORLD_SIZE", "2")

@@ -101,7 +101,8 @@ class Run:
             and self.folder.name.endswith(f"-{os.getpid()}")
             and not any(map(Path.is_dir, self.folder.iterdir()))
         ):
-            shutil.rmtree(self.folder, ignore_errors=True)
+            for _ in range(2):  # the watcher may write a file while the folder is deleted
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def forget_steps(self) -> None:
         own = OwnFolder(self.folder)

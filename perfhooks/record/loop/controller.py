@@ -294,7 +294,7 @@ class LoopController:
         return min(NEVER if change is None else change, self.loop.timeline.full_at, poll_at)
 
     def _open(self, step: int) -> None:
-        if not self.windows.membership.update_rank():
+        if not self.windows.membership.update_rank(self.loop):
             self.state = LoopState.LEFT_OUT
             self.pulse.stop()
             return

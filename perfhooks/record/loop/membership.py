@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perfhooks.core.options import Options
     from perfhooks.record.loop.handover import Handover
     from perfhooks.record.loop.requested import Requests
+    from perfhooks.record.watch.loops import WatchedLoop
     from perfhooks.run.manifest import StepsBy
 
 _STARTED: Final[Counter[tuple[str, str]]] = Counter()
@@ -69,7 +70,7 @@ class Membership:
         self._handover.open(run, starts_worker=False)  # a process that is forked meanwhile would inherit its pipes
         on_opened(run)
 
-    def update_rank(self) -> bool:
+    def update_rank(self, loop: WatchedLoop) -> bool:
         """Update the rank, because a process group may be created after the start, for example with ``mp.spawn``."""
         job, before = current_job(), self._job
         if before is None or (job.rank, job.world_size) == (before.rank, before.world_size):
@@ -83,7 +84,8 @@ class Membership:
             )  # fmt: skip  # keeps the values below their placeholders
             return True
         previous, records = self._handover.run, is_selected(self._options["ranks"], job)
-        self._handover.move(self._open_run(job) if records and self.writes else None)
+        loop.run = self._open_run(job) if records and self.writes else None
+        self._handover.move(loop.run)
         if previous is not None:
             previous.discard()
         self._handover.is_loud = self._is_speaker(job)
