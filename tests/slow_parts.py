@@ -27,8 +27,15 @@ def too_short(function=None):
     return not watched or not all(each and seen_enough(code, each.begin, each.samples[:]) for each in watched)
 
 
+_SEEN = {}
+"""Looks that have been examined, and those of them that saw the code, by code and begin of the step."""
+
+
 def seen_enough(code, begin, looks):
-    seen = [look for look in looks if any(frame.code is code for frame in look.stack)]
+    examined, seen = _SEEN.setdefault((code, begin), ([], []))
+    new = looks[len(examined) :]  # to examine all again would be computing, and not the wait that is planted
+    examined += new
+    seen += [look for look in new if any(frame.code is code for frame in look.stack)]
     return len(seen) >= max(ENOUGH, MOSTLY * len(looks)) and spent(seen) >= MOSTLY * (clock() - begin)
 
 

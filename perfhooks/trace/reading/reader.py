@@ -354,8 +354,8 @@ class _Reader:
         keys = decode_object(text)
         if keys is None:
             if not text.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-                text = "the metadata outside of traceEvents is damaged, so rank and devices may be unknown"
-                self.doubts.append(Doubt("unread-metadata", 1, text))
+                problem = "the metadata outside of traceEvents is damaged, so rank and devices may be unknown"
+                self.doubts.append(Doubt("unread-metadata", 1, problem))
             return {}
         keys.pop("traceEvents", None)
         return keys
