@@ -427,19 +427,27 @@ def pause(module, batch_idx):
         time.sleep(NAP_S)  # slow step
 
 
-def test_a_slow_step_under_accumulation_has_its_cause_and_its_line(tmp_path, monkeypatch):
-    """Of four micro-batches, the second of update 10 computes long, and the first of update 20 comes late."""
-    monkeypatch.setattr(watcher, "_SHARE", 1.0)
+def slow_steps_of(tmp_path, line_of):
     callback = profiler(tmp_path, "on request", step_unit="optimizer", poll=0.1)
     made = trainer(tmp_path, callback, accumulate_grad_batches=4)
     made.fit(Tiny(pause), torch.utils.data.DataLoader(Late(), batch_size=1))
-    lines = enumerate(Path(__file__).read_text().splitlines(), 1)
-    slow = {line.rpartition("# slow ")[2]: number for number, line in lines if "  # slow " in line}
     rows = {row.step: row for row in slow_steps.read(tmp_path / "perf" / "run" / "rank0.slow.csv")}
-    assert (rows[10].cause, Path(rows[10].line).name.rpartition("(")[2]) == (
-        "unknown",
-        f"test_lightning.py:{slow['step']})",
-    )
-    assert Path(rows[20].line).name.endswith(f"test_lightning.py:{slow['data']})")
-    is_overloaded = os.getloadavg()[0] > 2 * os.cpu_count()
-    assert rows[20].cause in ({"data", "unknown"} if is_overloaded else {"data"})
+    assert Path(rows[10].line).name.endswith(f"test_lightning.py:{line_of['step']})")
+    assert Path(rows[20].line).name.endswith(f"test_lightning.py:{line_of['data']})")
+    return rows[10].cause, rows[20].cause
+
+
+def test_a_slow_step_under_accumulation_has_its_cause_and_its_line(tmp_path, monkeypatch):
+    """Of four micro-batches, the second of update 10 computes long, and the first of update 20 comes late.
+
+    The cause is unknown if too little is known of the usual steps of this short training: then it trains again.
+    """
+    monkeypatch.setattr(watcher, "_SHARE", 1.0)
+    lines = enumerate(Path(__file__).read_text().splitlines(), 1)
+    line_of = {line.rpartition("# slow ")[2]: number for number, line in lines if "  # slow " in line}
+    for attempt in range(4):
+        (folder := tmp_path / f"{attempt}").mkdir()
+        causes = slow_steps_of(folder, line_of)
+        if causes != ("unknown", "unknown"):
+            break
+    assert causes == ("unknown", "data")
