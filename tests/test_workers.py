@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import browser
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader
 import perfhooks
 from perfhooks.record.loop.loaders.workers import LoaderWorkers
 from perfhooks.record.workers.interpreter import Interpreter, ProcessMemory, measured_layout
+from perfhooks.record.workers.sampler import SampledWorker
 from perfhooks.run.capture import Capture, Place
 from perfhooks.run.loader import looks
 
@@ -229,3 +231,19 @@ def test_under_perfhooks_run_the_workers_of_the_first_loader_are_seen(launch: An
     first = pl.read_csv(table).row(0, named=True)
     assert (first["function"], first["line"]) == ("__getitem__", 5)
     assert first["waits_ms"] + first["queued_ms"] > 0.8 * first["total_ms"]  # on a busy machine it also wakes late
+
+
+@pytest.mark.parametrize(
+    ("numbers", "batches"), [([44, 46, 48], 2), ([44, 0, 46, 48], 2), ([44, 0, 44], 0), ([44, 0, 2, 4], 3)], ids=str
+)
+def test_a_lower_number_is_a_new_pass_only_if_it_is_seen_twice(numbers: list[int], batches: int) -> None:
+    """Of two workers. The memory of another process may be read while it changes."""
+    worker = object.__new__(SampledWorker)
+    worker._order = {"batch": 0, "workers": 2}
+    worker._batch, worker._is_lower, worker._batch_ns, worker._squares = None, False, 0, 0.0
+    worker._batches = worker._busy = worker._longest = worker._queued = 0
+    answers = iter(numbers)
+    worker._interpreter = SimpleNamespace(integer=lambda *_: next(answers))
+    for _ in numbers:
+        worker._count("", 1, 0, [None])
+    assert worker._batches == batches

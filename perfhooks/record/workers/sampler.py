@@ -86,6 +86,7 @@ class SampledWorker:
         self._texts: dict[tuple[Any, ...], tuple[str, str]] = {}
         self._stacks: dict[str, dict[str, int]] = {}
         self._batch: int | None = None
+        self._is_lower = False
         self._batch_ns = 0
         self._transfer = self._transfer_before = self._cpu_began = self._cpu = 0
         self.samples = self._batches = self._busy = self._longest = self._idle = self._queued = 0
@@ -145,7 +146,11 @@ class SampledWorker:
             self._queued += queued
         index = self._order["batch"]
         number = self._interpreter.integer(stack[-1], index) if stack and index >= 0 else None
-        if number is None or number == self._batch:
+        if number is None:
+            return
+        was_lower, self._is_lower = self._is_lower, self._batch is not None and number < self._batch
+        # the worker changes its memory meanwhile: only two lower numbers in succession are a new pass
+        if number == self._batch or (self._is_lower and not was_lower):
             return
         if self._batch is not None:
             ahead = number - self._batch if number > self._batch else number + 1
