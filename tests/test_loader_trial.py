@@ -199,6 +199,7 @@ def run(tmp_path, way, *options, **environment):
     return done, log.read_text(encoding="utf-8").split()
 
 
+@pytest.mark.nightly  # Ctrl-C reaches the workers too, and the trial is rarely lost with them
 @pytest.mark.parametrize("way", ["fork", "forkserver"])
 def test_the_trainings_loader_is_tried_in_its_place_and_no_step_is_made(tmp_path, tmp_path_factory, way):
     """Ctrl-C ends the trial with the measurements until then: this test makes none of them exact."""
