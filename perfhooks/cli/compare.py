@@ -58,6 +58,10 @@ class ComparisonForm(str, Enum):
     json = "json"
 
 
+_TARGETS: Final = typer.Argument(
+    help="Two run folders, traces, folders of traces or baselines; or several runs of both sides, separated by --.",
+    show_default=False,
+)
 _turns_option: Final = functools.partial(typer.Option, rich_help_panel="Comparison of two commands")
 _RUN: Final = _turns_option(
     "--run",
@@ -73,14 +77,7 @@ _IN_TURNS: Final = _turns_option(
 
 
 def command(
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Two run folders, traces, folders of traces or baselines; or several runs of each side with -- "
-            "between the sides.",
-            show_default=False,
-        ),
-    ] = None,
+    targets: Annotated[list[str] | None, _TARGETS] = None,
     *,
     run: Annotated[list[str] | None, _RUN] = None,
     _run_at: Annotated[tuple[str, str] | None, _RUN_AT] = None,

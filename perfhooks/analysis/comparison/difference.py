@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
-from perfhooks.core.errors import OptionError
 from perfhooks.core.statistics import CONFIDENCE, Estimate, level, student
 
 if TYPE_CHECKING:
@@ -283,12 +282,9 @@ def compare_paired(a: ArrayLike, b: ArrayLike, *, tolerance: float = TOLERANCE) 
     """Return the median ratio of alternating measurements of A and B in one process, with a 99% interval.
 
     Raises:
-        OptionError: There are fewer than `LEAST_STEPS` times, unequally many, or times of 0 or below.
+        OptionError: There are fewer than `LEAST_STEPS` times.
     """
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    if len(first) != len(second) or not (first > 0).all():
-        counts = f"{len(first)} in a and {len(second)} in b"
-        raise OptionError(f"a and b must have the same number of times, all above 0; got {counts}")
     ratio = level(second / first).typical
     tail = (1 - CONFIDENCE) / 2
     half_width = student(tail, ratio.freedom)
