@@ -29,7 +29,7 @@ class OptionError(PerfhooksError, ValueError):
 
 
 class CommandError(OptionError):
-    """A command that cannot be run. ``code`` is that of a shell: 127 for a missing file, 126 for no permission."""
+    """A command that cannot be run. ``code`` is a shell's exit code: 127 for a missing file, 126 without permission."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)

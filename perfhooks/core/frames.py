@@ -20,17 +20,17 @@ ITERATORS: Final = f"{LOADER}dataloader.py"
 FETCHES: Final = re.compile(rf"{LOADER}|/perfhooks/record/loop/loader\.py$|/perfhooks/record/launch/loaders\.py$")
 MODELS: Final = "/torch/nn/modules/"
 CALLS_MODULE: Final = "_wrapped_call_impl"
-"""Name of the first function of every module call."""
+"""Name of the torch function that each call of an ``nn.Module`` enters first."""
 SAVES: Final = re.compile(r"/torch/(?:serialization\.py|distributed/checkpoint/)|/safetensors/")
 COLLECTIVE: Final = re.compile(r"/torch/distributed/(?!checkpoint/|optim/)")
 WAITS: Final = re.compile(r"/(?:threading|queue)\.py$|/(?:multiprocessing|concurrent/futures)/")
 BACKWARD: Final = re.compile(r"/torch/autograd/graph\.py$|/torch/_tensor\.py$")
 
 FETCHES_BATCH: Final = re.compile(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
-"""Frame of a worker that makes a batch, as ``file.py(12): function``."""
+"""Frame of a loader worker that makes a batch, as ``file.py(12): function``."""
 WORKER_LOOP: Final = re.compile(r"torch/utils/data/_utils/worker\.py\(\d+\): _worker_loop$")
 HANDS_OVER: Final = re.compile(r": (?:put|_feed|reduce_\w+)$")
-"""Frames of a worker that sends a batch to the training."""
+"""Frames of a loader worker that sends a batch to the training."""
 COLLATES: Final = re.compile(r"/collate\.py\(\d+\): |: \w*collate\w*$")
 
 _HERE: Final = f"{Path(__file__).parents[1]}{os.sep}"

@@ -23,7 +23,7 @@ logger = logging.getLogger("perfhooks")
 
 
 class _Console(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for type checkers before 3.11
-    """Writes to the current standard error, unless the program configured a handler."""
+    """Log handler that writes to the current ``sys.stderr``, unless the program configured logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         is_alone = not logger.propagate or not logging.getLogger().handlers
@@ -59,7 +59,7 @@ def is_terminal() -> bool:
 def write_error(text: str) -> None:
     """Write to standard error, even if its reader is closed or blocked.
 
-    Unwritten text in ``sys.stderr`` would end Python with exit code 120.
+    Text that remains in the buffer of ``sys.stderr`` would end Python with exit code 120.
     """
     if sys.__stderr__ is None or sys.__stderr__.closed:
         return
@@ -96,7 +96,7 @@ def enable_console_log(*, apart: bool = False) -> None:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return type and message, even if ``__str__`` raises."""
+    """Return type and message of an exception, even if its ``__str__`` raises."""
     name = type(error).__name__
     try:
         return f"{name}: {str(error)[:MAX_TEXT]}".rstrip(": ")
@@ -121,7 +121,7 @@ def hide_frames(error: BaseException) -> None:
 
 @contextmanager
 def guard(what: str, on_error: OnError = "warn") -> Iterator[None]:
-    """Log an error of perfhooks instead of ending the training. ``what`` begins the line."""
+    """Log an error of perfhooks instead of ending the training. The log line begins with ``what``."""
     try:
         yield
     except Exception as error:

@@ -1,6 +1,6 @@
 """Errors that signal handlers of the program raise while code of perfhooks runs in the main thread.
 
-This module imports little, because each Python under ``perfhooks run`` may need it.
+This module imports little, because every Python process under ``perfhooks run`` may import it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def is_of_handler(error: BaseException) -> bool:
 
 
 def _code(handler: object) -> object:
-    """Return the code of a function, a method, a partial or an object that can be called; None for C code."""
+    """Return the code object of a function, a method, a partial or a callable object; None for C code."""
     while hasattr(handler, "func"):
         handler = handler.func
     if callable(handler) and not isinstance(handler, (FunctionType, MethodType)):

@@ -16,5 +16,5 @@ class Job:
 
     @property
     def first(self) -> Job:
-        """The facts of rank 0."""
+        """The same job, seen from rank 0."""
         return replace(self, rank=0, local_rank=0)

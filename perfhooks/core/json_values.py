@@ -13,7 +13,7 @@ Columns = dict[str, list[Any]]
 
 
 def columns(table: pl.DataFrame, rows: int | None = None) -> Columns:
-    """Return the first rows, without empty columns. Numbers have seven significant digits."""
+    """Return the first rows of a table, without empty columns. Numbers have seven significant digits."""
     head = table if rows is None else table.head(rows)
     names = [name for name in head.columns if head[name].null_count() < head.height]
     return {name: [_plain(value) for value in head[name].to_list()] for name in names}

@@ -11,7 +11,7 @@ CHECKPOINT: Final = "checkpoint"
 COMMUNICATION: Final = "communication"
 
 PARTS: Final = (DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, VALIDATION, CHECKPOINT, COMMUNICATION)
-"""Parts of a step in the order of their columns. Other labels are not parts."""
+"""Parts of a step, in the order of the columns of the step table."""
 
 _LETTER: Final = re.compile(r"[^\x00-\x7f]")
 ESCAPE: Final = "&#x"
@@ -43,7 +43,7 @@ def _letter(escape: re.Match[str]) -> str:
 
 
 AUTOMATIC: Final = {part: f"{part} (auto)" for part in PARTS}
-"""Automatic labels. The labels of the user take precedence."""
+"""Names of automatic labels by part. Labels of the user take precedence."""
 
 
 def pattern(*parts: str) -> str:
@@ -66,7 +66,7 @@ LANES: Final = "perfhooksLanes"
 """Trace metadata: (process, lane, thread) of overlapping slices."""
 
 FRAME_NAMES: Final = "perfhooksFrameNames"
-"""Trace metadata: Python frames that Kineto calls ``unknown``, in file order."""
+"""Trace metadata: names of the Python frames that Kineto writes as ``unknown``, in file order."""
 
 GRAPH_REGIONS: Final = "perfhooksGraphRegions"
 """Trace metadata: (name, pass, node numbers) of CUDA graphs; the pass is ``backward`` or empty."""
@@ -78,4 +78,4 @@ STEP_MARK: Final = "ProfilerStep#"
 """Prefix of the step number in marks of torch.profiler. Steps count from 0."""
 
 FOREIGN: Final = "trace"
-"""Stage of a trace from another tool."""
+"""Stage name for traces of other tools. In own traces, the stage is the name of the loop, such as ``train``."""

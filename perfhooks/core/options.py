@@ -337,7 +337,7 @@ def check_request(steps: Any, recording: Mapping[str, object]) -> None:
 
 
 def recording(options: Options) -> dict[str, Any]:
-    """Return options that differ from torch's defaults."""
+    """Return the recorder options that differ from torch's defaults."""
     names = get_type_hints(RecordingOptions)
     return {name: value for name, value in options.items() if name in names and value != DEFAULTS.get(name)}
 

@@ -58,13 +58,11 @@ class Child(IntEnum):
     PROFILERS = auto()
     """Profilers drop their windows, files and worker."""
     WATCHER = auto()
-    """The watcher's thread does not exist in the child."""
     STEPS = auto()
     """`perfhooks run` stops detecting steps in the child."""
     TURNS = auto()
     """The child does not use the connection to `perfhooks compare --run`."""
     RECORDER = auto()
-    """The recorder's thread does not exist in the child."""
 
 
 class Outcome:
@@ -131,14 +129,14 @@ def working_directory() -> str:
 
 
 def recorder_begins() -> None:
-    """Let forked children end after a recorder of torch started.
+    """Ensure that forked children can exit after torch's recorder started.
 
     Kineto's C++ destructor waits for a thread that a forked child does not have.
     """
     if Child.RECORDER in _in_child or not hasattr(os, "fork"):
         return
     library = ctypes.CDLL(None)
-    if hasattr(library, "on_exit"):  # only glibc
+    if hasattr(library, "on_exit"):
         # resolved before the fork: the child may inherit a locked dynamic loader
         in_child(Child.RECORDER, functools.partial(_end_at_once, library.on_exit, library._exit, library.fcloseall))  # noqa: SLF001 -- the name in libc
 

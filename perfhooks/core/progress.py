@@ -32,7 +32,7 @@ def status_line() -> Iterator[Callable[[str], None]]:
 
     def tell(text: str) -> None:
         nonlocal is_shown
-        if sys.stderr.isatty():  # checked as late as possible: the program may close it before
+        if sys.stderr.isatty():  # check as late as possible, because the program may close standard error before
             is_shown = True
             sys.stderr.write(f"\r{text}\x1b[K")
             sys.stderr.flush()
@@ -46,7 +46,7 @@ def status_line() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def show_wait() -> Iterator[Callable[[float], None]]:
-    """Yield a function of the elapsed seconds. The wait is shown after a second."""
+    """Yield a function that shows the elapsed seconds, if the wait is longer than a second."""
     is_shown = False
     with status_line() as tell:
 
@@ -65,14 +65,14 @@ def show_wait() -> Iterator[Callable[[float], None]]:
 
 @contextmanager
 def show_count(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function of the finished items and the total."""
+    """Yield a function that shows the number of finished items and the total."""
     with status_line() as tell:
         yield lambda done, total: tell(f"{what} {done + 1} of {total}")
 
 
 @contextmanager
 def show_remaining(what: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Yield a function of the current item (from 1), the total and a description."""
+    """Yield a function that shows the current item with its number (from 1), the total and the remaining time."""
     start = time.monotonic()
     with status_line() as tell:
 

@@ -36,7 +36,7 @@ OF_NORMAL: Final = NormalDist().inv_cdf(0.75)
 """Median absolute deviation of a normal distribution, in standard deviations."""
 
 SLOW: Final = 0.1
-"""Minimum excess of a slow rank, as a ratio to the step."""
+"""Minimum delay of a slow rank, as a fraction of the step time."""
 MANY: Final = 8
 """Minimum number of ranks for which `MANY_SLOW` and `FAR` apply instead of `SLOW`."""
 MANY_SLOW: Final = 0.02
@@ -52,7 +52,7 @@ OUTLIER: Final = 3.0
 _FEWEST: Final = 3
 _ROUNDING: Final = 1e-12
 _PLACES: Final = np.linspace(-1.0, 1.0, 31)
-"""Quantiles of the distribution of a median, scaled to the number of steps."""
+"""Grid from -1 to 1 that is scaled to the possible quantiles of a median."""
 _ANGLES: Final = np.linspace(0.0, np.pi / 2, 20_001)
 """Support points for the integral of Student's density. Quantiles are exact to five digits."""
 _COSINES: Final = np.cos(_ANGLES)
@@ -88,7 +88,6 @@ class Estimate:
     below: _Deviation = 0.0
     """Standard error below the estimate; that of a median can be asymmetric."""
     above: _Deviation = 0.0
-    """Standard error above the estimate."""
     freedom: Annotated[float, msgspec.Meta(ge=1, le=2**53)] = 1.0
 
     @property
@@ -169,7 +168,7 @@ def level(
 
 def _mean(steps: Values, profile: Values) -> Estimate:
     mean = float(steps.mean())
-    # steps that are proportional to the profile have a mean without error
+    # variation that follows the profile is expected, so it adds no error
     residuals = (steps - profile * (mean / profile.mean())) / mean
     return _estimate(math.log(mean), residuals)
 
@@ -266,7 +265,7 @@ def least_delay(means: Values, step: float) -> float:
     """Return the mean delay per step from which a rank is late.
 
     Args:
-        means: Mean per step of each rank. With `MANY` ranks, their usual deviation follows from these means.
+        means: Mean per step of each rank. With `MANY` or more ranks, the limit is a multiple of their deviation.
         step: Step time, in the same unit.
     """
     finite = means[np.isfinite(means)]

@@ -133,7 +133,7 @@ class Schedule:
         return self._window(self.repeat - 1).last + 1
 
     def phase(self, step: int) -> Phase:
-        """Return the phase of a step, as ``torch.profiler.schedule``.
+        """Return the phase of a step, by the rules of ``torch.profiler.schedule``.
 
         Raises:
             ScheduleError: The step is negative.
@@ -154,7 +154,7 @@ class Schedule:
     def next_change(self, step: int) -> int | None:
         """Return the next later step that begins a phase or a window.
 
-        Adjacent windows (``wait=0 warmup=0``) have the same phase, but the window changes.
+        Between adjacent windows (``wait=0 warmup=0``) the phase stays the same.
 
         Returns:
             A step greater than ``step``, or None if all later steps are idle.
@@ -246,9 +246,10 @@ def _check_name(name: Any) -> None:
 
 
 def _torch_arguments(function: Callable[[int], Any]) -> dict[str, int] | None:
-    """Return the arguments of ``torch.profiler.schedule`` that made a function; None for other functions.
+    """Return the arguments of the ``torch.profiler.schedule`` call that returned a function; None for other functions.
 
-    The function is a closure over six arguments, or five before torch 2.6. Other closures may use the same names.
+    The function is a closure over six arguments, or five before torch 2.6. Other closures in torch may have variables
+    of the same names.
     """
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
     if getattr(function, "__module__", None) != "torch.profiler.profiler" or code is None or not cells:

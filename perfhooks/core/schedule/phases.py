@@ -16,7 +16,7 @@ class Phase(Enum):
 
 class Planned(NamedTuple):
     first: int
-    """First step of the warm-up, if any."""
+    """First step of the window, including its warm-up."""
     active: int
     last: int
 

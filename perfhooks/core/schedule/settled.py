@@ -21,10 +21,11 @@ SHORTEST_S: Final = 0.3
 """Minimum time of a window in s. A shorter window would show only untypical single steps."""
 MOST_STEPS: Final = 100
 ENOUGH_OPERATORS: Final = 5_000
-"""Operators after which a window ends. They cost the training 0.03 s and 13 MB of memory."""
+"""Number of recorded operators after which a window ends. Recording them costs the training 0.03 s and 13 MB of memory.
+"""
 
 _LOOKS: Final = (10, 15, 22, 33, 50)
-"""Numbers of steps after which the step times are compared. Ten steps include the start-up costs."""
+"""Numbers of steps after which the step times are compared. The first ten steps include the start-up costs."""
 MOST_LOOKED_AT: Final = 50
 _EVEN: Final = 0.1
 """Maximum relative difference of medians of settled steps. By chance, medians of four steps differ by this ratio."""
@@ -85,7 +86,7 @@ class WhenSettled(OnRequest):
         waited_s = (now - self._since) / 1e9
         pace, remaining_s = max(median(last), 1), LONGEST_WAIT_S - waited_s
         if waited_s < shortest_wait_s:
-            # the pace may change, so at most as many steps as have ended
+            # the steps may become slower, so compare again at the latest when the number of steps has doubled
             self._look_at = step + max(1, min(ended, math.ceil((shortest_wait_s - waited_s) * 1e9 / pace)))
             return None
         is_settled = ended >= _LOOKS[0] and (together or _is_even(median(before), pace))
