@@ -13,11 +13,11 @@ MAX_ID: Final = 2**31
 MAX_TIME_US: Final = 4.0e15
 """Maximum time in microseconds (the year 2096). Twice this time in nanoseconds fits 64 bits."""
 ROUNDING_NS: Final = 250
-"""Distance of adjacent doubles in microseconds since 1970, in ns."""
+"""Rounding of times since 1970 that are stored as doubles in microseconds, in ns."""
 MIN_RECORDS: Final = 8
 """Minimum records with a wrong pattern before it counts as a defect. Hand-written files have fewer."""
 APART_NS: Final = 60 * 10**9
 """Minimum distance of times from different clocks, in ns. A recording has no pause of a minute."""
 
 FLOOR: Final = 256_000_000
-"""Minimum limit of unpacked bytes, for small archives. It is also the limit if the size of the archive is unknown."""
+"""Limit of unpacked bytes for small archives, and for archives of unknown size."""

@@ -53,7 +53,6 @@ class Instants(NamedTuple):
     device_type: Ints
     """Number in c10's DeviceType; 0 is the host."""
     device: Ints
-    """Number of the device; -1 for the host."""
 
 
 class Flows(NamedTuple):
@@ -108,10 +107,10 @@ class Trace:
     counters: Samples
     doubts: list[Doubt]
     overflowed: Ints = field(default_factory=lambda: np.empty(0, np.int64), init=False)
-    """Device work whose wrong length was cut, ascending."""
+    """Rows of device work whose recorded end was too late and was moved, ascending."""
     is_npu: bool = False
     communication: str | None = field(default=None, init=False)
-    """The user's name parts of communication kernels."""
+    """Parts of kernel names that the user declared as communication."""
     cache: dict[object, Any] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
@@ -168,7 +167,7 @@ class Trace:
         return is_match[name_numbers]
 
     def chosen(self, is_wanted: Callable[[str], object], *kinds: Kind) -> Ints:
-        """Return the rows of some kinds with wanted names. Each name is tested once."""
+        """Return the rows of the given kinds whose name matches. Each name is tested once."""
         numbers = [number for number in self.names_of(*kinds) if is_wanted(self.names[number])]
         if not numbers:
             return np.empty(0, np.int64)
@@ -210,7 +209,7 @@ class Trace:
 
     @cached_property
     def calls(self) -> Ints:
-        """Runtime call with the correlation of each of `device_rows`, or -1."""
+        """Row of the runtime call that launched each of `device_rows`, by correlation, or -1."""
         return by_number(self.correlation, self.rows(Kind.RUNTIME)).of(self.correlation[self.device_rows])
 
     @cached_property

@@ -45,16 +45,15 @@ class Tables:
     """Tables of one window, and its counting steps; all readers use the same cached tables.
 
     Counting steps are complete steps. A step that was open at the end of the recording does not count, and neither does
-    the short mark of an idle ``step()``. If no step remains, all marks that are steps count. Without
-    marks, the whole recording is one step. The file of steps, the log line, the report and the findings use only
-    counting steps.
+    the short mark of an idle ``step()``. If no step remains, all marks that are steps count. Without marks, the whole
+    recording is one step. The step file, the log line, the report and the findings use only counting steps.
 
     Computed tables are stored in the trace and freed with it.
     """
 
     trace: Trace
     rank: int | None = None
-    """Rank of the process, for traces without it."""
+    """Rank of the process, for traces that do not contain it."""
     stage: str | None = None
     """train, validate, test or predict, as recorded; None detects it from the trace
     (`perfhooks.trace.names.stages.shown`)."""
@@ -224,7 +223,7 @@ def _counting(trace: Trace, first: int, unfinished: int | None) -> Flags:
     # an interrupted step may have waited for its interruption
     typical = np.median(wall[finished] if finished.any() else wall) if len(wall) else 0.0
     is_whole: Flags = np.ones(len(wall), np.bool_)
-    # only the last mark can be the stub of an idle step(), which is shorter than a tenth of a step
+    # an idle step() after the window leaves a short last mark, of less than a tenth of a step
     if len(wall) and wall[-1] < 0.1 * typical:
         op_starts = trace.start[trace.rows(Kind.OP)]
         is_whole[-1] = bool(((op_starts >= marks.start[-1]) & (op_starts < marks.end[-1])).any())

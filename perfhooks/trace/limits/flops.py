@@ -27,7 +27,7 @@ def by_torch_per_call(trace: Trace, rows: Ints) -> Ints:
 
 
 def missed_per_call(trace: Trace, rows: Ints, parent: Ints) -> Ints:
-    """Return the operations of each call that torch's profiler omits; -1 for other calls and in counted calls."""
+    """Return the operations of each call that torch's profiler omits; -1 for other calls, and inside counted calls."""
     missed, _ = redispatch.resolved(trace, rows, per_call(trace, rows, _KNOWN))
     missed[per_call(trace, rows, MISSED_BY_TORCH) < 0] = -1
     has_operations = (missed > 0) | (per_call(trace, rows, BY_TORCH) > 0)
@@ -61,13 +61,13 @@ def _conv2d(call: Call) -> int | None:
     image, weight = call.shapes[0], call.shapes[1]
     stride, padding, dilation = (numbers(argument) for argument in call.arguments[3:6])
     if (len(image), len(weight), len(stride), len(padding), len(dilation)) != (4, 4, 2, 2, 2):
-        return None  # torch does not count these either: no batch, or a padding such as "same"
+        return None  # torch does not count convolutions without a batch, or with a padding such as "same", either
     out = positions(image[2:], weight[2:], (stride, padding, dilation))
     return 2 * image[0] * math.prod(out) * math.prod(weight[2:]) * image[1] * weight[0] // int(call.arguments[6])
 
 
 def positions(space: Shape, kernel: Shape, options: tuple[Shape, Shape, Shape]) -> Shape:
-    """Return the output size, from the space without batch and channels.
+    """Return the spatial size of a convolution's output from that of its input, without batch and channels.
 
     ``options`` are stride, padding and dilation.
     """
@@ -126,7 +126,7 @@ def mask(argument: str) -> list[bool]:
 def _attention(query: Shape, key: Shape, value: Shape, products: tuple[int, int]) -> int:
     """Return 2 operations per element of all matrix products; shapes are batch, heads, length, size.
 
-    ``products`` is the number of products with the size of the keys, and with that of the values.
+    ``products`` is the number of matrix products with the head size of the keys, and with that of the values.
     """
     batch, heads, queries, size = query
     return 2 * math.prod([batch, heads, queries, key[2]]) * (products[0] * size + products[1] * value[3])
@@ -146,14 +146,14 @@ def _heads_first(shape: Shape) -> Shape:
 
 
 def _kernel_attention(first: int, ragged: int, products: tuple[int, int]) -> Formula:
-    """Return the formula for kernels whose shapes have the heads third.
+    """Return the formula for kernels with the heads in the third dimension.
 
-    ``first`` is the index of the query. Calls with sequence lengths (index ``ragged``) have no value.
+    ``first`` is the index of the query. Calls with sequence lengths (argument ``ragged``) have no value.
     """
 
     def formula(call: Call) -> int | None:
         if len(call.shapes) > ragged and call.shapes[ragged]:
-            return None  # the sequence lengths are in a tensor
+            return None
         query, key, value = map(_heads_first, call.shapes[first : first + 3])
         return _attention(query, key, value, products)
 
@@ -183,4 +183,4 @@ _KNOWN: Final = {**BY_TORCH, **MISSED_BY_TORCH}
 COUNTED: Final[Mapping[str, Formula]] = {
     name: formula for name, formula in _KNOWN.items() if name not in operators.COUNTED_ELEMENTWISE
 }
-"""Formulas that make up the published operations of a model."""
+"""Formulas of operators that published operation counts of models include."""

@@ -86,7 +86,7 @@ def calls(trace: Trace) -> CallCosts:
 
 
 def _add_nested_calls(outer: Ints, values: Ints) -> Ints:
-    # fast enough, because few calls contain another call; nested calls follow the outer call
+    # a loop is fast enough, because few calls contain another call; nested calls follow the outer call
     total: Ints = values.copy()
     nested = np.flatnonzero(outer >= 0)[::-1]
     for call, holder in zip(nested.tolist(), outer[nested].tolist(), strict=True):
@@ -142,7 +142,7 @@ def _first_type(types: object) -> int:
 def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
     """Return the rates and the limit of each row, from the sums of `of_calls` or `of_work`.
 
-    Rates use the duration of the launched device work, without a traced device the duration of the calls.
+    Rates use the duration of the launched device work, or of the calls if no device was traced.
 
     - ``tflops_per_s``: 10^12 operations per second, of calls in `flops.COUNTED`; null above the peak.
     - ``gb_per_s``: 10^9 bytes per second, of calls with known minimum traffic (`traffic`).
@@ -196,7 +196,7 @@ def of_calls(trace: Trace) -> dict[str, Ints]:
 def of_work(trace: Trace) -> dict[str, Ints]:
     """Return the terms of `SUMS` for each of `Trace.device_rows`, from the launching operator.
 
-    Operations are unknown if the call launched several kernels that multiply.
+    Operations are unknown if the call launched several kernels for matrix products.
     """
     costs, work = calls(trace), trace.device_rows
     names = [work_kinds.of_kernel(trace.names[name]) in _MULTIPLIES for name in trace.names_of(Kind.KERNEL)]

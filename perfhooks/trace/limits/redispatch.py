@@ -48,7 +48,7 @@ def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
     counts = np.ones(len(rows), np.bool_)
     inner_calls, holder = _inner_calls(trace, rows, values)
     total: Ints = values.copy()
-    for outer in sorted(inner_calls, reverse=True):  # inner calls follow their outer call
+    for outer in sorted(inner_calls, reverse=True):
         counts[inner_calls[outer]] = False
         repeated = [call for call in inner_calls[outer] if trace.name[rows[call]] == trace.name[rows[outer]]]
         # a distributed tensor calls the operator first on meta tensors

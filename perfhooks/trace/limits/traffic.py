@@ -53,7 +53,9 @@ _READ: Final = {stem: count for count, group in enumerate(("one", "two", "three"
 operator reads two.
 """
 _TRUTHS, _WHOLE, _WRITTEN = (frozenset(_STEMS[group].split()) for group in ("truths", "whole", "written"))
-"""Operators with boolean results; with integer results for integer inputs; that overwrite their tensor if in place."""
+"""Names of operators: with boolean results; with integer results for integer inputs; that overwrite their tensor in
+place without reading it.
+"""
 
 
 def per_call(trace: Trace, rows: Ints) -> Ints:

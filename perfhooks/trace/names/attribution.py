@@ -24,7 +24,8 @@ def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = Fa
     """Return the innermost line of the user around each host slice (or -1); None without a line.
 
     If an installed package runs inside of it, its line follows: ``train.py(5): main, in lightning/pytorch/x.py(7):
-    fit``. The number is the first line of the function. ``otherwise`` accepts any other line except ours.
+    fit``. The number is the first line of the function. With ``otherwise``, any line except those of perfhooks replaces
+    a missing one.
     """
     preference = PREFERENCE[: 3 if otherwise else 2]
     frames_by_origin = [_innermost_frame(trace, rows, origins, owners).tolist() for origins in preference]
@@ -32,7 +33,7 @@ def lines(trace: Trace, rows: Ints, owners: Owners = (), *, otherwise: bool = Fa
 
 
 def of_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], Ints]:
-    """Return the distinct texts of `lines`, and the index of each slice, or -1."""
+    """Return the distinct code lines, and for each slice the index of its line from `lines`, or -1."""
     return _distinct_lines(trace, *(_innermost_frame(trace, rows, origins, owners) for origins in PREFERENCE[:2]))
 
 
@@ -77,7 +78,7 @@ def _frame_name(trace: Trace, frame: int) -> str | None:
 
 @cached_per_trace
 def open_at_start(trace: Trace) -> frozenset[int]:
-    """Return the frames that were open when the recording began, whose number is the line that ran then."""
+    """Return the frames that were open when the recording began. Their number is the line that ran at that time."""
     tree = host.tree(trace)
     frames = np.flatnonzero(trace.kind[tree.row] == Kind.PYTHON)
     _, first = np.unique(tree.thread[frames], return_index=True)

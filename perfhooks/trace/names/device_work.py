@@ -9,7 +9,6 @@ from typing import Final
 _PLAIN_CORES: Final = r"sgemm|scudnn|simt_s|_f32f32_f32f32_f32|(?:dgrad|wgrad)\w*<float|implicit_convolve"
 _TENSOR_CORES: Final = r"tf32|tensorop|wmma|tensor\d|[sh](?:884|1688|16816|161616)|[hsi]mma|bf16|_f16|half|fp16|16f"
 FLOAT32_GEMM: Final = rf"^(?!.*(?:{_TENSOR_CORES})).*(?:{_PLAIN_CORES})"
-"""GEMMs in float32 without tensor cores."""
 OF_TORCH: Final = r"\bat::native\b"
 TF32: Final = r"tf32|tensorop_s1688|xf32|_S_MX_"
 """GEMMs of float32 inputs as TF32, on tensor cores or on AMD's matrix cores."""

@@ -35,16 +35,17 @@ class Message(NamedTuple):
 
 
 class ProcessGroup(NamedTuple):
-    """From ``distributedInfo``."""
+    """Facts of a process group, from ``distributedInfo`` of the trace."""
 
     description: str | None
     size: int | None
 
 
 def messages(trace: Trace, rows: Ints, record: Ints, label: Ints, around: Sequence[str | None]) -> list[Message]:
-    """Return the message of each collective.
+    """Return operation, backend, process group, data type and size of each collective.
 
-    ``record`` has the arguments, ``label`` matches `LABEL`, ``around`` is the launching operator.
+    ``record`` are the rows with the arguments, ``label`` the rows that match `LABEL`, ``around`` the launching
+    operators.
     """
     by_name = groups(trace)
     single_group = next(iter(by_name)) if len(by_name) == 1 else None

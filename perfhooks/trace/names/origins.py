@@ -56,7 +56,7 @@ _GENERATED: Final = re.compile(
 )
 _GENERATORS: Final = ("torchinductor_", "<eval_with_key>", ".triton/")
 _HASHED: Final = 55
-"""Number of letters of a file name that is a hash, with its ending."""
+"""Length of a file name that consists of a hash and its extension."""
 _OURS: Final = re.compile(r"perfhooks(?:_\w+)?$")
 _OUR_FILES: Final = re.compile(r"/(?:perfhooks|integrations/perfhooks_\w+)/(?!examples/|tests/|benchmarks/)[\w/]+\.py$")
 

@@ -8,7 +8,7 @@ STAND_IN: Final = re.compile(
     r"(?:^|/)perfhooks(?:_[a-z]+/|/adapters/|/record/launch/(?:calls|loaders|frameworks)\.py|/record/loop/loader\.py)"
     r"|(?:^|/)perfhooks/record/loop/labelling\.py\(\d+\): (?:_labelled_call|labelled|noted)$"
 )
-"""Wrappers of torch or of a framework that call the user's program."""
+"""Frames of perfhooks functions that wrap torch or a framework and call the user's program."""
 PROGRAM: Final = re.compile(
     r"^nn\.Module: |^(?!.*(?:^|/)(?:contextlib|functools|threading)\.py\(|.*torch/(?:compiler|_dynamo|profiler)/"
     r"|.*torch/autograd/profiler\.py\().+\(\d+\): "

@@ -16,7 +16,7 @@ INFERENCE: Final = "inference"
 UNKNOWN: Final = "unknown"
 
 _GRADIENTS: Final = re.compile(rf"^{re.escape(ranges.NODE)}|(?:^|[: ]){ranges.BACKWARD_CLASS}")
-# without the gradient of the input, because a transposed convolution runs its kernels in the forward pass
+# kernels of the input gradient are left out, because a transposed convolution runs them in the forward pass
 _GRADIENT_KERNELS: Final = re.compile(r"wgrad|_wrw_|backward|bn_bw|norm\w*bwd|_bwd_(?!data|gtc)", re.IGNORECASE)
 _SERVING: Final = re.compile(r"kv_?cache|and_cache|paged_?(?:kv|attention)", re.IGNORECASE)
 """Operators with a cache of keys and values, which only generation of tokens has."""

@@ -43,7 +43,7 @@ NUMBERS: Final = "ScalarList"
 
 
 def short(spelling: str) -> str:
-    """``BFloat16`` for ``c10::BFloat16``."""
+    """Return the type without its namespace: ``BFloat16`` for ``c10::BFloat16``."""
     return spelling.removeprefix("c10::")
 
 

@@ -59,7 +59,7 @@ def _by_external_id(trace: Trace) -> Numbered:
 
 
 def merged_into(parent: Ints, name: Column) -> Ints:
-    """Return the call that each one is merged into: an only child with the name of its parent is not counted."""
+    """Return the call into which each call is merged: torch merges an only child with a parent of the same name."""
     children = np.bincount(parent[parent >= 0], minlength=len(parent))
     is_merged = (parent >= 0) & (name[parent] == name) & (children[parent] == 1)
     return outermost(np.where(is_merged, parent, -1))

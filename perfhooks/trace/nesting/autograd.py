@@ -42,7 +42,7 @@ def find(trace: Trace) -> Nodes:
 
 
 def named(trace: Trace, prefix: str) -> Flags:
-    """Return which entries of `Trace.names` have a prefix; at least one value."""
+    """Return which entries of `Trace.names` have a prefix. The result of an empty trace has one value, False."""
     return np.array([name.startswith(prefix) for name in trace.names] or [False], np.bool_)
 
 

@@ -42,12 +42,10 @@ def busy(trace: Trace) -> Intervals:
 
 
 def busy_on(trace: Trace, number: int | None) -> Intervals:
-    """Return the busy intervals of one device, or of all."""
     return busy(trace) if number is None else intervals.of_slices(trace, trace.device_rows[selected(trace, number)])
 
 
 def selected(trace: Trace, number: int | None) -> Ints:
-    """Return the indices of the work of one device, or of all, in `Trace.device_rows`."""
     if number is None:
         return np.arange(len(trace.device_rows))
     return np.flatnonzero(devices(trace, trace.device_rows) == number)

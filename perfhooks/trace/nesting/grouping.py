@@ -18,12 +18,12 @@ class Groups(NamedTuple):
     first: Ints
 
     def summed(self, values: Ints, rows: slice = slice(None)) -> Ints:
-        """Return exact sums, for a slice of the rows."""
+        """Return the exact sum of each group, over a slice of the rows."""
         return summed(self.of[rows], values, len(self.first))
 
 
 def summed(index: Column, values: Ints, count: int) -> Ints:
-    """Return exact sums; values at -1 are ignored."""
+    """Return the exact sum of the values with each index. Values with index -1 are ignored."""
     total = np.zeros(count + 1, np.int64)  # the last entry serves index -1
     np.add.at(total, index, values)
     return total[:-1]

@@ -43,7 +43,7 @@ def waiting(trace: Trace) -> Flags:
 
 
 def _step_threads(trace: Trace) -> Ints:
-    """As in `perfhooks.trace.tables.steps`, but without importing polars."""
+    """Return the threads of the steps without importing polars."""
     marks = trace.named(Kind.ANNOTATION, Kind.OP, prefix=labels.STEP_MARK)
     if len(marks):
         return intervals.distinct(trace.thread[marks])

@@ -77,7 +77,7 @@ def total(a: Intervals) -> int:
 
 
 def within(a: Intervals, start: Ints, end: Ints) -> Ints:
-    """Return the length of a set inside each window, in ns; windows may overlap."""
+    """Return the total length of the intervals inside each window, in ns. Windows may overlap."""
     return _length_before(a, end) - _length_before(a, np.minimum(start, end))
 
 
@@ -95,7 +95,7 @@ def highest(values: Ints, first: Ints, last: Ints) -> Ints:
 
 
 def distinct(*values: Column) -> Ints:
-    """Return the sorted distinct values. ``numpy.unique`` hashes since 2.3, which is ten times slower."""
+    """Return the sorted distinct values. ``numpy.unique`` uses hashing since 2.3, which is ten times slower."""
     ordered = np.sort(np.concatenate(values), kind="stable")
     first = np.ones(len(ordered), np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]

@@ -74,7 +74,7 @@ def unknown(trace: Trace) -> Unknown:
     work |= step_marks.per_step(marks, device.launch_times(trace)[clocks.early]) > 0
     if not clocks.agree and (trace.launches < 0).any():
         work[:] = True
-    if not (trace.launches >= 0).any():  # work counts in the step in which it ran
+    if not (trace.launches >= 0).any():
         work |= wall
     communication = work.copy()
     if lacks_computation(trace):
@@ -155,7 +155,7 @@ def few_kernels(trace: Trace) -> FewKernels | None:
     graphs = trace.chosen(runtime_calls.GRAPH.search, Kind.RUNTIME)
     is_counted = (trace.kind[trace.device_rows] == Kind.KERNEL) & ~np.isin(trace.launches, graphs)
     has_launch = (trace.launches >= 0) | (device.owners(trace) >= 0)
-    if has_launch.any():  # otherwise a kernel counts in the step in which it ran
+    if has_launch.any():
         is_counted &= has_launch
     kernels = step_marks.per_step(marks, _launch_times(trace)[is_counted])
     usual = _neighbours(kernels)

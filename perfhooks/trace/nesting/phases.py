@@ -72,7 +72,6 @@ def _on_thread(trace: Trace, thread: int, rows: Ints) -> Ints:
 
 
 def outermost(trace: Trace, rows: Ints) -> Ints:
-    """Return the outermost of the given slices. ``rows`` are ascending."""
     roots: Ints = rows[nest(trace.thread[rows], trace.start[rows], trace.end[rows]).depth == 0]
     return roots
 

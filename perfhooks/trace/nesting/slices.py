@@ -56,7 +56,7 @@ def _nest(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
 def _cut(start: Ints, end: Ints) -> Ints | None:
     """Return the ends of slices, cut where the first crossing slice begins; None if many slices cross."""
     last = np.searchsorted(start, end, "left")
-    container = np.flatnonzero(last > np.arange(1, len(start) + 1))  # another slice begins before they end
+    container = np.flatnonzero(last > np.arange(1, len(start) + 1))
     after, last = container + 1, last[container]
     crossed = highest(end, after, last) > end[container]
     after, width = after[crossed], (last - after)[crossed]
@@ -74,7 +74,7 @@ def _cut(start: Ints, end: Ints) -> Ints | None:
 
 def _nest_thread(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints] | None:
     count = len(start)
-    long = end > start  # a slice of zero length contains nothing
+    long = end > start
     depth = np.cumsum(long) - long - _count_ended(end[long], start)
     by_depth = np.argsort(_narrow(depth), kind="stable")
     level = depth[by_depth] * count
@@ -138,7 +138,6 @@ def inherited(parent: Ints, own: Ints) -> Ints:
 
 
 def nearest(parent: Ints, entry: Ints, is_selected: Flags) -> Ints:
-    """Return the nearest selected ancestor, or the entry itself if selected, or -1."""
     holder: Ints = entry.copy()
     pending = np.flatnonzero(holder >= 0)
     pending = pending[~is_selected[holder[pending]]]

@@ -115,8 +115,8 @@ class Columns:
         self._links = ascend.FlowEnds()
 
     def add(self, events: Sequence[Event], start: Ints, good: Flags) -> None:
-        """Add events with their ``ts`` in ns; ``good`` is whether it is a valid time."""
-        # half of the time of one getter that returns tuples
+        """Add events with their start times in ns. ``good`` marks the valid times."""
+        # several getters take half the time of one that returns tuples
         origins = zip(*(map(getter, events) for getter in _ORIGIN), strict=True)
         keys = np.fromiter(map(self._keys.__getitem__, origins), np.int64, len(events))
         if self._origins.shape[1] < len(self._keys):
@@ -144,7 +144,7 @@ class Columns:
             kind = Kind(origin.kind) if origin.role == _Role.SLICE else None
             new = Category(frozenset([first.ph]), kind, origin.role == _Role.INSTANT)
             old = self.categories.setdefault(first.cat, new)
-            if old[1:] == new[1:]:  # otherwise the first event of the category decides
+            if old[1:] == new[1:]:  # the first event decides what the category is; others that differ are odd
                 self.categories[first.cat] = new._replace(phases=old.phases | new.phases)
         return origin
 

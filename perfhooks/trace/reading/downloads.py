@@ -32,7 +32,7 @@ class DownloadLimits(Callback):  # type: ignore[misc]  # fsspec ships no types
         self._since = time.monotonic()
 
     def set_size(self, size: int | None) -> None:
-        if size is not None:  # a body that is packed for the transfer is larger
+        if size is not None:  # a body that is compressed for the transfer is larger than its stated length
             self._most = max(size, self._most)
             if size > self._room:
                 raise PerfhooksError(f"{self._name} has {size:,} bytes, and the disk has room for {self._room:,}")
@@ -84,7 +84,8 @@ def download(system: Any, targets: Mapping[str, Path]) -> None:
         for path, file in unnamed.items():
             if file is not None:
                 path.unlink(missing_ok=True)
-                os.link(_path_of(file), path, src_dir_fd=file)  # with a descriptor, link follows the symbolic link
+                # with a folder descriptor, os.link follows the symbolic link in /proc
+                os.link(_path_of(file), path, src_dir_fd=file)
     except BaseException:
         for path, file in unnamed.items():
             if file is None:
@@ -106,7 +107,7 @@ def opened(url: str) -> IO[bytes]:
 
 
 def located(url: str) -> tuple[Any, str]:
-    """Return the file system and path of a URL, with limits instead of aiohttp's five minutes per file."""
+    """Return the file system and path of a URL. Our limits replace aiohttp's limit of five minutes per file."""
     options = {}
     if url.startswith(("http://", "https://")):
         options = {"client_kwargs": _client_options()}
@@ -127,7 +128,7 @@ def _path_of(file: int) -> Path:
 
 @functools.cache
 def _client_options() -> dict[str, Any]:
-    from aiohttp import ClientResponse, ClientTimeout  # fsspec needs it for HTTP
+    from aiohttp import ClientResponse, ClientTimeout
 
     class LimitedResponse(ClientResponse):
         async def start(self, connection: Any) -> Any:

@@ -51,7 +51,7 @@ def decode_object(text: bytes) -> dict[str, Any] | None:
 
 
 def decode_value(text: bytes) -> Any:
-    """Return any JSON value after repairs; a text that is no JSON is returned."""
+    """Return any JSON value after repairs of Kineto's defects. If it is still no JSON, return the text."""
     try:
         value = msgspec.json.decode(text)
         return _portable(value) if _LARGE.search(text) else value
@@ -62,7 +62,7 @@ def decode_value(text: bytes) -> Any:
 
 def decode_end(text: bytes) -> dict[str, msgspec.Raw] | None:
     """Return the last events of a file as ``traceEvents``, and the keys after them; None if the text is truncated."""
-    for closing in (b"", b"}"):  # the second for files that are a list
+    for closing in (b"", b"}"):  # the second text fits files that are a list
         try:
             keys = msgspec.json.decode(b'{"traceEvents":[' + text + closing, type=dict[str, msgspec.Raw])
         except MALFORMED:

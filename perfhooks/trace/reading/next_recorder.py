@@ -1,6 +1,6 @@
 """Conversion of traces of torch's next recorder (torch 2.15) to the form of Kineto, so that no table depends on it.
 
-Sources: ``torch/profiler/_cuspy/trace.py`` of torch 2.15, and ``ActivityStrings.cpp`` for the words of Kineto.
+Sources: ``torch/profiler/_cuspy/trace.py`` of torch 2.15, and ``ActivityStrings.cpp`` for Kineto's names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SET: Final = "Memset"
 CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
 """Categories of runtime calls. Only CUDA traces get external ids, because the recorder supports only CUDA."""
 KINDS: Final = ("copy_kind", "source_kind", "target_kind", "memory_kind")
-"""Arguments with numbers, which are replaced by names."""
+"""Arguments that contain the number of a kind. They are replaced by Kineto's names."""
 _DIRECTIONS: Final = {9: BETWEEN_HOSTS}
 _MEMORIES: Final = dict(
     enumerate(("unknown", "pageable", "pinned", "device", "array", "managed", "device_static", "managed_static"))

@@ -30,7 +30,7 @@ _CHUNK: Final = BLOCK
 _LOOKAHEAD: Final = 4096
 """Bytes after a chunk that decide whether its last event ends the list."""
 _PATIENCE: Final = 16
-"""Chunks without an event boundary before a more general pattern is used."""
+"""Chunks without an event boundary after which a more general boundary pattern is used."""
 _LEARNING: Final = 4
 """Number of chunks after which events are decoded by category. By then, nearly all categories of a file have occurred.
 """
@@ -130,7 +130,7 @@ class _Reader:
             searched = 0 if cut else len(buffer) - 256
             if not cut and len(buffer) > LONGEST:
                 self._give_up(buffer)
-            if self._looser is not None and len(buffer) > _PATIENCE * _CHUNK:  # events begin with different keys
+            if self._looser is not None and len(buffer) > _PATIENCE * _CHUNK:
                 self._boundary, self._looser, searched = self._looser, None, 0
             if cut:
                 with memoryview(buffer) as view, view[: cut - 1] as events:
@@ -301,7 +301,7 @@ class _Reader:
                 self._lost += lost_events
                 events += piece_events
                 if list_end and (last >= end - 1 or is_event_ahead):
-                    self._lost += 1  # the list that ended is within an event
+                    self._lost += 1  # the closing bracket belongs to a list inside an event
                 elif list_end:
                     self._tail = bytearray(list_end[1:] + text[end:])
                     break
@@ -338,7 +338,7 @@ class _Reader:
         if self._tail is not None:
             self._read_tail()
         elif self._lost > before:
-            self._lost -= 1  # the doubt already counts this event
+            self._lost -= 1  # the reported damage already includes this event
             self.doubts.append(Doubt("cut-off", 1, "the file ends in the middle of an event"))
         else:
             self.doubts.append(Doubt("cut-off", 1, "the file ends before the end of its list of events"))

@@ -21,7 +21,7 @@ _ADDRESS: Final = re.compile(r"(?: of pybind11_builtins\.\w+ object)? at 0x[0-9a
 
 
 def spelled(name: str) -> str:
-    """Return a name in the spelling of its program.
+    """Return a name as the program spells it.
 
     Names that are not ASCII are escaped. In Windows paths, Kineto's separator before ``nn`` is a line break.
     """

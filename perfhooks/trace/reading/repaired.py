@@ -29,7 +29,7 @@ def restore(
     for argument, column, sign in (("moved_start", "start", -1), ("moved_end", "end", 1)):
         if argument in arguments:
             rows, distance = arguments.pop(argument)
-            columns[column][rows] += sign * np.clip(distance, 0, 2**59)  # the sum with any time fits 64 bits
+            columns[column][rows] += sign * np.clip(distance, 0, 2**59)
     lanes, frames = metadata.get(labels.LANES), metadata.get(labels.FRAME_NAMES)
     if lanes is not None:
         _restore_threads(columns, threads, _thread_by_lane(lanes))

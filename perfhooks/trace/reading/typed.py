@@ -49,13 +49,19 @@ class TypedEvents:
         self._decoders: dict[bool, msgspec.json.Decoder[Any]] = {}
 
     def learn(self, categories: Mapping[str, Category]) -> None:
-        """Events with other properties than those of their category are odd."""
+        """Learn the categories of events.
+
+        Events whose properties differ from their category's are odd: they need the slower decoder.
+        """
         if categories != self._categories and len(categories) <= _MOST:
             self._categories = dict(categories)
             self._decoders.clear()
 
     def decode(self, text: bytes, *, exact: bool) -> Sequence[Event]:
-        """Decode a list of events; raises OddEventError. With ``exact``, times are decimals."""
+        """Decode a list of events; raises OddEventError for an event that is unlike its category.
+
+        With ``exact``, times are decimals.
+        """
         if not self._categories:
             raise OddEventError(None)
         if exact not in self._decoders:
@@ -85,6 +91,6 @@ class TypedEvents:
             MEMORY if category.is_instant else None if category.kind is None else self._variants.get(category.kind)
         )
         if variants:
-            largest = variants[0].fields  # a search for marks takes longer than the additional fields
+            largest = variants[0].fields  # a search for a mark takes longer than decoding the additional fields
             fields.append(("args", largest, msgspec.field(default_factory=largest)))
         return msgspec.defstruct("TypedEvent", fields, tag_field="cat", tag=name, gc=False, namespace={"cat": name})

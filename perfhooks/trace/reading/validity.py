@@ -32,7 +32,7 @@ class Validity:
         return good
 
     def timed(self, start: Ints, end: Ints, kind: Column, base: int) -> Flags:
-        """Return which slices have a real time. Count the others.
+        """Return which slices have a real time. Count the slices without one.
 
         If the device never reported a time, Kineto writes 0, its base as a negative number, or the same negative
         number for all. Negative times that differ come from another clock, so they are real.

@@ -96,7 +96,7 @@ def rows(trace: Trace) -> Ints:
 
 @cached_per_trace
 def operators(trace: Trace) -> list[str | None]:
-    """Return the launching operator or label of each row of `table`; None for host ranges."""
+    """Return the operator or label that launched each row of `table`; None for host ranges."""
     rows, work = _find_sources(trace).row, trace.device_rows
     on_device = np.flatnonzero(trace.kind[rows] == Kind.KERNEL)
     owner = device.owners(trace)[np.searchsorted(work, rows[on_device])]
@@ -138,7 +138,7 @@ def _host_ranges(trace: Trace) -> tuple[Ints, Ints, Ints]:
     parent = nest(trace.thread[marks], trace.start[marks], trace.end[marks]).parent
     is_record = np.array([name == RECORD for name in trace.names] or [False])[trace.name[marks]]
     record, label = np.where(is_record, marks, -1), np.where(is_record, -1, marks)
-    inner = np.flatnonzero(~is_record & (parent >= 0))[::-1]  # the first of several is written last
+    inner = np.flatnonzero(~is_record & (parent >= 0))[::-1]  # written in reverse, so that the first of several remains
     inner = inner[is_record[parent[inner]]]
     record[inner] = marks[parent[inner]]
     label[parent[inner]] = marks[inner]
@@ -195,7 +195,6 @@ def _bandwidth_columns(described: list[Message], span: list[int]) -> dict[str, l
 
 
 def bus_factor(name: str | None, ranks: int | None) -> float | None:
-    """Return the factor from algorithm bandwidth to bus bandwidth."""
     if name in _BUS_ALL:
         return 1.0
     if ranks is None or (name != "all_reduce" and name not in _BUS_SHARE):

@@ -135,7 +135,7 @@ def activity(counter_table: pl.DataFrame, steps: pl.Series) -> dict[str, float]:
 
 
 def over_time(trace: Trace, counting: Flags, points: int) -> OverTime:
-    """Return the mean of each counter over at most ``points`` equal sections of the counting steps."""
+    """Return the mean of each counter over at most ``points`` equal sections of the complete steps."""
     marks, shown = step_marks.find(trace), np.flatnonzero(counting)[:points]
     sections = max(points // max(len(shown), 1), 1)
     start, wall = marks.start[shown, None], (marks.end - marks.start)[shown, None]
@@ -182,7 +182,6 @@ def _values_in(series: _Series, start: Ints, end: Ints) -> Iterator[dict[str, An
             "mean": area / covered if covered > 0 else None,
             "min": values.min() if len(values) else None,
             "max": values.max() if len(values) else None,
-            # a sample may arrive slightly late
             "integral": area * 1e-9 if covered >= 0.999 * span else None,
             "covered_ms": covered * MS,
         }

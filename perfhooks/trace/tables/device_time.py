@@ -42,7 +42,7 @@ OPERATORS, CODE, CALLS, NOTHING, LAUNCHING, FULL, LATENCY, DEPENDENCY, PENDING, 
 PLACES: Final = ("before the first work", "between", "after the last work")
 
 QUEUE: Final = ("empty", "up to 10", "more", "full")
-"""Number of launches whose work has not begun."""
+"""Ranges of the queue length, which is the number of launches whose work has not begun."""
 FULL_QUEUE: Final = 1000
 """CUDA's queue holds 1,024 launches; then the next call waits."""
 
@@ -276,7 +276,7 @@ def _later_nodes(trace: Trace, selected: Ints) -> Ints:
 def _places_in_step(trace: Trace, gaps: _Gaps, marks: step_marks.MarkedSteps, selected: Ints) -> Column:
     rows, own_step = trace.device_rows[selected], step_marks.step_of(marks, device.launch_times(trace)[selected])
     first, last = np.full(len(marks.start) + 1, MAX_NUMBER), np.full(len(marks.start) + 1, -MAX_NUMBER)
-    np.minimum.at(first, own_step, trace.start[rows])  # the last entry serves work of no step
+    np.minimum.at(first, own_step, trace.start[rows])
     np.maximum.at(last, own_step, trace.end[rows])
     first, last = first[gaps.step], last[gaps.step]
     return np.where(first < MAX_NUMBER, np.select([gaps.end <= first, gaps.begin >= last], [0, 2], 1), -1).astype(

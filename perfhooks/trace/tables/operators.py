@@ -29,7 +29,7 @@ _DEVICE: Final = (*DEVICE_WORK, Kind.DEVICE_ANNOTATION)
 _GROUP_OF: Final = np.array(
     [2 * (kind in _DEVICE) + (kind in (Kind.ANNOTATION, Kind.DEVICE_ANNOTATION)) for kind in Kind], np.int64
 )
-"""Rows of one name are merged only within a group."""
+"""Group of each kind of slices: host or device, label or not. Rows of equal names are merged only within a group."""
 GROUPS: Final = ("shapes", "stack", "line", "module", "step")
 _TIMES: Final = ("self_cpu_ms", "cpu_ms", "exclusive_cpu_ms", "self_device_ms", "device_ms")
 _LOST: Final = {"self_device_ms": ("launches", "lost"), "device_ms": ("all launches", "all lost")}

@@ -23,7 +23,7 @@ UNINTERESTING: Final = (
     r"(?:^|/)(?:runpy\.py\(|importlib/|threading\.py\(\d+\): (?:_bootstrap|_bootstrap_inner|run)$"
     r"|torch/(?:profiler/|autograd/profiler\.py\())|<frozen (?:runpy>|importlib)"
 )
-"""Frames without information for the reader. Frames of perfhooks are omitted with their callees."""
+"""Frames that every stack has and that are omitted. Frames of perfhooks are omitted with their callees."""
 
 SKIPPED: Final = "(skipped)"
 UNKNOWN: Final = "(unknown)"
@@ -150,7 +150,7 @@ def _shortened_names(trace: Trace, rows: Ints, uses: Ints) -> list[str]:
 
 
 class Summed(NamedTuple):
-    """Self cost of each stack, as a tree with parents before children."""
+    """Self cost of each stack in a tree. Parents come before their children."""
 
     names: list[str]
     parents: Ints

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def since_start(trace: Trace, time: Ints) -> Column:
-    """Return ms from the first slice of the trace."""
+    """Return times in ms since the start of the first slice of the trace."""
     begin = trace.start.min() if len(trace) else 0
     return (time - begin) * MS
 

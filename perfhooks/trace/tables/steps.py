@@ -48,10 +48,10 @@ def table(
     A step is a ``ProfilerStep#N`` mark on the host, or the whole trace without marks. Device columns are null without a
     device, or if work of the step is missing or wrong (`perfhooks.trace.nesting.missing_work.unknown`).
 
-    Host times are on the step's own thread; the parts (`perfhooks.trace.nesting.parts`) and ``other_ms`` sum to
-    ``wall_ms``. Device times are over the union of all devices, for work launched inside the step on any thread. Work
-    without a launch counts in the step in which it ran, unless it was launched before the recording. |X| is the length
-    of a union of intervals.
+    Host times are those of the thread that runs the step; the parts (`perfhooks.trace.nesting.parts`) and ``other_ms``
+    sum to ``wall_ms``. Device times are over the union of all devices, for work launched inside the step on any thread.
+    Work without a launch counts in the step in which it ran, unless it was launched before the recording. |X| is the
+    length of a union of intervals.
 
     * ``device_span_ms``: from the first start to the last end of the step's work
     * ``busy_ms`` = |the step's work|

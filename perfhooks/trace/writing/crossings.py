@@ -126,7 +126,10 @@ class _Lane:
         self._works_until = -1
 
     def add(self, start: int, end: int, *, is_work: bool) -> bool:
-        """Slices come sorted by start, the longest first. Return whether this one crosses no slice on the lane."""
+        """Add a slice unless it crosses another one of the lane; return whether it was added.
+
+        Slices come sorted by start, the longest first.
+        """
         while self._open and self._open[-1] <= start:
             self._open.pop()
         if (self._open and self._open[-1] < end) or (is_work and self._works_until > start):

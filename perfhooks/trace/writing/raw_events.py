@@ -21,15 +21,13 @@ _REST: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class RawEvents(Generic[_T]):
-    """Events of one file in lists of a few megabytes, and the other keys."""
+    """Events of one file in lists of a few megabytes, and the file's keys before and after them."""
 
     def __init__(self, path: Path, decoder: msgspec.json.Decoder[list[_T]]) -> None:
         self.path = path
         self.head = b""
         self.rest: dict[str, msgspec.Raw] = {}
-        """Keys after the events."""
         self.metadata: dict[str, Any] = {}
-        """Keys before the events."""
         self._decode = decoder.decode
         self._is_list = False
         """Whether the file is a list of events without an object around it."""
@@ -55,7 +53,6 @@ class RawEvents(Generic[_T]):
             unread = 0
             for block in source:
                 buffer += block
-                # the next attempt needs twice as much text
                 if len(buffer) < max(BLOCK, 2 * unread):
                     continue
                 events, end = self._whole_events(buffer)
@@ -82,7 +79,7 @@ class RawEvents(Generic[_T]):
         raise TraceError(f"{self.path} has no list of traceEvents")
 
     def _whole_events(self, buffer: bytearray) -> tuple[list[_T], int]:
-        # a boundary within an event gives no valid JSON, so the last ones are tried in turn
+        # text up to a boundary inside an event is not valid JSON, so the last boundaries are tried in turn
         begin = max(0, len(buffer) - BLOCK // 8)
         for match in reversed(list(_BETWEEN.finditer(buffer, begin))[-64:]):
             try:

@@ -58,9 +58,10 @@ class Processes:
         return lane[1] if lane and self.role(pid) is Role.COLLECTIVES else None
 
     def thread_key(self, pid: int | str, tid: int | str) -> ThreadKey | None:
-        """Return the thread of the trace, if it contains work or calls."""
+        """Return the thread of the trace for a process and thread of the file; None without work or calls."""
         role = self.role(pid)
-        if self.group(pid, tid) is not None:  # numbers of streams and of groups both begin at 0
+        # streams and process groups are both numbered from 0, so a group needs another key
+        if self.group(pid, tid) is not None:
             return Lane.DEVICE, self.device(pid), self._names.threads[pid, tid]
         if role in (Role.OTHER, Role.COLLECTIVES):
             return None

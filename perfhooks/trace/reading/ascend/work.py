@@ -27,13 +27,16 @@ _KERNEL: Final = re.compile(r"AI_?(?:CORE|CPU|VEC)|^AI[CV](?:_SQE)?$|MIX|DSA|^KE
 _UNTYPED: Final = re.compile(r"(?:OTHER|UNKNOWN|N/?A)?$")
 """Task types of January 2024 that do not distinguish kernels. Names decide instead."""
 _COLLECTIVE: Final = re.compile(r"hc(?:om|cl)_?([A-Za-z]+)(?:__(\d+)_\d)?")
-"""Operation and last digits of the process group in a name: ``hcom_allReduce__586_0_1``."""
+"""Pattern for the operation and the last digits of the process group in a name such as ``hcom_allReduce__586_0_1``."""
 _WAIT_KIND: Final = "Stream Wait Event"
 _NONE: Final = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 class Numbers(NamedTuple):
-    """Numbers of names, texts and threads. Each mapping adds missing keys. Texts begin at 1, `Trace.texts` at 0."""
+    """Indices of names, texts and threads. Each mapping adds missing keys.
+
+    Texts are numbered from 1, but `Trace.texts` begins at index 0.
+    """
 
     names: Mapping[str, int]
     texts: Mapping[bytes, int]
@@ -103,7 +106,7 @@ def _classify_collectives(
     groups: list[str | None],
 ) -> None:
     columns["kind"][rows] = Kind.KERNEL
-    for name in ("in_elements", "dtype"):  # other slices may have arguments with these names
+    for name in ("in_elements", "dtype"):  # slices without device work may have arguments with these names
         slices, values = arguments.pop(name, _NONE)
         is_collective = np.isin(slices, rows)
         arguments[name] = slices[is_collective], values[is_collective]
