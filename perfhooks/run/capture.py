@@ -74,7 +74,7 @@ class Capture:
     last: Step | None = None
     """Last planned step; None if the window has no planned end."""
     reached: Step = 0
-    """Step during which, or before which, the recording ended."""
+    """Number of the step that was open, or would have been next, when the recording ended."""
     starting_steps: Step = 0
     """Number of profiled steps that are among the first steps of the process."""
     partial: str | None = None
@@ -104,7 +104,7 @@ class Capture:
     own_work: tuple[tuple[float, float], ...] = ()
     """Intervals in which perfhooks blocked the thread of the steps: begin and end in s since 1970."""
     request: str = ""
-    """Origin of a window outside of the schedule: name of a request, ``code``, ``signal``, ``slow``, ``explanation``.
+    """Origin of a window outside of the schedule: ID of a request, ``code``, ``signal``, ``slow`` or ``explanation``.
     """
     began: float = 0.0
     """Start of the process, in seconds since 1970."""
@@ -119,7 +119,7 @@ class Capture:
 
     @property
     def is_far(self) -> bool:
-        """Whether profiled steps differ too much from unprofiled ones."""
+        """Whether profiled and unprofiled step times differ by the ratio `LARGE` or more."""
         idle, recorded = self.cost.idle_step_ms, self.cost.recorded_step_ms or self.summary.get("wall_ms")
         return bool(idle and recorded) and not 1 / LARGE < (recorded or 1.0) / (idle or 1.0) < LARGE
 
@@ -164,7 +164,7 @@ class Capture:
 
     @property
     def is_without_steps(self) -> bool:
-        """Whether no step ended in the window. The one row of its step table is then no step."""
+        """Whether no step ended in the window. The only row of its step table is then not a step."""
         return self.last is None and self.reached == self.first
 
     def tables(self, trace: Trace) -> Tables:
@@ -203,7 +203,7 @@ class Place:
 
     @property
     def of_node(self) -> OwnFolder:
-        """A folder on a disk of this node, because network disks may be unavailable."""
+        """The window's folder on a disk of this node, because network disks may be unavailable."""
         digest = remote.local_folder(self.run).name
         return OwnFolder(remote.temporary_folder(), digest, self.run.name, self.folder.name)
 
@@ -213,7 +213,7 @@ class Place:
         if capture.spool is None:
             return own
         path, root = Path(capture.spool), remote.temporary_folder()
-        # another path may lead to the run now, so the digest may differ
+        # the digest is not compared, because the run may have been moved or mounted elsewhere
         is_own = path.parts[-3:] == (self.run.resolve().name, self.folder.name, own.name)
         if not is_own or ".." in path.parts or tuple(path.parents[3:4]) != (root,):
             raise PerfhooksError(
@@ -226,7 +226,7 @@ class Place:
         (self.own if saved.parent == self.folder else OwnFolder(saved.parent)).remove(saved.name)
 
     def artifact(self, name: str) -> Path:
-        """Return the path of a file. Raise PerfhooksError if ``name`` is no plain name."""
+        """Return the path of a file of this rank. Raise PerfhooksError if ``name`` is not a plain file name."""
         return layout.below(self.folder, layout.artifact(self.rank, name))
 
     def trace(self) -> Path | None:
@@ -238,7 +238,7 @@ class Place:
         return [*(layout.below(self.folder, name).name for name in named), self.capture_file.name]
 
     def knows(self, token: str, saved: float) -> bool:
-        """Return whether the facts belong to this trace or a later one."""
+        """Return whether the stored facts belong to the trace that was saved at a time, or to a later trace."""
         with contextlib.suppress(FileNotFoundError):
             is_later = self.capture_file.stat().st_mtime >= saved
             try:
@@ -255,7 +255,7 @@ class Place:
                     self.own.remove(path.name)
 
     def load(self) -> Capture:
-        """Return the facts. Raise PerfhooksError if they are missing, broken, or have another format."""
+        """Return the stored facts. Raise PerfhooksError if they are missing, broken, or of another format."""
         path = self.capture_file
         try:
             capture = read_json(path, Capture, "the facts of a window")
@@ -270,7 +270,7 @@ class Place:
         return capture
 
     def save(self, capture: Capture) -> None:
-        """Write the facts. Foreign texts are shortened."""
+        """Write the facts. Long texts from the training or the trace are shortened."""
         self.own.make()
         partial = capture.partial and json_values.text(capture.partial, 2 * MAX_TEXT)
         notes = tuple(json_values.text(note, 2 * MAX_TEXT) for note in capture.notes)

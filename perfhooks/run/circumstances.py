@@ -114,7 +114,7 @@ class Circumstances:
 
     @property
     def processors(self) -> float | None:
-        """CPUs per rank."""
+        """Number of CPUs per rank."""
         return None if self.cores is None else self.cores / self.ranks
 
 
@@ -126,7 +126,6 @@ def processor(threads: int) -> str:
 @functools.cache
 def _processor() -> str:
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as listed:
-        # the first CPU is enough; a list of hundreds takes milliseconds
         for line in itertools.islice(listed, 30):
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()

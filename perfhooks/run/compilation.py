@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.run.installation import Installation
 
 _LONGEST: Final = 300
-"""Maximum characters of a reason. torch appends hints and links."""
+"""Maximum characters of the reason for a graph break. torch appends hints and links."""
 
 _TORCH: Final = {Origin.TORCH, Origin.STANDARD, Origin.PERFHOOKS}
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
@@ -38,7 +38,6 @@ class Graph:
     function: str = ""
     """Compiled function, for example ``train.py(11): forward``, or the line after a graph break."""
     is_own: bool = False
-    """Whether the function is outside of torch."""
     operators: int | None = None
     seconds: float = 0.0
     backend_s: float = 0.0
@@ -63,14 +62,13 @@ class Graph:
 class Break:
     reason: str
     line: str
-    """Innermost traced line: ``train.py(11): forward``."""
+    """Innermost line that was being compiled: ``train.py(11): forward``."""
     within: str = ""
     functions: tuple[str, ...] = ()
-    """Functions that were being compiled, callers and callees."""
+    """Functions that were being compiled, from caller to callee."""
     is_own: bool = False
     """Whether the graph break is in code outside of torch."""
     count: int = 1
-    """Number of compilations with this graph break."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +81,11 @@ class Compilation:
 
     @classmethod
     def current(cls, installation: Installation, began: float) -> Compilation:
-        """Return the compilations without an import of torch's compiler. ``began`` is in seconds since 1970."""
+        """Return the compilations since ``began`` (s since 1970), without an import of torch's compiler."""
         dynamo: Any = sys.modules.get("torch._dynamo.utils")
-        with contextlib.suppress(Exception):  # private interfaces differ between versions of torch
+        with contextlib.suppress(Exception):
             metrics = [*getattr(dynamo, "get_compilation_metrics", tuple)()]
-            # Each takes 5 us of the training thread.
+            # Converting one takes 5 us of the training thread.
             reasons = [*getattr(dynamo, "graph_break_reasons", ())][-2000:]
             return cls(graphs=_graphs(metrics, installation, began), breaks=_breaks(reasons, installation))
         return cls()
@@ -137,7 +135,7 @@ def _together(first: Graph, later: Graph) -> Graph:
 
 
 def _named(graph: Graph, graphs: dict[str, Graph]) -> Graph:
-    """Use the name from another graph of the function if torch omits it."""
+    """Complete a function name that torch omits with the name in another graph of the function."""
     graph_of_same = next((item for item in graphs.values() if item.number == graph.number and item.function), graph)
     return graph if graph.function else replace(graph, function=graph_of_same.function, is_own=graph_of_same.is_own)
 

@@ -1,4 +1,4 @@
-"""This module decides which window is the last one, and which rank represents the run."""
+"""Finished windows of a run, in the order of their ends, and the rank that represents the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perfhooks.run.steps import Steps
 
 _WINDOWS: Final = 256
-"""Maximum windows to read if ``brief``."""
+"""Maximum windows that ``FinishedRun(brief=True)`` reads."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ class FinishedWindow:
 
     @property
     def last(self) -> int:
-        """The last complete step."""
         return self.capture.end
 
 
@@ -62,9 +61,8 @@ def in_order(windows: Iterable[FinishedWindow]) -> list[FinishedWindow]:
 class FinishedRun:
     """A run folder. Each part is read on demand, once.
 
-        run = FinishedRun(Path("perf/latest"))
-        run.last()                         # the window that ended last; run.last("validate"), that of a loop
-        run.steps["train"].unrecorded()    # the steps of the lowest rank that count
+        run = FinishedRun(Path("perf/latest")) run.last() # the window that ended last; run.last("validate"), that of a
+        loop run.steps["train"].unrecorded() # unprofiled steps of the lowest rank, without warm-up
 
     ``brief`` reads only the latest windows and a sample of the steps.
     """
@@ -91,7 +89,7 @@ class FinishedRun:
         for folder in folders:
             if ranks_of_windows is not None and sum(map(len, by_folder.values())) >= ranks_of_windows:
                 break
-            with contextlib.suppress(FileNotFoundError):  # the training has just deleted an old one
+            with contextlib.suppress(FileNotFoundError):
                 by_folder[folder] = places_of(folder)
         return dict(sorted(by_folder.items()))
 
@@ -114,7 +112,6 @@ class FinishedRun:
 
     @cached_property
     def windows(self) -> list[FinishedWindow]:
-        """Finished windows with times."""
         return [window for window in self._done if not window.capture.explains]
 
     @property
@@ -124,7 +121,7 @@ class FinishedRun:
         return [folder for folder in self.places if folder not in explaining]
 
     def explanation(self, stage: str) -> FinishedWindow | None:
-        """Return the second window of a loop, which supplies stacks and shapes."""
+        """Return the second window of a loop, which supplies stacks and shapes but no times."""
         candidates = (window for window in reversed(self._done) if window.capture.explains)
         return next((window for window in candidates if window.capture.stage == stage), None)
 

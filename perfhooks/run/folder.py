@@ -118,7 +118,7 @@ class Run:
         return Place(self.folder / layout.window(file_name(stage), first, last), self.rank)
 
     def spool(self, place: Place) -> OwnFolder:
-        """Return a path on a disk of this node, because network disks may be unavailable."""
+        """Return the path for a saved trace, on a disk of this node, because network disks may be unavailable."""
         if remote.is_network_disk(self.folder):
             try:
                 return place.of_node
@@ -137,7 +137,7 @@ class Run:
         return self.folder / layout.timeline(rank)
 
     def window_folders(self) -> list[Path]:
-        """Return the subfolders, without links, which may lead anywhere."""
+        """Return the window folders. Links are left out, because they may lead out of the run."""
         return [self.folder / name for name in sorted(Listing.of(self.folder).windows)]
 
     def owners(self) -> dict[int, Process]:
@@ -153,7 +153,7 @@ class Run:
             finished_names.clear()
         places = []
         for path in (self.folder / name for name in {*latest, *(there - finished_names)}):
-            with contextlib.suppress(FileNotFoundError):  # the training has just deleted an old one
+            with contextlib.suppress(FileNotFoundError):
                 places.append((path.lstat().st_mtime_ns, path))
         return [path for _, path in sorted(places, reverse=True)[:most]]
 
@@ -161,7 +161,7 @@ class Run:
         return [place for folder in self.window_folders() for place in places_of(folder)]
 
     def adopt(self) -> None:
-        """Write facts for traces of dead processes.
+        """Write the facts of windows whose processes died after saving the trace.
 
         The order matters during a training: read traces, then recording marks, then facts.
         """
@@ -169,7 +169,7 @@ class Run:
         for folder in self.window_folders():
             for entry in _entries(folder):
                 if (named := layout.saved_trace_of(entry.name)) and entry.is_file(follow_symlinks=False):
-                    with contextlib.suppress(FileNotFoundError):  # the worker has just finished it
+                    with contextlib.suppress(FileNotFoundError):
                         unfinished.append((entry.stat().st_mtime, Path(entry.path), *named))
         busy = [place for place, _, is_gone in self._marks() if not is_gone]
         manifest = self.manifest() if unfinished else None
@@ -197,7 +197,7 @@ class Run:
             )
 
     def enter_window(self, name: str | None) -> None:
-        """Keep a mark while a window is open, in case the process is killed."""
+        """Keep a mark file while a window is open, to detect later that the process was killed in it."""
         own, mark = OwnFolder(self.folder), layout.mark(self.rank)
         with contextlib.suppress(OSError):  # saving the window will report the error
             if name is None:
@@ -228,7 +228,7 @@ class Run:
         ]
 
     def note_window(self, place: Place) -> None:
-        """Add a finished window to ``run.json``. Only the first rank that finishes it needs the lock.
+        """Add a finished window to ``run.json``. Only the first rank that finishes the window needs the lock.
 
         A window that is repeated after a restart moves to the end.
         """
@@ -261,7 +261,7 @@ class Run:
             for name in names:
                 place.own.remove(name)
             place.forget_saved_traces(item.time)
-            with contextlib.suppress(OSError):  # files of other ranks are still there
+            with contextlib.suppress(OSError):
                 if {path.name for path in place.folder.iterdir()} == {layout.MERGED}:
                     place.own.remove(layout.MERGED)
                 place.own.delete()

@@ -54,7 +54,7 @@ def _from_torchrun() -> _Place | None:
 
 
 def _from_slurm() -> _Place | None:
-    """A process without ``srun`` is alone in any job."""
+    """Return the job of ``srun``. Without ``srun`` a process is alone, even inside a SLURM job."""
     if "SLURM_STEP_ID" not in os.environ:
         return None
     return _place(_number("SLURM_PROCID"), _number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
@@ -109,7 +109,7 @@ def _launch() -> str | None:
 
 
 def _of_torchrun() -> str | None:
-    """Return ``id_ab12cd`` of torchrun's ``id_ab12cd/attempt_0/3/error.json``, which is kept over restarts."""
+    """Return ``id_ab12cd`` of torchrun's ``id_ab12cd/attempt_0/3/error.json``, which stays the same after restarts."""
     file = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
     if len(file.parts) < 4 or not file.parts[-3].startswith("attempt_"):  # noqa: PLR2004 -- the parts above
         return None

@@ -36,7 +36,6 @@ REQUESTS_LOCK: Final = ".requests.lock"
 CAPTURE: Final = "capture.json"
 SHARE: Final = "page.json"
 TRACES: Final = ("pt.trace.json.gz", "pt.trace.json")
-"""Names of traces, compressed or not."""
 STEPS: Final = "steps.csv"
 LABELS: Final = "labels.csv"
 COLLECTIVES: Final = "collectives.csv"

@@ -1,4 +1,4 @@
-"""Identity of a process, by which others can find out whether it is alive."""
+"""Identity of a process, which shows other processes whether it is alive."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def _of(pid: int) -> Process:
-    """Return this process. The cache is by number, because a forked child has another number."""
+    """Return this process. The cache key is the process number, because a forked child has another one."""
     return Process(pid=pid, host=platform.node(), boot=boot(), space=_space(), began=began(pid))
 
 
@@ -63,7 +63,7 @@ def born_s(pid: int) -> float | None:
         try:
             state, *columns = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
             return None if state in _ENDED else int(columns[18]) / os.sysconf("SC_CLK_TCK")
-        except (OSError, ValueError, IndexError):  # for example a number that no process can have
+        except (OSError, ValueError, IndexError):
             return None
     import psutil
 

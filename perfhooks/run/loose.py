@@ -20,9 +20,11 @@ SHARE: Final = ".share"
 """Suffix of a reduced trace."""
 _NAMES: Final = (".json", ".json.gz")
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A(?:\xef\xbb\xbf)?\s*\[\s*\{[^\]]{0,4096}?"ph"\s*:')
-"""Start of the events in a file: after their key, or the first event in a file that is a list."""
+"""Start of the event list in a trace file: after the key ``traceEvents``, or at the begin of a file without keys."""
 _KEY_BYTES: Final = 64
-"""Maximum bytes of the key of the events. Two blocks overlap by this length, so that a key between them is found."""
+"""Maximum bytes of the key ``traceEvents`` and its bracket. Two blocks overlap by this length, so that a key between
+them is found.
+"""
 _JSON: Final = re.compile(rb'(?:\xef\xbb\xbf)?\s*[\[{"\dtfn-]')
 """Start of any JSON text."""
 _HEAD_BYTES: Final = 4 << 20
@@ -33,7 +35,6 @@ _RANK: Final = re.compile(r"(?<![a-z])(?:rank|tp)[-_.]?(\d{1,6})(?!\d)", re.IGNO
 
 class Loose(NamedTuple):
     path: str
-    """Path or URL of the trace."""
     rank: int | None
     """Rank of the trace; None if neither the trace nor its name contains it."""
 
@@ -61,7 +62,7 @@ def _ascend_at(url: str) -> list[str]:
 
 
 def looked_at(path: str) -> Loose | None:
-    """Return a trace with its rank: in ``distributedInfo``, else beside it or in its name. None if it is no trace."""
+    """Return a trace with its rank, from its metadata, a file beside it or its name. None if it is no trace."""
     head = _head(path) if remote.is_url(path) or Path(path).is_file() else None
     return None if head is None else Loose(path, _rank(head, path))
 
@@ -93,10 +94,10 @@ def windows(traces: Sequence[Loose]) -> list[list[Loose]]:
 
 
 def _head(path: str) -> bytes | None:
-    """Return the text before the events; None if the file is JSON of something else.
+    """Return the text before the event list; None if the file is JSON without events.
 
     Raises:
-        TraceError: It cannot be read, or is no JSON.
+        TraceError: The file cannot be read, or is no JSON.
     """
     head = bytearray()
     try:

@@ -51,7 +51,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     pid: int = 0
     world_size: _Count | None = None
-    """Number of processes in the job."""
     command: tuple[str, ...] = ()
     revision: str = ""
     """Commit of the program's repository."""
@@ -68,7 +67,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ranks: str | tuple[_Count, ...] | None = None
     """Profiled ranks, see `perfhooks.core.options.describe_ranks`."""
     steps_by: StepsBy | None = None
-    """None if the training or its framework defines steps."""
+    """Step detector of `perfhooks run`; None if the training or its framework reports the steps."""
     keep_windows: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Maximum windows per rank and stage."""
 

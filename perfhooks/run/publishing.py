@@ -1,6 +1,7 @@
 """Write into a run folder: a file gets its name when it is complete, and no link is followed.
 
-Other users may place links in the folder at any time. So everything below it is opened relative to its open parent:
+Other users may place links in the folder at any time. So each file and folder in the run is opened relative to its open
+parent folder:
 
     perf/latest          may be a link: the user has named it
       train-000012-14    opened from it, and no link
@@ -85,7 +86,7 @@ class OwnFolder:
 
     @contextmanager
     def publish(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a file that gets its name when it is complete, and is deleted on errors."""
+        """Open a new file. It gets its final name when it is complete, and is deleted on errors."""
         draft = draft_of(Path(name)).name
         with self.opened() as here:
             try:
@@ -127,7 +128,7 @@ class OwnFolder:
 
     @contextmanager
     def lent(self) -> Iterator[Path]:
-        """Return a path for libraries that need one, such as Kineto; on Linux through the open folder."""
+        """Yield a path for libraries such as Kineto. On Linux it leads through the open folder."""
         with self.opened() as here:
             path = _DESCRIPTORS / str(here.descriptor)
             yield path if path.is_dir() else self.path
@@ -186,7 +187,7 @@ def csv_bytes(rows: Iterable[Iterable[object]]) -> bytes:
 
 
 def publish(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
-    """Publish to a folder of the user, which may be a link."""
+    """Write a complete file into a folder of the user, which may be a link."""
     return OwnFolder(path.parent).publish(path.name)
 
 
@@ -195,7 +196,7 @@ def publish_json(path: Path, data: object) -> None:
 
 
 def draft_of(path: Path) -> Path:
-    """Return a unique name: nodes may have equal host names and process numbers."""
+    """Return a unique name for an unfinished file: nodes may have equal host names and process numbers."""
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 
@@ -248,7 +249,7 @@ def is_newer(path: Path, other: Path) -> bool:
 
 
 def shown(path: Path) -> Path:
-    """Return the path relative to the working directory, if it is inside."""
+    """Return a path for messages: relative to the working directory if inside it."""
     here = working_directory()
     return path.relative_to(here) if here and path.is_relative_to(here) else path
 

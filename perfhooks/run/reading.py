@@ -45,7 +45,7 @@ def open_plain(path: Path, flags: int = os.O_RDONLY, folder: int | None = None) 
     """Open a regular file in the open ``folder``. Raise NotPlainError for others. A FIFO does not block."""
     name = path if folder is None else path.name
     writes = bool(flags & (os.O_WRONLY | os.O_RDWR))
-    with contextlib.suppress(FileNotFoundError):  # the flags decide whether this is an error
+    with contextlib.suppress(FileNotFoundError):
         _check(path, os.stat(name, dir_fd=folder, follow_symlinks=False), writes=writes)
     safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     descriptor = os.open(name, flags | safely | getattr(os, "O_BINARY", 0), 0o666, dir_fd=folder)
@@ -58,7 +58,6 @@ def open_plain(path: Path, flags: int = os.O_RDONLY, folder: int | None = None) 
 
 
 def read_bytes(path: Path, most: int = LARGEST) -> bytes:
-    """Read a regular file of at most ``most`` bytes."""
     with os.fdopen(open_plain(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -67,7 +66,7 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
 
 
 def read_table(path: Path, most: int = LARGEST_TABLE, *, from_end: bool = False) -> str:
-    """Return the first bytes of a table as text, or its last bytes; no text if it cannot be read."""
+    """Return the first or last bytes of a table as text; an empty text if the file cannot be read."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             if from_end:
@@ -95,7 +94,7 @@ class _Format(msgspec.Struct):
 
 
 def read_format(path: Path, kind: type[T], supported: int, what: str) -> T:
-    """Check the format number first, see `read_json`."""
+    """Read a JSON file with `read_json`, after a check of its format number."""
     check_format(path, read_json(path, _Format, what).format, supported)
     return read_json(path, kind, what)
 
@@ -108,7 +107,7 @@ def check_format(path: Path, number: int, supported: int) -> None:
 
 
 def said(error: BaseException) -> str:
-    """Return an error as the end of a line."""
+    """Return the text of an error for the end of a message."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -50,7 +50,7 @@ def temporary_folder() -> Path:
 
 _MOUNTS = Path("/proc/self/mounts")
 _OCTAL = re.compile(rb"\\(\d{3})")
-"""Escaped space, tab, line break or backslash in ``/proc/self/mounts``."""
+"""Pattern of an escaped space, tab, line break or backslash in ``/proc/self/mounts``."""
 _NETWORK_DISKS = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p")
 
 
@@ -81,7 +81,7 @@ def _unescape(octal: re.Match[bytes]) -> bytes:
 
 
 def check(url: str) -> None:
-    """Write and delete a file. Raise an error of fsspec if that fails."""
+    """Check that a folder is writable, with a temporary file. Raise the error of fsspec if not."""
     temporary_folder()
     system, path = downloads().located(url)
     system.makedirs(path, exist_ok=True)
@@ -152,7 +152,7 @@ def check_out(out: str | os.PathLike[str]) -> None:
     """Raise OptionError if ``out`` is not writable, before the training starts."""
     try:
         (check if is_url(out) else _check_folder)(os.fspath(out))
-    except Exception as error:  # a remote file system has errors of its own
+    except Exception as error:
         why = "it is a file" if isinstance(error, FileExistsError) else getattr(error, "strerror", None) or error
         raise OptionError(f"out must be a writable folder, got {os.fspath(out)!r} ({why})") from error
 
@@ -162,7 +162,7 @@ def _check_folder(out: str) -> None:
     check_text(folder)
     if os.path.lexists(folder) and not folder.is_dir():
         raise FileExistsError
-    # only the probe, because other ranks do the same at the same time
+    # delete only the probe file, because other ranks check the folder at the same time
     there = next(path for path in (folder, *folder.parents) if path.exists())
     probe = draft_of(there / "probe")
     probe.touch()

@@ -1,4 +1,4 @@
-"""Steps of a run from its timelines, and the rule which of them count.
+"""Steps of a run from its timelines, without warm-up and outliers.
 
     step     0 1 2 3 4 ... 87 | 88 89 90 | 91 92 93 ... 99 | 60 61 62 63 ...      resumed from the checkpoint of step 60
     phase    w w w w w     w  | w  a  a  | w  w  w      w  | w  w  w  w
@@ -7,7 +7,7 @@
 
 A stretch of steps ends when the numbers jump or go back. Its first steps (a twentieth, from 3 to 10) contain one-time
 work and do not count. Steps of more than three medians contain a validation, a checkpoint or a pause. Profiled and
-unprofiled steps are not compared; warm-up steps are neither.
+unprofiled steps are analysed separately. Warm-up steps of the recorder belong to neither group.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ MOST_FIRST: Final = 10
 OF_FIRST: Final = 20
 _ROW_BYTES: Final = 68
 LAST: Final = CAPACITY * _ROW_BYTES
-"""Maximum bytes that `read_last` reads."""
 _SAMPLE: Final = 4 << 20
 """Maximum bytes to read for a chart: about 85,000 steps, 200 per point."""
 _PARTS: Final = 512
@@ -53,11 +52,11 @@ _FILE: Final = b"\n,-2,,,\n"
 
 
 def firsts(numbers: Ints, seams: Flags) -> Flags:
-    """Mark the first steps of each stretch. A seam is a place where steps were not read."""
+    """Mark the first steps of each stretch. ``seams`` are the positions at which steps were not read."""
     ahead = np.diff(numbers, prepend=numbers[0])
     begins = (ahead != 1) & ~(seams & (ahead > 1))
     begins[0] = not seams[0]
-    stretch = np.cumsum(begins)  # stretch 0 began before the read part
+    stretch = np.cumsum(begins)  # the first stretch began before the part that was read
     start = np.concatenate([numbers[:1], numbers[begins]])[stretch]
     last = np.flatnonzero(np.append(np.diff(stretch) > 0, True))
     length = np.zeros(int(stretch[-1]) + 1, np.int64)
@@ -83,7 +82,7 @@ class Steps(NamedTuple):
         return self._counted(self.is_idle)
 
     def typical(self) -> Counted:
-        """Unprofiled steps that count; if none count, all except the first."""
+        """Unprofiled steps without warm-up and outliers; if there are none, all except the first."""
         typical = self.unrecorded()
         if len(typical.numbers):
             return typical
@@ -128,12 +127,14 @@ class Counted(NamedTuple):
 
     @property
     def waiting(self) -> float | None:
-        """Mean fraction of waiting for data; slow workers delay only some steps. None after too few steps."""
+        """Mean wait for data as a fraction of the step. None after too few steps."""
         columns = np.isfinite(self.all_data_ms)
         if columns.sum() < max(5, len(columns) / 2):
             return None
         wall, data = self.all_ms[columns], np.minimum(self.all_data_ms[columns], self.all_ms[columns])
-        usual = is_near(wall - data)  # a step that is long because it waits has no rare work
+        usual = is_near(
+            wall - data
+        )  # a step that is long because it waits for data contains no validation or checkpoint
         return float(data[usual].sum() / wall[usual].sum())
 
 
@@ -142,7 +143,7 @@ NONE: Final = Steps(_NO.astype(np.int64), _NO > 0, _NO > 0, _NO, _NO, _NO, _NO, 
 
 
 def read(path: Path, raw: Iterable[Path] = ()) -> dict[str, Steps]:
-    """Read all steps of a timeline, by loop. ``raw`` has steps that are not in it yet.
+    """Read all steps of a timeline, by loop. ``raw`` is the file of steps that are not in the timeline yet.
 
     Raises OSError if a file is unreadable or no regular file, and ValueError if raw steps are broken.
     """
@@ -177,7 +178,9 @@ def _plain(rows: Rows) -> tuple[Any, ...]:
 def read_last_of(paths: Iterable[Path], most: int) -> list[dict[str, Steps]]:
     """Read the last ``most`` bytes of several files. They are parsed together, which is faster for small files."""
     texts = [_text(path, most) for path in paths]
-    if any(b",-2," in text for text in texts):  # -2 could be taken for the begin of another file
+    if any(
+        b",-2," in text for text in texts
+    ):  # the step number -2 marks the begin of a file in the joined text, so a damaged row could contain it too
         return [_steps(text) for text in texts]
     loops: list[dict[str, Steps]] = [{} for _ in texts]
     table = _rows(b"".join(_FILE + text for text in texts))
@@ -295,14 +298,14 @@ class Waits(NamedTuple):
         return None if math.isnan(used) else min(used, 1.0)
 
     def shares(self, numbers: Ints) -> Values:
-        """Return the wait of each step as a share of its second, else of the loop."""
+        """Return the run-queue wait of each step as a fraction: of its interval of about a second, else of the loop."""
         ends = np.array([row.last for row in self.stretches])
         place = np.searchsorted(ends, numbers, side="right").clip(max=len(ends) - 1)
         firsts = np.array([row.first for row in self.stretches])
         walls, waits = (np.array([getattr(row, name) for row in self.stretches]) for name in ("wall_ms", "waited_ms"))
         is_inside = (firsts[place] <= numbers) & (numbers < ends[place])
         shares: Values = np.where(is_inside, (waits / walls)[place], waits.sum() / walls.sum())
-        return shares.clip(max=0.999)  # a step takes some time of its own
+        return shares.clip(max=0.999)  # a step cannot consist of waiting only
 
 
 def read_waits(path: Path, stage: str) -> Waits | None:

@@ -52,7 +52,7 @@ class Row(NamedTuple):
     backward_ms: float | None = None
     """Time in ms from the start of the step to the start of the last backward pass."""
     update_ms: float | None = None
-    """Time in ms from the start of the step to the end of that pass."""
+    """Time in ms from the start of the step to the end of the last backward pass."""
 
 
 def parsed(text: bytes) -> Iterator[Row]:
@@ -102,7 +102,7 @@ class Timeline:
         self._rare_until: dict[str, int] = {}
         self._begins: dict[int, int] = {}
         self.is_kept = False
-        """Whether perfhooks blocks the loop at the moment."""
+        """Whether perfhooks currently blocks the loop."""
         self._tail = Ended(*(np.empty(0, np.int64) for _ in Ended._fields))
         self.taking = threading.Lock()
         """Lock that is held from taking steps until they are written, to keep their order."""
@@ -123,7 +123,7 @@ class Timeline:
 
     @property
     def data_asked(self) -> Callable[[int], None]:
-        """Function that records the time in ns of a request for a batch: the start of a wait for data."""
+        """Function that records the time in ns at which the training requests a batch: the start of a wait for data."""
         return self._asked.append
 
     @property
@@ -147,7 +147,7 @@ class Timeline:
     def take_rare(self) -> list[Aside]:
         """Remove and return the validations and checkpoints so far. Hold the lock ``taking``, and call `take` later.
 
-        Nested ones of the same part count once.
+        Nested intervals of the same part count once.
         """
         taken: list[Aside] = []
         rare = [self._rare.popleft() for _ in range(len(self._rare))]
@@ -202,13 +202,13 @@ class Timeline:
         return self._ends[place] if 0 <= place < len(self._ends) else None
 
     def walls_since(self, step: int) -> tuple[int, np.ndarray]:
-        """Return the first stored step from ``step`` on, and the wall times of it and all later steps, in ns.
+        """Return the number of the first stored step from ``step`` on, and the wall times in ns from there.
 
         Hold the lock ``taking``. `since`, which adds waits, takes three times as long.
         """
         place = step - self._first
         before = self._begins.get(step) if place == 0 else None
-        if place <= 0 and before is None:  # another thread took steps meanwhile
+        if place <= 0 and before is None:
             steps = self.since(step)
             return int(steps.numbers[0]) if len(steps.numbers) else step, steps.ends - steps.begins
         ends = np.array(self._ends[place - 1 :] if before is None else [before, *self._ends], dtype=np.int64)
@@ -227,9 +227,10 @@ class Timeline:
         steps, arrived, requests, passed = self._read()
         if len(steps.numbers):
             # the watcher takes steps every few seconds, so a slow loop has only few new ones
-            before = self._tail.numbers < steps.numbers[0]  # not if a loop began again with an earlier step
+            before = (
+                self._tail.numbers < steps.numbers[0]
+            )  # this is not possible if a loop began again with an earlier step
             pairs = zip(self._tail, steps, strict=True)
-            # more than one poll of the watcher needs
             self._tail = Ended(*(np.concatenate([old[before], new])[-1024:] for old, new in pairs))
             self._forget(len(steps.numbers), arrived, requests, int(steps.ends[-1]))
             del self._passes[: 2 * passed]
@@ -258,7 +259,7 @@ class Timeline:
         return Ended(first + np.arange(len(ends)), begins, ends, waits, *last_passes), int(inside.sum()), over, passed
 
     def _forget(self, count: int, arrived: int, requests: int, last_end: int) -> None:
-        """Remove steps. The begin of the next step is set first, so that it is not taken for the first step."""
+        """Remove steps. Set the begin of the next step before, because it is otherwise the end of a removed step."""
         following = self._first + count
         self._begins.setdefault(following, last_end)
         for step in list(self._begins):
@@ -346,12 +347,12 @@ class Rows(NamedTuple):
                 file.write((_before(file) + "".join(lines)).encode("utf-8", "replace"))
 
     def save(self, file: IO[bytes]) -> None:
-        """Write binary data for `load` on this host, fifty times as fast as text."""
+        """Write binary data, fifty times as fast as text. Only `load` on this host can read it."""
         file.write(f"{in_timeline(self.stage)}\n".encode("utf-8", "replace") + np.array(self[1:], np.int64).tobytes())
 
     @classmethod
     def load(cls, path: Path) -> Rows:
-        """Raise OSError if the file is unreadable or too large, ValueError if it is invalid."""
+        """Read the file of `save`. Raise OSError if it is unreadable or too large, ValueError if it is invalid."""
         stage, _, columns = read_bytes(path).partition(b"\n")
         result = cls(
             stage.decode("utf-8", "replace"), *np.frombuffer(columns, np.int64).reshape(len(cls._fields) - 1, -1)

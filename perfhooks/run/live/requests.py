@@ -53,7 +53,7 @@ class WindowRequest(msgspec.Struct, frozen=True, kw_only=True):
     """First step to record, after the warm-up."""
     steps: _Steps
     ranks: tuple[_Count, ...] | None = None
-    """Ranks that shall record; None means all profiling ranks."""
+    """Ranks that record the window; None means all ranks that profile."""
     options: dict[str, bool] = {}
     """Recorder options in addition to those of the training."""
 
@@ -68,7 +68,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
     median_ms: float | None = None
     """Median step time in ms; None after too few steps."""
     is_running: bool = True
-    """Whether the loop makes steps. It is False between two passes, for example during validation."""
+    """Whether the loop makes steps. False between two epochs, for example during validation."""
 
 
 class RankPosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +132,6 @@ def ask(run: Path, name: str, window: WindowRequest) -> None:
 
 
 def read_window(run: Path, file: str) -> WindowRequest | None:
-    """Read a request; None if it was deleted."""
     with contextlib.suppress(FileNotFoundError):
         return read_json(layout.below(run / layout.REQUESTS, file), WindowRequest, "a request", _MAX_SIZE)
     return None
@@ -166,7 +165,7 @@ def _write_answer(run: Path, name: str, file: str, content: object) -> None:
         folder = OwnFolder(run, layout.REQUESTS, name)
         folder.make()
         folder.publish_json(file, content)
-        if not is_open(run, name):  # the client withdrew it meanwhile, with its answers
+        if not is_open(run, name):  # the client has withdrawn the request and deleted its answers
             withdraw(run, name)
 
 

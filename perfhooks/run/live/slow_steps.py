@@ -53,9 +53,9 @@ def append(path: Path, rows: list[SlowStep]) -> None:
 
 
 def read(path: Path, most: int = LARGEST_TABLE) -> list[SlowStep]:
-    """The file is not trusted: invalid rows are dropped."""
+    """Return the slow steps of a file. Invalid rows are dropped, because the file is not trusted."""
     text = read_table(path, most, from_end=True)
-    # the first line is the header, or is cut
+    # the first line is the header, or incomplete because only the end of the file was read
     return [row for cells in _cells(text.partition("\n")[2]) if (row := _row(cells)) is not None]
 
 

@@ -24,7 +24,7 @@ class Tail:
         self._file: tuple[int, int] | None = None
         self._offset = 0
         self._is_torn = False
-        """Whether the current offset is inside a line, because the file was read from the middle."""
+        """Whether the next read begins inside a line, because the earlier part of the file was skipped."""
 
     def read(self) -> list[Row]:
         try:

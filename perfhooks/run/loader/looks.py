@@ -24,7 +24,7 @@ PARTS: Final[dict[Part, str]] = {
 
 _ALONE: Final = ("hand_over", "idle")
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3(?:\.\d+)?/|^<|\.zip/")
-"""Paths of files that are not the user's."""
+"""Paths of library files, which are not the user's code."""
 _FRAME: Final = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)")
 
 
@@ -39,7 +39,7 @@ class WorkerPlace(msgspec.Struct):
     function: str
     file: str
     line: int
-    """Line of the function with the most time."""
+    """Line of the function in which the workers spent most time."""
     parts: dict[Part, int]
     """Time of all workers in ns, by part."""
 
@@ -54,7 +54,8 @@ class WorkerPlace(msgspec.Struct):
 def places(workers: Iterable[WorkerSamples]) -> list[WorkerPlace]:
     """Return the user's functions by worker time, including callees, largest first.
 
-    A stack without user code counts for its innermost function. Work outside of datasets is one row per part.
+    A stack without user code counts for its innermost function. Time outside of datasets, such as collation, is one row
+    per part.
     """
     lines: dict[tuple[str, str], dict[int, int]] = {}
     by_place: dict[tuple[str, str], dict[Part, int]] = {}

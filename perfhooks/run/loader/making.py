@@ -17,7 +17,7 @@ class WorkerCounts(msgspec.Struct, frozen=True):
     """Sum of the squared seconds per batch, for their variance."""
     longest_s: float
     waited_s: float
-    """Time in s in which the prefetch queue was full, so the worker was idle."""
+    """Idle time in s of the worker because its prefetch queue was full."""
     handed_over_s: float
     memory_bytes: int | None
     """Memory in bytes that the worker does not share with the training."""
