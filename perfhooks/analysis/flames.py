@@ -106,7 +106,7 @@ def planted(stacks: Mapping[str, int]) -> Summed:
 def _from_user_code(stacks: Summed, owners: Mapping[str, str] | None) -> Summed:
     parents, frames = stacks.parents.tolist(), stacks.frames.tolist()
     kinds: dict[int, str] = {}
-    is_inside: list[bool] = []  # user code, or called by it
+    is_inside: list[bool] = []
     outermost: dict[int, int] = {}
     for node, (parent, frame) in enumerate(zip(parents, frames, strict=True)):
         is_below = parent >= 0 and is_inside[parent]

@@ -28,7 +28,7 @@ PARTS: Final = (*labels.PARTS, "other")
 
 
 class CostKey(NamedTuple):
-    """Attribution of time; empty if not recorded."""
+    """The code and work to which time is attributed. A field is empty if it was not recorded."""
 
     part: str
     module: str = ""

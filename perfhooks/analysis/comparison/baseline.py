@@ -36,7 +36,7 @@ class _BaselineFile(BaselineFile, kw_only=True):
 
 
 def is_baseline(path: Path) -> bool:
-    """Return whether a file contains the mark of a baseline, at any position: formatters indent and sort."""
+    """Return whether a file contains the mark of a baseline, at any position, because JSON formatters may move it."""
     return f'"{_MARK}"' in _read_text(path, "replace")
 
 

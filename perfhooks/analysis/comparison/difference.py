@@ -27,9 +27,8 @@ PROCESS_FREEDOM: Final = 4
 EDGE_CONFIDENCE: Final = 0.9
 """Confidence that a change exceeds the tolerance."""
 _MOST_STEPS: Final = 1000
-"""Maximum factor of the number of steps that is suggested to decide a comparison."""
+"""Maximum factor by which more steps are suggested to decide a comparison."""
 _POWER: Final = 0.84
-"""Standard deviations for a power of 80%."""
 _TAIL: Final = (1 - CONFIDENCE) / 4
 """Tail probability of four tests: slower and faster, by the typical and by the mean step."""
 _EDGE_TAIL: Final = (1 - EDGE_CONFIDENCE) / 2
@@ -76,7 +75,7 @@ class StepDifference:
     """Degrees of freedom that a further run of each side adds."""
     tolerance: float = TOLERANCE
     share: Callable[[int], float] = lambda _: 1.0
-    """Part of the 1% error budget by the number of pairs."""
+    """Part of the 1% error budget that a decision may use, by the number of pairs."""
 
     @classmethod
     def of(
@@ -94,7 +93,7 @@ class StepDifference:
         freedom, more_freedom = (sum(len(logs_of_side) - 1 for logs_of_side in group) for group in (logs, earlier_logs))
         step_variance = sum(float(np.mean([(run.below**2 + run.above**2) / 2 for run in side])) for side in sides) / 2
         squares = max(_sum_squares(logs) - freedom * step_variance, 0.0)
-        # do not subtract the step error of earlier runs: many uneven runs would count as equal
+        # the step error of earlier runs is not subtracted, because many uneven runs would count as equal
         earlier_squares = _sum_squares(earlier_logs)
         are_alike = squares <= freedom * assumed**2 and earlier_squares <= more_freedom * assumed**2
         return cls(
@@ -117,7 +116,7 @@ class StepDifference:
         differences = logs[:, 1] - logs[:, 0]
         errors = [Variance(part.variance / len(pairs) ** 2, part.freedom) for pair in pairs for part in pair.errors]
         measured = len(pairs) - 1
-        squares = float(((differences - differences.mean()) ** 2).sum()) / 2  # a pair has the variance of two processes
+        squares = float(((differences - differences.mean()) ** 2).sum()) / 2
         step_variance = len(pairs) / 2 * sum(part.variance for part in errors)
         middle = logs.mean(axis=0)
         return cls(
@@ -192,7 +191,7 @@ class StepDifference:
             outcome = "faster"
         elif self.measured and abs(self.centre) <= edge and max(-inner[0], inner[1]) <= margin:
             outcome, ends = "same", inner
-        low, high = np.clip(ends, -50.0, 50.0).tolist()  # the interval of two pairs can be infinite
+        low, high = np.clip(ends, -50.0, 50.0).tolist()
         return Ratio(outcome, *(math.exp(log) for log in (self.centre, low, high, *self.logs)))
 
     @property
@@ -219,7 +218,7 @@ class StepDifference:
         return counts[index] if index < len(counts) else None
 
     def step_factor(self, least: float, more_runs: int = 0) -> float:
-        """Return the factor of the number of steps that decides, together with more runs; inf above 1,000."""
+        """Return by which factor the steps must increase for a decision, together with more runs; inf above 1,000."""
         factors = np.geomspace(least, _MOST_STEPS, 72)
         index = bisect_left(
             factors, 1, key=lambda times: self.with_more_steps(times).with_more_runs(more_runs).is_decided
@@ -227,7 +226,7 @@ class StepDifference:
         return float(factors[index]) if index < len(factors) else math.inf
 
     def missing_steps(self, most: int) -> float:
-        """Return the factor of more steps with which ``most`` pairs would decide about equal programs."""
+        """Return by which factor the steps must increase so that ``most`` pairs decide about equal programs."""
         more = most - self.counts[0]
         if self.with_more_runs(more).is_decided:
             return 1.0
@@ -264,7 +263,7 @@ def _half_width(tail: float, parts: Sequence[Variance], beyond: float) -> float:
     if not total:
         return 0.0
     freedom = total**2 / sum(part.variance**2 / part.freedom for part in parts)
-    # in tenths, so that cached quantiles are found
+    # round to tenths, so that quantiles can be cached
     return (student(tail, max(math.floor(10 * freedom) / 10, 1.0)) + beyond) * math.sqrt(total)
 
 

@@ -87,7 +87,6 @@ def _count_samples(loader: Loader | None, costs: Costs, world_size: int) -> int 
     if loader is None or loader.batch_size is None or not (costs.steps and costs.fetches):
         return None
     batches = costs.fetches / costs.steps
-    # a truncated window has one batch less
     is_whole = abs(batches - round(batches)) <= 0.02 * batches
     return loader.batch_size * round(batches) * world_size if is_whole else None
 
@@ -191,6 +190,6 @@ def _is_number(word: str) -> bool:
 
 
 def is_other_machine(differing: list[Difference], values: Mapping[str, str]) -> bool:
-    """Return whether the hardware differs; if it is unknown, the host."""
+    """Return whether the hardware differs; if the hardware is unknown, whether the host differs."""
     names = {fact.name for fact in differing}
     return bool(names & {"machine", "device"}) or (HOST in names and "machine" not in values)

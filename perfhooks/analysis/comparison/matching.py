@@ -159,7 +159,7 @@ def lines(a: Iterable[CostKey], b: Iterable[CostKey]) -> dict[str, str]:
 
 
 def shapeless(a: Iterable[CostKey], b: Iterable[CostKey]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Return the operators of each side that are matched without shapes, because these differ."""
+    """Return the operators of each side that are matched without their shapes, because the shapes differ."""
     operators = [{(key.operator, key.shapes) for key in rows if key.operator} for rows in (a, b)]
     alone = operators[0] - operators[1], operators[1] - operators[0]
     names = {name for name, _ in alone[0]} & {name for name, _ in alone[1]}

@@ -27,7 +27,7 @@ Key = tuple[str, ...]
 
 
 class Contribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers per step, times in ns."""
+    """A cause of the difference, with its cost on both sides. Numbers are per step, times in ns."""
 
     name: str
     kind: str
@@ -43,7 +43,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     """Difference of the median steps in ns, B minus A."""
     sure: float | None = None
     is_certain: bool = False
-    """Whether ``sure`` is at least 1% of the step."""
+    """Whether the difference beyond the noise (``sure``) is at least 1% of the step."""
     inside: list[tuple[str, float, float, float]] = []
 
     @property
@@ -291,7 +291,6 @@ def _select_counted(kind: str, group: Mapping[CostKey, Pair]) -> list[Pair]:
 def _estimate_sure(
     noise: NoiseModel, kind: str, calls: Mapping[str, Pair], difference: float, aligned: Aligned
 ) -> float:
-    # changed types are never noise
     return difference if kind == "types" else noise.sure(calls.values(), aligned.a.steps, aligned.b.steps)
 
 
@@ -322,7 +321,7 @@ def _largest_changes(calls: Mapping[str, Pair], steps_a: int, steps_b: int) -> l
 
 
 def by_collective(aligned: Aligned) -> list[Contribution]:
-    """Return the difference by collective operation: durations on one rank, which other work may hide."""
+    """Return the difference of durations on one rank by collective operation. Computation may hide these durations."""
     a, b = aligned.a, aligned.b
     names = dict.fromkeys(collective.operation for side in (a, b) for collective in side.collectives)
     rows = {CostKey("", operator=name): Pair(_collective_cost(a, name), _collective_cost(b, name)) for name in names}

@@ -37,7 +37,7 @@ _CLASSES: Final = {
     "compute": "computation",
 }
 _MAIN_CAUSE: Final = 0.6
-"""Minimum share of a difference for its main cause; between 0.4 and 0.6, two causes are equal."""
+"""Minimum share of a difference from which a cause is the main one. Between 0.4 and 0.6, two causes count as equal."""
 
 
 def verdict(result: Verdict | None, samples: tuple[int, int] | None = None) -> str:

@@ -22,7 +22,6 @@ _DEFAULT_STAGE = "train"
 
 
 def read(sides: Sequence[Sequence[Path]], stage: str | None = None) -> list[Side]:
-    """Read the sides for one stage: by default the training, or else the first stage that all sides have."""
     opened = [[_open(path) for path in side] for side in sides]
     stage_name = _choose_stage([source for side in opened for source in side], stage)
     result = [

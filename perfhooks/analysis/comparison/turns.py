@@ -62,7 +62,10 @@ class ProcessPair:
 
     @cached_property
     def counted(self) -> tuple[Sequence[Block], Sequence[Block]]:
-        """Blocks after the first ones. If both programs ran together, each block has a neighbour."""
+        """Blocks without the first steps of each program.
+
+        If both ran together, blocks of equal index are neighbours.
+        """
         first = _first_index(self.a), _first_index(self.b)
         if not self.is_together:
             return self.a[first[0] :], self.b[first[1] :]
@@ -215,7 +218,7 @@ def _mean_variance(values: Values, freedom: int) -> Variance:
 
 
 def _choose_clock(pairs: Sequence[ProcessPair]) -> Clock:
-    """Return CPU time under CPU contention if that measures the steps."""
+    """Return the clock to compare: CPU time under contention, if the threads computed for nearly the whole step."""
     sides = [[pair.counted[index] for pair in pairs] for index in range(2)]
     is_busy = max(_wait_ratio(side) or 0.0 for side in sides) >= BUSY
     return "processor" if is_busy and min(map(_runnable_ratio, sides)) >= NEARLY_ALL else "wall"

@@ -70,7 +70,7 @@ def _find_attention(window: Evidence) -> tuple[Ints, Ints, Ints]:
     )
     by_kind = [window.matching(pattern, Kind.OP) for pattern in kinds]
     rows = np.concatenate(by_kind)
-    order = np.argsort(rows, kind="stable")  # slices are sorted by thread and time
+    order = np.argsort(rows, kind="stable")
     rows, kind = rows[order], np.repeat(np.arange(len(kinds)), list(map(len, by_kind)))[order]
     softmax = np.flatnonzero(np.isin(kind, (_FORWARD, _GRADIENT)) & ~_is_in_fused(window, rows))
     softmax = softmax[_has_many_queries(window, rows[softmax])]

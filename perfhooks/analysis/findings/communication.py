@@ -26,7 +26,7 @@ def exposed_communication(window: Evidence) -> Iterator[Finding]:
     """Kernels communicate without concurrent computation for 10% of the step or more.
 
     The fix depends on the operation with the longest exposed time. All-reduces of gradients are launched in the
-    backward pass; those of layers that are split over ranks are not.
+    backward pass. All-reduces outside of it belong to layers that are split over ranks (tensor parallelism).
 
     Source: `MAJOR`; the time is ``exposed_comm_ms`` of the table of steps. The gain is at most the wait of the host for
     the device. Without such a wait the gain is unknown, because the host may be slower than the device.
@@ -90,7 +90,6 @@ def small_collectives(window: Evidence) -> Iterator[Finding]:
     """
     is_small, is_exposed = pl.col("bytes") < SMALL_BYTES, pl.col("exposed_ms") > 0
     if window.tables.steps["stage"].first() == stages.TRAIN and not _is_outside_backward(window):
-        # 1 MiB takes 50 us at 25 GB/s
         is_small |= pl.col("bytes").is_null() & (pl.col("duration_ms") < device.BLOCKED_NS / 1e6)
     table = window.collectives.filter(is_small & is_exposed)
     exposed = float(table["exposed_ms"].sum() or 0.0) / max(window.count, 1)

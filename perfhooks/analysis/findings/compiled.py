@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Ints
 
 _MAX_LINES: Final = 5
-"""Maximum lines of evidence."""
 
 
 def recompilation(window: Evidence) -> Iterator[Finding]:

@@ -99,7 +99,7 @@ def blocking_copies(window: Evidence) -> Iterator[Finding]:
 
 
 def held_by_copies(window: Evidence) -> Iterator[Finding]:
-    """Copy calls block the host for 1% of the step or more, while no kernel runs and the host waits for none.
+    """Copy calls block the host for 1% of the step or more, while no kernel runs and the host waits for no kernel.
 
     Source: `evidence.NOTABLE`; copy calls longer than `device.BLOCKED_NS` count, on threads that launch kernels. Time
     during other device work, in the short gaps between it (`device.LATENCY_NS`) and of `blocking_copies` does not

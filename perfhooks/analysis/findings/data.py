@@ -31,8 +31,6 @@ TRANSFER_MS: Final = 5.0
 
 
 class _Wait(NamedTuple):
-    """Wait for data in a step, in ms."""
-
     exposed: float
     total_ms: float
     step: float
@@ -49,7 +47,7 @@ class _Wait(NamedTuple):
 
 class _Fix(NamedTuple):
     versions: tuple[str, ...]
-    """Versions of the texts."""
+    """Names of the versions in the text file of the rule, such as ``workers``."""
     settings: Mapping[str, object] = MappingProxyType({})
     remaining_ms: float | None = None
 
@@ -57,13 +55,13 @@ class _Fix(NamedTuple):
 def waiting_for_data(window: Evidence) -> Iterator[Finding]:
     """The loop waits for the next batch for 5% of the step or more, while no device works.
 
-    Source: `HEAVY`; the wait of unprofiled steps if the timeline has it, otherwise ``data_ms`` of the table of steps;
-    without the moments of device work. A batch takes many small Python calls. With stacks, recording can more than
+    Source: `HEAVY`; the wait of unprofiled steps if the timeline has it, otherwise ``data_ms`` of the table of steps.
+    Moments of device work do not count. A batch takes many small Python calls, so recording with stacks can more than
     double its time.
 
     Measured: on the host, if a batch takes longer to make than to transfer (`TRANSFER_MS`) and CPUs are free. On a busy
     host with two cores, two workers reduced the time of a batch from 118 to 83 ms. A batch had 64 samples with 0.2 ms
-    of work each. It also holds with a device, because the host waits for batches there, too.
+    of work each. The gain also holds with a device, because the host waits for batches there, too.
     `perfhooks.analysis.findings.loader_plan` computes the number of workers and its effect. Other fixes were not
     measured: their gain is an upper bound.
     """

@@ -67,7 +67,7 @@ class Evidence(WindowSteps):
         return gaps.by_gap(self.idle)
 
     def idle_for(self, *causes: int, among: Flags | None = None) -> Intervals:
-        """Return the idle time with some causes (indices into `device_time.CAUSES`)."""
+        """Return the idle time with the given causes (indices into `device_time.CAUSES`)."""
         rows = self.idle_intervals(*causes, among=among)
         return self.clipped(intervals.union(rows.start, rows.end))
 
@@ -145,7 +145,7 @@ class Evidence(WindowSteps):
 
     @cached_property
     def unnamed(self) -> Intervals:
-        """Intervals of the steps without a part, one-time work, operator or device work."""
+        """Intervals of the steps to which no part of the step, one-time work, operator or device work belongs."""
         ops = self.trace.rows(Kind.OP)
         operators = self.spans(ops[self.trace.thread[ops] == self.thread])
         parts_of_it = (*parts.of_thread(self.trace, self.thread).values(), *starts.by_kind(self.trace).values())
@@ -350,7 +350,7 @@ class Evidence(WindowSteps):
             if self.is_start:
                 return
             share = self.overhead_share(profiled_ms, of)
-            if self.is_busy and of is not None:  # CPU contention lengthens all host time
+            if self.is_busy and of is not None:
                 share = max(share, self.share(profiled_ms))
             gain_ms = unprofiled_gain(profiled_ms, share, self.step_ms, self.unprofiled_ms)
             least = NOTABLE + (cpu_wait if is_wait and self.is_busy else 0.0)

@@ -216,7 +216,7 @@ def _chains(window: Evidence) -> tuple[Ints, Ints]:
     kinds = categories.of_work(trace)
     of_torch = np.isin(work, window.work_named(device_work.OF_TORCH, Kind.KERNEL)) & np.isin(kinds, _FUSABLE_OF_TORCH)
     fusable = (np.isin(kinds, _FUSABLE_KINDS) | of_torch) & (trace.kind[work] == Kind.KERNEL)
-    fusable &= ~np.isin(work, window.work_named(device_work.LAYOUT, Kind.KERNEL))  # libraries launch these
+    fusable &= ~np.isin(work, window.work_named(device_work.LAYOUT, Kind.KERNEL))
     stream = trace.thread[work]
     edges = np.flatnonzero(np.append(True, (np.diff(fusable) != 0) | (np.diff(stream) != 0)))
     length = np.diff(np.append(edges, len(work)))

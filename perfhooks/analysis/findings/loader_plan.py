@@ -229,14 +229,13 @@ class LoaderPlan:
             bound = "waits"
         ahead = None
         if needs.workers and step_s - needs.rest_s < needs.waited_s / 2:
-            # the step waits for something else
             advised, bound = needs.workers, "transfer"
             batch_s = needs.workers * needs.rest_s / needs.batches
             # batch times deviate by their mean or more, as an exponential distribution
             if cost.deviation >= 1 and cost.longest_s > batch_s * needs.ahead:
                 bound, ahead = "slow batches", math.ceil(cost.longest_s / batch_s)
         elif min(advised, max_workers) <= 0 or needs.step_with(cost, advised) * KEEPS_UP > min(step_s, needs.step_s):
-            advised = min(needs.workers, advised)  # more workers have no effect
+            advised = min(needs.workers, advised)
         return cls(
             needs=needs,
             cost=cost,
@@ -318,7 +317,7 @@ class LoaderPlan:
     def _enough(self) -> str:
         """Text with the sufficient number of workers, and the reason if this host cannot run as many."""
         free, name = self.free, "plan-enough"
-        if self.keep_up <= self.needs.workers:  # enough workers run, but lack CPUs
+        if self.keep_up <= self.needs.workers:
             name = "plan-enough-with-cpus" if self.keep_up > 1 else "plan-enough-with-cpu"
         enough = _phrase(name, workers=self.keep_up)
         if self.is_short_of_memory:
@@ -334,5 +333,5 @@ def _phrase(name: str, **values: object) -> str:
 
 
 def _workers(worker_counts: Sequence[WorkerCounts]) -> int:
-    """Return the number of concurrent workers; those of another epoch have the same numbers."""
+    """Return the number of concurrent workers. Workers of the next epoch have the same indices."""
     return len({counts.worker for counts in worker_counts})

@@ -63,7 +63,7 @@ def lowered_clock(window: Evidence) -> Iterator[Finding]:
     """A step took at least 10% longer than the median, and its device clock was lower by the same ratio or more.
 
     At least half of the extra time must be device work, with no more kernels than in other steps. A waiting device
-    lowers its clock too, but the clock is not the cause.
+    lowers its clock too, but then the clock is not the cause of the long step.
 
     Source: the counters in MHz of `perfhooks.trace.tables.counters`, over steps with samples.
 

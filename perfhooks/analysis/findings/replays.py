@@ -85,7 +85,7 @@ def _waits_between(window: Evidence) -> list[tuple[str, float]]:
     launched = device.launch_times(window.trace)[window.trace.kind[window.trace.device_rows] == Kind.KERNEL]
     step = step_of(window.marks, launched)
     first, last = np.full(window.count + 1, np.iinfo(np.int64).max), np.full(window.count + 1, -1)
-    np.minimum.at(first, step, launched)  # the last entry is for times outside of all steps
+    np.minimum.at(first, step, launched)
     np.maximum.at(last, step, launched)
     time = int(window.trace.start.min()) + np.rint(table["start_ms"].to_numpy() * 1e6).astype(np.int64)
     step_of_wait = step_of(window.marks, time)

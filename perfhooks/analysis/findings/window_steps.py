@@ -141,7 +141,7 @@ class WindowSteps:
         return self.clipped(intervals.of_slices(self.trace, rows))
 
     def clipped(self, moments: Intervals) -> Intervals:
-        """Return the part inside the steps, without one-time work."""
+        """Return the parts of the intervals inside the steps, without one-time work."""
         return intervals.intersect(moments, self._usual_intervals)
 
     def per_step(self, moments: Intervals) -> float:

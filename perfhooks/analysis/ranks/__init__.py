@@ -56,7 +56,6 @@ def gather(
     folder = Run.existing(run)
     cache, listing = cache or SummaryCache(), listing or Listing.of(run)
     folders = folder.window_folders() if windows is None else windows
-    # an old window may have been deleted meanwhile
     summaries = [cache.of(window, _summarize) for window in folders if window.is_dir()]
     by_name = {summary.compared["name"]: summary for summary in summaries if summary.ranks}
     died: dict[str, set[int]] = {}

@@ -48,7 +48,7 @@ def of_run(
 ) -> list[dict[str, Any]]:
     """Find the stragglers in the loop in which the ranks spent most time.
 
-    If the hosts run ahead of their devices, steps on the host do not show who is late.
+    If the hosts run ahead of their devices, steps on the host do not show which rank is late.
 
     Returns:
         Plain data for each group of comparable ranks; empty for a single rank, or with too few steps:

@@ -32,7 +32,7 @@ class WindowSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CacheFile(msgspec.Struct):
-    """Files of other versions are ignored."""
+    """Content of the cache file. Files of other versions are ignored."""
 
     version: str
     windows: dict[str, WindowSummary]

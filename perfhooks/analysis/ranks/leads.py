@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     Ints: TypeAlias = NDArray[np.int64]
 
 _MAX_RATIO: Final = 0.25
-"""A delay begins or ends during the run if its mean before and after the change has at most this ratio."""
+"""Maximum ratio of the smaller to the larger mean delay, before and after a change, if a delay begins or ends during
+the run.
+"""
 
 
 class RankSteps(NamedTuple):
@@ -66,7 +68,7 @@ def align_steps(ranks: Sequence[RankSteps]) -> StageTimes | None:
     """Return the common steps of all ranks in the most detailed common stages; None with too few steps.
 
     ``update`` ends at the end of the step, and ``forward`` at the start of the backward pass. Without backward passes
-    the stages are ``data`` and ``rest``. Without times of these, the only stage is ``step``.
+    the stages are ``data`` and ``rest``. Without times of the wait for data, the only stage is ``step``.
     """
     max_steps = None
     for names in (("step",), _ALL_STAGES, ("update", "forward", "backward"), ("data", "rest"), ("step",)):
@@ -90,7 +92,7 @@ _ALL_STAGES: Final = ("update", "data", "forward", "backward")
 def _extract_stages(rank: RankSteps, names: tuple[str, ...]) -> tuple[Ints, Ints]:
     wall, data, backward, update = ((column * 1e6).round() for column in rank[1:])
     follows = np.diff(rank.numbers, prepend=rank.numbers[:1]) == 1
-    previous = np.where(follows, np.roll(wall - update, 1), np.nan)  # the rest of the previous step
+    previous = np.where(follows, np.roll(wall - update, 1), np.nan)
     data_ns = np.minimum(data, wall if names[-1] == "rest" else backward)
     columns = {
         ("step",): (wall,),
@@ -203,7 +205,7 @@ _ALWAYS_PERCENT: Final = 95.0
 
 
 def describe_lead(lead: Lead, name: str) -> str:
-    """Return the message about a straggler, without its name. Only that rank could know the cause."""
+    """Return the message about a straggler, without its rank. The timelines do not show the cause."""
     often = "" if lead.percent >= _ALWAYS_PERCENT else f" in {lead.percent:.0f}% of the steps"
     span = "".join(
         f" {word} step {step:,}" for word, step in (("from", lead.since), ("to", lead.until)) if step is not None
@@ -213,7 +215,7 @@ def describe_lead(lead: Lead, name: str) -> str:
 
 
 def _find_candidates(times: Ints, means: Values) -> list[int]:
-    # also by the last quarter, so that a recent delay is found
+    # also use the means of the last quarter, so that a recent delay is found
     last = max(times.shape[1] // 4, LEAST_STEPS)
     longest = (mean.argsort()[::-1][:16] for mean in (means, times[:, -last:].mean(axis=1)))
     return sorted(set(np.concatenate([*longest]).tolist()))

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from perfhooks.analysis.ranks.files import RankedWindow
 
 _DEVICE_COLUMNS: Final = ("busy_ms", "device_idle_ms", "compute_ms", "exposed_comm_ms")
-"""Columns that are unknown if kernels are missing."""
 _NO_TIMES: Final = "has no device times: its trace lacks work of the device"
 
 

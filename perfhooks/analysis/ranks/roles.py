@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def of_ranks(ranks: Iterable[int], table: pl.DataFrame) -> dict[int, int]:
-    """Return the role of each rank, numbered from 0."""
     counts = _count_kinds(table)
     roles: dict[int, int] = {}
     firsts: list[Counts] = []

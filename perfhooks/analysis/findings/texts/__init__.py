@@ -26,7 +26,7 @@ _FORMATS: Final = {"ms": words.ms, "share": words.share, "size": words.size}
 
 
 class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """Texts for some windows. In braces, each may contain the usual text."""
+    """Alternative texts of a rule for some windows. A field such as ``{fix}`` inserts the rule's usual text."""
 
     title: str = "{title}"
     estimate: str = "{estimate}"
@@ -34,7 +34,7 @@ class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
     code: str | dict[str, str] = "{code}"
     """One text, or texts by package of the framework."""
     code_of: str = ""
-    """Rule whose code is used."""
+    """Other rule whose code is shown."""
 
 
 class RuleTexts(Version, frozen=True):
@@ -53,8 +53,6 @@ class Formatter(string.Formatter):
 
 
 class FindingText:
-    """Texts of one finding."""
-
     formatter: ClassVar[string.Formatter] = Formatter()
 
     def __init__(
@@ -106,7 +104,6 @@ def of_rule(rule: str) -> RuleTexts:
 
 
 def phrase(rule: str, name: str) -> str:
-    """Return the template of a phrase of the evidence."""
     return one_line((of_rule(SHARED).evidence | of_rule(rule).evidence)[name])
 
 
