@@ -1,7 +1,8 @@
 """Wrappers of module calls, backward passes and ``torch.save``, for programs without a loader or optimizer.
 
 While torch.compile is imported, it takes the current ``torch.nn.Module.__call__`` for torch's own, so the wrapper is
-removed during that import. Ranks meet in backward passes, so their wrapper stays on a CPU.
+removed during that import. On a CPU, the wrapper of backward passes stays installed, because ranks synchronize in these
+passes.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ _remaining = _MAX_CALLS
 def listen(
     on_call: Callable[[], bool], on_backward: Callable[[int], object], on_save: Callable[[int, int, str], object]
 ) -> None:
-    """``on_call`` returns whether further calls are not needed.
+    """Report calls, backward passes and saves. ``on_call`` returns True if it needs no further calls.
 
     ``on_backward`` gets the start of the pass in ns; 0 if a device is still working on it.
     """
     global _on_call, _on_backward, _on_save
     _on_call, _on_backward, _on_save = on_call, on_backward, on_save
     resume()
-    for owner in (torch, torch.serialization):  # both, because pickle looks up the function in its module
+    for owner in (torch, torch.serialization):  # replace both names, because pickle looks up the function in its module
         _replace(owner, "save", _save, _wrapped_save)
     _replace(torch.autograd, _RUN_BACKWARD, _backward, _wrapped_backward)
 
@@ -113,7 +114,7 @@ def _wrapped_call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
         return _call(module, *args, **kwargs)
     is_in_place = (
         vars(Module).get("__call__") is _wrapped_call
-    )  # else another patch calls this one, for example make_fx
+    )  # otherwise another patch calls this wrapper, for example that of make_fx
     _count_call()
     try:
         return (

@@ -112,7 +112,7 @@ def _open(pid: int) -> int | None:
 def wait(pid: int, descriptor: int | None) -> int | None:
     """Return the exit code, below 0 for a signal."""
     if descriptor is None:
-        import psutil  # see `perfhooks.run.liveness.born_s`
+        import psutil
 
         with contextlib.suppress(psutil.NoSuchProcess):
             psutil.Process(pid).wait()

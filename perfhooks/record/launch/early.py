@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from perfhooks.record.loop.ending.lifetime import Closable
 
 STEPS: Final = 6
-"""Maximum steps of the recording of the first steps. The first one warms up."""
+"""Maximum steps of the start-up recording. The first step is a warm-up."""
 
 _CALL, _BACKWARD, _UPDATE = range(3)
 """Kinds of events that can define a step. A later kind is stronger evidence."""
@@ -98,7 +98,7 @@ class StartupRecorder:
             self._has_passed_back = True
 
     def at_detector(self) -> None:
-        """Count steps from here on, because a new step detector ends steps elsewhere."""
+        """Restart the count of steps, because a new step detector ends steps at other events."""
         self._since_detector, self._profiler_step = 0, self._step
 
     def at_step(self, mode: Mode) -> None:
@@ -145,13 +145,13 @@ class StartupRecorder:
             return
         is_stronger, self._end = end > self._end, end
         if is_stronger and self._step > self._begin:
-            self._restart_count(1)  # one step with the stronger end has just ended
+            self._restart_count(1)  # one step has just ended with the stronger kind of event
         else:
             self._since_detector += 1
             self._next()
 
     def begin(self, *, has_steps: bool = True) -> None:
-        if self._must_wait():  # first, because the other checks release the GIL
+        if self._must_wait():  # check this first, because the other checks release the GIL
             return
         with lifetime.busy(), guard("recording the first steps"), self._lock:
             if not self.is_new or self._is_closed or calls.would_start_device():

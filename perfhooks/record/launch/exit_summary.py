@@ -35,7 +35,7 @@ def at_exit(*, is_command: bool) -> None:
     try:
         _print(request, is_command=is_command)
     except KeyboardInterrupt:
-        pass  # Ctrl-C only ends the wait
+        pass  # Ctrl-C ends only the wait for reports
     finally:
         if is_command and request.notes:
             notes.mark(request.notes, IS_OVER)
@@ -45,7 +45,7 @@ def at_exit(*, is_command: bool) -> None:
 
 
 def _print(request: Request, *, is_command: bool) -> None:
-    with contextlib.suppress(Exception):  # Python flushes again, and chooses the exit code
+    with contextlib.suppress(Exception):
         sys.stdout.flush()
     pid, all_notes, own = os.getpid(), notes.read(request.notes), notes.own()
     relevant = [note for note in all_notes if is_command or pid in (note.pid, note.parent)]
@@ -63,7 +63,8 @@ def _print(request: Request, *, is_command: bool) -> None:
 
 def print_runs(runs: Sequence[str], waited: Collection[str], timeout: float, unfinished: Collection[str] = ()) -> None:
     """Print the summaries of runs. The workers of ``waited`` runs belong to other processes."""
-    from perfhooks.record.launch.summary_text import text_of, wait_for_reports  # numpy, which few processes need
+    # imports numpy, which few processes need
+    from perfhooks.record.launch.summary_text import text_of, wait_for_reports
 
     write_error(text_of(runs, {*unfinished, *wait_for_reports(waited, timeout)}))
 

@@ -51,14 +51,14 @@ def _after_init(kind: Any, act: Callable[[Any], None]) -> None:
 
 
 def _integrate(signal: StepSignal, package: str, name: str, register: Callable[[Any], object]) -> None:
-    if signal.request.turns:  # nothing is recorded, and steps are detected as in any loop
+    if signal.request.turns:  # `compare --run` records nothing, and detects steps as in a loop without a framework
         return
     request = signal.next_request()
 
     with guard("profiling with the integration of the framework"):
         from perfhooks.record.launch.profiling import (
             leave_note,
-        )  # imports torch, which is being imported when this module is
+        )
 
         kind = getattr(importlib.import_module(package), name)
         enable_console_log(apart=True)

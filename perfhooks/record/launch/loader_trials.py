@@ -42,7 +42,7 @@ def _end_with(loader: Any, request: Request) -> None:
             file, kind = Path(request.trial), type(loader).__name__
             publish_json(file, {"name": kind, "problem": f"the process was ended while its {kind} was measured"})
             try:
-                from perfhooks.trials.loader_trial import try_loader  # torch is being imported when this module is
+                from perfhooks.trials.loader_trial import try_loader
 
                 remaining_s = max(request.trial_ends - time.monotonic(), 0.1)
                 publish_json(file, try_loader(loader, seconds=0.9 * remaining_s))

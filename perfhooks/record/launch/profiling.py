@@ -45,7 +45,7 @@ def begin(request: Request, mode: Mode, step: int) -> Profiler:
 
 def _start(request: Request, mode: Mode, step: int, schedule: str, **overrides: Any) -> Profiler:
     options: dict[str, Any] = {"keep_results": False, **request.options, **overrides}
-    # the option would be checked again, with system calls in the training thread
+    # a second check of the option would make system calls in the training thread
     out = None if is_url(options.get("out") or "") else options.pop("out", None) or str(Path(request.here, "perf"))
     if mode in _STAGES:
         options["stage"] = _STAGES[mode]

@@ -97,7 +97,6 @@ class Startup:
                     self.write(path)
 
     def _sample(self) -> None:
-        # Some processes never make a step.
         last, end, in_script = self._torch, self._torch + 3600 * 1e9, 0
         while last < end:
             is_over = self._over.wait(0.1)

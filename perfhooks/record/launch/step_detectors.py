@@ -19,8 +19,6 @@ A new profiler starts with each of the three detectors that detect steps::
     any of them ── the script profiles itself, or perfhooks failed ──► InactiveDetector
     any of them ── an integration takes over ──► BesideIntegration: detects the end of the start-up, and continues as
                                                  ByLoader or PeriodDetector when all loops of the integration have ended
-
-A settled detector unsubscribes from events it no longer needs, because a long training pays for each event.
 """
 
 from __future__ import annotations
@@ -110,7 +108,7 @@ class Round:
         return True
 
     def _add_run(self, key: int, length: int, *, is_first: bool) -> bool:
-        """Return whether the leader stepped less often than before, so that its round ended undetected."""
+        """Return whether the leader stepped less often in a row than before, so that its round ended undetected."""
         self._runs[key] = length
         if self._repeats and key == self._leader_key:
             is_late, self._repeats = length < self._repeats, length
@@ -205,20 +203,20 @@ class StepDetector:
 
     mode: Mode | None = None
     arms = False
-    """Whether the detector wants to be called for the first fetch after an update."""
+    """Whether the detector needs the first fetch after each update."""
     due = due_update = NEVER
     is_sure = False
-    """Whether updates do not end steps as long as the program fetches batches."""
+    """Whether it is certain that fetches end steps. Updates then end no steps while the program fetches batches."""
     first = 0
 
     def __init__(self, events: Events) -> None:
         self._events = events
 
     def at_fetch(self) -> Answer:
-        """Called before the fetch."""
+        """Process the start of a fetch."""
 
     def at_update(self) -> Answer:
-        """Called after the update."""
+        """Process the end of an update."""
 
 
 class InactiveDetector(StepDetector):
@@ -315,7 +313,7 @@ class PeriodDetector(ActiveDetector):
         self.continues = continues
 
     def at_fetch(self) -> Answer:
-        """Fetches after the first rounds may belong to a validation."""
+        """Switch to `ByLoader` in the first rounds. Later fetches may belong to a validation."""
         if self._events.rounds.count <= _SETTLED_ROUNDS and not self.continues:
             return ByLoader(self._events)
         self.due = NEVER

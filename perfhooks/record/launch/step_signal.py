@@ -102,7 +102,7 @@ class StepSignal:
         return after_step
 
     def _first_update(self) -> bool:
-        """`torch.compiler.is_compiling` cannot be imported while torch is."""
+        """Return `torch.compiler.is_compiling`, which cannot be imported before the import of torch has ended."""
         from torch.compiler import disable, is_compiling
 
         self._is_compiling = is_compiling
@@ -133,7 +133,6 @@ class StepSignal:
             self._apply(events.detector.at_update())
 
     def on_fetch(self) -> None:
-        """Called before the fetch."""
         if self._is_helper():
             return
         with self._guarded():
@@ -148,7 +147,7 @@ class StepSignal:
                 events.pulse = NO_PROFILER
 
     def on_call(self) -> bool:
-        """Return whether further calls are not needed."""
+        """Return True if no further calls are needed."""
         self._call_count += 1
         if self._is_helper():
             return True
@@ -158,7 +157,7 @@ class StepSignal:
         return not (self.early.is_new and self.early.is_listening)
 
     def on_backward(self, began: int = 0) -> None:
-        """``began`` is in ns; 0 if a device is still working on the pass."""
+        """Process a backward pass. ``began`` is its start in ns; 0 if a device is still working on it."""
         events = self.events
         if self._is_helper():
             return
@@ -223,7 +222,7 @@ class StepSignal:
         self._subscribe()
 
     def _end_before_window(self, step: int) -> None:
-        """torch may crash if one recording ends and another one starts in the same update."""
+        """End the start-up recording one step before a window: torch may crash if both are in the same update."""
         schedule = None if self.request.schedule is None else Schedule.of(self.request.schedule)
         window = None if schedule is None else schedule.next_window(step + 1)
         if window is not None and window.first == window.active == step + 1:
@@ -265,7 +264,7 @@ class StepSignal:
         return Profilers(self.request)
 
     def _on_user_profiler(self) -> None:
-        """torch's profiler would record nothing while a window is open."""
+        """Disable perfhooks for a profiler of the script, which would record nothing while a window is open."""
         self.disable("the script starts a profiler of its own")
 
     def disable(self, reason: str | None = None) -> None:
@@ -277,7 +276,7 @@ class StepSignal:
         if reason is not None:
             if not had_begun:
                 notes.leave(self.request.notes, why=reason)
-            if not self._integrations:  # integrations report missing windows themselves
+            if not self._integrations:
                 logger.warning("perfhooks run records nothing %s: %s", "more" if had_begun else "here", reason)
 
     def next_request(self) -> Request:
@@ -314,7 +313,6 @@ class StepSignal:
 
     def _make_early(self) -> StartupRecorder:
         if self._early is None:
-            # these import torch, which is being imported when this module is
             from perfhooks.record.launch.early import StartupRecorder
             from perfhooks.record.loop.ending import lifetime
             from perfhooks.record.loop.window import listen_for_other_profilers
@@ -332,7 +330,7 @@ class StepSignal:
             return
         self._has_torch = True
         notes.leave(self.request.notes, guess=_KILLED)
-        from perfhooks.record.launch import calls  # as above
+        from perfhooks.record.launch import calls
 
         # import now: later another thread may hold the GIL, and each file read waits for it
         for module in ("early", "profiling") if not self.request.turns else ():
@@ -360,14 +358,16 @@ class StepSignal:
             self.early.begin_with_operators()
 
     def _on_early_end(self) -> None:
-        """Files are written when the program ends, or after a timeout if it makes no steps."""
+        """Start the timeout after which the files are written.
+
+        If the program makes steps, they are written at its end.
+        """
         self._subscribe()
         for profiler in (self._profilers and self._profilers.current, *(face for _, face in self._integrations)):
             if profiler is not None:
                 profiler.pulse.wake()
         if self._patience is not None:
             self._patience.cancel()
-        # without steps the program may still import or read its data
         if self.early.has_steps and type(self.events.detector) is Undecided:
             self._patience = threading.Timer(self.request.patience, self._keep_if_undecided)
             self._patience.daemon, self._patience.name = True, f"{process.THREADS}-patience"
@@ -431,7 +431,7 @@ class StepSignal:
 
 
 def has_made_optimizer() -> bool:
-    """`torch.optim.Optimizer` wraps the ``step`` of each class when its first optimizer is created."""
+    """Return whether an optimizer exists: the first one of a class replaces the ``step`` of the class by a wrapper."""
     optim = sys.modules.get("torch.optim")
     classes = [] if optim is None else [optim.Optimizer]
     while classes:
@@ -446,7 +446,7 @@ _signal: StepSignal | None = None
 
 
 def current(began: int = 0) -> StepSignal | None:
-    """None without ``perfhooks run``."""
+    """Return the step detection of this process; None without ``perfhooks run``."""
     global _signal  # noqa: PLW0603 -- one for the process
     if _signal is None:
         request = Request.current()

@@ -29,7 +29,6 @@ class Box(NamedTuple):
 
 
 def wait_for_reports(runs: Collection[str], timeout: float) -> set[str]:
-    """Return the runs without a report."""
     deadline = time.monotonic() + timeout
     while True:
         missing = {run for run in runs if not _has_report(Path(run))}

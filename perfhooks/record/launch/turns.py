@@ -115,7 +115,7 @@ class HeldSteps:
                 end.close()
 
     def _forget(self) -> None:
-        """A copy of the socket would hide the death of the parent."""
+        """Close the socket in a forked child, because its copy would hide the death of the parent."""
         self._until = NEVER
         if self._socket is not None:
             os.close(self._socket.detach())  # a thread of the parent may have held the lock of the reader
@@ -152,7 +152,7 @@ class HeldSteps:
         try:
             turn = self._next(end)
         finally:
-            if turn is None:  # also if a signal handler raised: the next answer would be for another block
+            if turn is None:  # close even if a signal handler raised: the next answer would be for another block
                 self.let_go()
         if turn is None:
             return

@@ -25,7 +25,7 @@ def add(file: IO[bytes], recorder: Any) -> None:
             if not (name := event.name()).isascii()
         ]
         _append(file, json.dumps({FRAME_NAMES: {"names": list(distinct), "frames": frames}}))
-    except Exception:  # the trace is complete without these names
+    except Exception:
         logger.debug("the names of frames are not available", exc_info=True)
 
 

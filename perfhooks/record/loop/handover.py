@@ -148,7 +148,7 @@ class Handover:
             self.run.enter_window(None if place is None else place.folder.name)
 
     def save(self, window: RecordedWindow, *, write: bool = True, release: Callable[[], None] | None) -> int | None:
-        """Return the trace size in bytes; None if nothing was saved."""
+        """Save a window and queue it for the worker. Return the trace size in bytes; None if nothing was saved."""
         place = self.find_place(window) if write else None
         if place is not None and not window.ready:
             self._save_failure(window, place)
@@ -239,7 +239,10 @@ class Handover:
 
     @property
     def _permit(self) -> Permit:
-        """The author of a file in the run is unknown, so only this process permits handlers and storage."""
+        """The handlers and the storage that the worker may use.
+
+        Files of the run cannot permit them: their author is unknown.
+        """
         return Permit(handlers=self.recipes, remote=None if self.run is None else self.run.remote)
 
     def write_timeline(self, loop: WatchedLoop) -> None:

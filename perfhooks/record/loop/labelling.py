@@ -62,8 +62,8 @@ class _LabelState:
     part_without_gradients: str = labels.VALIDATION
     last_part: str = labels.FORWARD
     is_wrapped: bool = False
-    """Whether another library has patched module calls after perfhooks. Its patch may call ours, and may restore ours
-    later.
+    """Whether another library has patched module calls after perfhooks. Its patch may call the replacement by
+    perfhooks, and may restore it later.
     """
     has_function_mode: bool = False
     changes: int = 0
@@ -106,7 +106,6 @@ def start(
     In stages other than ``train``, calls without gradients are the forward pass. ``on_read`` is called once per step
     with each loader iterator.
     """
-    # an error may have left a label open
     _state.thread, _state.is_label_open, _state.on_call = get_ident(), False, on_call
     _state.on_read = on_read or id
     _state.loaders.begin_step()
@@ -131,7 +130,7 @@ def start(
 
 
 def _find_original() -> bool:
-    """Return whether our replacement can call the current function without being called back.
+    """Return whether the replacement can call the current function without being called back by it.
 
     ``make_fx`` and ``torch.fx`` patch module calls and later restore the previous attribute. If a window ended in
     between, they restore our replacement.
@@ -170,7 +169,7 @@ def iterators() -> set[int]:
 
 
 def describe(window: Window) -> None:
-    """torch's next recorder writes the names of CUDA graph regions itself."""
+    """Write names of modules and CUDA graph regions into the trace. torch's next recorder writes the regions itself."""
     order, _state.order = _state.order, ModuleOrder()
     sources: dict[str, Callable[[], Any]] = {labels.PROCESSOR: _processor}
     sources |= {labels.MODULE_NAMES: order.names} if window.with_stack else {}
@@ -323,7 +322,7 @@ def _is_compiled(module: Module) -> bool:
 
 
 def _restore_call() -> None:
-    """Restore the original call. torch.compile would try to compile ours at a graph break."""
+    """Restore the original call, because torch.compile would try to compile the replacement at a graph break."""
     if not _state.is_restored and vars(Module).get("__call__") is _labelled_call and _state.changes < _MAX_CHANGES:
         _state.is_restored = True
         _state.patches[0].undo()

@@ -112,7 +112,10 @@ class Membership:
         return Run.open(self._out, self._name, job, facts, before=self._number or 0)
 
     def _count_runs(self) -> None:
-        """Ranks that do not record count too, so that all use the same number."""
+        """Number the runs of this process.
+
+        Ranks that do not record count too, so that all ranks use the same number.
+        """
         if self._number is None and self.writes and not self._name:
             folder = self._out
             key = (str(folder) if remote.is_url(folder) else str(Path(folder).absolute()), self._options["stage"])

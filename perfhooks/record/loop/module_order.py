@@ -1,4 +1,7 @@
-"""The recorder writes ``Conv2d_3`` for the module that the model calls ``layer1.0.conv2``."""
+"""Names of modules in the model, such as ``layer1.0.conv2``.
+
+The recorder writes only class and number: ``Conv2d_3``.
+"""
 
 from __future__ import annotations
 

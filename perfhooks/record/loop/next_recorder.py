@@ -95,7 +95,7 @@ def _has_cuspy(config: Any) -> bool:
 
 
 def _without_configs(config: Any) -> Any:
-    """The counters of the next recorder would also need a device."""
+    """Remove the settings of the next recorder, whose counters need a device."""
     return dataclasses.replace(config, profiler_configs=[]) if getattr(config, "profiler_configs", ()) else config
 
 

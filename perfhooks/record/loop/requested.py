@@ -98,7 +98,7 @@ class Requests:
         return self.load is not None and self.load.is_busy()
 
     def _step_times_since(self, step: int) -> list[int] | None:
-        """Return None while another thread writes step times, because the training must not wait for the lock."""
+        """Return step times in ns; None while another thread writes them, because waiting would delay the training."""
         timeline = self.loop.timeline
         if not timeline.taking.acquire(blocking=False):
             return None
@@ -140,7 +140,7 @@ class Requests:
     def _schedule_request(self, request: LoopRequest, step: int) -> None:
         was_full, self._is_full = self._is_full, len(self._windows) >= MOST_WAITING
         if self._is_full:
-            if request.name or not was_full:  # a training may send a request at every step
+            if request.name or not was_full:
                 self.loop.answer(request, "refused", why=f"{MOST_WAITING} requested windows wait already")
             return
         # eleven days at a millisecond per step
@@ -182,7 +182,7 @@ class Requests:
             if window.planned.first <= last and first <= window.planned.last:
                 return window.planned.last + 1
         if isinstance(self.base, CallableSchedule):
-            return None  # it is called step by step, see `opens`
+            return None  # the function can only be asked step by step, see `opens`
         if self.base.phase(first) is not Phase.WAIT:
             change = self.base.next_change(first)
             return -1 if change is None else change

@@ -65,7 +65,7 @@ class Tasks:
         if self.worker is None and self._deaths < MAX_FAILURES:
             self._start()
         if self.worker is None:
-            return  # `perfhooks report` does it
+            return
         self.pending[message.task] = message
         self.worker.send(message)
 

@@ -1,4 +1,4 @@
-"""Kineto uses the system clock, so a change during a window makes all times wrong."""
+"""Detection of changes of the system clock. Kineto uses this clock, so a change makes all times of a window wrong."""
 
 from __future__ import annotations
 

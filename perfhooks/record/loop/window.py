@@ -178,7 +178,7 @@ class Window(WindowResults):
         self.step_num = first
 
     def _action(self, step: int) -> ProfilerAction:
-        """torch's constructor requests step 0, also if the window starts later."""
+        """Return the recorder's action. torch's constructor requests it for step 0, even if the window starts later."""
         if self.planned is not None and self.planned.active <= step < self.planned.last:
             return ProfilerAction.RECORD  # fast path: called at every recorded step
         return action_of(self._phases, max(step, self._begin))
@@ -277,7 +277,7 @@ class Window(WindowResults):
         self._step_mark = None if mark is None else LabelledRange(mark.name)
 
     def prepare_trace(self) -> None:
-        """Avoid an import of Inductor, which torch asks about CUDA graphs."""
+        """Prepare the recorder without an import of Inductor, in which torch looks for CUDA graphs."""
         lazy: set[str] = getattr(torch, "_lazy_modules", set())
         hidden = {"_inductor"} & lazy if "torch._inductor" not in sys.modules else set()
         lazy -= hidden

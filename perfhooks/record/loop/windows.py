@@ -208,7 +208,7 @@ class Windows:
 
     def adopt(self, window: Window) -> None:
         self.begun += 1
-        self.handover.open(self.handover.run)  # the loop may have ended, and closed its worker
+        self.handover.open(self.handover.run)
         self._save(window)
 
     def label(self) -> None:
@@ -229,7 +229,6 @@ class Windows:
         try:
             window.close(reached, partial)
         except stack_support.LostStacksError:
-            # later windows are recorded without stacks, and their options show it
             self.recording["with_stack"] = self.handover.options["with_stack"] = False
             raise
         finally:

@@ -167,7 +167,7 @@ class Worker:
             if self.is_closing:
                 self._channel.shutdown(socket.SHUT_WR)
         except BlockingIOError:
-            pass  # the child is busy with a window, or blocked
+            pass
         except OSError:
             self._unsent.clear()
 

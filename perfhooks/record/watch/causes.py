@@ -77,7 +77,6 @@ class StepFacts(NamedTuple):
     before_ns: float = 0.0
     """Excess time before the first sample in ns; 0 if the counters disagree with the samples."""
     after: Stack = ()
-    """Stack of the training after the step."""
 
     @property
     def excess_ns(self) -> float:
@@ -247,7 +246,7 @@ class Explainer:
     def _blamed_frame(self, facts: StepFacts, cause: str, samples: Sequence[Sample]) -> Frame | None:
         """Return the line with most time, in the function with most time.
 
-        Return None if the samples cover less than half of the excess, or if any line could run at that moment.
+        Return None if the samples cover less than half of the excess, or if the cause can hit any line.
         """
         if cause == GARBAGE:
             return facts.garbage_at

@@ -206,7 +206,6 @@ def _descendant_ticks(pid: int) -> Iterator[int]:
     while pids and count < _MAX_PROCESSES:
         folder = _PROC / str(pids.pop())
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # other threads are many and rarely start processes
             children = (folder / "task" / folder.name / "children").read_text(encoding="ascii").split()
             pids += map(int, children)
             if count:

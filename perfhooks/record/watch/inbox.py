@@ -55,7 +55,7 @@ class RequestInbox:
 
     def _is_unchanged(self) -> bool:
         before, self._changed_ns = self._changed_ns, requests.changed_ns(self._run.folder)
-        self._polls += 1  # every tenth reads the folder, because some file systems do not update its time
+        self._polls += 1  # every tenth poll reads the folder, because some file systems do not update its time
         return self._changed_ns == before and not _is_recent(before) and self._polls % 10 != 0
 
     def _pass_on(self, file: str, name: str, loops: Sequence[WatchedLoop]) -> None:
@@ -99,7 +99,7 @@ class RequestInbox:
 
 
 def _is_recent(changed_ns: int) -> bool:
-    """For two seconds every poll reads the folder.
+    """Return whether a change is younger than two seconds. Until then, every poll reads the folder.
 
     A file may be incomplete, and a coarse file clock can hide a second change.
     """

@@ -30,7 +30,7 @@ class LoopRequest:
 
 
 class WatchedLoop:
-    """Each attribute has one writer, and each access is one operation in C.
+    """State of a loop. Each attribute has one writer, and each access is one operation in C.
 
     So the training and the watcher never wait for each other.
     """

@@ -215,7 +215,7 @@ class SlowSteps:
         return begin - 2_000_000_000 < self._last_counters.at < end
 
     def _waited_ns(self, begin: int, end: int) -> int | None:
-        """Subtract the usual wait between the last reading and the start of the step."""
+        """Return the run-queue wait of a step in ns: since the last reading, minus the usual wait before the step."""
         (at, counters), usual = self._last_counters, self._explainer.usual.waiting
         before, waited = counters.waited_ns, self._sampler.thread(self._loop.thread, self._loop.native).waited_ns()
         if before is None or waited is None or usual is None or not self._has_counters(begin, end):
@@ -255,7 +255,10 @@ class SlowSteps:
 
 
 def _unsampled_ns(times: _Times, sampled: _Watched | None, limit_ns: float) -> float:
-    """A suspended host wakes the watcher before the step ends, so a single sample proves nothing."""
+    """Return the longest interval of a slow step without a sample, in ns.
+
+    After a suspension of the host, one sample can arrive before the step ends.
+    """
     if sampled is None:
         return times.end - times.begin - limit_ns
     return max(sampled.unsampled_ns, times.end - sampled.last_sample)

@@ -67,7 +67,7 @@ class Watch:
             timeline.taking.release()
         if self._slow.is_watching and step > self._last_checked:
             self._update_pace()
-        if is_kept:  # own work of perfhooks, not part of any step
+        if is_kept:  # work of perfhooks on the training thread, which is not part of any step
             self._slow.drop_counters()
             return SHORTEST_S
         return self._check_step(step, begin, late_ns)

@@ -106,7 +106,7 @@ class Watcher:
                 leave_profilers()
                 is_due = time.monotonic() >= self._next_poll
                 if is_due:
-                    # before the poll, so that a loop attached meanwhile gets another one
+                    # read this before the poll, so that a loop that is attached meanwhile gets another poll
                     self._next_poll = time.monotonic() + min((loop.poll for loop in self._watches), default=0.0)
                     self._poll()
                     late_ns = 0
@@ -116,7 +116,7 @@ class Watcher:
                 delay = max(0.005, delay)
                 wake_at = clock() + int(delay * 1e9)
                 late_ns = 0 if self._wake_lock.acquire(timeout=delay) else clock() - wake_at
-        except Exception as error:  # nothing else would report the end of this thread
+        except Exception as error:
             logger.warning(
                 "the watcher stopped (%s): no slow steps, no requests; the training continues",
                 cause_of(error),

@@ -114,14 +114,14 @@ def _thread_fields(file: int) -> dict[str, Any]:
 
 
 def _address(file: int, frame: types.FrameType) -> int:
-    """From Python 3.11 on, the frame object points to the interpreter frame."""
+    """Return the address of the interpreter frame. From Python 3.11 on, the frame object points to it."""
     if sys.version_info < (3, 11):
         return id(frame)
     return word(os.pread(file, WORD, id(frame) + OBJECT + WORD), 0)
 
 
 def _running(file: int, depth: int) -> set[tuple[int, int]]:
-    """The second offset is -1 for a direct pointer.
+    """Return possible offsets of the running frame in the thread state. The second offset is -1 for a direct pointer.
 
     No other Python function may be called meanwhile, because it would become the running frame.
     """

@@ -52,7 +52,7 @@ class ImportWatcher:
         return next(filter(None, (find(name, path, target) for find in finders)), None)
 
     def watched_spec(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        """Return the spec of a module, whose import is then reported. None if this is impossible: Python imports it."""
+        """Return an import spec that reports the import of a module. None if Python shall import it unobserved."""
         if name in EXPECTED and not attempt(notify, f"{name} is coming", None):
             return None
         spec = self.find_theirs(name, path, target)
@@ -88,7 +88,7 @@ def names_in(folder: str) -> list[str]:
 
 
 def is_shadowed(name: str) -> bool:
-    """Whether the program has another module of this name."""
+    """Return whether the program's module of this name hides the one of perfhooks."""
     theirs, ours = PathFinder.find_spec(name), PathFinder.find_spec(name, OWN)
     if theirs is None or ours is None or theirs.origin is None or ours.origin is None:
         return False
@@ -101,7 +101,7 @@ def watch_loader(loader: Any, name: str) -> None:
         try:
             loader.exec_module(module)
         except BaseException as error:
-            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this frame
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
             raise
         attempt(*((patch_popen, module) if name == STARTER else (notify, name, module)))
 
@@ -123,7 +123,7 @@ def patch_popen(module: Any) -> None:
         try:
             init(self, *args, **kwargs)
         except BaseException as error:
-            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this frame
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
             raise
 
     begin.__wrapped__ = init  # type: ignore[attr-defined]  # its signature is found there
@@ -152,7 +152,7 @@ def notify(name: str, module: Any) -> bool:
 
 
 def attempt(function: Any, *args: Any) -> Any:
-    """An error disables perfhooks and never reaches the program."""
+    """Call a function of perfhooks. An error disables perfhooks and never reaches the program."""
     try:
         return function(*args)
     except (Exception, SystemExit) as error:
@@ -165,7 +165,7 @@ def attempt(function: Any, *args: Any) -> Any:
 
 
 def is_of_handler(error: BaseException) -> bool:
-    """False as well if perfhooks cannot be imported."""
+    """Return whether a signal handler of the program raised the error; False if perfhooks cannot be imported."""
     try:
         checked: bool = watcher.our_code("perfhooks.core.handlers").is_of_handler(error)
     except Exception:  # noqa: BLE001 -- the installation may be broken
@@ -174,7 +174,7 @@ def is_of_handler(error: BaseException) -> bool:
 
 
 def leave_note(error: BaseException) -> None:
-    """Use no module of perfhooks, because it may be broken."""
+    """Write why nothing is recorded. This uses no module of perfhooks, because the installation may be broken."""
     why = f"{sys.executable} cannot use perfhooks ({type(error).__name__}: {error})"
     text = "".join(letter if letter.isprintable() and letter not in '"\\' else " " for letter in why)
     folder = request_field("notes")
@@ -197,7 +197,7 @@ def print_summary() -> None:
 
 
 def request_field(field: str) -> str:
-    """A JSON module would slow down the start."""
+    """Read a field of the request without the JSON module, which would slow down the start."""
     return os.environ.get("PERFHOOKS_RUN", "").partition(f'"{field}":"')[2].partition('"')[0]
 
 

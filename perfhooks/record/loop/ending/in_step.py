@@ -35,7 +35,10 @@ _LIBRARIES: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdli
 
 
 class _PendingCall:
-    """Python evaluates its truth value in the main thread, so exceptions reach the program."""
+    """A call in the form of an object.
+
+    Python evaluates its truth value in the main thread, so exceptions reach the program.
+    """
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._run = functools.partial(_run, act)
@@ -50,7 +53,7 @@ class _PendingCall:
             if os.getpid() == self._process:
                 self._run(sys._getframe(1))
         finally:
-            _pending.clear()  # not before: see `_pending`
+            _pending.clear()  # only now, see `_pending`
         return False
 
 
@@ -63,7 +66,7 @@ instruction of a traced function that one of them calls.
 def in_main_thread(act: Callable[[], object]) -> None:
     """Call a function in the main thread, between two instructions.
 
-    The call is dropped if the main thread is in a backward pass, or in our code. Callers repeat it.
+    The call is dropped if the main thread is in a backward pass, or in code of perfhooks. Callers repeat it.
     """
     if not _pending:
         call = _PendingCall(act)
@@ -80,7 +83,10 @@ def _run(act: Callable[[], object], frame: FrameType | None) -> None:
 
 
 def _may_run(frame: FrameType | None) -> bool:
-    """In a backward pass torch saves the state of the thread, including the recorder, and restores it afterwards."""
+    """Return whether the recorder can end now.
+
+    A backward pass would restore the recorder that torch saved at its start.
+    """
     if signals.deferral.is_active or torch._C._current_graph_task_id() != -1:  # noqa: SLF001 -- torch has no public name
         return False
     inner = ""
@@ -104,7 +110,7 @@ def pause_s(passed_s: float, used: float) -> float:
 
 
 def used_at_next_measurement(before: float, used: float, passed_s: float, late_s: float) -> float:
-    """Return a fraction of the budget, like ``before`` and ``used``. ``late_s`` is the delay of this measurement."""
+    """Return the expected use of the budget, as a fraction. ``late_s`` is the delay of this measurement."""
     return used + (used - before) / passed_s * (SHORTEST_S + late_s)
 
 

@@ -35,7 +35,7 @@ class Closable(Protocol):
         """End the loop, and keep the open window."""
 
     def leave(self, waited_s: float = 0.0) -> Path | None:
-        """Return the run if its files are incomplete."""
+        """Stop at the end of the process. Return the run if its files are incomplete."""
 
     def abandon(self) -> None:
         """Discard the open window."""

@@ -1,7 +1,7 @@
-"""Signals are deferred during our own work. SIGTERM and SIGHUP wait only until a window is saved.
+"""Signals are deferred while perfhooks works. SIGTERM and SIGHUP wait only until a window is saved.
 
-Otherwise a handler of the program could raise an exception inside our code, which would be treated as our error. A
-handler of ours runs too late if the main thread is in a long call, for example in a collective.
+Otherwise a handler of the program could raise an exception inside perfhooks, which would count as an error of
+perfhooks. A Python handler runs too late if the main thread is in a long call, for example in a collective.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class _SignalThread:
         (_, sender), self._ours = self._ours, None
         before = signal.set_wakeup_fd(-1)
         if before not in (-1, sender.fileno()):
-            signal.set_wakeup_fd(before)  # another library has set it since
+            signal.set_wakeup_fd(before)
         with contextlib.suppress(OSError):
             sender.send(b"\0")
         sender.close()
@@ -172,7 +172,7 @@ class _SignalThread:
             before = signal.set_wakeup_fd(-1)
             self._paused = before == self._ours[1].fileno()
             if not self._paused:
-                signal.set_wakeup_fd(before)  # another library has set it since
+                signal.set_wakeup_fd(before)
 
     def go_on(self) -> None:
         if self._paused and self._ours is not None:
@@ -212,7 +212,7 @@ def _is_in_collective() -> bool:
 
 
 def _die(number: int) -> None:
-    """Python can change signal handlers only in the main thread, so this calls C."""
+    """End the process by a signal. Python can reset signal handlers only in the main thread, so this calls C."""
     ctypes.CDLL(None).signal(number, None)
     os.kill(os.getpid(), number)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _ReplacesTorch(type):
-    """Makes our windows pass ``isinstance`` checks if the program replaced ``torch.profiler.profile`` by our class."""
+    """Makes windows pass ``isinstance`` checks if the program replaced ``torch.profiler.profile`` by our class."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return super().__instancecheck__(instance) or (torch.profiler.profile is cls and isinstance(instance, Window))
@@ -35,7 +35,7 @@ class TorchInterface(TorchProfile, metaclass=_ReplacesTorch):
             super().__init__(**recording, on_trace_ready=on_trace_ready)
         except (AssertionError, TypeError, ValueError) as error:
             raise OptionError(f"torch.profiler rejects these options: {recording!r} ({error})") from error
-        self.action_map.clear()  # it refers to this object, which must be freed with its last reference
+        self.action_map.clear()  # delete torch's reference to this object, which must be freed with its last reference
         self.schedule = course.action
         self.record_steps = not course.requests.is_until_stop
         # torch may have created one because of an environment variable

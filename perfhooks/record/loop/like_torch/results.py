@@ -43,7 +43,7 @@ _METRICS: Final[dict[str, Literal["host", "device", "bytes"]]] = {
 class RecordedWindow:
     first: int
     reached: int
-    """Step during which, or before which, recording ended."""
+    """Number of the step that was open, or would have been next, when the recording ended."""
     began: float = 0.0
     """Start of the recording in s since 1970; 0 if unknown."""
     ended: float = 0.0
@@ -132,7 +132,7 @@ class WindowResults(RecordedWindow, TorchProfile):
             perfhooks.trace.stacks.write(_microseconds(folded), target)
 
     def release(self) -> None:
-        """torch's objects are reference cycles, which the garbage collector frees late."""
+        """Free the results now: torch's objects are reference cycles, which the garbage collector frees late."""
         self.ready = False
         self._forget_file()
         next_recorder.finish_exports(self)

@@ -195,7 +195,7 @@ class WindowBudget:
         return share
 
     def steps_that_fit(self, operators: float) -> float:
-        """Return how many steps of so many operators fit the limits, by the counted Python calls."""
+        """Return how many steps with this number of operators fit the limits, by the counted Python calls."""
         calls = 0.0 if self.step_calls is None else self.step_calls.calls
         return 1 / max(self.limits.share(self._cost_of(operators, calls)), 1e-9)
 

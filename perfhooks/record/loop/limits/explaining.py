@@ -39,7 +39,8 @@ class SecondWindow:
     def follow(self, steps: int, operators: float, *, has_busy_threads: bool) -> None:
         """Request the second window. ``operators`` is their total number in the first window.
 
-        Busy threads exclude it: with stacks, torch's recorder records them too, and acquires the GIL in each operator.
+        It is not requested beside busy threads: with stacks, torch's recorder records them too, and acquires the GIL in
+        each operator.
         """
         if self._is_wanted:
             self._is_wanted = False
