@@ -162,7 +162,7 @@ class _Together(msgspec.Struct):
 
 
 class _PageData(msgspec.Struct):
-    """See `perfhooks.analysis.ranks.gather`."""
+    """The part of ``report.json`` that compares ranks, see `perfhooks.analysis.ranks.gather`."""
 
     ranks_together: _Together | None = None
 
@@ -171,7 +171,7 @@ class View:
     """Reads the state of a run repeatedly, and only files that changed."""
 
     def __init__(self, folder: Path) -> None:
-        # resolved now, because the link `latest` may point to the next run later
+        # resolve the link now, because `latest` may point to the next run later
         self._run = Run(Run.existing(folder).folder.resolve())
         self._ranks: dict[int, _Rank] = {}
         self._turn = 0
@@ -180,7 +180,7 @@ class View:
         self._finished: dict[Path, int] = {}
 
     def refresh(self) -> RunState:
-        """Raise PerfhooksError if the folder was deleted."""
+        """Read the changed files. Raise PerfhooksError if the folder was deleted."""
         try:
             self._read()
             self._read_roles()
@@ -250,7 +250,7 @@ class View:
         changed: dict[Path, int] = {}
         for folder in self._run.window_folders():
             if layout.steps_of(folder.name):
-                with contextlib.suppress(FileNotFoundError):  # the training may delete old windows
+                with contextlib.suppress(FileNotFoundError):
                     changed[folder] = folder.lstat().st_mtime_ns
         self._finished = {folder: at for folder, at in self._finished.items() if changed.get(folder) == at}
         unfinished = {}

@@ -97,7 +97,7 @@ class Bench:
             return CallTiming(problem=self._problem(error))
 
     def tried(self, index: int, variant_index: int, seconds: float) -> VariantResult | None:
-        """Return None if the variant is equal to the call or impossible."""
+        """Compare a variant with the call; return None if it is equal to the call or impossible."""
         variant = self._options.of(self._call(index))[variant_index]
         try:
             return self._tried(index, variant, seconds)

@@ -28,7 +28,7 @@ class DeadError(Exception):
 
 
 class ChildProcess:
-    """``answering`` is a context manager of a function in the child.
+    """Calls a function in a child process. The context manager ``answering`` yields this function in the child.
 
     A process that uses a device or several threads cannot fork.
     """
@@ -45,7 +45,7 @@ class ChildProcess:
         limit = min(seconds, 1e6)
         try:
             self._pipe.send((limit, question))
-            # the child's own timer ends it first
+            # the child's own timer ends the request first
             if self._pipe.poll(limit + 2.0):
                 return self._pipe.recv()
             code = -signal.SIGALRM  # the child blocks the signal, or still imports torch

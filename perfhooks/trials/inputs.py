@@ -49,17 +49,17 @@ def check_memory(again: Signature | Update, allowed: float) -> None:
 
 def _estimates(again: Signature | Update) -> Iterator[int]:
     if isinstance(again, Update):
-        # parameter, gradient and two states, of the update and its variant
+        # parameter, gradient and two states, for the update and for its variant
         yield 8 * sum(math.prod(dims) * DTYPES[kind].itemsize for kind, dims in again.parameters)
         return
-    # built and saved inputs, of the call and its variant
+    # built and saved inputs, for the call and for its variant
     input_bytes = 4 * sum(map(_bytes, again.arguments or ()))
     yield input_bytes
     try:
         results = [*tensors(build(again, "meta")())]
     except NotImplementedError as error:
         raise UnmatchedError("the size of its result is unknown before it runs") from error
-    # the result, and copies of both results
+    # the result, and copies of the results of call and variant
     yield input_bytes + 3 * sum(result.numel() * result.itemsize for result in results)
 
 
@@ -69,7 +69,7 @@ def _bytes(argument: Argument) -> int:
 
 
 def build(again: Signature | Update, device: str | torch.device) -> PreparedCall:
-    """Raise an UnmatchedError if a call or update cannot run again."""
+    """Return a call or update that is ready to run. Raise an UnmatchedError if it cannot run again."""
     if isinstance(again, Update):
         return _update(again, [_parameter(*parameter, device) for parameter in again.parameters], again.implementation)
     operator, arguments = schemas.overload(again)

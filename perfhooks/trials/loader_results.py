@@ -70,8 +70,6 @@ class LoaderResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoaderTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """The measurements of one loader with several settings."""
-
     name: str
     """Description of the loader: its class, data set and batch size."""
     tried: tuple[LoaderResult, ...] = ()

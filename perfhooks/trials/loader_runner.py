@@ -96,7 +96,6 @@ class LoaderRunner:
         try:
             next(self._batches)
         except StopIteration:
-            # at the start of a pass no batch is prefetched
             self._is_short = self._in_pass <= 4 * max(self.setting.workers, 1)
             self._batches, self._in_pass = DataLoader.__iter__(self._loader), 1
             try:

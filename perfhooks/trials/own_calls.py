@@ -52,7 +52,6 @@ class TimedCall:
     threads: int
     seconds: tuple[float, ...]
     timing: Timing | None = None
-    """Comparison with the first call; None for the first call."""
     difference: float | None = None
     """Largest difference from the results of the first call, relative to their largest value; None without tensors."""
 
@@ -74,7 +73,6 @@ class CallComparison:
     label: str
     env: str
     statements: dict[str, str] = field(default_factory=dict)
-    """Calls that are statements, by name."""
     setup: str = ""
     circumstances: dict[str, str] = field(default_factory=dict)
     format: int = FORMAT

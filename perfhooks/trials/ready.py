@@ -43,7 +43,10 @@ class PreparedCall:
         yield from tensors((self.arguments, self.keywords))
 
     def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> PreparedCall:
-        """Return the call with changed tensors. A repeated tensor stays a single one; written ones are copied."""
+        """Return the call with changed tensors. Arguments that were one tensor remain one.
+
+        Tensors that the call overwrites are copied.
+        """
         replacements: dict[int, torch.Tensor] = {}
         written_ids = {id(tensor) for tensor in self.written}
 
@@ -99,8 +102,8 @@ def extent(dims: Sequence[int], strides: Sequence[int] | None) -> int:
 def difference(a: PreparedCall, b: PreparedCall) -> float | None:
     """Return the largest difference, relative to the largest value of each tensor of ``a``.
 
-    Infinity: shapes differ, or only one result is finite at some position. None: results are random, uninitialised or
-    no tensors.
+    It is infinite if shapes differ, or if only one result is finite at some position. None if results are random,
+    uninitialised or no tensors.
     """
     if a.is_random or b.is_random:
         return None
@@ -125,7 +128,6 @@ def _relative_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     for pair in zip(*chunks, strict=True):
         chunk_a, chunk_b = (chunk.to(torch.float64) for chunk in pair)
         is_finite = chunk_a.isfinite() & chunk_b.isfinite()
-        # infinities and NaN must be at the same positions
         if not torch.equal(chunk_a[~is_finite].nan_to_num(7e77), chunk_b[~is_finite].nan_to_num(7e77)):
             return math.inf
         if is_finite.any():

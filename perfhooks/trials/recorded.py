@@ -100,7 +100,6 @@ class CountedCalls:
     row: Ints
     """Index of the slice in the trace. A call precedes its children."""
     parent: Ints
-    """Index of the parent call, or -1."""
     own: Ints
     total: Ints
     """Time of each call in ns; ``own`` is without children."""
@@ -191,7 +190,7 @@ def _costs(tables: Tables, unrecorded_ms: float | None) -> _Costs:
         total = _totals(tree.parent, own)
     else:
         total = (trace.end - trace.start)[tree.row]
-        own = np.append(total, 0)  # the last entry collects calls without a parent (-1)
+        own = np.append(total, 0)
         np.subtract.at(own, tree.parent, total)
         own = own[:-1]
     step_ms = float(tables.steps["wall_ms"].mean() or 0.0)  # type: ignore[arg-type]  # the mean of floats is a float

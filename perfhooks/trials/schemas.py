@@ -1,4 +1,4 @@
-"""The overload of a recorded call: the first one whose schema accepts all arguments."""
+"""Selection of the overload of a recorded call: the first one whose schema accepts all arguments."""
 
 from __future__ import annotations
 

@@ -25,7 +25,6 @@ def compile_statement(stmt: str, setup: str, names: Mapping[str, Any]) -> Callab
         body, assigned = _VALUE.format(stmt=stmt), set(_function(_VALUE.format(stmt=stmt), "stmt").co_varnames)
     except OptionError:
         body, assigned = stmt, set(_function(stmt, "stmt").co_varnames)
-    # in timeit a statement may assign to names of the setup
     shared = {"nonlocal": assigned & setup_names, "global": assigned & names.keys() - setup_names}
     declared = [f"{word} {', '.join(sorted(shared_names))}" for word, shared_names in shared.items() if shared_names]
     inner = "\n".join(["def call():", *(textwrap.indent(part, " ") for part in (*declared, body))])

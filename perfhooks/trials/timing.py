@@ -41,8 +41,6 @@ UNBOUNDED: Final = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """The comparison of B with A."""
-
     outcome: Outcome
     ratio: float
     """Time of B over time of A: the median of pairs."""
@@ -119,7 +117,7 @@ def time_interleaved(
 
 
 def _round(a: Blocks, b: Blocks, times_a: list[float], times_b: list[float]) -> float:
-    """A drift affects both equally in the order A B B A."""
+    """Return the times of both calls in one round. In the order A B B A, a drift affects both equally."""
     a_1, b_1 = a.seconds(), b.seconds()
     b_2, a_2 = b.seconds(), a.seconds()
     times_a += a_1, a_2

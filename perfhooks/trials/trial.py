@@ -55,7 +55,6 @@ class OperatorResult:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether results apply to the training."""
         ratio = self.beside_recorded
         return ratio is not None and COMPARABLE[0] <= ratio <= COMPARABLE[1]
 
@@ -159,5 +158,8 @@ class _Requests:
             row.tried += [result] if result else []
 
     def _ask(self, seconds: float, *question: Any) -> Any:
-        """The limit is the share of a request, or half of the remaining time if that is longer."""
+        """Send a request.
+
+        Its time limit is an equal share of the total, or half of the remaining time if that is longer.
+        """
         return self._child.ask(min(max(self.left / 2, seconds), max(self.left, SHORTEST_S)), *question, seconds)

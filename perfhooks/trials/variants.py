@@ -43,7 +43,7 @@ class Variant:
     name: str
     suits: Test
     changed: Change
-    """Returns None if the change is impossible or has no effect."""
+    """Function that changes a call; it returns None if the change is impossible or has no effect."""
     tolerance: float = _EXACT
 
 
@@ -136,7 +136,7 @@ def _attention(kernel: str, backend: Any, *, has_cpu: bool) -> Variant:
 
 
 def _with_other_threads(call: PreparedCall) -> PreparedCall | None:
-    """Use one thread, or all CPUs if it had one; None if there is only one CPU."""
+    """Return the call with one thread, or with all CPUs if it had one thread; None if there is only one CPU."""
     with call.setting():
         number = 1 if safe.THREADS.value > 1 else Circumstances.current().cores or 1
     return _flags({safe.THREADS: number}, _is_on_cpu)(call)

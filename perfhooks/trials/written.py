@@ -100,7 +100,7 @@ def verdict(row: OperatorResult, result: VariantResult) -> str:
 
 
 def sentences(trial: Trial) -> list[str]:
-    """Return at most eight lines."""
+    """Return the conclusions of a trial, in at most eight lines."""
     lines = ["Interrupted: fewer operators were measured than planned."] if trial.is_interrupted else []
     if trial.is_out_of_time:
         which = "all operators" if trial.rows else "the first operator"

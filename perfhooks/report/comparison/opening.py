@@ -33,7 +33,6 @@ class Opening(NamedTuple):
 
 def opening(result: Comparison) -> Opening:
     differing, facts_left = _describe_differences(result.differs)
-    # without a verdict, the notes of the sides explain why
     doubts = (
         [*sentences.certainty(result.verdict), *result.doubts] if result.verdict else [*result.doubts, *result.notes]
     )

@@ -78,7 +78,7 @@ class _Node:
 def merge_flames(a: Mapping[str, Any], b: Mapping[str, Any], steps_a: int, steps_b: int) -> dict[str, Any]:
     """Merge two flame graphs: one result has widths of B, the other has widths of A and shows removed frames.
 
-    Line numbers do not count. ``before`` is the value of the other side, per step.
+    Line numbers are ignored. ``before`` is the value of the other side, per step.
     """
     graphs: dict[str, Any] = {}
     for measure in [name for name in a if name in b]:

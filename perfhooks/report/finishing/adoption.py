@@ -44,10 +44,10 @@ def adopted(
 ) -> Iterator[Adopted]:
     """Create a temporary run folder from traces or ``*.share`` files, and delete it on exit.
 
-    Each trace is reduced by itself, to save memory. ``tell`` gets the number of finished and of all traces. Raises
+    Traces are reduced one at a time, to save memory. ``tell`` gets the number of finished and of all traces. Raises
     PerfhooksError if no trace could be read.
     """
-    # an engine may run in another current folder
+    # the engine's processes may have another working directory
     paths = loose.candidates(folder.absolute() if on is not None and isinstance(folder, Path) else folder)
     with tempfile.TemporaryDirectory(prefix="perfhooks-") as scratch:
         shares, run = Path(scratch, "shares"), Path(scratch, "run", Path(folder).absolute().name)

@@ -47,7 +47,7 @@ def finish(place: Place, permit: Permit = NO_PERMIT, *, write_report: bool = Tru
             if unfinished:
                 capture = _finish(place, capture, run, permit)
             elif capture.spool is None:
-                place.forget(place.saved(capture))  # the process that finished it may have been killed before this
+                place.forget(place.saved(capture))
     except TimeoutError as error:
         raise TimeoutError(
             f"another process is finishing rank {place.rank} of {run.folder}; try again later"
@@ -59,7 +59,7 @@ def finish(place: Place, permit: Permit = NO_PERMIT, *, write_report: bool = Tru
 
 
 def update_report(place: Place, permit: Permit = NO_PERMIT) -> None:
-    """Write the report again, with the last steps, if this rank should."""
+    """Write the report again, with the last steps, if this rank is responsible for it."""
     with guard("measuring the cost of recording"):
         measure_again(place)
     if report.is_due(place):
@@ -86,7 +86,7 @@ def measure_again(place: Place) -> None:
 
 
 def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture:
-    from perfhooks.report.page.headline import of_window, summary  # polars, which a training does not need
+    from perfhooks.report.page.headline import of_window, summary  # imports polars, which a training does not need
 
     saved = place.saved(capture)
     check_plain(saved)
@@ -122,13 +122,14 @@ def _finish(place: Place, capture: Capture, run: Run, permit: Permit) -> Capture
     newer = place.load().token != capture.token
     try:
         if not newer:
-            run.note_window(place)  # before saving: a process that is killed later does not repeat a finished window
+            # do this before saving, so that a finished window is not repeated if the process is killed later
+            run.note_window(place)
     finally:
         if not newer:
             place.save(done)
         place.forget(saved)
         place.forget_saved_traces(capture.time)
-    if newer:  # another process recorded the same window
+    if newer:
         logger.warning("%s was recorded again before it was finished. The later one is kept.", place.folder.name)
         return capture
     run.forget_old_windows(done, permit.remote)

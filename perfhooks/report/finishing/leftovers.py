@@ -50,7 +50,7 @@ def finish_all(folder: Path, permit: Permit = NO_PERMIT) -> Iterator[WindowOutco
             yield WindowOutcome(place, finish(place, permit), finished_now=before == "spooled")
         except Exception as error:  # noqa: BLE001 -- the other windows must still be finished
             if isinstance(error, PerfhooksError) and place not in run.places():
-                continue  # the training has just deleted an old one
+                continue
             yield WindowOutcome(place, problem=f"{type(error).__name__}: {said(error)}")
     for place in run.died_recording():
         yield WindowOutcome(place, problem="the process ended during the recording: this window is lost")

@@ -67,5 +67,5 @@ def decode_message(line: str | bytes) -> Message:
 
 
 def decode_result(line: bytes) -> TaskResult:
-    """Raise ValueError if another writer uses the channel."""
+    """Return a result. Raise ValueError if the line is from another writer to the channel."""
     return msgspec.convert(json.loads(line), TaskResult)

@@ -14,7 +14,7 @@ def limit_of(name: str) -> PowerLimit | None:
     A MIG instance has the limit of its GPU. None without ``nvidia-ml-py``, for other vendors, and for unequal limits.
     """
     gpu = name.partition(" MIG ")[0]
-    with contextlib.suppress(Exception):  # without the package or a driver
+    with contextlib.suppress(Exception):
         limits = {limit for device, limit in _list_limits() if device == gpu}
         return limits.pop() if len(limits) == 1 else None
     return None

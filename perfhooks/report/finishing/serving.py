@@ -71,7 +71,7 @@ def serve(unread: bytes, training: int) -> None:
 
 
 class Inbox:
-    """Messages on standard input, after ``unread``."""
+    """Messages to the worker: first those in ``unread``, then standard input."""
 
     def __init__(self, unread: bytes) -> None:
         self._unread = unread
@@ -84,7 +84,7 @@ class Inbox:
         while b"\n" not in self._unread:
             try:
                 chunk = os.read(0, 1 << 16)
-            except ConnectionResetError:  # the training ended before it read all results
+            except ConnectionResetError:
                 chunk = b""
             if not chunk:
                 return b""
@@ -147,5 +147,5 @@ def _exit_when_orphaned(parent: int) -> None:
 
 
 def _answer(answers: IO[bytes], answer: TaskResult) -> None:
-    with contextlib.suppress(OSError):  # the windows are finished even if the training has ended
+    with contextlib.suppress(OSError):
         answers.write(encode(answer))

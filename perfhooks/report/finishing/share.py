@@ -28,7 +28,7 @@ _HANDLERS: Final = ("steps", "collectives", "page")
 
 
 class NoTraceError(TraceError):
-    """A JSON file without a list of events."""
+    """A JSON file that is no trace, because it has no list of events."""
 
 
 class TraceShare(msgspec.Struct, frozen=True):
@@ -85,7 +85,8 @@ def unpacked(packed: bytes, where: str) -> TraceShare:
 def _capture(rank: int | None, trace: Trace) -> Capture:
     number = rank if rank is not None else trace.rank or 0
     stage = stages.shown(trace)
-    table = Capture(rank=number, stage=stage, last=0).tables(trace).steps  # any last step: no step was cut short
+    # any value, because it only says that the last step is complete
+    table = Capture(rank=number, stage=stage, last=0).tables(trace).steps
     numbers: Sequence[int] = table["step"].drop_nulls().to_list()
     first, last = min(numbers, default=0), max(numbers, default=0)
     texts: dict[str, Any] = {"headline": headline(table), "summary": summary(table)}

@@ -21,7 +21,7 @@ class Flame:
     by: Literal["host", "device", "bytes"] = "host"
     """The measure of its widths: ``"host"`` or ``"device"`` time, or allocated ``"bytes"``."""
     share: float = 0.001
-    """Smallest fraction of the total that has a frame of its own. Smaller frames are merged into ``(other)``."""
+    """Frames below this fraction of the total are merged into ``(other)``."""
 
     def __post_init__(self) -> None:
         if self.by not in MEASURES:

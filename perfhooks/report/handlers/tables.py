@@ -177,5 +177,5 @@ def _first_rows(name: str, table: pl.DataFrame, sort_by: str | None, row_limit: 
 
 
 def csv(name: str, table: pl.DataFrame) -> Artifact:
-    """Milliseconds have six decimals, which is a nanosecond."""
+    """Write a table as CSV. Milliseconds have six decimals, which is a nanosecond."""
     return Artifact(name, functools.partial(table.write_csv, float_precision=6))

@@ -66,7 +66,7 @@ def translate(source: Path, target: IO[bytes]) -> None:
         tail = b""
         for block in _readable_blocks(file):
             text = tail + block
-            # the pattern has no comma, so this cannot split a match
+            # split at a comma, because the pattern has none and no match is split
             end = text.rfind(b",") + 1
             # without a comma, keep the length of a category
             end = end or max(0, len(text) - 4096)

@@ -27,7 +27,7 @@ def write(folder: Path, *, remote: str | None = None, title: str | None = None, 
     """
     from perfhooks.report.page import data, page, run_data
 
-    # inside the lock, so the last writer includes the windows of all others
+    # read inside the lock, so that the last writer includes the windows of all other writers
     with locked(folder / PAGE_LOCK, 120):
         facts = {"title": title, "unread": [json_values.text(message, MAX_TEXT) for message in unread[:60]]}
         report = run_data.gather(folder) | json_values.facts(facts)

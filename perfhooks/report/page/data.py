@@ -21,7 +21,7 @@ FORMAT: Final = 1
 
 
 class _Part(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Unknown values are omitted; unknown fields are rejected."""
+    """Part of a stored report. Unknown values are omitted; unknown fields are rejected."""
 
 
 class Subject(_Part):
@@ -179,7 +179,7 @@ class Rank(_Part):
     mean: dict[str, float | None]
     headline: str | None = None
     is_far: bool = False
-    """Whether profiled steps differ too much from others."""
+    """Whether profiled and unprofiled step times differ so much that the parts of the step are misleading."""
     partial: str | None = None
     notes: list[str] = []
     cost: dict[str, float | None] = {}
@@ -229,7 +229,7 @@ class TriedAdvice(_Part):
     operators: int
     device: str
     most: TriedMost | None = None
-    """Upper end of a range, whose lower end is in the fields above; None for a single value."""
+    """Upper ends of ranges whose lower ends are in the other fields; None for single values."""
 
 
 class TriedFile(_Part):
@@ -259,7 +259,7 @@ class RunData(_Part):
 
 
 def read_window(path: Path) -> WindowData:
-    """Raise PerfhooksError if the file is broken or has another format."""
+    """Read the summary of a window. Raise PerfhooksError if the file is broken or has another format."""
     return read_format(path, WindowData, WINDOW_FORMAT, "the summary of a window")
 
 

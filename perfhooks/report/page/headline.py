@@ -48,8 +48,9 @@ _WHILE: Final = (
 _HOST_KINDS: Final = ("op", "annotation")
 _WORTH_NAMING: Final = 0.05
 _BEHIND: Final = 1.05
-"""From this ratio of device work to host time, the headline has both: the device runs behind the host (RTX 3060: 2.4 ms
-on the host, 170 ms of work)."""
+"""Ratio of device work to host time from which the headline shows both. The device then runs behind the host (RTX 3060:
+2.4 ms on the host, 170 ms of work).
+"""
 _HALF: Final = 0.5
 """Busy fraction of the device from which operators on the host mostly wait for the device."""
 _FROM_START_TO_STOP: Final = "from start to stop, without steps"
@@ -176,7 +177,6 @@ def summary(table: pl.DataFrame) -> dict[str, float]:
 
 
 def known_steps(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps with device times; all steps if no step has them."""
     rows = table.filter(pl.col("device_busy_ms").is_not_null()) if "device_busy_ms" in table.columns else table
     return rows if rows.height else table
 
@@ -209,7 +209,7 @@ def _largest(table: pl.DataFrame, operators: pl.DataFrame) -> list[str]:
     sums = named.group_by("name", "kind").agg(pl.col("self_cpu_ms").sum() / wall).sort("self_cpu_ms", "name")[::-1]
     outside = 1 - float(sums["self_cpu_ms"].sum())
     if outside < 0:
-        return []  # parallel threads: these times are no part of a step
+        return []  # with parallel threads, these times are no part of a step
     rows = sorted([*sums.iter_rows(), ("outside of operators", "", outside)], key=lambda row: -row[2])[:2]
     where = {"annotation": " outside of its operators"}
     return [

@@ -32,7 +32,7 @@ def sentences(capture: Capture, trace: Trace) -> list[str]:
 
 
 def _power_limit(capture: Capture, trace: Trace) -> Iterator[str]:
-    limit = capture.circumstances.power  # measured peaks already include it
+    limit = capture.circumstances.power
     if limit is not None and limit.is_lowered and peaks.is_of_datasheet(trace):
         yield f"The power of the device is limited to {limit}: it cannot hold the peaks of its datasheet."
 

@@ -208,7 +208,7 @@ def _kernels(details: Mapping[str, Any]) -> Iterator[str]:
     kernels = details.get("kernels", {})
     device_ms = sum(kernels.get("classes", {}).get("total_ms", ()))
     launched_ms = sum(row.get("self_device_ms") or 0 for row in _operator_rows(details))
-    if not device_ms or launched_ms >= 0.5 * device_ms:  # replayed graphs have no operators
+    if not device_ms or launched_ms >= 0.5 * device_ms:
         return
     is_complete = None not in details.get("steps", {}).get("rows", {}).get("busy_ms", ())
     count = _count(details) if is_complete else 1

@@ -70,7 +70,7 @@ def gather(folder: Path) -> dict[str, Any]:
 
 def from_trace(path: Path, *, communication: str | None = None) -> dict[str, Any]:
     trace = perfhooks.trace.read(path, communication=communication)
-    # any value of last means that no step was cut short
+    # any value, because it only says that the last step is complete
     stage = stages.shown(trace)
     details = window_data.reduce(Capture(rank=trace.rank or 0, stage=stage, last=0), trace)
     numbers = [step for step in details.get("steps", {}).get("rows", {}).get("step", []) if step is not None]
@@ -102,7 +102,7 @@ def _load_summaries(windows: list[FinishedWindow], max_bytes: int) -> dict[Place
                     summaries[place] = msgspec.to_builtins(read_window(path))
                     max_bytes -= size
             except FileNotFoundError:
-                continue  # the handler "page" is not among those of the run
+                continue
             except (OSError, ValueError, PerfhooksError) as error:
                 _log.warning("The report omits one window, because its summary is broken: %s", error)
     return summaries
@@ -252,7 +252,7 @@ def _rare_work_findings(run: FinishedRun, steps: Mapping[str, Steps]) -> list[di
 
 def _together(comparison: dict[str, Any]) -> dict[str, Any]:
     windows: dict[str, Any] = {}
-    # a part of the bytes is for the comparison of ranks
+    # reserve a part of the bytes for the comparison of ranks
     room = _BUDGET // 4
     for window in reversed(comparison["windows"]):
         shown = {name: value for name, value in window.items() if name not in _UNSHOWN}
@@ -298,7 +298,6 @@ class StoredFindings(NamedTuple):
     window: str
     of_run: list[Mapping[str, Any]]
     of_ranks: dict[tuple[str, int], list[Mapping[str, Any]]]
-    """Stored findings by window and rank."""
 
 
 def stored_findings(folder: Path) -> StoredFindings:

@@ -31,7 +31,7 @@ _LEAST_SHARE: Final = 0.01
 
 
 class _Strict(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Unknown values are omitted; unknown fields are rejected."""
+    """Part of a stored summary. Unknown values are omitted; unknown fields are rejected."""
 
 
 class SummaryPart(_Strict):
@@ -45,11 +45,11 @@ class SummaryFinding(_Strict):
     gain: str = ""
     """Estimated gain, for example ``about 12 ms, 9%``."""
     where: str = ""
-    """Location in the first line of its evidence: ``train.py:20``."""
+    """Code line of the finding: ``train.py:20``."""
 
 
 class RunSummary(_Strict):
-    """The facts of a run for the first screen."""
+    """The facts that the first screen of the report, the exit summary and `top` show."""
 
     unit: str = "step"
     """Noun for a step: ``step``, ``batch``, ``call``, ``backward pass``, or ``recording``."""
@@ -88,7 +88,7 @@ class _Stored(msgspec.Struct):
 
 
 def read_summary(folder: Path) -> RunSummary | None:
-    """Return None if there is no report, or an older perfhooks wrote it."""
+    """Return the stored summary of a run; None without a report, or if an older perfhooks wrote it."""
     try:
         return read_json(folder / PAGE_DATA, _Stored, "the data of a report").summary
     except FileNotFoundError:
@@ -170,14 +170,14 @@ def _parts(summary: RunSummary, usual: Mapping[str, Any], typical: Counted | Non
     """
     wall = usual.get("wall_ms")
     busy = usual.get("busy_share") or 0.0
-    if busy >= bound:  # the host mostly waits
+    if busy >= bound:  # the host mostly waits for the device
         return [SummaryPart(name="device busy", share=busy)]
     part_ms = {part: max(usual.get(f"{part}_ms") or 0.0, 0.0) for part in _PARTS}
     if not wall or not any(part_ms.values()):
         return []
     rare = sum(part_ms[part] for part in _RARE)
     if summary.step_ms and not summary.is_profiled and abs(wall - rare - summary.step_ms) < abs(wall - summary.step_ms):
-        part_ms |= dict.fromkeys(_RARE, 0.0)  # typical steps do not have this work
+        part_ms |= dict.fromkeys(_RARE, 0.0)  # typical steps contain no validation or checkpoint
     waiting = None if typical is None or summary.is_profiled else typical.waiting
     work = sum(value for part, value in part_ms.items() if part != "data")
     if waiting is not None and work:

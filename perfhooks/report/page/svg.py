@@ -20,7 +20,6 @@ _WIDTH: Final = 1200
 _ROW: Final = 18
 _TOP: Final = 58
 _PLACE: Final = re.compile(r"(?:.*/)?([^/]+)\((\d+)\): (.+)")
-# characters that XML cannot represent
 _UNWRITABLE: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

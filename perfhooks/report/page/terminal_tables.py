@@ -48,7 +48,7 @@ def draw(
 ) -> None:
     """Draw tables. ``limit`` None fits a screen, 0 shows all rows."""
     if console is None:
-        if hasattr(sys.stdout, "reconfigure"):  # the terminal may not have all characters of a name
+        if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")
         console = Console(highlight=False)
     usual = _ROWS if len(tables) == 1 else 10
@@ -86,7 +86,6 @@ def text(table: pl.DataFrame) -> str:
     columns = [column for column in table.columns if table[column].null_count() < table.height]
     cells = {column: [_cell(value, digits=2) for value in table[column]] for column in columns}
     buffer = io.StringIO()
-    # logs and files are not cut
     console = Console(file=buffer, width=10_000, color_system=None, highlight=False)
     _draw_plain(console, cells, {column for column in columns if table[column].dtype.is_numeric()})
     return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip("\n").split("\n"))
