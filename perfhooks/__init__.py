@@ -75,7 +75,7 @@ __all__ = [
     "try_loader",
 ]
 
-_HOMES = {  # all names without handlers
+_HOMES = {
     "run.capture": ("Capture",),
     "core.errors": ("NothingRecordedError", "OptionError", "PerfhooksError", "ScheduleError", "TraceError"),
     "report.finishing.share": ("share",),

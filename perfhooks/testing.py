@@ -59,7 +59,6 @@ def annotation(name: str, start: int, end: int, *, tid: int = PID, external: int
 
 
 def step_mark(number: int, start: int, end: int, *, tid: int = PID) -> Event:
-    """Return the mark of one step, as ``torch.profiler`` writes it."""
     return annotation(f"ProfilerStep#{number}", start, end, tid=tid)
 
 

@@ -170,7 +170,7 @@ class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # ac
         super().__init__()
         schedules = adapters.schedules(schedule, STAGES)
         own = schedules.pop("train", NOTHING)
-        perfhooks.Profiler(schedule=own, on_trace_ready=on_trace_ready, **options)  # raises for invalid options
+        perfhooks.Profiler(schedule=own, on_trace_ready=on_trace_ready, **options)
         self._other_stages = partial(Stages.of, schedules, on_trace_ready, options=options)
         self._profiler = partial(
             Profiler,

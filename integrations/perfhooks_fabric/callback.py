@@ -133,7 +133,7 @@ class ProfilerCallback(Adapter):
             return
         if self._leader is None:
             self._leader = optimizer
-            self.begin(self._train, self._train.count + 1)  # the first update began before this hook
+            self.begin(self._train, self._train.count + 1)
         elif self._leader is optimizer:
             self._train.step()
 

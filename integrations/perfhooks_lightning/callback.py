@@ -85,7 +85,7 @@ class ProfilerCallback(Adapter, Callback):
         self._log_results = log_results
         self._log_files = log_files
         self._trainer: Trainer | None = None
-        self._global_step: int  # set when the training starts
+        self._global_step: int
         self._fits = self._has_other_recorder = False
         self._out = ""
         self._run = adapters.new_run_name()
@@ -114,7 +114,7 @@ class ProfilerCallback(Adapter, Callback):
         self._stop(None)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Lightning calls no other hook after an error, Ctrl-C or SIGTERM."""
+        """Stop all loops, because Lightning calls no other hook after an error, Ctrl-C or SIGTERM."""
         self._stop(adapters.cause_of(exception))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

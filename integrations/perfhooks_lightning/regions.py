@@ -30,7 +30,7 @@ _UNNAMED: Final = ("run_training_batch",)
 
 
 def parts_of(profiler: Profiler, _stage: str, *, own: str, module_names: bool) -> Parts:
-    """``own`` is the prefix of the perfhooks callback's actions, which get no label."""
+    """Return the part of each action. ``own`` is the prefix of the perfhooks callback's actions, which get no label."""
     modules = attrgetter("lightning_module") if module_names else None
     return Parts(profiler, {}, more=functools.partial(_Actions, own), modules=modules)
 
@@ -92,7 +92,7 @@ class _Actions:
             # only workers start before the first fetch
             self._labels.begin(labels.DATA, key=action)
         elif part == labels.VALIDATION:
-            self._parts.begin(part)  # the callback ends it
+            self._parts.begin(part)  # the callback of perfhooks ends this label
         else:
             if part == labels.DATA:
                 self._labels.end(_EPOCH)
@@ -106,7 +106,7 @@ class _Actions:
         return self._parts.is_on and threading.get_ident() == self._thread
 
     def _part(self, action: str) -> str | None:
-        """Inside a validation there are no other parts."""
+        """Return the part of an action; None inside a validation, which has no other parts."""
         owner, _, hook = action.rpartition(".")
         part = _PARTS.get(hook) if owner.startswith("[") or not owner else None
         return None if self._labels.has(labels.VALIDATION) else part

@@ -54,7 +54,7 @@ class Beginning:
         )
 
     def last_iter(self, first: int) -> int | None:
-        """Return None if the end of an epoch is the limit."""
+        """Last iteration to profile; None if the end of an epoch is the limit."""
         return None if self.by_epoch else first + self.profile_times - 1
 
     def check(self, runner: Any) -> None:
@@ -146,7 +146,7 @@ def tb_trace(
 
 
 def json_trace(runner: OfRunner, path: str | os.PathLike[str]) -> Callable[[Any], None]:
-    """Ranks other than 0 prefix the name with their number."""
+    """Return a handler that writes ``json_trace_path``. Ranks other than 0 prefix the file name with their number."""
 
     def save(window: Any) -> None:
         rank, target = runner().rank, Path(path)

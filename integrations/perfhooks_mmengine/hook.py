@@ -147,7 +147,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
         data_batch: Any = None,
         outputs: Any = None,
     ) -> None:
-        """The wait for the next batch belongs to the next iteration."""
+        """End a step. The wait for the next batch belongs to the next iteration."""
         if self._closed:
             return
         if self._updates is None or self._updates.end_iteration():
@@ -202,12 +202,12 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
         self._train.stop()
 
     def _export_chrome_trace(self, runner: Any) -> None:
-        """Subclasses of mmengine's hook call this method at the end of the profile."""
+        """End the profile. Subclasses of mmengine's hook call this method."""
         self._close()
 
     @contextmanager
     def _around(self, name: str, outermost: bool) -> Iterator[None]:
-        """The end of a loop stops its profile, and that of the outermost loop all profiles."""
+        """Run a loop. Its end stops its profile, and the end of the outermost loop stops all profiles."""
         if outermost:
             self._running = True
             self._log.join(self._runner)
@@ -240,7 +240,6 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
         self._leave_log()
 
     def _leave_log(self) -> None:
-        # without a line for the report of the run, which may follow later
         if not self._running and not any(profiler.windows_left for profiler in self.profilers.values()):
             self._log.leave()
 

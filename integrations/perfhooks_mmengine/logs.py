@@ -32,7 +32,7 @@ class _ForwardingHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.runs and not any(run in record.getMessage() for run in self.runs):
-            return  # from another training
+            return
         if any(getattr(getattr(handler, "stream", None), "closed", False) for handler in self.target.handlers):
             return
         if self.target.isEnabledFor(record.levelno):
@@ -58,7 +58,7 @@ class RunnerLog:
         self._handler.users += 1
         self._handler.runs.clear()
         if logger.level == logging.NOTSET:
-            logger.setLevel(logging.INFO)  # the runner's log has a level of its own
+            logger.setLevel(logging.INFO)
 
     def stay_for(self, runs: Iterable[str]) -> None:
         """Send only log lines that name these runs from now on, because other trainings may follow in the process."""
@@ -89,7 +89,7 @@ class LogLine:
         self._methods.unwrap()
 
     def _show_once(self, make_line: Callable[..., Any]) -> Callable[..., Any]:
-        """A line shows the whole message hub, so remove our numbers after one line."""
+        """Remove the numbers of perfhooks after one line, because each line shows the whole message hub."""
 
         @functools.wraps(make_line)
         def line(runner: Any, batch_idx: int, mode: str) -> Any:

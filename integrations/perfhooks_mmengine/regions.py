@@ -43,7 +43,7 @@ def _wrap(stage: str, parts: Parts, runner: Any) -> None:
 
 
 def _around_hooks(parts: Parts, before_data: tuple[str, ...], call_hook: Callable[..., None]) -> Callable[..., None]:
-    """Leave the wait for data outside the hooks."""
+    """Interrupt the label of the wait for data while other hooks run."""
 
     @functools.wraps(call_hook)
     def labelled(fn_name: str, **arguments: Any) -> None:

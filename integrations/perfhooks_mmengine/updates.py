@@ -22,7 +22,6 @@ class Updates:
 
     def start(self, runner: Any) -> None:
         self._iteration = runner.iter
-        # optimizers without should_update() update the model in every iteration
         self._answers = [getattr(wrapper, "should_update", lambda: True) for wrapper in optim_wrappers(runner)]
 
     def end_iteration(self) -> bool:

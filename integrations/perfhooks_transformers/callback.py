@@ -72,7 +72,8 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
     ) -> None:
         trainer = None if steps is None else adapters.caller(Trainer)
         if trainer is not None:
-            # transformers rebuilds the callback; the original, with schedule and handlers, is still in its list
+            # transformers rebuilds the callback from a checkpoint; the original, with schedule and handlers, is still
+            # in its list
             original = next(callback for callback in trainer.callback_handler.callbacks if type(callback) is type(self))
             self.__dict__ = original.__dict__
             return
@@ -175,6 +176,6 @@ def _parts(profiler: Profiler, stage: str, *, module_names: bool) -> Parts:
 
 def _counts(callbacks: Any, name: str) -> dict[str, int]:
     ours = callbacks.get(name) if isinstance(callbacks, dict) else callbacks
-    # with several callbacks it is a list, and each checkpoint appends all of them
+    # with several callbacks the state is a list, and each checkpoint appends the states of all callbacks
     ours = ours[-1] if isinstance(ours, list) and ours else ours
     return adapters.read_counts(ours and ours["args"]["steps"])

@@ -68,7 +68,6 @@ class Adapter:
 
     @property
     def profilers(self) -> dict[str, Profiler]:
-        """Profilers by loop."""
         return self._stages.profilers
 
     def summary(self, format: Literal["table", "markdown"] = "table") -> Text:

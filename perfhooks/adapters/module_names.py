@@ -27,7 +27,7 @@ class ModuleNames:
         for name, module in root.named_modules():
             if name and "_orig_mod" not in name.split("."):
                 self._hooks.append(module.register_forward_pre_hook(partial(self._enter, f"[module] {name}")))
-                # always_call: also after an exception
+                # always_call: close the label also after an exception
                 self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
 
     def _enter(self, label: str, *_: Any) -> None:

@@ -55,7 +55,7 @@ class Parts:
         self._names: ModuleNames | None = None
 
     def _region(self, name: str) -> AbstractContextManager[Any]:
-        """`Profiler.region` would time a validation twice."""
+        """Return a label without a timed validation, because `Profiler.region` would time it twice."""
         return LabelledRange(name) if self._pulse.is_recording else nullcontext()
 
     def put(self, loop: Any, *, waiting: bool) -> None:
@@ -104,7 +104,6 @@ class Parts:
             self.labels.end(part)
 
     def part(self, name: str) -> AbstractContextManager[Any]:
-        """Return a context that labels its content."""
         if self._waits:
             self.end(labels.DATA)
         hidden = not self.is_on or (self.labels.has(labels.VALIDATION) and name != labels.CHECKPOINT)

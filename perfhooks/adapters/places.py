@@ -15,6 +15,6 @@ def folder_in(log_dir: str | os.PathLike[str]) -> str:
 
 
 def new_run_name() -> str:
-    """Return a new name for a run. A framework with several ranks must broadcast it from the first one."""
+    """Return a new name for a run. An integration must broadcast the name from rank 0 to the other ranks."""
     count = next(_names)
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}{f'-{count}' if count else ''}"

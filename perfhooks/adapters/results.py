@@ -21,7 +21,6 @@ def scalars(capture: Capture) -> dict[str, float]:
 
 
 def last_step(capture: Capture) -> int:
-    """Return the number of the last step of a window."""
     return capture.reached if capture.last is None or capture.partial else capture.last
 
 

@@ -130,14 +130,13 @@ class Stage:
         with guard("starting to profile", self._on_error):
             try:
                 self.profiler.start(first if step is None else step, out=out, run=run)
-            except OptionError as error:  # the checkpoint has an invalid step
+            except OptionError as error:
                 logger.warning("%s: counting continues at %d", error, self.profiler.step_num)
                 self.profiler.start(out=out, run=run)
         if self.profiler.in_window:
             self._follow(waiting=False)
 
     def resume(self, step: int) -> None:
-        """Set the number of the next step."""
         self._first = step
 
     def step(self) -> None:
@@ -169,7 +168,6 @@ class Stage:
             (self.stop if for_good else self.pause)(cause)
 
     def stop(self, cause: str | None = None) -> None:
-        """End the loop."""
         self.pause(cause)
         self.profiler.stop(cause)
 
@@ -235,7 +233,6 @@ class Stages(dict[str, Stage]):
 
     @property
     def profilers(self) -> dict[str, Profiler]:
-        """Profilers by stage."""
         return {name: stage.profiler for name, stage in self.items()}
 
     def counts(self) -> dict[str, int]:

@@ -53,7 +53,10 @@ class WrappedMethods:
         self.wrap(owner, name, make)
 
     def unwrap(self) -> None:
-        """Restore the methods. A method that other code has wrapped since stays, because its wrapper calls ours."""
+        """Restore the methods.
+
+        A method that other code has wrapped again stays wrapped, because the outer wrapper calls the inner one.
+        """
         for key, (owner, name, wrapper, before) in reversed(list(self._wrapped.items())):
             if vars(owner).get(name) is not wrapper:
                 continue

@@ -80,7 +80,7 @@ def examine(out: Path) -> Iterator[Diagnosis]:
     yield Diagnosis("ok", "python", sys.version.split()[0])
     torch = _looked("torch", _torch)
     yield torch
-    # without torch these would all fail for one reason
+    # without torch, all of these checks would fail for the same reason
     of_torch = (("recorder", _recorder), ("devices", _devices), ("stacks", _stacks)) if torch.state == "ok" else ()
     for subject, look in (
         *of_torch,

@@ -93,7 +93,7 @@ class CaptureRequest:
         while len(here) < len(ranks) and any(map(self._may_live, ranks)) and time.monotonic() < until:
             positions = requests.positions(self.run, self.name)
             if positions and not here:
-                # the other ranks: their slowest poll, twice
+                # wait for the other ranks, up to twice their slowest poll interval
                 until = min(until, time.monotonic() + 3 + 2 * max(position.poll for position in positions.values()))
             here = {rank: position for rank, position in positions.items() if rank in ranks}
             self.tell(f"requested the current step of {count(len(ranks), 'rank')}, {len(here)} answered")
@@ -145,7 +145,7 @@ class CaptureRequest:
         loops = [loop for position in here.values() for loop in position.loops if loop.stage == stage]
         medians = [loop.median_ms for loop in loops if loop.median_ms]
         away_s = time.monotonic() - self._called + 2 * max(position.poll for position in here.values())
-        # steps may become twice as fast while the request is on its way
+        # steps may become twice as fast before the ranks read the request
         ahead = math.ceil(2 * away_s * 1e3 / min(medians, default=100.0))
         return max(loop.step for loop in loops) + ahead + WARMUP + 1
 

@@ -40,7 +40,7 @@ def flame(target: str | None, out: Path | None, *, by: Measure, form: Form | Non
 
 
 def drawn(path: Path, *, by: Measure, form: Form) -> bytes:
-    """Return an empty file if there is nothing to draw."""
+    """Return the content of the file; it is empty if the trace has no slices."""
     handler: Handler = Flame(by=by) if form == "svg" else Stacks(by=(by,), format=form)
     artifacts = list(handler.artifacts(Capture(stage=path.name), read(path)))
     content = io.BytesIO()

@@ -38,7 +38,6 @@ def pressed() -> Iterator[Callable[[float], str]]:
 def _keys(source: int, seconds: float) -> str:
     if not select.select([source], [], [], seconds)[0]:
         return ""
-    # end of input: the terminal was closed
     return os.read(source, 64).decode("ascii", "replace") or "q"
 
 
@@ -48,5 +47,5 @@ def _nothing(seconds: float) -> str:
 
 
 def _end(number: int, _: object) -> NoReturn:
-    """End by an exception at SIGTERM, so that the terminal is restored."""
+    """Raise an exception at SIGTERM, so that the terminal is restored."""
     sys.exit(128 + number)

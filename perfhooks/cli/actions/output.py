@@ -1,4 +1,4 @@
-"""Tables are written in pieces, because a table need not fit in memory as text."""
+"""Output of tables in pieces, because the text of a whole table may not fit into memory."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _written(name: str) -> str:
 
 
 def kind_of(option: Option) -> Any:
-    """Return None for objects that only Python can make."""
+    """Return the kind of values of an option; None for objects that cannot be written as text."""
     if option.name in _LISTS:
         return str
     kinds = [option.type, *getattr(option.type, "__args__", ())]
@@ -104,14 +104,14 @@ def start(parsed: Parsed) -> None:
     except OSError as error:
         if folder and not is_watched:
             notes.delete(folder)
-        code = 127 if isinstance(error, FileNotFoundError) else 126  # also if the interpreter of a script is missing
+        code = 127 if isinstance(error, FileNotFoundError) else 126
         raise CommandError(f"{words[0]} cannot be run: {error.strerror}", code) from error
 
 
 def _folder_for_notes() -> str:
     try:
         return tempfile.mkdtemp(prefix="perfhooks-run-")
-    except OSError:  # a part of the exit summary is lost, not the recording
+    except OSError:  # only a part of the exit summary is lost, and the recording continues
         return ""
 
 

@@ -70,7 +70,8 @@ _ATTRIBUTES: Final = {"syncs": "synchronisations", "memory": "alive_at_peak"}
 _SPLIT: Final = {"kernels": "kernels_by_launch", "counters": "counters_by_kernel"}
 _OF_ALL_WINDOWS: Final = ("steps", "checks")
 _OF_STACKS: Final = ("functions", "modules", "stacks")
-"""Tables that need stacks. If the last window has none, they come from the second one."""
+"""Tables that need stacks. If the last window has none, they come from its second window, which has stacks and shapes.
+"""
 _BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
 """Option of the recorder that a grouping needs. If the last window lacks it, the table shows the second one."""
 _OF_RUN: Final = ("startup", "slow")
@@ -97,7 +98,7 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
 
 
 def _findings(trace: Trace, capture: Capture | None) -> list[dict[str, Any]]:
-    # any last step will do: it means that no step was cut short
+    # any value, because it only says that the last step is complete
     trace_findings = findings.find(capture or Capture(stage=stages.shown(trace), last=0), trace)
     return [{name: getattr(item, name) for name in _FINDINGS} for item in trace_findings]
 
@@ -138,7 +139,7 @@ class _FindingsTable:
             self._collectives[source.rank] = collectives.rows(source.capture, trace)
 
     def table(self, window: str) -> pl.DataFrame:
-        """Equal findings of several ranks share a row."""
+        """Findings as a table. Equal findings of several ranks share a row."""
         of_run: Sequence[Mapping[str, Any]] = [] if self._stored is None else self._stored.of_run
         if len(self._of_ranks) == 1:
             return _told(ordered([*of_run, *next(iter(self._of_ranks.values()))]))

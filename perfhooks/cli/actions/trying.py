@@ -77,7 +77,8 @@ def wanted(op: Sequence[str] | None, pattern: str | None) -> Callable[[str], obj
         raise OptionError("use either --op or --finding")
     if op:
         names = {name if "::" in name or "#" in name else f"{NAMESPACE}{name}" for name in op}
-        names |= {f"{name}.step" for name in names if "#" in name}  # the table calls an update by its class
+        # the table shows an update by the class of its optimizer
+        names |= {f"{name}.step" for name in names if "#" in name}
         return names.__contains__
     return None if pattern is None else re.compile(pattern).fullmatch
 

@@ -50,7 +50,6 @@ def outcome(
             say = functools.partial(typer.echo, err=True)
             result = supervise(work, clean=folder.remove, status=status, say=say)
     except ComparisonEndError as error:
-        # the exit code of a shell
         raise typer.Exit(128 + error.number) from None
     _tell(result, form)
     if result.interrupted:

@@ -199,7 +199,7 @@ class Alternation:
 
 
 def _turn(program: Program, length_s: float) -> Turn:
-    """Every other block has one more step, so that periodic work does not fall on the same place of each block."""
+    """Return the next block. Every other block has one more step, so that periodic work moves inside the blocks."""
     if not program.blocks:
         return Turn(1)
     last = program.blocks[-1]

@@ -33,7 +33,7 @@ class Freezer:
         if sys.platform != "linux":
             self.refusal = "only Linux can pause processes"
             return
-        # a thread in a disk read pauses only after the read
+        # a thread that reads from a disk pauses only after the read
         deadline = time.monotonic() + 0.5
         known_threads = set[int]()
         while time.monotonic() < deadline:

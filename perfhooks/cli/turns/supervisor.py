@@ -96,7 +96,7 @@ class Owner:
         self.send("say", text)
 
     def send(self, kind: str, value: object) -> None:
-        with contextlib.suppress(OSError):  # `check` detects the death of perfhooks
+        with contextlib.suppress(OSError):
             self._connection.send((kind, value))
 
 

@@ -101,7 +101,7 @@ def _remove(folder: Path) -> None:
             if folder.resolve() in tree.parents:
                 shutil.rmtree(entry, ignore_errors=True)
         with contextlib.suppress(OSError):
-            Path(os.fsdecode(common), "worktrees").rmdir()  # as git does after the last one
+            Path(os.fsdecode(common), "worktrees").rmdir()
     shutil.rmtree(folder, ignore_errors=True)
 
 
