@@ -1,6 +1,6 @@
-"""Make the pictures of the README from a real run: the page, light and dark, a flame graph, and the terminal.
+"""Make the pictures of README and site from real runs: the report, light and dark, a flame graph, and a terminal.
 
-It trains the demo, or takes a run folder that is there, and needs Chromium.
+It trains the demo, or reads a run folder, and needs Chromium. With `--cast` it only draws the terminal.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import fcntl
 import io
 import os
 import pty
+import shutil
 import struct
 import subprocess
 import sys
@@ -27,11 +28,29 @@ sys.path.insert(0, str(ROOT / "tests"))
 from browser import Browser, find  # noqa: E402 -- the tests' own browser
 
 WIDTH, HEIGHT = 1440, 900
-COLUMNS = 118
-TERMINAL = """<!doctype html><meta charset="utf-8"><style>
-body {{ margin: 0; background: #14161a; color: #e7e9ec; display: inline-block; }}
-pre {{ margin: 0; padding: 22px 26px; font: 14px/1.45 ui-monospace, "DejaVu Sans Mono", Menlo, monospace; }}
-</style><pre>{code}</pre>"""
+COLUMNS = 80
+SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+<style>
+.{unique_id}-matrix {{ font: {char_height}px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }}
+.{unique_id}-title {{ font: bold 18px sans-serif; }}
+@keyframes appear {{ from {{ opacity: 0; }} to {{ opacity: 1; }} }}
+@media (prefers-reduced-motion: no-preference) {{
+text {{ animation: appear 1ms backwards; }}
+DELAYS
+}}
+{styles}
+</style>
+<defs><clipPath id="{unique_id}-clip-terminal"><rect width="{terminal_width}" height="{terminal_height}"/></clipPath>
+{lines}</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g></g>
+</svg>
+"""
+"""A terminal without web fonts. Lines appear in order, and all stay visible without animation."""
 
 
 def main() -> None:
@@ -39,15 +58,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, nargs="?", help="a run folder; default: the demo's, trained now")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="where the pictures go (default: %(default)s)")
+    parser.add_argument("--cast", action="store_true", help="draw the terminal only; needs no Chromium")
     args = parser.parse_args()
+    if args.cast:
+        with tempfile.TemporaryDirectory() as folder:
+            cast(args.docs, Path(folder))
+        return
     if find() is None:
         sys.exit("no Chromium here; Debian has it as chromium")
     with tempfile.TemporaryDirectory() as folder, Browser() as browser:
         run = args.run or demo(Path(folder))
         args.docs.mkdir(exist_ok=True)
         page(browser, run, args.docs)
-        terminal(browser, run, args.docs, Path(folder))
-    for picture in sorted(args.docs.glob("*.png")):
+        cast(args.docs, Path(folder))
+    for picture in sorted([*args.docs.glob("*.png"), *args.docs.glob("*.svg")]):
         print(f"{picture}  {picture.stat().st_size / 1024:.0f} KiB")
 
 
@@ -70,25 +94,38 @@ def page(browser: Browser, run: Path, docs: Path) -> None:
         browser.picture(docs / "flame.png", of="#flame", margin=24)
 
 
-def terminal(browser: Browser, run: Path, docs: Path, scratch: Path) -> None:
-    """What `perfhooks show` prints about the last window."""
-    trace = max(run.glob("*/rank0.pt.trace.json.gz"))
-    printed = on_a_terminal([sys.executable, "-m", "perfhooks", "show", str(trace)])
+def cast(docs: Path, folder: Path) -> None:
+    """Draw `perfhooks run` and `perfhooks show` of the training of the tutorials."""
+    shutil.copy(ROOT / "examples/tutorial/train.py", folder)
+    run = on_a_terminal(["run", "train.py"], folder, stderr=None)
+    show = on_a_terminal(["show", "perf/latest", "-t", "steps", "-t", "findings"], folder, stderr=subprocess.DEVNULL)
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
-    shown = f"$ perfhooks show {trace.parent.name}/{trace.name}\n\n{printed.rstrip()}"
-    console.print(Text.from_ansi(shown), soft_wrap=True)
-    code = console.export_html(inline_styles=True, code_format="{code}")
-    (scratch / "terminal.html").write_text(TERMINAL.format(code=code), encoding="utf-8")
-    browser.open(scratch / "terminal.html", width=WIDTH, height=HEIGHT, ready="document.querySelector('pre')")
-    browser.picture(docs / "terminal.png", of="body")
+    lines: list[float] = []
+    clock = 0.0
+    for command, seconds, printed in (
+        ("perfhooks run train.py", 1.5, run.replace(str(folder), "/home/me")),
+        ("perfhooks show perf/latest -t steps -t findings", 1.0, show),
+    ):
+        shown = [f"$ {command}", *printed.strip().splitlines(), ""]
+        console.print(Text.from_ansi("\n".join(shown)), soft_wrap=True)
+        lines += [clock, *(clock + seconds + 0.06 * row for row in range(len(shown) - 1))]
+        clock = lines[-1] + 2.0
+    delays = "\n".join(
+        f'[clip-path="url(#cast-line-{row})"] {{ animation-delay: {delay:.2f}s; }}' for row, delay in enumerate(lines)
+    )
+    code = SVG.replace("DELAYS", delays.replace("{", "{{").replace("}", "}}"))
+    svg = console.export_svg(title="perfhooks", unique_id="cast", code_format=code)
+    (docs / "terminal.svg").write_text(svg, encoding="utf-8")
 
 
-def on_a_terminal(command: list[str]) -> str:
-    """What a command prints to somebody who looks at it."""
+def on_a_terminal(arguments: list[str], folder: Path, stderr: int | None) -> str:
+    """Return the output of a command of perfhooks on a terminal; `stderr` None includes its standard error."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
     settings = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, env=settings):
+    command = [sys.executable, "-m", "perfhooks", *arguments]
+    stderr = theirs if stderr is None else stderr
+    with subprocess.Popen(command, cwd=folder, stdin=theirs, stdout=theirs, stderr=stderr, env=settings):
         os.close(theirs)
         printed = b""
         with contextlib.suppress(OSError):  # how a terminal says that nobody is left to print

@@ -200,8 +200,8 @@ def _measurement(paragraphs: list[str]) -> str:
 def _joined(alternatives: Iterable[str]) -> str:
     """Return the first text, and the others that do not contain it or belong to it."""
     parts = list(dict.fromkeys(filter(None, map(str.strip, alternatives))))
-    others = [text for text in parts[1:] if parts[0] not in text and text not in parts[0]]
-    return "\n\n".join([*parts[:1], *others])
+    additions = [text for text in parts[1:] if parts[0] not in text and text not in parts[0]]
+    return "\n\n".join([*parts[:1], *additions])
 
 
 def _framework_rows(version: texts.Version) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ from perfhooks.report import handlers
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CHINESE = (ROOT / "README.zh.md").read_text(encoding="utf-8")
 SITE = {page.name: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md"))}
 FILES = SITE["files.md"]
 ADDED = {
@@ -158,10 +160,33 @@ def test_every_line_of_our_own_command_works(channel, done):
 
 def test_every_make_target_and_extra_in_its_text_exists():
     assert set(re.findall(r"`make ([\w-]+)`", README)) <= set(targets())
-    told = README.partition("The extras are")[2].partition("Reading,")[0]
-    assert set(re.findall(r"`(\w+)`", told)) == set(extras())
+    for text, before, after in ((README, "The extras are", "Reading,"), (CHINESE, "可选依赖有", "所有框架")):
+        named = text.partition(before)[2].partition(after)[0]
+        assert set(re.findall(r"`(\w+)`", named)) == set(extras())
 
 
-def test_every_file_it_links_to_exists():
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
+@pytest.mark.parametrize("text", [README, CHINESE], ids=["English", "Chinese"])
+def test_every_file_it_links_to_exists(text):
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_both_languages_have_equal_blocks_commands_and_links():
+    for pattern in (r"^```.*?^```$", r"`perfhooks [^`]+`", r"\]\((?!README)[^)]+\)"):
+        english, chinese = (re.findall(pattern, text, re.MULTILINE | re.DOTALL) for text in (README, CHINESE))
+        assert {*english} - {*chinese} == set(), pattern
+    assert len(blocks("sh")) == len(blocks("sh", CHINESE))
+
+
+def test_both_languages_have_at_most_150_lines():
+    assert [len(text.splitlines()) for text in (README, CHINESE) if len(text.splitlines()) > 150] == []
+
+
+def test_the_box_is_that_of_the_terminal_picture():
+    """Both come from one real run of `benchmarks/pictures.py`."""
+    (box,) = [block.text for block in blocks("text")]
+    picture = (ROOT / "docs/terminal.svg").read_text(encoding="utf-8")
+    rows = re.findall(r"<text [^>]*>(.*?)</text>", picture)
+    printed = html.unescape(" ".join(rows)).replace("\xa0", " ")
+    assert [line for line in box.splitlines() if " ".join(line.split()) not in " ".join(printed.split())] == []
+    assert "http" not in picture.replace("http://www.w3.org/2000/svg", ""), "it loads nothing"
