@@ -154,7 +154,7 @@ def test_a_package_that_is_installed_may_announce_handlers_that_files_name(run, 
     info = tmp_path / "own-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[perfhooks.report.handlers]\nmine = own_hostile:Own\n")
+    (info / "entry_points.txt").write_text("[perfhooks.handlers]\nmine = own_hostile:Own\n")
     window(run, handlers=[{"type": "mine"}])
     assert finish(Place(run / WINDOW)).artifacts == ("rank0.own.txt",)
     from perfhooks.report import handlers

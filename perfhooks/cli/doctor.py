@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from perfhooks.core import plugins
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -85,6 +87,7 @@ def examine(out: Path) -> Iterator[Diagnosis]:
     for subject, look in (
         *of_torch,
         ("frameworks", _frameworks),
+        ("plugins", _plugins),
         ("other tools", _other_tools),
         ("files", lambda: _files(out)),
     ):
@@ -170,6 +173,12 @@ def _frameworks() -> tuple[State, str]:
         or "none is installed; perfhooks can profile a plain PyTorch loop"
     )
     return "ok", result + (f"; to install others: pip install 'perfhooks[{','.join(missing)}]'" if missing else "")
+
+
+def _plugins() -> tuple[State, str]:
+    problems = dict(plugins.problems())
+    failed = [problem for problem in problems.values() if problem]
+    return ("note" if failed else "ok"), "; ".join([", ".join(problems) or "none is installed", *failed])
 
 
 def _version(name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,7 @@ from perfhooks.analysis.findings import (
     products,
     rare_work,
     start,
+    texts,
     unnamed,
 )
 from perfhooks.analysis.findings.evidence import Evidence
@@ -31,9 +33,13 @@ from perfhooks.analysis.findings.finding import (
     ordered,
     sort_key,
 )
+from perfhooks.analysis.findings.texts import RuleTexts
+from perfhooks.core import plugins
+from perfhooks.core.errors import OptionError
+from perfhooks.core.guard import cause_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from perfhooks.run.capture import Capture
     from perfhooks.trace import Trace
@@ -44,6 +50,7 @@ __all__ = [
     "RUN_RULES",
     "Evidence",
     "Finding",
+    "RuleTexts",
     "add_source_lines",
     "find",
     "first_rank_findings",
@@ -107,4 +114,36 @@ def run_rules(window: Evidence) -> list[Finding]:
             results += rule(window)
         except Exception:
             _logger.debug("rule %s failed", getattr(rule, "__name__", rule), exc_info=True)
+    for name, plugin in _plugin_rules():
+        try:
+            results += [_checked(finding, name) for finding in plugin(window)]
+        except (Exception, SystemExit) as error:  # noqa: BLE001 -- a plugin may raise anything
+            _warn_once(name, cause_of(error))
     return sorted(results, key=lambda finding: sort_key(vars(finding)))
+
+
+@functools.cache
+def _plugin_rules() -> list[tuple[str, Callable[[Evidence], Iterable[Finding]]]]:
+    own_names = {path.stem for path in texts.FOLDER.glob("*.toml")}
+    rules = []
+    for point in plugins.entry_points(plugins.RULES):
+        if point.name in own_names:
+            _warn_once(point.name, "perfhooks has a rule with this name")
+            continue
+        try:
+            rules.append((point.name, plugins.load(point)))
+        except OptionError as error:
+            _warn_once(point.name, str(error))
+    return rules
+
+
+def _checked(finding: object, name: str) -> Finding:
+    if not isinstance(finding, Finding) or finding.rule != name:
+        raise OptionError(f"it must yield findings with its name, got {finding!r}")
+    finding.check()
+    return finding
+
+
+@functools.cache
+def _warn_once(name: str, problem: str) -> None:
+    _logger.warning("The rule %r of a plugin is skipped: %s", name, texts.one_line(problem))

@@ -11,7 +11,7 @@ import polars as pl
 
 from perfhooks.analysis.findings import frameworks, texts
 from perfhooks.analysis.findings.finding import Finding, unprofiled_gain, with_basis
-from perfhooks.analysis.findings.texts import FindingText
+from perfhooks.analysis.findings.texts import FindingText, RuleTexts
 from perfhooks.analysis.findings.window_steps import WindowSteps
 from perfhooks.core import words
 from perfhooks.trace.kinds import HOST, Kind
@@ -307,10 +307,12 @@ class Evidence(WindowSteps):
     def device(self) -> devices.Device:
         return devices.of_trace(self.trace)
 
-    def texts(self, rule: str, *versions: str, **values: object) -> FindingText:
+    def texts(self, rule: str, *versions: str, own: RuleTexts | None = None, **values: object) -> FindingText:
+        """Return the texts of a rule from its file, or for a plugin from ``own``."""
         device_type = f'"{self.device.type}"' if self.device.type else "device"
         common = {"unit": self.unit, "device": self.device, "device_type": device_type}
-        return FindingText(rule, {**common, **values}, versions, frameworks.package(self.circumstances.framework))
+        package = frameworks.package(self.circumstances.framework)
+        return FindingText(rule, {**common, **values}, versions, package, own)
 
     def option(self, name: str, value: bool | str = True) -> str:
         return frameworks.option(name, value, self.circumstances)

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from perfhooks.analysis.findings import texts
 from perfhooks.analysis.findings.texts import FindingText
 from perfhooks.core import words
+from perfhooks.core.errors import OptionError
 from perfhooks.trace.nesting.intervals import NOTABLE
 
 if TYPE_CHECKING:
@@ -57,6 +61,16 @@ class Finding:
     wait_ms: float | None = None
     """Wait for data while no device works, in a profiled step."""
     wait_share: float = 1.0
+
+    def check(self) -> None:
+        """Raise OptionError if a field of a plugin's finding has a wrong type or is not finite."""
+        try:
+            msgspec.convert(msgspec.to_builtins(self), type(self))
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"a field of a finding is wrong: {error}") from error
+        numbers = {name: value for name, value in vars(self).items() if isinstance(value, float)}
+        if wrong := [name for name, value in numbers.items() if not math.isfinite(value)]:
+            raise OptionError(f"{wrong[0]} of a finding must be a finite number, got {numbers[wrong[0]]}")
 
 
 def gain(finding: Mapping[str, Any]) -> str:

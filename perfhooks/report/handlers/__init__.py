@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-import importlib.metadata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from perfhooks.core import plugins
 from perfhooks.core.errors import OptionError
 from perfhooks.report.handlers.artifact import Artifact, Handler
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from perfhooks.report.handlers.workers import Workers
 
 __all__ = [
-    "ENTRY_POINTS",
     "NAMES",
     "Artifact",
     "CategoryTable",
@@ -108,8 +107,6 @@ class _Names(Mapping[str, "Callable[..., Handler]"]):
 
 
 NAMES: Final = _Names()
-
-ENTRY_POINTS: Final = "perfhooks.report.handlers"
 
 _ELSEWHERE: Final = {"tensorboard": "folder"}
 """Options of handlers that select files outside of the window's folder."""
@@ -195,19 +192,14 @@ def _is_permitted(kind: str, recipe: Mapping[str, Any], permit: Permit) -> bool:
 
 
 def _load_entry_point(name: str) -> Callable[..., Handler] | None:
-    for point in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
-        try:
-            factory: Callable[..., Handler] = point.load()
-        except (ImportError, AttributeError) as error:
-            raise OptionError(f"handler {name!r} cannot be imported ({error})") from error
-        return factory
-    return None
+    point = next((point for point in plugins.entry_points(plugins.HANDLERS) if point.name == name), None)
+    factory: Callable[..., Handler] | None = None if point is None else plugins.load(point)
+    return factory
 
 
 def _entry_point_name(cls: type) -> str:
     path = f"{cls.__module__}:{cls.__qualname__}"
-    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    return next((point.name for point in points if point.value == path), path)
+    return next((point.name for point in plugins.entry_points(plugins.HANDLERS) if point.value == path), path)
 
 
 def _import_class(path: str) -> Callable[..., Handler]:

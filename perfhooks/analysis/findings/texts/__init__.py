@@ -56,10 +56,16 @@ class FindingText:
     formatter: ClassVar[string.Formatter] = Formatter()
 
     def __init__(
-        self, rule: str, values: Mapping[str, object], versions: Iterable[str] = (), package: str = TORCH
+        self,
+        rule: str,
+        values: Mapping[str, object],
+        versions: Iterable[str] = (),
+        package: str = TORCH,
+        own: RuleTexts | None = None,
     ) -> None:
-        texts = of_rule(rule)
+        texts = of_rule(rule) if own is None else own
         self.rule = rule
+        self._texts = texts
         self._values = values
         self._versions = [texts, *(texts.versions[name] for name in versions if name)]
         self._package = package
@@ -86,7 +92,7 @@ class FindingText:
         return text
 
     def __call__(self, name: str, /, **values: object) -> str:
-        return self._filled(phrase(self.rule, name), values)
+        return self._filled(_phrase(self._texts, name), values)
 
     def _last(self, kind: str) -> str:
         text = ""
@@ -104,7 +110,11 @@ def of_rule(rule: str) -> RuleTexts:
 
 
 def phrase(rule: str, name: str) -> str:
-    return one_line((of_rule(SHARED).evidence | of_rule(rule).evidence)[name])
+    return _phrase(of_rule(rule), name)
+
+
+def _phrase(texts: RuleTexts, name: str) -> str:
+    return one_line((of_rule(SHARED).evidence | texts.evidence)[name])
 
 
 def shared(name: str, /, **values: object) -> str:

@@ -1,0 +1,42 @@
+"""Handlers and rules of installed packages, by their entry points."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import TYPE_CHECKING, Any, Final
+
+from perfhooks.core.errors import OptionError
+from perfhooks.core.guard import cause_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HANDLERS: Final = "perfhooks.handlers"
+RULES: Final = "perfhooks.rules"
+
+
+def entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
+    return tuple(importlib.metadata.entry_points(group=group))
+
+
+def load(point: importlib.metadata.EntryPoint) -> Any:
+    """Return the handler or rule. Raise OptionError if it cannot be imported or called."""
+    kind = point.group.rpartition(".")[2].removesuffix("s")
+    try:
+        plugin = point.load()
+    except (Exception, SystemExit) as error:
+        raise OptionError(f"{kind} {point.name!r} cannot be imported: {cause_of(error)}") from error
+    if not callable(plugin):
+        raise OptionError(f"{kind} {point.name!r} is no function or class: {point.value}")
+    return plugin
+
+
+def problems() -> Iterator[tuple[str, str]]:
+    """Load all plugins. Yield the name of each one, and its problem or an empty text."""
+    for group in (HANDLERS, RULES):
+        for point in entry_points(group):
+            try:
+                load(point)
+                yield point.name, ""
+            except OptionError as error:
+                yield point.name, str(error)
