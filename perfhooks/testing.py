@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Event: TypeAlias = "dict[str, Any]"
 
 PID = 100
-"""Number of the process of all events without another number."""
+"""Default process number of events."""
 
 __all__ = [
     "PID",

@@ -66,7 +66,7 @@ class Profiler(perfhooks.Profiler):
         self._follow()
 
     def step(self) -> None:
-        """Report the end of a batch. It ends a step, unless gradients are only accumulated."""
+        """Report the end of a batch. The batch ends a step, unless gradients are only accumulated."""
         if not self._by_update or self._has_updated():
             super().step()
             if self.in_window is not self._parts.is_on:
@@ -92,8 +92,8 @@ class Profiler(perfhooks.Profiler):
             name: ``"validate"``, ``"test"`` or ``"predict"``.
 
         Yields:
-            The profiler of this loop, for calls of ``steps()`` or ``step()``. It is inactive if the loop has no
-                schedule.
+            The profiler of this loop, for calls of ``steps()`` or ``step()``. The profiler is inactive if the loop has
+                no schedule.
         """
         stage = self._stages[name]
         with self._parts.validation(), stage.running(out=self._folder, for_good=False):
@@ -136,7 +136,7 @@ def _log(accelerator: Accelerator, capture: Capture, _place: Place) -> None:
 class ProfileKwargs(accelerate.utils.ProfileKwargs):  # type: ignore[misc]  # accelerate ships no types
     """Makes ``accelerator.profile`` use perfhooks.
 
-    It can also be one of ``Accelerator(kwargs_handlers=[...])``, for ``accelerator.profile()``.
+    ``Accelerator(kwargs_handlers=[...])`` accepts it too, for ``accelerator.profile()``.
 
         with accelerator.profile(ProfileKwargs("wait=100 warmup=2 active=3 repeat=2")) as prof:
             for batch in prof.steps(loader):

@@ -35,8 +35,8 @@ class ProfilerCallback(Adapter):
 
     Files go to ``perf`` in the folder of Fabric's first logger, else in the working directory, unless ``out`` is set.
 
-    Fabric has two hooks: after the setup of a model, and after an optimizer step. They are sufficient for steps that
-    are optimizer updates. Waits for data, batches as steps, and other loops need a loop over `steps`.
+    Fabric has two hooks: after the setup of a model, and after an optimizer step. These hooks are sufficient for steps
+    that are optimizer updates. Waits for data, batches as steps, and other loops need a loop over `steps`.
 
     Args:
         schedule: Steps to record, as for :class:`perfhooks.Profiler`; or a mapping of loops to schedules, with the keys
@@ -96,7 +96,7 @@ class ProfilerCallback(Adapter):
         return self._train.profiler.region(name)
 
     def stop(self, cause: str | None = None) -> None:
-        """Stop all loops and save an open window. This also happens at the end of the process.
+        """Stop all loops and save an open window. The end of the process also stops all loops.
 
         Args:
             cause: Reason of an early end.

@@ -35,9 +35,9 @@ class ProfilerCallback(Adapter, Callback):
         print(callback.summary())
 
     Files go to ``perf`` in the Trainer's ``log_dir``, unless ``out`` is set. A training step lasts from the end of one
-    batch to the end of the next one. It includes the wait for data, the transfer and a validation in between. Each loop
-    counts its own steps, across epochs and calls of ``fit``. Checkpoints contain the step counts of training and
-    validation. Sanity checking is not profiled.
+    batch to the end of the next one. The step includes the wait for data, the transfer and a validation in between.
+    Each loop counts its own steps, across epochs and calls of ``fit``. Checkpoints contain the step counts of training
+    and validation. Sanity checking is not profiled.
 
     Only one window can be open. A validation inside a window of the training is the part ``validation`` of a training
     step, and a window of the validation is skipped there. A window of the validation ends with its epoch.

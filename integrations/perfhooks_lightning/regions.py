@@ -23,7 +23,7 @@ _PARTS: Final = {
     # between the end of a batch and on_validation_start, while workers start
     "on_validation_model_zero_grad": labels.VALIDATION,
 }
-"""Part of the step by the last word of an action's name."""
+"""Part of the step by the last word in the name of a Trainer's action."""
 
 _EPOCH: Final = "run_training_epoch"
 _UNNAMED: Final = ("run_training_batch",)

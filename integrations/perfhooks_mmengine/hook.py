@@ -33,7 +33,7 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
         ]
 
     Files go to ``perf`` in ``runner.log_dir``, unless ``out`` is set. A training step is an iteration, from the wait
-    for its batch to the end of its hooks. Its number is ``runner.iter``.
+    for its batch to the end of its hooks. The number of the step is ``runner.iter``.
 
     Args:
         schedule: Iterations to record: a mapping, a string like ``"wait=200 warmup=2 active=3 repeat=2"``, or another
@@ -207,7 +207,6 @@ class ProfilerHook(Adapter, Hook):  # type: ignore[misc]  # mmengine ships no ty
 
     @contextmanager
     def _around(self, name: str, outermost: bool) -> Iterator[None]:
-        """Run a loop. Its end stops its profile, and the end of the outermost loop stops all profiles."""
         if outermost:
             self._running = True
             self._log.join(self._runner)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perfhooks.adapters import Place
 
 FILE: Final = "perfhooks.json"
-"""One line of JSON per recorded step, in the visualizer's folder."""
+"""File in the visualizer's folder, with one line of JSON per recorded step."""
 
 _SPLIT: Final = ("wall_ms", *(f"{part}_ms" for part in labels.PARTS), "other_ms", "device_busy_ms")
 _SHOWN: Final = "train/perf_"
@@ -75,7 +75,7 @@ class RunnerLog:
 
 
 class LogLine:
-    """The periodic log line of mmengine. It shows the numbers of a window once."""
+    """The periodic log line of mmengine. The line shows the numbers of a window once."""
 
     def __init__(self) -> None:
         self._methods = WrappedMethods()

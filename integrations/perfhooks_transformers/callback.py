@@ -41,7 +41,7 @@ class ProfilerCallback(Adapter, TrainerCallback, ExportableState):
         print(callback.summary())
 
     Files go to ``perf`` in ``args.output_dir``, unless ``out`` is set. A training step lasts from one ``on_step_end``
-    to the next. It includes the wait for data, and an evaluation or a checkpoint in between.
+    to the next. The step includes the wait for data, and an evaluation or a checkpoint in between.
 
     Args:
         schedule: Steps to record, as for :class:`perfhooks.Profiler`; or a mapping of loops to schedules, with the keys

@@ -64,7 +64,7 @@ class Adapter:
         self._by_update = step_unit == "optimizer"
         self._train = self._stages["train"]
         self._evaluation = self._stages.unprofiled
-        """Active loop other than the training."""
+        """Stage of the loop that interrupts the training now, for example a validation."""
 
     @property
     def profilers(self) -> dict[str, Profiler]:

@@ -140,7 +140,7 @@ class Stage:
         self._first = step
 
     def step(self) -> None:
-        """End a step. The next one begins with its wait for data. Before `begin` this has no effect."""
+        """End a step. The next step begins with its wait for data. Before `begin` the call has no effect."""
         if not self._begun:
             return
         self._step()
@@ -204,7 +204,7 @@ class Stage:
 
 
 class _Unprofiled(Stage):
-    """A stage for loops without a schedule. It never begins, so its methods have no effect."""
+    """A stage for loops without a schedule. Its methods have no effect."""
 
     def begin(self, *_: Any, **__: Any) -> None:
         """Do nothing."""
@@ -271,6 +271,5 @@ class Stages(dict[str, Stage]):
         """
         from perfhooks.report.page.markdown import Text
 
-        # loops of one run share a report
         texts = dict.fromkeys(profiler.summary(format) for profiler in self.profilers.values())
         return Text.of("\n\n".join(texts), is_markdown=format == "markdown")

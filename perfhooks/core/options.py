@@ -296,7 +296,7 @@ _OPTIONS_LINE: Final = re.compile(r"^ +\*\*options: .*\n", re.MULTILINE)
 
 
 def check_options(options: Options) -> Options:
-    """Return all options. Raise a TypeError for unknown, an OptionError for invalid ones."""
+    """Return all options. Raise a TypeError for unknown options, an OptionError for invalid values."""
     check_names(options)
     values: dict[str, Any] = {**DEFAULTS, **options}
     for name, _, default, _, rule in all_options():

@@ -35,8 +35,8 @@ THREADS: Final = "perfhooks"
 POLL_S: Final = 0.1
 """Interval of checks for other processes and their files, in s. A user does not notice this delay."""
 EXIT_S: Final = 0.5
-"""Maximum wait for another thread or process at the end of the training, in s. Most operators take less time. The time
-between SIGTERM and SIGKILL is longer (30 s in torchrun, Kubernetes and SLURM).
+"""Maximum wait for another thread or process at the end of the training, in s. The time between SIGTERM and SIGKILL is
+longer (30 s in torchrun, Kubernetes and SLURM).
 """
 
 
@@ -77,7 +77,7 @@ _in_child: dict[Child, Callable[[], object]] = {}
 
 
 def at_end(when: End, call: Callable[[], object]) -> None:
-    """Set the function of a phase. It runs before exit handlers of other packages, such as torch."""
+    """Set the function of a phase. The function runs before exit handlers of other packages, such as torch."""
     _at_end[when] = call
     atexit.unregister(_end)
     atexit.register(_end)

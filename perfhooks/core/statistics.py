@@ -233,7 +233,6 @@ def certainty(values: Values, chance: float) -> float:
 
 
 def _shares_below(values: Values, grid: Values) -> Values:
-    """Return 1 for each step below each grid point, else 0; equal values count 0.5."""
     column = values[:, None]
     return (column < grid) * 0.5 + (column <= grid) * 0.5
 
@@ -335,9 +334,9 @@ def means_of(values: Matrix) -> Values:
 def _are_certain(delays: Matrix, chance: float) -> Flags:
     """Return which ranks have a significant mean delay, by Student's t.
 
-    The mean is compared with its standard error. The error comes from the variation between steps: that of the rank
-    or that of all ranks, whichever is larger. So two equal delays are evidence, and three different ones are not. A
-    single step is evidence only among `MANY` ranks, because their limit includes their variation.
+    The mean is compared with its standard error. The error comes from the variation between steps: that of the rank or
+    that of all ranks, whichever is larger. For example, two equal delays are evidence, but three different delays are
+    not. A single step is evidence only among `MANY` ranks, because their limit includes their variation.
     """
     is_measured = np.isfinite(delays)
     steps = is_measured.sum(axis=1)
@@ -363,7 +362,8 @@ def is_near(wall: Values | Ints) -> Flags:
 def most_common(wall: Values) -> Flags:
     """Return the mask of the most common kind of steps.
 
-    A gap between two kinds exceeds the spread of the larger one. Both are ratios, from the 5th to the 95th percentile.
+    A gap between two kinds exceeds the spread of the larger one. Gap and spread are ratios. The spread is from the 5th
+    to the 95th percentile.
     """
     groups = [np.argsort(wall, kind="stable")]
     for _ in range(3):
@@ -374,7 +374,6 @@ def most_common(wall: Values) -> Flags:
 
 
 def _gap(scale: Values) -> list[int]:
-    """Return the index of the widest gap that exceeds the spread of the larger side, if any."""
     size, below = len(scale), np.arange(1, len(scale))
     if size <= _FEWEST:
         return []

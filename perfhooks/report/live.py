@@ -39,7 +39,7 @@ RANK_STEPS: Final = 200
 LAST_SLOW: Final = 8
 
 _RANK_ROWS: Final = 4096
-"""Maximum steps of each rank other than the first. Ranks write every ten seconds, at different times."""
+"""Maximum steps to read of each rank other than the first. Ranks write every ten seconds, at different times."""
 
 
 class Times(NamedTuple):

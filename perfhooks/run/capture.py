@@ -168,7 +168,7 @@ class Capture:
         return self.last is None and self.reached == self.first
 
     def tables(self, trace: Trace) -> Tables:
-        """Return the tables of the window. Each is computed once."""
+        """Return the tables of the window. Each table is computed once."""
         from perfhooks.trace.window import Tables
 
         owners = tuple(sorted(self.owners.items()))

@@ -85,7 +85,7 @@ class Circumstances:
     """Run-queue wait of the stepping thread since the last window, as a fraction of its time."""
     loader: Loader | None = None
     making: tuple[WorkerCounts, ...] = ()
-    """Work of the loader workers since the last window."""
+    """Work of each loader worker since the last window."""
     looked: tuple[WorkerSamples, ...] = ()
     unseen_workers: int = 0
     framework: str = ""

@@ -298,7 +298,9 @@ def _owner(path: Path) -> Process | None:
 
 _OPENED: set[Path] = set()
 _LATE: Final = 128
-"""Latest windows that keep their position when another rank finishes them. Earlier windows move to the end."""
+"""Number of latest windows that keep their position in ``run.json`` when another rank finishes them. Earlier windows
+move to the end.
+"""
 
 
 class _Mark(msgspec.Struct):

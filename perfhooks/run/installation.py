@@ -93,7 +93,7 @@ def _origin(installation: Installation, path: str) -> Origin:
     """Classify a file by the folder around its package.
 
     Environments may be stacked: by ``--system-site-packages``, a ``.pth`` file, ``PYTHONPATH`` or ``pip install
-    --target``. So the environment of this process does not decide.
+    --target``. A comparison with the environment of this process would therefore be wrong.
     """
     folders = Path(path).parts[:-1]
     if _below(path, installation.sites) or not _PACKAGE_FOLDERS.isdisjoint(folders):

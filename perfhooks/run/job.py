@@ -15,12 +15,14 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def current_job() -> Job:
-    """Return the job from torch.distributed, else from the environment of torchrun or SLURM. It does not communicate.
+    """Return the job from torch.distributed, else from the environment of torchrun or SLURM.
 
-    ``identity`` is equal on all ranks and after an elastic restart, and different for the next job. It consists of
-    torchrun's run id, and SLURM's job and step. On one node it also contains the launching process. A job on several
-    nodes without these ids has only its rendezvous endpoint, which the next job may reuse: name it with ``--rdzv-id``
-    or ``run=``. A job that shrinks to one node needs ``run=``.
+    The function does not communicate.
+
+    ``identity`` is equal on all ranks and after an elastic restart, and different for the next job. The identity
+    consists of torchrun's run id, and SLURM's job and step. On one node it also contains the launching process. A job
+    on several nodes without these ids has only its rendezvous endpoint, which the next job may reuse: name it with
+    ``--rdzv-id`` or ``run=``. A job that shrinks to one node needs ``run=``.
     """
     own = _from_process_group() or _from_torchrun() or _from_slurm() or _Place(0, 1)
     return Job(

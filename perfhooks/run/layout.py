@@ -48,7 +48,7 @@ _WINDOW: Final = re.compile(r"(?P<stage>.+?)-(?P<first>[0-9]{6,18})(?:-(?P<last>
 _LONGEST: Final = 255
 """Maximum bytes of a name on Linux, macOS and Windows."""
 MOST_RANKS: Final = 1_000_000
-"""Maximum number of ranks, ten times that of the largest jobs. It bounds the memory."""
+"""Maximum number of ranks, ten times that of the largest jobs. It limits the memory for untrusted files."""
 
 
 def below(folder: Path, name: str) -> Path:
@@ -160,7 +160,7 @@ class Listing(NamedTuple):
     """The names in a run folder, read once because it may have 10,000 windows."""
 
     windows: tuple[str, ...]
-    """Names of the windows' folders, without links."""
+    """Names of the window folders, without symbolic links."""
     files: tuple[str, ...]
 
     @classmethod

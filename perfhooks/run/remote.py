@@ -81,7 +81,7 @@ def _unescape(octal: re.Match[bytes]) -> bytes:
 
 
 def check(url: str) -> None:
-    """Check that a folder is writable, with a temporary file. Raise the error of fsspec if not."""
+    """Write and delete a temporary file in a folder. Raise the error of fsspec if the folder is not writable."""
     temporary_folder()
     system, path = downloads().located(url)
     system.makedirs(path, exist_ok=True)

@@ -5,9 +5,9 @@
              first            |          |  one validates  | first
     counts         w w     w  | w  a  a  | w     w      w  |          w
 
-A stretch of steps ends when the numbers jump or go back. Its first steps (a twentieth, from 3 to 10) contain one-time
-work and do not count. Steps of more than three medians contain a validation, a checkpoint or a pause. Profiled and
-unprofiled steps are analysed separately. Warm-up steps of the recorder belong to neither group.
+A stretch of steps ends when the numbers jump or go back. The first steps of a stretch (a twentieth, from 3 to 10)
+contain one-time work and do not count. Steps of more than three medians contain a validation, a checkpoint or a pause.
+Profiled and unprofiled steps are analysed separately. Warm-up steps of the recorder belong to neither group.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _plain(rows: Rows) -> tuple[Any, ...]:
 
 
 def read_last_of(paths: Iterable[Path], most: int) -> list[dict[str, Steps]]:
-    """Read the last ``most`` bytes of several files. They are parsed together, which is faster for small files."""
+    """Read the last ``most`` bytes of several files. Parsing them together is faster for small files."""
     texts = [_text(path, most) for path in paths]
     if any(
         b",-2," in text for text in texts

@@ -105,7 +105,7 @@ class Timeline:
         """Whether perfhooks currently blocks the loop."""
         self._tail = Ended(*(np.empty(0, np.int64) for _ in Ended._fields))
         self.taking = threading.Lock()
-        """Lock that is held from taking steps until they are written, to keep their order."""
+        """Lock for the removal of steps. It is held until the steps are written, to keep their order."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "taking"}

@@ -7,15 +7,17 @@ from typing import Final
 MAX_NUMBER: Final = 2**62
 """Maximum of times, sizes and counters. The sum of two fits 64 bits."""
 MAX_DIGITS: Final = 18
-"""Maximum decimal digits of these numbers."""
+"""Maximum decimal digits of times, sizes and counters."""
 MAX_ID: Final = 2**31
-"""Limit of ranks and devices, whose columns have 32 bits."""
+"""Limit of rank and device numbers, whose columns have 32 bits."""
 MAX_TIME_US: Final = 4.0e15
 """Maximum time in microseconds (the year 2096). Twice this time in nanoseconds fits 64 bits."""
 ROUNDING_NS: Final = 250
 """Rounding of times since 1970 that are stored as doubles in microseconds, in ns."""
 MIN_RECORDS: Final = 8
-"""Minimum records with a wrong pattern before it counts as a defect. Hand-written files have fewer."""
+"""Minimum records with a suspicious pattern before the pattern counts as a defect. Hand-written files have fewer
+records.
+"""
 APART_NS: Final = 60 * 10**9
 """Minimum distance of times from different clocks, in ns. A recording has no pause of a minute."""
 

@@ -10,7 +10,7 @@ class Kind(enum.IntEnum):
     OTHER = 0
     OP = 1
     ANNOTATION = 2
-    """``record_function``, step marks, DataLoader ranges."""
+    """Labels: ``record_function``, step marks, DataLoader ranges."""
     PYTHON = 3
     RUNTIME = 4
     KERNEL = 5

@@ -45,8 +45,8 @@ class Tables:
     """Tables of one window, and its counting steps; all readers use the same cached tables.
 
     Counting steps are complete steps. A step that was open at the end of the recording does not count, and neither does
-    the short mark of an idle ``step()``. If no step remains, all marks that are steps count. Without marks, the whole
-    recording is one step. The step file, the log line, the report and the findings use only counting steps.
+    the short mark of an idle ``step()``. If no complete step remains, all marks that are steps count. Without marks,
+    the whole recording is one step. The step file, the log line, the report and the findings use only counting steps.
 
     Computed tables are stored in the trace and freed with it.
     """
@@ -58,7 +58,7 @@ class Tables:
     """train, validate, test or predict, as recorded; None detects it from the trace
     (`perfhooks.trace.names.stages.shown`)."""
     first: int = 0
-    """Number of the first counting step. Earlier steps are warm-up."""
+    """Number of the first complete step. Earlier steps are warm-up."""
     unfinished: int | None = None
     """Number of the step that was open at the end of the recording."""
     own_work: tuple[tuple[float, float], ...] = ()

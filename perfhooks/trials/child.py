@@ -1,6 +1,6 @@
 """A child process that answers requests.
 
-A recording is untrusted: one operator in fifty crashes its process if its arguments are invalid. Then a new child
+A recording is untrusted: one operator in fifty crashes its process if its arguments are invalid. A new child then
 continues.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class DeadError(Exception):
-    """A request that ended the child."""
+    """Error of a request that ended the child process."""
 
 
 class ChildProcess:

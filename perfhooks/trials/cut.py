@@ -40,7 +40,7 @@ class Group:
     calls: float
     step_ms: float
     call_ms: float
-    """Recorded median per call."""
+    """Recorded median time per call, in ms."""
 
 
 @dataclass(frozen=True)

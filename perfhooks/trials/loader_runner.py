@@ -44,7 +44,7 @@ class _WorkerClocks(NamedTuple):
 
 
 class LoaderRunner:
-    """An endless iteration with one setting. Its workers are stopped between blocks."""
+    """An endless iteration with one setting. The workers of the loader are stopped between blocks."""
 
     def __init__(self, loader: Any, setting: LoaderSetting, own: LoaderSetting) -> None:
         self.setting, self.is_own = setting, setting == own

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _GAIN: Final = 1.1
-"""Minimum gain of a doubling before the next doubling."""
+"""Minimum gain from twice the workers, as a ratio, before they are doubled again."""
 _FIRST: Final = (1, 2, 4)
 _MOST: Final = 64
 
@@ -30,8 +30,8 @@ _MOST: Final = 64
 def try_loader(loader: Any, *, seconds: float = 60.0) -> LoaderTrial:
     """Measure a DataLoader with different numbers of workers, without a training, in interleaved blocks.
 
-    The number of workers is doubled while a doubling gains 10% and memory is sufficient. Then follow no workers, more
-    prefetched batches and (for a device) pinned memory. The state of torch's random numbers is restored.
+    The number of workers is doubled while a doubling gains 10% and memory is sufficient. Further settings are no
+    workers, more prefetched batches and (for a device) pinned memory. The state of torch's random numbers is restored.
 
     Args:
         loader: A ``torch.utils.data.DataLoader``; it is not changed.

@@ -200,9 +200,9 @@ def compare_calls(
 
         compare_calls({"sum": "(x * x).sum()", "dot": "x @ x"}, inputs=[{"x": small}, {"x": large}], threads=(1, 2))
 
-    Each function is compared with the first one, in speed and in results. Both run in interleaved blocks (A B B A) of a
-    millisecond or more until the comparison is decided. The clock of ``torch.utils.benchmark`` waits for devices. The
-    state of random numbers, flags and threads is restored.
+    Each function is compared with the first one, in speed and in results. The two functions run in interleaved blocks
+    (A B B A) of a millisecond or more until the comparison is decided. The clock of ``torch.utils.benchmark`` waits for
+    devices. The state of random numbers, flags and threads is restored.
 
     Args:
         calls: Functions or statements by name, the reference first. The names are the ``description`` of
@@ -222,7 +222,7 @@ def compare_calls(
         clock: Returns the time in seconds; None selects torch's clock.
 
     Returns:
-        The measurements. They are shown as a table, also at the end of a notebook cell.
+        The measurements. Measurements are shown as a table, also at the end of a notebook cell.
 
     Raises:
         OptionError: There is no call, or an argument has an invalid value.

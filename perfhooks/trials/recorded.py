@@ -73,7 +73,7 @@ def _shape(argument: Argument) -> str:
 
 @dataclass(frozen=True)
 class Update:
-    """An update by an optimizer. It can be used in place of a `Signature`."""
+    """An update by an optimizer. An update can be used in place of a `Signature`."""
 
     optimizer: str
     """Name of the class in ``torch.optim``."""
@@ -119,7 +119,7 @@ class CountedCalls:
         return [self.trace.names[number] for number in self.trace.name[self.row].tolist()]
 
     def signatures(self) -> list[Signature]:
-        """Equal signatures are the same object."""
+        """Calls with equal inputs share one signature object."""
         columns = [self.trace.argument(name)[self.row].tolist() for name in _ARGUMENTS]
         keys = list(zip(self.trace.name[self.row].tolist(), *columns, strict=True))
         by_key = {key: self._signature(*key) for key in set(keys)}

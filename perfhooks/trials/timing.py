@@ -46,7 +46,7 @@ class Timing:
     """Time of B over time of A: the median of pairs."""
     low: float
     high: float
-    """End of the 99% interval that begins at ``low``; `UNBOUNDED` for too few blocks."""
+    """Upper end of the 99% interval; `UNBOUNDED` for too few blocks."""
     a: tuple[float, ...]
     b: tuple[float, ...]
 

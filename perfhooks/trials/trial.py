@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfhooks.trials.cut import Group, OperatorSelection
 
 COMPARABLE: Final = (0.5, 2.0)
-"""Range in which results apply to the training: time of a call alone, divided by its recorded time."""
+"""Range of the time of a call alone, divided by its recorded time, in which results apply to the training."""
 
 
 class Saving(NamedTuple):
@@ -61,8 +61,8 @@ class OperatorResult:
     def saving(self, result: VariantResult) -> Saving | None:
         """Return the estimated reduction of the step time; None if it is unknown.
 
-        It is a range if the comparison is undecided. It is also a range if the call took longer or shorter than in the
-        training. Only the shorter of these times certainly belongs to the operator.
+        The estimate is a range if the comparison is undecided, or if the call took longer or shorter than in the
+        training. Only the shorter time certainly belongs to the operator.
         """
         if result.timing is None or result.is_wrong or not self.beside_recorded:
             return None

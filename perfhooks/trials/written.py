@@ -34,8 +34,9 @@ SCHEMA: Final = {
     "verdict": pl.String,
     **dict.fromkeys(("difference", "saved_ms", "saved_percent"), pl.Float64),
 }
-"""``beside_recorded``: time outside the training, as a multiple of the recorded time. ``times``: speedup, with the 99%
-interval from ``low`` to ``high``. ``saved_ms`` and ``saved_percent``: null for a range."""
+"""Columns. ``beside_recorded``: time outside the training, as a multiple of the recorded time. ``times``: speedup, with
+the 99% interval from ``low`` to ``high``. ``saved_ms`` and ``saved_percent``: null for a range.
+"""
 
 
 def table(trial: Trial) -> pl.DataFrame:

@@ -34,7 +34,7 @@ class CostKey(NamedTuple):
     module: str = ""
     line: str = ""
     operator: str = ""
-    """Innermost operator; for device work, the operator of its launch."""
+    """Innermost operator; for device work, the operator that launched it."""
     shapes: str = ""
     types: str = ""
     kind: str = ""

@@ -39,10 +39,10 @@ Outcome = Literal["slower", "faster", "same", "undecided"]
 class Ratio(NamedTuple):
     outcome: Outcome
     ratio: float
-    """A value above 1 means that B is slower."""
+    """Step time of B divided by that of A."""
     low: float
     high: float
-    """End of the 99% interval; of the 90% interval if the outcome is ``same``."""
+    """Upper end of the 99% interval; of the 90% interval if the outcome is ``same``."""
     a: float
     b: float
 
@@ -135,8 +135,8 @@ class StepDifference:
     def process(self) -> Variance:
         """Variance between processes.
 
-        If the runs vary more than assumed, the assumption has fewer degrees of freedom. Otherwise 2% of equal pairs
-        whose processes differ by 2.5% were classified as different.
+        If the runs vary more than assumed, the assumption has fewer degrees of freedom. With more freedom, 2% of equal
+        pairs whose processes differ by 2.5% were classified as different.
         """
         joined = PROCESS_FREEDOM * self.assumed**2 + self.squares
         if self.squares > self.measured * self.assumed**2:
@@ -169,7 +169,8 @@ class StepDifference:
     def _tails(self) -> tuple[float, float, float]:
         """Tail probabilities for a difference, for one beyond the tolerance, and for equality.
 
-        The second one is 0.25%. It rises to 5% if `PROCESS_FREEDOM` degrees of freedom measured the spread.
+        The tail beyond the tolerance is 0.25%. It rises to 5% if `PROCESS_FREEDOM` degrees of freedom measured the
+        spread.
         """
         beyond = _TAIL * math.pow(_EDGE_TAIL / _TAIL, min(self.measured / PROCESS_FREEDOM, 1.0))
         share = self.share(self.counts[0])

@@ -44,7 +44,7 @@ _PREFIX_ORDER: Final = (
     "device",
     REVISION,
 )
-"""Order of the remaining facts: those that often make steps slower first."""
+"""Order of the remaining facts: frequent causes of slower steps first."""
 
 
 class Difference(NamedTuple):

@@ -66,7 +66,10 @@ _MIN_CONTROLS: Final = 10
 
 
 class NoiseModel(NamedTuple):
-    """Noise of the times of rows. It is estimated from rows with equally many calls, because most did not change."""
+    """Noise of the times of rows.
+
+    Rows with equally many calls give the estimate, because most of these rows did not change.
+    """
 
     factor: float = 1.0
     spread: float = TOLERANCE
@@ -108,7 +111,7 @@ def noise_model(aligned: Aligned) -> NoiseModel:
 
 
 def largest(aligned: Aligned) -> list[Contribution]:
-    """Return the reasons. Each row belongs to exactly one, so they sum to the difference of the steps.
+    """Return the reasons. Each row belongs to exactly one reason, so the reasons sum to the difference of the steps.
 
     A cost belongs to the first of these reasons that applies:
 

@@ -201,7 +201,7 @@ def _find_titles(capture: Capture, trace: perfhooks.trace.Trace) -> dict[str, st
 
 
 def sum_costs(parts: Sequence[Costs]) -> Costs:
-    """Sum the costs of several runs. A column that is missing in one is missing in the sum."""
+    """Sum the costs of several runs. The sum lacks a column that one of the runs lacks."""
     costs = [cost for cost in parts if cost.steps]
     if len(costs) <= 1:
         return costs[0] if costs else Costs()

@@ -35,15 +35,18 @@ FEWEST_PAIRS: Final = 3
 MOST_PAIRS: Final = 8
 """Maximum pairs of processes, to limit the duration."""
 _ERROR_SPLIT: Final = (0.01, 0.04, 0.4, 0.15, 0.15, 0.25)
-"""Split of the 1% error budget over the numbers of pairs."""
+"""Parts of the 1% error budget for the decisions after 3, 4, 5, 6, 7 and 8 pairs."""
 LEAST_BLOCKS: Final = 5
-"""Minimum blocks of each process. Their longest and shortest are discarded."""
+"""Minimum blocks of each process. The longest and shortest blocks are discarded."""
 _MAX_MISSING_FACTOR: Final = 4.0
 """Maximum ratio of needed to available steps. Above it no further pair is started."""
 
 
 class Block(NamedTuple):
-    """Consecutive steps of one program. With several ranks, ``wall_ns`` is the longest and ``cpu_ns`` the sum."""
+    """Consecutive steps of one program.
+
+    With several ranks, ``wall_ns`` is the longest time of a rank, and ``cpu_ns`` the sum of all.
+    """
 
     steps: int
     wall_ns: int
@@ -180,7 +183,6 @@ class _MeasuredPair(NamedTuple):
 
 
 def _outlier_rate(sides: Sequence[_Side]) -> float:
-    """Return the fraction of outlier steps. One evaluation makes its block of 100 steps an outlier."""
     blocks = sum(len(side.steps) for side in sides)
     return -math.log1p(-_count_outliers(sides) / blocks) * blocks / float(sum(side.steps.sum() for side in sides))
 

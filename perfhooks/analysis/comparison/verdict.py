@@ -191,7 +191,8 @@ def of_pairs(
 ) -> Verdict:
     """Compare two trainings that ran at the same time in pairs of processes.
 
-    Each further pair repeats the test. ``share`` returns its part of the 1% error budget by the number of pairs.
+    Each further pair repeats the test. ``share`` returns the part of the 1% error budget of a test, by the number of
+    pairs.
     """
     pairs = len(mean)
     differences = (StepDifference.of_pairs(question, tolerance, share) for question in (typical, mean))

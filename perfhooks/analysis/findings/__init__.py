@@ -1,4 +1,7 @@
-"""Findings: problems of a window. Each rule reports one kind. Its docstring ends with measurements of the fix."""
+"""Findings: problems of a window. Each rule reports one kind.
+
+The docstring of a rule ends with measurements of the fix.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,7 @@ RULES: Final[tuple[Callable[[Evidence], Iterator[Finding]], ...]] = (
     start.recorded_start,
     unnamed.unnamed_time,
 )
-"""The order matters only for findings of equal gain."""
+"""Rules for a window. Their order matters only for findings of equal gain."""
 RUN_RULES: Final = tuple(rule for rule, _ in rare_work.RUN_RULES)
 
 

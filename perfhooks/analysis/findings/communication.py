@@ -29,7 +29,7 @@ def exposed_communication(window: Evidence) -> Iterator[Finding]:
     backward pass. All-reduces outside of it belong to layers that are split over ranks (tensor parallelism).
 
     Source: `MAJOR`; the time is ``exposed_comm_ms`` of the table of steps. The gain is at most the wait of the host for
-    the device. Without such a wait the gain is unknown, because the host may be slower than the device.
+    the device. If the host never waits, the gain is unknown, because the host may be slower than the device.
 
     Not measured.
     """

@@ -90,8 +90,8 @@ def graph_breaks(window: Evidence) -> Iterator[Finding]:
     trace, `evidence.NOTABLE`.
 
     Measured: on one thread of a CPU, with Inductor. The step had a linear layer and three chains of small operators
-    with a ``print`` between them. It took 0.78, 1.73 and 11.3 ms for batches of 1, 64 and 1,024 rows, and 0.49, 1.18
-    and 5.63 ms without the ``print``. On a device it was not measured.
+    with a ``print`` between them. The step took 0.78, 1.73 and 11.3 ms for batches of 1, 64 and 1,024 rows, and 0.49,
+    1.18 and 5.63 ms without the ``print``. On a device it was not measured.
     """
     regions = window.with_prefix(ranges.COMPILED_REGION, Kind.OP, Kind.ANNOTATION)
     if not len(regions) or window.share(inside_ms(window)) < NOTABLE:

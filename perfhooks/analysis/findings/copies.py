@@ -80,8 +80,8 @@ def _direction_lines(text: FindingText, table: pl.DataFrame) -> list[str]:
 def blocking_copies(window: Evidence) -> Iterator[Finding]:
     """Copies of more than 64 KB from unpinned memory take 1% of the step or more while no kernel runs.
 
-    Source: `STAGED_BYTES` and `evidence.NOTABLE`. ROCm traces do not distinguish pinned from pageable memory. There,
-    copies count if their call waits for them.
+    Source: `STAGED_BYTES` and `evidence.NOTABLE`. ROCm traces do not distinguish pinned from pageable memory, so copies
+    count there if their call waits for them.
 
     Not measured.
     """
@@ -103,9 +103,8 @@ def held_by_copies(window: Evidence) -> Iterator[Finding]:
 
     Source: `evidence.NOTABLE`; copy calls longer than `device.BLOCKED_NS` count, on threads that launch kernels. Time
     during other device work, in the short gaps between it (`device.LATENCY_NS`) and of `blocking_copies` does not
-    count. There are two causes. A copy from or to unpinned memory makes the call wait. A call that allocates or touches
-    memory first delays the copy, so no device works. Calls that wait for earlier work that has not begun belong to
-    `machine.shared_device`.
+    count. A copy from or to unpinned memory makes the call wait. A call that allocates or touches memory first delays
+    the copy, so no device works. Calls that wait for earlier work that has not begun belong to `machine.shared_device`.
 
     Not measured.
     """

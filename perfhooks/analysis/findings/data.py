@@ -179,7 +179,6 @@ def _exposed_wait(window: Evidence, fetches: Ints) -> Intervals:
 
 
 def _data_wait(window: Evidence, fetches: Ints) -> _Wait:
-    """Return the wait in an unprofiled step if the timeline has it."""
     exposed, total_ms = window.per_step(_exposed_wait(window, fetches)), window.per_step(window.spans(fetches))
     unprofiled = window.unprofiled_data_ms
     if unprofiled is not None and total_ms > 0:

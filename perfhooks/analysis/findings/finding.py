@@ -30,9 +30,9 @@ MANY: Final = 20
 LINE: Final = re.compile(r"\S+\.py(?:\(\d+\)|:\d+\)|(?=: ))")
 _TIME: Final = re.compile(r": -?[\d.,e+]+ (us|ms|s|min|h)( .*)?$")
 _BY_SHAPES: Final = ("kernels-below-limit",)
-"""Rules that use shapes and device times, which stacks do not change."""
+"""Rules that use only shapes and device times, so recorded stacks do not change their results."""
 _REQUESTS: Final = ("record-shapes", "record-stacks")
-"""Phrases that ask for another recording."""
+"""Names of the evidence phrases that ask for another recording."""
 WAITING: Final = "waiting-for-data"
 
 
@@ -159,7 +159,7 @@ def first_source_line(evidence: Iterable[str]) -> str:
 def add_source_lines(
     findings: Iterable[Mapping[str, Any]], explaining: Iterable[Mapping[str, Any]], steps: str
 ) -> list[dict[str, Any]]:
-    """Add source lines from the findings of a window with stacks. Its times are not used."""
+    """Add source lines from the findings of a window with stacks. Times from the window with stacks are not used."""
     by_rule = {str(row["rule"]): row for row in explaining}
     results = []
     for row in findings:

@@ -32,7 +32,7 @@ SLOW: Final = (
     *(device_time.OPERATORS, device_time.CODE, device_time.CALLS, device_time.NOTHING),
     device_time.LAUNCHING,
 )
-"""Causes of idle time without a wait of the host."""
+"""Causes of idle time in which the host did not wait."""
 
 _ACTIVE: Final = tuple(cause for cause in SLOW if cause != device_time.NOTHING)
 
@@ -78,7 +78,7 @@ def launch_preparation(window: Evidence) -> Iterator[Finding]:
 
 @cached_per_window
 def _find_preparation(window: Evidence) -> _Preparation | None:
-    """Return the idle time before the one kernel that follows nearly all of it."""
+    """Return the idle time before one kernel, if nearly all idle time ends with this kernel."""
     gaps, trace = window.idle, window.trace
     slow = np.isin(gaps.cause, SLOW)
     between = slow & (gaps.place == device_time.PLACES.index("between"))
@@ -131,8 +131,8 @@ def host_bound(window: Evidence) -> Iterator[Finding]:
 
     Source: `DOMINANT`, `MANY_LAUNCHES`. Idle time (`perfhooks.trace.tables.device_time`) counts if the launching thread
     ran operators, code between operators or the launch, or if nothing was recorded on it. Gaps longer than 5 ms do not
-    count. Measured profiler overhead is subtracted. With replayed graphs, a few launches are enough. There is no
-    finding while a graph is captured. Kernels and waits of the steps decide whether CUDA graphs fit
+    count. Measured profiler overhead is subtracted. If graphs are replayed, a few launches are enough for a finding.
+    There is no finding while a graph is captured. Kernels and waits of the steps decide whether CUDA graphs fit
     (`perfhooks.analysis.findings.replays`).
 
     Not measured.
@@ -177,7 +177,7 @@ def synchronisation(window: Evidence) -> Iterator[Finding]:
     """The host waits for the device, which then idles until the next launch, for 1% of the step or more.
 
     Source: `evidence.NOTABLE`. Idle time counts if it begins during the wait and ends with the next work in the step.
-    It counts up to the length of the wait, because without the wait the host would launch earlier by that time.
+    Idle time counts up to the length of the wait, because without the wait the host would launch earlier by that time.
 
     Not measured.
     """
@@ -210,9 +210,9 @@ def synchronisation(window: Evidence) -> Iterator[Finding]:
 def device_pauses(window: Evidence) -> Iterator[Finding]:
     """The device idles for 10% of the step or more in pauses of 5 ms or longer without another explanation.
 
-    Source: `MAJOR`. Idle time (`perfhooks.trace.tables.device_time`) in gaps of that length counts if the
-    launching thread ran operators or code between operators. It did not wait for data or the device, validate, save,
-    allocate memory, or do one-time work.
+    Source: `MAJOR`. Idle time (`perfhooks.trace.tables.device_time`) in gaps of that length counts if the launching
+    thread ran operators or code between operators. Idle time does not count if the thread waited for data or the
+    device, validated, saved, allocated memory, or did one-time work.
 
     Not measured, because the gain of the fix depends on the work of the host.
     """
@@ -270,8 +270,8 @@ def _idle_after_waits(window: Evidence, begin: Ints, end: Ints) -> Ints:
 def allocator_churn(window: Evidence) -> Iterator[Finding]:
     """Steps call ``cudaMalloc`` or ``cudaFree`` at least once each, for 1% of their time or more.
 
-    Source: `evidence.NOTABLE`. A recording without step marks may be the start of a program, which allocates
-    memory for the first time. There, calls count from the first release of memory after 10% of all launches
+    Source: `evidence.NOTABLE`. A recording without step marks may be the start of a program, which allocates memory for
+    the first time. Without step marks, calls count from the first release of memory after 10% of all launches
     (`perfhooks.trace.nesting.starts.is_first`). There is no finding if one-time work takes most of the recording.
 
     Not measured.

@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from perfhooks.trace.model import Column, Ints
 
 UNFOLDED: Final = 0.25
-"""Time that oneDNN saves in convolutions by unfolding, as a fraction of their time. Measured: 14 to 58%."""
+"""Fraction of the time of convolutions by unfolding that oneDNN saves. Measured: 14 to 58%."""
 
 _COMPILED: Final = rf"{work_kinds.TRITON}|{ranges.COMPILED}"
 _FUSABLE_KINDS: Final = (categories.ELEMENTWISE, categories.REDUCTION, categories.COPIES)
 _FUSABLE_OF_TORCH: Final = (categories.INDEXING, categories.QUANTISATION)
-"""Fusable only in torch: in other libraries, for example FBGEMM, these kernels are large."""
+"""Kinds of kernels that can be fused only if they are torch's. Those of other libraries, for example FBGEMM, are large.
+"""
 FAR: Final = 0.3
-"""Maximum share of its limit for a slow kernel. Usual kernels reach 60 to 85% on an H100 and 40 to 60% on an MI300X."""
+"""Fraction of its limit below which a kernel is slow. Usual kernels reach 60 to 85% on an H100 and 40 to 60% on an
+MI300X.
+"""
 
 
 def slow_convolution(window: Evidence) -> Iterator[Finding]:

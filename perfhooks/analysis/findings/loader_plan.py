@@ -194,7 +194,7 @@ class LoaderPlan:
     def of(cls, worker_counts: Sequence[WorkerCounts], needs: Demand) -> LoaderPlan | None:
         """Return the plan for the workers of a training; None without batches or without a demand.
 
-        It counts fewer CPUs if workers waited for CPUs, but at least those in use.
+        If workers waited for CPUs, the plan counts fewer CPUs, but at least those in use.
         """
         cost = BatchCost.of(worker_counts, needs.processors)
         wall = sum(counts.wall_s for counts in worker_counts)

@@ -84,8 +84,8 @@ def zeroed_gradients(window: Evidence) -> Iterator[Finding]:
     zeros in ``AccumulateGrad``, up to one backward pass per filling.
 
     Measured: on a CPU with one thread, the fix saved 27% of ``examples/bad/zeroed_gradients.py`` and 34 to 46% with a
-    large embedding. It cost 11 to 52% in two layers of 2,048, because new memory for large gradients causes page
-    faults. So the gain is an upper bound.
+    large embedding. The fix cost 11 to 52% in two layers of 2,048, because new memory for large gradients causes page
+    faults. The gain is therefore an upper bound.
     """
     zero_grad = window.with_prefix(ranges.ZERO_GRAD, Kind.ANNOTATION)
     fill_ops = _within(window, window.matching(operators.ZERO, Kind.OP), intervals.of_slices(window.trace, zero_grad))

@@ -51,9 +51,9 @@ def float32_products(window: Evidence) -> Iterator[Finding]:
     """Kernels that multiply float32 without tensor cores take 5% of the step or more, on a device with tensor cores.
 
     Source: `HEAVY`, `SAVED`; the names of the kernels and the compute capability of the device. Devices of other
-    vendors than NVIDIA provide neither. If other GEMMs or convolutions run as TF32, or an operator allows it, TF32 is
-    on. Then the library chose these kernels itself, and there is no finding. Products that are bound by reading weights
-    do not count.
+    vendors than NVIDIA have neither kernel names nor a capability. If other GEMMs or convolutions run as TF32, or an
+    operator allows it, TF32 is on. If TF32 is on, the library chose these kernels itself, and there is no finding.
+    Products that are bound by reading weights do not count.
 
     Not measured.
     """
@@ -244,7 +244,6 @@ def weight_bound(window: Evidence) -> Ints:
 
 
 def _has_weights(shapes: object) -> bool:
-    """Return whether one matrix has most of the elements; also if shapes are missing."""
     sizes = [math.prod(size for size in shape if isinstance(size, int)) for shape in matrices(shapes)]
     return not sizes or max(sizes) > sum(sizes) / 2
 

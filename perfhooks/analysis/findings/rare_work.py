@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _MIN_STEPS: Final = 2
-"""Minimum steps with such work. One may be part of the start or the end of the program."""
+"""Minimum steps with a validation or checkpoint. A single one may be part of the start or the end of the program."""
 
 
 class Rare(NamedTuple):
@@ -71,7 +71,7 @@ def _work_of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | 
     count, last = int(np.ptp(steps.numbers)) + 1, int(steps.numbers.max())
     unended = sum(row.ms for row in rows if row.step > last)
     run_ms = float(steps.wall_ms.sum()) + unended
-    if len(steps.numbers) < count:  # the timeline of a long run is sampled
+    if len(steps.numbers) < count:
         usual_ms = steps.wall_ms[~np.isin(steps.numbers, [row.step for row in rows])]
         if not len(usual_ms):
             return None
@@ -82,9 +82,9 @@ def _work_of_part(rows: list[RareWork], steps: Steps, framework: str) -> Rare | 
 def validation_in_steps(work: Rare) -> Iterator[Finding]:
     """Validation takes 10% of the run or more.
 
-    Source: `MAJOR`; the time of each validation of the run, in ``rank0.rare.csv``. Integrations know
-    when their framework validates. ``perfhooks run`` treats each pass over a DataLoader without an update or a backward
-    pass as a validation. Otherwise, the label ``validation`` marks it.
+    Source: `MAJOR`; the time of each validation of the run, in ``rank0.rare.csv``. Integrations know when their
+    framework validates. ``perfhooks run`` treats each pass over a DataLoader without an update or a backward pass as a
+    validation. Other programs mark a validation with the label ``validation``.
 
     Measured: the gain needs no measurement, because half as many validations take half of the time.
     """

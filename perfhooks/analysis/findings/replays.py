@@ -44,8 +44,8 @@ class Replay(NamedTuple):
 def check_replay(window: Evidence) -> Replay:
     """Check whether a CUDA graph can hold the launches of the steps.
 
-    A graph replays equal kernels with equal shapes. It cannot hold a wait of the host for a value of the device. Waits
-    for events do not matter.
+    A graph replays equal kernels with equal shapes. A graph cannot hold a wait of the host for a value of the device.
+    Waits for events do not matter.
     """
     between = _waits_between(window)
     if len(between):

@@ -59,7 +59,7 @@ class WindowSteps:
 
     @cached_property
     def is_start(self) -> bool:
-        """Whether all steps are among the first of their program."""
+        """Whether all steps are among the first steps of the program."""
         until = self.capture.first + self.capture.starting_steps
         unnumbered = self.capture.first if self.capture.is_part else until
         is_starting: bool = (self.steps["step"].fill_null(unnumbered) < until).all()

@@ -1,6 +1,6 @@
 """Compare the ranks of a run: stragglers and their stage, waits in collectives, bandwidth of communication.
 
-It reads only the small files of each rank, no traces, so it takes seconds for any number of ranks.
+Only small files of each rank are read, no traces, so a comparison takes seconds for any number of ranks.
 """
 
 from __future__ import annotations
@@ -103,7 +103,6 @@ def _is_host_ahead(summaries: Iterable[WindowSummary]) -> bool:
 
 
 def _summarize(folder: Path) -> WindowSummary:
-    """Summarize one window; empty for a folder without ranks."""
     ranks = {place.rank for place in places_of(folder)}
     if not ranks:
         return WindowSummary(ranks=(), is_trimmed=False, compared={}, missing=())

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _CONVERGED_MS: Final = 1e-4
-"""Correction of a clock below which the estimate ends, in ms. Traces have ns."""
+"""Correction of a clock in ms below which the estimate ends."""
 
 
 @dataclass(frozen=True)
 class Clocks:
     offset_ms: Mapping[int, float] = field(default_factory=dict)
-    """Difference in ms to add to times of a rank, to get times of the lowest comparable rank."""
+    """Offset in ms that converts times of a rank to the clock of the lowest comparable rank."""
     error_ms: float | None = None
     error_95_ms: float | None = None
 
@@ -26,8 +26,8 @@ def align(ends: pl.DataFrame, clocks: Mapping[int, str] | None = None) -> Clocks
     """Find the clock offsets for which synchronizing collectives end on all ranks at the same time.
 
     The end of a collective is the median of the aligned ends of its ranks. The offset of a clock is the median distance
-    of its ends from those. Both are updated in turns until they converge. Offsets within the errors of both clocks are
-    set to 0.
+    of its ends from those. Ends and offsets are updated alternately until they converge. Offsets within the errors of
+    both clocks are set to 0.
     """
     if not ends.height:
         return Clocks()

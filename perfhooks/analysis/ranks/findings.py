@@ -60,7 +60,7 @@ def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     All steps of the run are the best evidence, see `leads.leads`. In windows, ranks are compared by their own work,
     because a rank that waits in a collective is not slow. A rank is named if it is a straggler in most windows that it
-    recorded. The part is the one with the largest excess over the other ranks.
+    recorded. The finding names the part with the largest excess over the other ranks.
     """
     window_counts: Counter[int] = Counter()
     slow: dict[int, list[dict[str, Any]]] = {}

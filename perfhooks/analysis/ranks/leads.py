@@ -165,8 +165,8 @@ class Lead(NamedTuple):
 def leads(stages: StageTimes) -> list[Lead]:
     """Return the stragglers of each stage, the most expensive first.
 
-    A rank has two excesses over the other ranks: in the time of the stage, and in the end of the stage. Its delay is
-    the smaller one. A rank that was early and waits therefore has no delay. A rank is a straggler by
+    A rank has two excesses over the other ranks: in the time of the stage, and in the end of the stage. The delay of a
+    rank is the smaller excess. A rank that was early and waits therefore has no delay. A rank is a straggler by
     `perfhooks.core.statistics.are_late`. If the delay changes once, the span before or after the change may count
     alone.
     """

@@ -277,7 +277,6 @@ def _encode_fields(event: Mapping[str, Any]) -> Event:
 
 
 def _shift_time(time: bytes, shift: int) -> bytes:
-    """Return a time in us as JSON, shifted by nanoseconds, exact to the last digit."""
     match = _PLAIN_TIME.fullmatch(time)
     if match is None:
         micros = _parse_time(time)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from perfhooks.analysis.ranks.files import RankedWindow
 
 MAX_SHOWN: Final = 12
-"""Maximum numbers of ranks in a sentence."""
+"""Maximum rank numbers or ranges in a sentence."""
 
 
 def of_window(window: RankedWindow) -> list[dict[str, Any]]:

@@ -73,8 +73,9 @@ def is_host_ahead(steps: pl.DataFrame) -> bool:
 def complete_steps(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
     """Return the steps with reliable waits, without incomplete steps at the ends of the window.
 
-    A collective that is running when recording starts or ends is recorded on some ranks only. Such first and last steps
-    are skipped, if others remain. If other steps have unmatched collectives, the cause is different, so all are kept.
+    A collective that is running when recording starts or ends is recorded on some ranks only. First and last steps with
+    such collectives are skipped if other steps remain. If other steps have unmatched collectives, the cause is
+    different, so all are kept.
     """
     unsure_steps = unsure & {*split["step"]}
     if not unsure_steps or not unsure_steps <= {split["step"].min(), split["step"].max()}:
@@ -86,7 +87,7 @@ def complete_steps(split: pl.DataFrame, unsure: frozenset[int]) -> pl.DataFrame:
 def of_ranks(
     split: pl.DataFrame, large: pl.DataFrame, roles: Mapping[int, int], *, knows_waits: bool = True
 ) -> pl.DataFrame:
-    """Return one row per rank: the means of the parts, and whether the other ranks wait for it.
+    """Return one row per rank: the means of the parts, and whether the other ranks wait for the rank.
 
     ``excess_ms`` is the mean of its own work beyond the median of the other ranks of its ``role`` in the same step.
     ``last`` is the number of ``large`` collectives in which the rank arrived last. ``is_straggler`` is whether the

@@ -51,7 +51,6 @@ def compared(sides: Sequence[Sequence[str]], stage: str | None, tolerance: float
 
 
 def _run(target: str, adoptions: contextlib.ExitStack) -> Path:
-    """Return a run, a trace or a baseline. A folder of traces becomes a temporary run."""
     if remote.is_url(target) and mirror.holds_traces(target):
         return adoptions.enter_context(adopted(target)).folder
     path = mirror.here(target)

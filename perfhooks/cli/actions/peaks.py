@@ -65,7 +65,6 @@ def _capped(torch: Any, device: str) -> str:
 
 
 def _product(torch: Any, device: str, kind: str) -> float | None:
-    """Return TFLOP/s of square matrices; None if the device lacks the type."""
     is_tf32 = kind == "tf32"
     if is_tf32 and (device == "cpu" or torch.cuda.get_device_capability(0) < (8, 0) or torch.version.hip):
         return None

@@ -73,7 +73,7 @@ _OF_STACKS: Final = ("functions", "modules", "stacks")
 """Tables that need stacks. If the last window has none, they come from its second window, which has stacks and shapes.
 """
 _BEHIND: Final = {"shapes": "record_shapes", **dict.fromkeys(("stack", "line", "module"), "with_stack")}
-"""Option of the recorder that a grouping needs. If the last window lacks it, the table shows the second one."""
+"""Option of the recorder that a grouping needs. If the last window lacks it, the table shows its second window."""
 _OF_RUN: Final = ("startup", "slow")
 
 Form = Literal["table", "csv", "json"]
@@ -289,7 +289,7 @@ def show(
     sort: str | None = None,
     all_columns: bool = True,
 ) -> None:
-    """Write tables to standard output. Without names it is an overview, or as CSV the table of steps.
+    """Write tables to standard output. Without names, an overview is written, or as CSV the table of steps.
 
     ``limit``: None for a screen, or for all rows in CSV and JSON; 0 for all rows. ``sort``: see
     `perfhooks.trace.names.sort_keys`. Without ``all_columns``, CSV lacks empty columns.

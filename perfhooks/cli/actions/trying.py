@@ -43,7 +43,7 @@ def tried(
     seconds: float,
     ends: float,
 ) -> Trial:
-    """Measure variants of operators. ``source`` is the window with shapes, ``timed`` the one with times."""
+    """Measure variants of operators. ``source`` is the window with shapes, ``timed`` the window with times."""
     advice = None if finding is None else variants.advice_for(finding)
     variants.select_variants(variant)
     with show_spinner(f"reading {source.path}"):

@@ -70,7 +70,7 @@ class _Connection(NamedTuple):
 
 
 class Program:
-    """A running command. It is held at its first step and at the end of each block."""
+    """A running command. The program is held at its first step and at the end of each block."""
 
     def __init__(self, command: Command, folder: Path, number: int, owner: Owner) -> None:
         self.command = command
@@ -138,7 +138,7 @@ class Program:
         return [pid for pid in connected if pid is not None]
 
     def until_held(self) -> bool:
-        """Wait until the program is paused. Return False if it ended or does not take part in blocks."""
+        """Wait until the program is paused. Return False if the program ended or does not take part in blocks."""
         while not self.is_over and not self.is_held:
             self.listen()
         if self.is_over:

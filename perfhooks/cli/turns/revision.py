@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_out(revision: str, name: str, folder: WorkFolder, owner: Owner) -> tuple[Path, Path]:
-    """Make worktrees of a revision and its submodules. Return the first, and the current folder in it."""
+    """Make worktrees of a revision and its submodules. Return the first worktree, and the current folder in it."""
     top = Path(_git(owner, "rev-parse", "--show-toplevel"))
     try:
         commit = _git(owner, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")

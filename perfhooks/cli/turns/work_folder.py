@@ -1,6 +1,6 @@
 """The temporary folder of a comparison: sockets, output of the programs, and git worktrees.
 
-A lock marks a live comparison. The next comparison removes the folders of killed ones.
+A lock marks a live comparison. The next comparison removes the folders of killed comparisons.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Schedule:
         Schedule.parse("wait=10 warmup=2 active=3")  # the same fields as text, for a config or a command line
 
     The fields are integers, including NumPy's (``operator.index``). Booleans are invalid, because ``repeat=True`` looks
-    like "without end" but would mean 1. Only ``skip_first_wait`` accepts them. Steps count from 0.
+    like "without end" but would mean 1. Only ``skip_first_wait`` accepts Booleans. Steps count from 0.
 
     Raises:
         ScheduleError: A field is not an integer, or too small.
@@ -212,7 +212,6 @@ class Schedule:
         return Planned(first, first + self.warmup, first + self._length - 1)
 
     def _offset(self, step: int) -> int | None:
-        """Return the offset from the first step of the cycle's window; None outside all cycles."""
         check_step(step)
         index, offset = divmod(step - self._origin, self._cycle)
         return offset if index >= 0 and self._has(index) else None

@@ -38,7 +38,7 @@ the same length.
 
 
 class WhenSettled(OnRequest):
-    """One window. It begins when step times have settled, after `LONGEST_WAIT_S` or after 50 steps, whichever is first.
+    """One window, which begins when step times have settled, after `LONGEST_WAIT_S` or after 50 steps.
 
     ::
 
@@ -46,8 +46,8 @@ class WhenSettled(OnRequest):
                     [before][ last]  warm-up, window           settled if the medians of both groups are close
 
     Recording slows steps, with stacks tenfold, so a single rank ends the window as soon as `is_enough`. Several ranks
-    must record the same steps, but do not communicate. They wait for ten steps, or until `LONGEST_WAIT_S` after the
-    first step, which collectives end on all ranks at once.
+    must record the same steps, but do not communicate. Several ranks wait for ten steps, or until `LONGEST_WAIT_S`
+    after the first step, which collectives end on all ranks at once.
     """
 
     def __init__(self) -> None:
@@ -69,8 +69,8 @@ class WhenSettled(OnRequest):
     ) -> Planned | None:
         """Return the window if it begins with this step. All times are in nanoseconds.
 
-        The last `MOST_LOOKED_AT` times suffice. ``together``: other ranks must come to the same decision. The window
-        begins after ``shortest_wait_s`` at the earliest.
+        ``walls`` are the last `MOST_LOOKED_AT` step times or more. ``together``: other ranks must come to the same
+        decision. The window begins after ``shortest_wait_s`` at the earliest.
         """
         if step < self._look_at:
             return None

@@ -1,9 +1,9 @@
 """Start-up recording: the first steps of a program, kept in memory until the end.
 
-The recording is dropped if the program reaches a window of the schedule; otherwise it is in the report. It starts at
-the first call, fetch, backward pass or update. If the script computes for 0.3 s without these events, operators are
-recorded without steps. A step ends with an update, else a backward pass, else a call. If a stronger end appears later,
-the steps are counted again.
+The recording is dropped if the program reaches a window of the schedule; otherwise it is in the report. The recording
+starts at the first call, fetch, backward pass or update. If the script computes for 0.3 s without these events,
+operators are recorded without steps. A step ends with an update, else a backward pass, else a call. If a stronger end
+appears later, the steps are counted again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Integrations of frameworks under ``perfhooks run``. They replace the step detection."""
+"""Integrations of frameworks under ``perfhooks run``. An integration replaces the step detection."""
 
 from __future__ import annotations
 

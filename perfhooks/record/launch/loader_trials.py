@@ -1,6 +1,6 @@
 """Measures the loader of a training inside its script, and then ends the script.
 
-It takes the first loader that is iterated with gradients enabled, because a validation disables them.
+The first loader that is iterated with gradients enabled is measured, because a validation disables gradients.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def _passes(iterator: Any, parallel: Any, events: Events) -> list[tuple[Any, str
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         begin_pass(self)
         _call(make, self, *args, **kwargs)
-        if not isinstance(self, parallel):  # with workers, the wait includes their start
+        if not isinstance(self, parallel):
             events.pulse.arrive(clock())
 
     @functools.wraps(reset)

@@ -1,8 +1,8 @@
 """Imports of our own code under ``perfhooks run``, independent of the program's changes to ``sys.path``.
 
-A program may have its own ``psutil``, as ray has. So modules of perfhooks get a private ``__import__``, and their
-dependencies do not stay in ``sys.modules``. Some extension modules must not be loaded twice, so the program gets the
-module of perfhooks if it imports the same file.
+A program may have its own ``psutil``, as ray has. Modules of perfhooks therefore get a private ``__import__``, and
+their dependencies do not stay in ``sys.modules``. Some extension modules must not be loaded twice, so the program gets
+the module of perfhooks if it imports the same file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _CANDIDATES = DEPENDENCIES | _WITH_TORCH | (sys.stdlib_module_names - {*sys.buil
 
 
 class OwnImports:
-    """Imports our dependencies, not the program's modules of equal names. ``find`` is the program's own search."""
+    """Imports dependencies of perfhooks instead of the program's modules of equal names.
+
+    ``find`` is the program's own search.
+    """
 
     def __init__(self, path: Sequence[str], find: Callable[..., ModuleSpec | None]) -> None:
         self._path, self._find = path, find
@@ -43,7 +46,7 @@ class OwnImports:
         self._shared: set[str] = set()
         self._shadowed: set[str] = set()
         self._theirs: dict[str, ModuleType] = {}
-        """Modules of the program that are replaced during an import."""
+        """Modules of the program that modules of perfhooks replace during an import."""
         self._new: set[str] = set()
         self._lock, self._depth, self._thread = RLock(), 0, 0
         self._builtins = {**vars(builtins), "__import__": self._import}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _SCRIPT_SAMPLES: Final = 3
-"""Samples inside the script after which it may call operators of torch."""
+"""Number of stack samples inside the script after which the script counts as computing."""
 HEADER: Final = "phase,what,seconds\n"
 
 _IMPORTING: Final = "importlib._bootstrap>"
@@ -48,7 +48,7 @@ class Startup:
         self._over = threading.Event()
         self._file: Callable[[], Path | None] | None = None
         self._began_s: float | None = None
-        """Start of this process in s, by the clock of process starts."""
+        """Start of this process in s, by `perfhooks.run.liveness.clock_s`."""
         if began:
             self._began_s = clock_s() - (time.monotonic_ns() - began) * 1e-9
             self._add(StartupSample("before torch", "work before the import of torch"), (self._torch - began) * 1e-9)

@@ -189,7 +189,7 @@ class Events:
         self.is_updated_by_hand = False
         """Whether backward passes count as updates."""
         self.due = self.due_update = 0
-        """Counts of fetches and updates from which the detector receives each event."""
+        """Number of fetches, and of updates, from which the detector receives these events."""
         self.armed = False
         self.has_round_ended = False
         self.detector: StepDetector = Undecided(self)
@@ -199,7 +199,7 @@ class Events:
 
 
 class StepDetector:
-    """Base class. It detects no steps and receives no events."""
+    """Base class, which detects no steps and receives no events."""
 
     mode: Mode | None = None
     arms = False

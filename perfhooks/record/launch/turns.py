@@ -1,12 +1,12 @@
-"""One of two programs in interleaved blocks, for ``perfhooks compare --run``. It pauses at the end of a step.
+"""One of two programs in interleaved blocks, for ``perfhooks compare --run``. The program pauses at the end of a step.
 
     A   ░░██████▌          ░░██████▌          ░░██████▌            ▌ paused: waits for one line from a socket
     B   ▌        ░░██████▌          ░░██████▌          ░░██...
          ◄──────► one block: some untimed steps (░), then the requested number of timed steps
 
 The first steps of a block take longer, because the other program's data is in the caches. With a small training,
-neighbouring blocks of 20 ms differed by 27% on two CPUs of a shared host, and by 11% on the same CPU. So each block
-runs on the CPU of the other program's last block.
+neighbouring blocks of 20 ms differed by 27% on two CPUs of a shared host, and by 11% on the same CPU. Each block
+therefore runs on the CPU of the other program's last block.
 
 All ranks receive the same number of steps, so no rank waits in a collective. Child processes are stopped between two
 blocks: loader workers would prefetch batches. If the socket closes, the supervisor has died, and the program ends
@@ -94,7 +94,7 @@ class HeldSteps:
         self._done = 0
         self._until = 0
         self._timed = 0
-        """Timed steps that follow step `_until`; 0 holds the program there."""
+        """Number of timed steps after step `_until`; 0 holds the program at that step."""
         self._at_begin = 0
         self._thread = CountedThread(threading.get_ident(), threading.get_native_id())
         self._clocks = _Clocks.read(self._thread)

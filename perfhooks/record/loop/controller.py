@@ -95,7 +95,7 @@ class LoopController:
         self.windows.end_in_step = self._end_in_step
         self.state = LoopState.NEW
         self._turn_at = 0
-        """Number of the next step at which more happens than a step mark."""
+        """Number of the next step that needs more work than a step mark."""
         self._failures = 0
 
     def start(self, step: int | None, out: str | os.PathLike[str] | None, run: str | None) -> None:

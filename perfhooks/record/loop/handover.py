@@ -46,7 +46,7 @@ DEFAULT: Final = "default"
 """Name that stands for all handlers whose files the recording options allow."""
 
 _FEW_STEPS: Final = 2048
-"""Maximum steps that the training formats itself, in about 1 ms. The worker writes longer lists."""
+"""Maximum steps whose rows the training writes itself, in about 1 ms. The worker writes more rows."""
 
 
 class _Saved(NamedTuple):
@@ -246,7 +246,7 @@ class Handover:
         return Permit(handlers=self.recipes, remote=None if self.run is None else self.run.remote)
 
     def write_timeline(self, loop: WatchedLoop) -> None:
-        """Write the steps so far. After one failure no further steps are written."""
+        """Write the steps so far. After a failure no further steps are written."""
         with loop.timeline.taking:
             rare, rows = loop.timeline.take_rare(), loop.timeline.rows()
             if not self._has_lost_steps:
@@ -312,7 +312,7 @@ class Handover:
                 listen(capture, place)
 
     def leave(self, timeout: float) -> bool:
-        """Return whether the files are complete. Otherwise the worker writes them after the end of the training."""
+        """Return whether the files are complete. If not, the worker writes the files after the end of the training."""
         self._is_leaving = True
         is_complete = self.tasks.leave(timeout, is_loud=self.is_loud)
         if not is_complete and not self.is_summed_up and self.places:

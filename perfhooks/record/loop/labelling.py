@@ -1,6 +1,6 @@
 """Automatic labels for the parts of a step, active only while a window records.
 
-Functions that begin a part are replaced.
+Wrappers replace the functions of torch that begin a part.
 
 With torch's global module hooks, ``torch.compile`` warns at every call of a compiled module, and compiles the model
 again when they are removed. ``torch.autograd.grad`` is not replaced, because torch.compile guards it.

@@ -30,7 +30,7 @@ class Stepped(Protocol):
 class SteppingLoader(Generic[T]):
     """Reports a step after each item, and labels the wait for the next item.
 
-    It never ends a window, because it cannot distinguish a ``break`` from an exception.
+    The end of the loop never ends a window, because it may be a ``break`` or an exception.
     """
 
     def __init__(self, profiler: Stepped, pulse: StepClock, loader: Iterable[T]) -> None:

@@ -1,7 +1,7 @@
 """torch's next recorder ("cuspy", since torch 2.15): selection, fallback to Kineto, and its output files.
 
-It records the device, merges its events into the host's trace, and always compresses the file. Kineto still records the
-host.
+The recorder records the device, merges its events into the host's trace, and always compresses the file. Kineto still
+records the host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME: Final = "cuspy"
 _OBSERVER: Final = "torch.profiler._cuspy.observers.profiler"
 """Name of the module of the device observer. It needs the package cupti-python."""
 _SWITCH: Final = "enable_"
-"""Prefix of its boolean options. Names in ``activities`` lack it: ``environment_counters``."""
+"""Prefix of the recorder's boolean options. ``activities`` omits the prefix: ``environment_counters``."""
 _TYPE: Final = "type"
 
 _FAILURES: Final = (ImportError, AttributeError, OSError, RuntimeError, TypeError, ValueError, PerfhooksError)
@@ -170,8 +170,8 @@ def check_observer(observer: Any) -> None:
 def export_path(window: Any, path: Path) -> Path:
     """Return the given path, or a compressed file next to it.
 
-    It waits for the export, even with ``cuspy_async_export``. A thread would block the training too: torch merges both
-    traces in Python, at 25 us per event, and holds the GIL for a third of that in one call.
+    The call waits for the export, even with ``cuspy_async_export``. A thread would block the training too: torch merges
+    both traces in Python, at 25 us per event, and holds the GIL for a third of that in one call.
     """
     if is_used(window):
         window.wait_for_exports()

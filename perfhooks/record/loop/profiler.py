@@ -263,7 +263,9 @@ class Profiler(TorchInterface):
         return SteppingLoader(self, self.pulse, loader)
 
     def region(self, name: str) -> AbstractContextManager[Any]:
-        """Return a context manager that labels a part of the step while a window records. It has almost no other cost.
+        """Return a context manager that labels a part of the step while a window records.
+
+        Outside of windows a label costs almost nothing.
 
         Call this each time, because it decides now, not on entry, whether the part is labelled.
 
@@ -315,7 +317,8 @@ class Profiler(TorchInterface):
         """Set the framework whose API names are used in advice.
 
         Args:
-            framework: Name as in `perfhooks.analysis.findings.frameworks`. For others, advice uses torch's names.
+            framework: Name as in `perfhooks.analysis.findings.frameworks`. For unknown frameworks, advice uses torch's
+                names.
         """
         self._course.windows.handover.framework = framework
 
@@ -343,7 +346,9 @@ class Profiler(TorchInterface):
         return self._course.windows.handover.tasks.windows_left
 
     def summary(self, format: Literal["table", "markdown"] = "table") -> str:
-        """Return the results of all windows as text. It waits for their files. A notebook displays it unchanged.
+        """Return the results of all windows as text. The call waits for the files of all windows.
+
+        A notebook displays it unchanged.
 
         Args:
             format: ``"table"``: the user's labels of the last window, and the step tables of all windows.

@@ -57,7 +57,7 @@ class Requests:
         self.load: ThreadLoad | None = None
         """CPU use of other threads since the start; only for a loop without a schedule."""
         self.shortest_wait_s = 0.0
-        """Minimum training time before the window, as computed last."""
+        """Minimum training time in s before the window, as last computed."""
         self._windows: list[RequestedWindow] = []
         self._is_full = False
 

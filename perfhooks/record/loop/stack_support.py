@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _FIXED: tuple[int, int] = (2, 12)
 """First torch with the fix of pytorch #178551."""
 _NO_STACK: Final = "replay stack is empty"
-"""torch's error for a return without a recorded call."""
+"""Text of torch's error for a function return whose call was not recorded."""
 
 
 class LostStacksError(PerfhooksError):

@@ -168,7 +168,7 @@ class Tasks:
             self.worker.close()
 
     def leave(self, timeout: float, *, is_loud: bool = True) -> bool:
-        """Wait for the worker and return whether it is done. Otherwise it continues without this process."""
+        """Wait for the worker and return whether it is done. If it is not done, it continues without this process."""
         if self.worker is not None:
             self.worker.close()
         is_done = self.wait(timeout, is_loud=is_loud)

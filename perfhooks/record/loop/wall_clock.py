@@ -6,12 +6,10 @@ import time
 
 
 def ahead_s() -> float:
-    # Another program can run between two readings.
     return min(_read() for _ in range(5))[1]
 
 
 def _read() -> tuple[float, float]:
-    """Return the duration of a reading, and the system clock minus the monotonic clock."""
     before, now, after = time.perf_counter(), time.time(), time.perf_counter()
     return after - before, now - (before + after) / 2
 
@@ -19,7 +17,7 @@ def _read() -> tuple[float, float]:
 def describe_change(ahead_at_start_s: float, recorded_s: float) -> str:
     """Return a note, or nothing if the times are right."""
     moved_s = ahead_s() - ahead_at_start_s
-    if abs(moved_s) <= 1e-3 + 0.01 * recorded_s:  # errors of the readings, and gradual corrections of the clock
+    if abs(moved_s) <= 1e-3 + 0.01 * recorded_s:
         return ""
     return (
         f"the clock of this machine was set by {moved_s:+.3f} s during the recording (or the machine slept); "

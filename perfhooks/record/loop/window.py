@@ -218,7 +218,7 @@ class Window(WindowResults):
             self.budget.end_step()
 
     def has_room_for_step(self) -> bool:
-        """With stacks, use the overseer's last measurement. Another one would add Python calls to the recording."""
+        """With stacks, use the overseer's last measurement: a new one would add Python calls to the recording."""
         if not (self.with_stack and self._overseer is not None and self._overseer.is_running):
             self.budget.measure()
         return self.budget.has_room

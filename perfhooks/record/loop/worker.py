@@ -58,9 +58,8 @@ gc.enable()
 serve(unread, int(sys.argv[3]))
 """
 """Code of the worker. It imports nothing before the first message, so an idle worker stays small. Installed packages
-come first on its path, because the training's path may have another version of a dependency, for example the psutil
-of ray. Output of a sitecustomize goes to the log, not into the channel. The garbage collector would scan all
-modules several times during imports.
+come first on its path, because the training's path may have another version of a dependency. Output of a sitecustomize
+goes to the log, not into the channel. The garbage collector would scan all modules several times during imports.
 """
 
 HERE: Final = str(Path(__file__).parents[3])
@@ -86,8 +85,8 @@ _UNWANTED: Final = (
 )
 
 _SHELL: Final = ("/bin/sh", "-c", 'exec "$0" "$@"') if os.access("/bin/sh", os.X_OK) else ()
-"""Start of the worker's command, which hides the Python from debuggers. debugpy and similar tools insert themselves
-into commands that begin with a Python. The worker would then end when the debugger disconnects.
+"""Start of the worker's command, which hides Python from debuggers. debugpy inserts itself into commands that begin
+with a Python, and the worker would end when it disconnects.
 """
 
 NO_SIGNAL: Final = getattr(socket, "MSG_NOSIGNAL", 0)

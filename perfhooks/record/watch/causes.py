@@ -65,7 +65,7 @@ class StepFacts(NamedTuple):
     samples: Sequence[Sample]
     """Samples of the training's stack, taken since the step became longer than usual."""
     counters: Counters
-    """Counts of the training thread during the samples."""
+    """Counters of the training thread during the samples."""
     is_distributed: bool
     clock_share: float | None
     """Device clock as a share of the fastest clock of the run."""
@@ -221,7 +221,7 @@ class Explainer:
     def _paging_ns(self, facts: StepFacts) -> float:
         """Return the time that the kernel spent on new pages, beyond that of usual steps, in ns.
 
-        The same fraction of the run-queue wait is included.
+        The run-queue wait is included in the same proportion.
         """
         cpu, system, faults = facts.counters.cpu_ns, facts.counters.system_ns, facts.counters.faults
         # A page fault that clears 2 MB takes 0.5 ms.

@@ -108,8 +108,8 @@ def clock_mhz() -> float | None:
 
 
 _MIN_YOUNG: Final = 50_000
-"""Number of young objects from which a collection is recorded. Python collects at 700 or 2,000, so more mean that the
-collector was disabled.
+"""Number of young objects from which a garbage collection is recorded. Python collects at 700 or 2,000, so a higher
+number shows that the collector was disabled.
 """
 
 

@@ -32,7 +32,7 @@ class LoopRequest:
 class WatchedLoop:
     """State of a loop. Each attribute has one writer, and each access is one operation in C.
 
-    So the training and the watcher never wait for each other.
+    The training and the watcher therefore never wait for each other.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class WatchedLoop:
         )
 
     def ask(self, request: LoopRequest) -> None:
-        """Add a request. It is added before the training is woken, so that the training always finds it."""
+        """Add a request. The request is added before the training is woken, so that the training always finds it."""
         self.inbox.append(request)
         self.wake()
 

@@ -1,7 +1,7 @@
 """Samples of the training thread: its stack, and its state since the previous sample.
 
-The sampler needs the GIL, which the training releases mostly inside C code. So plain sampling would overstate C code.
-The delay of a sample corrects that::
+The sampler needs the GIL, which the training releases mostly inside C code. Plain sampling would therefore overstate C
+code. The delay of a sample corrects that::
 
     the training   ── C ──┤ Python ├── C ──────┤ Python, for more than 5 ms ├── C ──
     samples            ▲     △······▲    ▲          △·····▲
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from perfhooks.record.watch.sampling import Stack
 
 _LATE_NS: Final = 300_000
-"""Minimum delay in ns of a sample that waited for the GIL. A third of it is the time to wake up on a virtual machine.
+"""Minimum delay in ns of a sample that waited for the GIL. On a virtual machine, a thread needs a third of this delay
+to wake up.
 """
 MIN_CPU: Final = 0.25
 """Minimum CPU time of a computing thread, as a fraction of its time outside the run queue."""
@@ -43,15 +44,15 @@ _MAX_STACKS: Final = 5000
 class State(enum.Enum):
     COMPUTING = enum.auto()
     QUEUEING = enum.auto()
-    """Ready to run, but without a CPU."""
+    """State of a thread that is ready to run, but has no CPU."""
     FILE = enum.auto()
-    """Waiting in a system call that reads, writes or flushes a file."""
+    """State of a thread in a system call that reads, writes or flushes a file."""
     PAGE = enum.auto()
-    """Waiting for a page that was swapped out, or of a mapped file."""
+    """State of a thread that waits for a swapped-out page, or a page of a mapped file."""
     LOCK = enum.auto()
-    """Waiting for another thread."""
+    """State of a thread that waits for another thread."""
     WAITING = enum.auto()
-    """Waiting for something else, or in an unknown state."""
+    """State of a thread that waits for another reason, or whose state is unknown."""
 
 
 class Sample(NamedTuple):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SHORTEST_S: Final = 0.005
 _MAX_DIFFERENCE: Final = 0.25
-"""Maximum relative difference of counters and samples. If it is larger, they disagree."""
+"""Maximum difference of counters and samples. If it is larger, they disagree."""
 _SUSPENDED_NS: Final = 60_000_000_000
 """Interval in ns without a sample after which a step does not count: the host was suspended, or a debugger stopped the
 process.

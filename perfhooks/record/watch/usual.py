@@ -72,7 +72,7 @@ class UsualSteps:
     def unseen(self, samples: Iterable[Sample], after: Stack = ()) -> list[Sample]:
         """Return the samples at a line of the loop, or in a function below it, that usual steps never contain.
 
-        ``after`` is the stack after the step. Its line counts as usual: the training may have moved to another loop.
+        The line of the stack ``after`` the step counts as usual, because the training may have moved to another loop.
         """
         if len(self.samples) < MIN_SAMPLES:
             return []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from perfhooks.run.live.requests import Loop
 
 WRITE_S: Final = 8.0
-"""Interval of writes of the timeline in s. With the poll interval, the file is at most ten seconds behind."""
+"""Interval of writes of the timeline in s. Including the poll interval, the file is at most ten seconds old."""
 _MOST_ROWS: Final = 20_000
 """Maximum steps that the watcher writes at once. The worker writes more."""
 STATUS_S: Final = 5.0
@@ -144,7 +144,7 @@ class Watch:
         if run is None or not rows:
             return
         with self._writing("writing the CPU waits of steps"):
-            if run.folder.is_dir():  # the timeline creates the folder and reports failures
+            if run.folder.is_dir():
                 self._cpu_waits.rows = []
                 steps.append_waits(run.folder / layout.processor(run.rank), self._loop.stage, rows)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NAME: Final = "perfhooks-watcher"
 
 _SHARE: Final = 0.00075
-"""CPU use of usual checks, in cores. The poll once per second takes about as much."""
+"""Maximum CPU use of checks of usual steps, in cores. The poll once per second uses about as much."""
 
 
 class SamplingBudget:

@@ -1,6 +1,6 @@
 """Python stacks of another process that runs the same interpreter.
 
-They are read from ``/proc/PID/mem``. The process is not stopped::
+The stacks are read from ``/proc/PID/mem`` while the process runs::
 
     _PyRuntime ──► interpreter ──► thread ──► thread ──► ...
                                      └──► frame ──► frame ──► ...        innermost first
@@ -57,7 +57,7 @@ class ProcessMemory:
 class Code(NamedTuple):
     number: int
     fields: bytes
-    """Raw pointers of the code object. If they have changed, the address holds another object."""
+    """Raw pointers of the code object. If the pointers have changed, the address holds another object."""
     file: str
     function: str
     starts: list[int]

@@ -54,7 +54,7 @@ class _Counters:
         folder = Path(f"/proc/{pid}/task/{thread}")
         self._state = (folder / "stat").open("rb", buffering=0)
         self._times = None
-        with contextlib.suppress(OSError):  # a kernel without scheduler statistics
+        with contextlib.suppress(OSError):
             self._times = (folder / "schedstat").open("rb", buffering=0)
 
     def close(self) -> None:

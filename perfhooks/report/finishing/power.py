@@ -9,9 +9,12 @@ from perfhooks.run.circumstances import PowerLimit
 
 
 def limit_of(name: str) -> PowerLimit | None:
-    """Return the power limit of a device by its name in torch. It takes milliseconds, too long for the training thread.
+    """Return the power limit of a device by its name in torch.
 
-    A MIG instance has the limit of its GPU. None without ``nvidia-ml-py``, for other vendors, and for unequal limits.
+    The query takes milliseconds, too long for the training thread.
+
+    A MIG instance has the limit of its GPU. The limit is None without ``nvidia-ml-py``, for other vendors, and for
+    unequal limits.
     """
     gpu = name.partition(" MIG ")[0]
     with contextlib.suppress(Exception):

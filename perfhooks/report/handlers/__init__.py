@@ -1,6 +1,7 @@
 """Handlers: each one turns a capture and its trace into files.
 
-A handler is a frozen dataclass that needs only files. So it can run in another process, or later, on any Kineto trace.
+A handler is a frozen dataclass that needs only files. A handler can therefore run in another process, or later, on any
+Kineto trace.
 """
 
 from __future__ import annotations
@@ -168,8 +169,8 @@ def spec(handler: Handler) -> dict[str, Any]:
 def rebuild(recipe: Mapping[str, Any], permit: Permit) -> Handler:
     """Create a handler from the stored facts of a window, or raise OptionError if a file may not name it.
 
-    Files are not trusted. They may name handlers of perfhooks that write into the window's own folder, and handlers of
-    installed packages. Other handlers need the permission of the user.
+    Files are not trusted. A file may name handlers of perfhooks that write into the window's own folder, and handlers
+    of installed packages. Other handlers need the permission of the user.
     """
     kind = recipe.get("type")
     if not isinstance(kind, str) or not (_is_harmless(kind, recipe) or _is_permitted(kind, recipe, permit)):

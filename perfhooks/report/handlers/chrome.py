@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class ChromeTrace:
     """The JSON of torch's recorder: ``rank0.pt.trace.json.gz``.
 
-    Viewers drop slices that overlap only partly. So the file has labels that start after the function that opens them,
-    and separate lanes for overlapping work of a stream. perfhooks can still read the recorded times from the file.
+    Viewers drop slices that overlap only partly. In this file, labels start after the function that opens them, and
+    overlapping work of a stream has separate lanes. perfhooks can still read the recorded times from the file.
     """
 
     compress: bool = True

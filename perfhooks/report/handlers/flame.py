@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Flame:
-    """A flame graph for any browser: ``rank0.flame.svg``. It has lines of Python if ``with_stack`` records them."""
+    """A flame graph for any browser: ``rank0.flame.svg``.
+
+    The graph has lines of Python if ``with_stack`` records them.
+    """
 
     by: Literal["host", "device", "bytes"] = "host"
-    """The measure of its widths: ``"host"`` or ``"device"`` time, or allocated ``"bytes"``."""
+    """Measure of the widths: ``"host"`` or ``"device"`` time, or allocated ``"bytes"``."""
     share: float = 0.001
     """Frames below this fraction of the total are merged into ``(other)``."""
 

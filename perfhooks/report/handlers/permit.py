@@ -8,7 +8,7 @@ import msgspec
 
 
 class Permit(msgspec.Struct, frozen=True, kw_only=True):
-    """Handlers and uploads that the user permits. Only options set it, never a file."""
+    """Handlers and uploads that the user permits. Only options set a permission, never a file."""
 
     handlers: tuple[dict[str, Any], ...] = ()
     """Handlers that may run with exactly these options."""

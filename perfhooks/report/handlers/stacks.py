@@ -27,7 +27,7 @@ class Stacks:
     ``rank0.stacks.speedscope.json``."""
 
     by: tuple[Literal["host", "device", "bytes"], ...] = ("host",)
-    """Measures: ``"host"`` or ``"device"`` time, or allocated ``"bytes"``. One file for each."""
+    """Measures of the stacks, one file each: ``"host"`` or ``"device"`` time, or allocated ``"bytes"``."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by", (self.by,) if isinstance(self.by, str) else tuple(self.by))

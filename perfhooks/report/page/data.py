@@ -161,13 +161,13 @@ EXPLAINED: Final = ("flames", "functions", "modules", "behind_operators", "limit
 
 
 class ExplanationPart(_Part):
-    """A window with stacks and shapes that explains windows without them. Its steps are slower."""
+    """A window with stacks and shapes that explains windows without them. The steps of such a window are slower."""
 
     name: str
     steps: str
     rank: int
     parts: dict[str, Any]
-    """The fields in `EXPLAINED`, and ``shapes``."""
+    """Values of the fields in `EXPLAINED`, and of ``shapes``."""
     findings: list[Finding]
     model: str | None = None
     least_ms: float | None = None
@@ -195,7 +195,7 @@ class WindowPart(_Part):
     time: float
     ranks: list[Rank]
     details: dict[str, WindowData]
-    """Full data of ranks by rank, as far as the budget of the report allows."""
+    """Full data by rank, for as many ranks as the size limit of the report allows."""
 
 
 class SlowStepsPart(_Part):

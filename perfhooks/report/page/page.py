@@ -30,7 +30,7 @@ _SCRIPTS: Final = (
 def render(data: Mapping[str, Any]) -> str:
     """Render the data of `run_data` as an HTML document.
 
-    Strings from a trace cannot become markup. They are JSON in an inert element, with ``<`` escaped.
+    Strings from a trace cannot become markup. Strings are JSON in an inert element, with ``<`` escaped.
     """
     plotly = f'<script type="text/plain" id="plotly">{_packed_plotly()}</script>'
     return document("perfhooks", data, DEFINITIONS, _SCRIPTS, plotly=plotly)

@@ -43,7 +43,8 @@ _log = logging.getLogger("perfhooks")
 def gather(folder: Path) -> dict[str, Any]:
     """Return the data of a run as `perfhooks.report.page.data.RunData`.
 
-    If not all ``details`` fit, late windows come first, and in each window the lowest and the slowest rank.
+    If the budget does not allow the ``details`` of all windows, late windows come first, and in each window the lowest
+    and the slowest rank.
     """
     run = FinishedRun(folder, brief=True)
     of_ranks, explanations = _compare_ranks(run), _explanations(run)
@@ -252,7 +253,6 @@ def _rare_work_findings(run: FinishedRun, steps: Mapping[str, Steps]) -> list[di
 
 def _together(comparison: dict[str, Any]) -> dict[str, Any]:
     windows: dict[str, Any] = {}
-    # reserve a part of the bytes for the comparison of ranks
     room = _BUDGET // 4
     for window in reversed(comparison["windows"]):
         shown = {name: value for name, value in window.items() if name not in _UNSHOWN}

@@ -61,7 +61,7 @@ class RunSummary(_Strict):
     profiled_steps: str = ""
     """Description of the recorded steps: ``steps 3-5``, or ``a part of step 0``."""
     parts: list[SummaryPart] = []
-    """Parts of the step from 1% on, the largest first."""
+    """Parts that take 1% of the step or more, the largest first."""
     findings: list[SummaryFinding] = []
     window: str = ""
     warning: str | None = None

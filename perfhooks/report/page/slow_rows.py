@@ -34,7 +34,8 @@ def table(run: Path | None) -> pl.DataFrame:
 def gather(run: Path, steps: int | None, listing: Listing | None = None) -> dict[str, Any] | None:
     """Return the slow steps for the report. ``steps`` is the number of all steps.
 
-    A step that is slow on several ranks counts once. Its cause is from a rank that did not only wait for others.
+    A step that is slow on several ranks counts once. The cause is that of a rank that did not only wait for other
+    ranks.
     """
     rows, is_cut = _read_table(run, listing)
     if not rows.height:

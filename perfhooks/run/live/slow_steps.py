@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _Number = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 _Count = Step
 _TEXTS: Final = ("stage", "cause", "line")
-"""Columns in which an empty cell is an empty text."""
+"""Columns with texts, in which an empty cell is an empty text instead of an unknown number."""
 
 
 class SlowStep(NamedTuple):

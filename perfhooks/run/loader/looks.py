@@ -72,7 +72,6 @@ def places(workers: Iterable[WorkerSamples]) -> list[WorkerPlace]:
 
 
 def _place(stack: str) -> tuple[str, str, int]:
-    """Return the user's innermost function, file and line; without user code, the innermost function."""
     frames = stack.split(";")
     inside = next((place for place, frame in enumerate(frames) if FETCHES_BATCH.search(frame)), -1)
     own = [frame for frame in frames[inside + 1 :] if not _LIBRARY.search(frame)]

@@ -136,5 +136,6 @@ DATASHEETS: Final[Mapping[str, Peaks]] = {
         units=110,
     ),
 }
-"""Dense peaks by the exact name of ``torch.cuda.get_device_name()``, as of November 2026. NVIDIA's datasheets headline
-twice this value, for sparse matrices."""
+"""Dense peaks by the exact name of ``torch.cuda.get_device_name()``, as of November 2026. NVIDIA's datasheets advertise
+twice these values, which are for sparse matrices.
+"""

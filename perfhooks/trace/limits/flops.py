@@ -175,9 +175,9 @@ MISSED_BY_TORCH: Final[Mapping[str, Formula]] = {
 }
 """Formulas of operators that torch's profiler omits, from ``torch/utils/flop_counter.py`` of torch 2.15. Attention has
 two products forward and five backward, because the backward pass computes the scores again. Masks are ignored, so
-causal attention counts in full. Torch's counter does not divide the gradient of the weight of a grouped convolution by
-the groups. It does not count ``overrideable`` attention, a GEMM with an activation, or convolutions of other libraries
-than cuDNN."""
+causal attention counts in full. Torch's counter differs for weight gradients of grouped convolutions, ``overrideable``
+attention, GEMMs with an activation, and convolutions without cuDNN.
+"""
 
 _KNOWN: Final = {**BY_TORCH, **MISSED_BY_TORCH}
 COUNTED: Final[Mapping[str, Formula]] = {

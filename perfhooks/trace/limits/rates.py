@@ -171,7 +171,7 @@ def columns(sums: dict[str, Ints]) -> dict[str, pl.Series]:
 def is_above_peak(sums: dict[str, Ints]) -> Flags:
     """Return which rows took less time than their operations need at the peak of the device.
 
-    Then device work is missing, or the formula counts too many operations (causal attention).
+    In such rows device work is missing, or the formula counts too many operations (causal attention).
     """
     above: Flags = sums["ceiling_ps"] > 1000 * sums["ceiling_ns"]
     return above
@@ -247,7 +247,7 @@ def _terms(trace: Trace, costs: CallCosts, call: Ints, time: Ints, kernels: Ints
 
 
 def _minimum_ps(trace: Trace, limits: Peaks | None, costs: CallCosts, call: Ints) -> tuple[Ints, Ints]:
-    """Return the minimum time to compute and to move data, in ps. Both are 0 if one is unknown."""
+    """Return the minimum time to compute and to move data, in ps. Both times are 0 if one is unknown."""
     if limits is None:
         return np.zeros(len(call), np.int64), np.zeros(len(call), np.int64)
     type_peak = np.array([*(limits.tflops.get(name, 0.0) for name in TYPES), 0.0])[costs.type[call]]

@@ -63,7 +63,7 @@ def _texts(trace: Trace, number: int) -> list[str]:
 
 
 class _Shapes(list[Any]):
-    """Validated on access: only arguments that a formula reads must be tensors."""
+    """Shapes that are validated on access, because only arguments that a formula reads must be tensors."""
 
     def __getitem__(self, index: Any) -> Any:
         item = super().__getitem__(index)

@@ -242,7 +242,7 @@ def _softmax_gradient(call: Call) -> int | None:
 
 
 def _dropout(call: Call) -> int:
-    return 2 * _size(call, 0) + math.prod(call.shapes[0])  # one byte per element of the mask
+    return 2 * _size(call, 0) + math.prod(call.shapes[0])
 
 
 def _selected_rows(table: int, index: int) -> Formula:
@@ -272,7 +272,7 @@ def _pooled(call: Call) -> int | None:
     image = call.shapes[0]
     options = [flops.numbers(argument) for argument in call.arguments[1:5]]
     if call.arguments[5] == "True" or any(len(option) != len(options[0]) for option in options):
-        return None  # ceil mode, or one number for all dimensions
+        return None
     kernel, stride, padding, dilation = options
     space = flops.positions(image[-len(kernel) :], kernel, (stride, padding, dilation))
     output_size = math.prod(image[: -len(kernel)]) * math.prod(space)

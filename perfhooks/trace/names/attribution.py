@@ -48,9 +48,8 @@ def at_rows(trace: Trace, rows: Ints, owners: Owners = ()) -> tuple[list[str], I
 def _distinct_lines(trace: Trace, user: Ints, library: Ints, other: Ints | None = None) -> tuple[list[str], Ints]:
     names = np.append(trace.name, -1).astype(np.int64) + 1
     open_frames = np.fromiter(open_at_start(trace), np.int64)
-    names[open_frames] += len(trace.names)  # other frames with the same name have a line number
+    names[open_frames] += len(trace.names)
     other = np.full(len(user), -1) if other is None else np.where((user < 0) & (library < 0), other, -1)
-    # the text depends on both names and on which frame is the inner one
     key = 2 * (names[user] * (2 * len(trace.names) + 1) + names[library]) + (library > user)
     key = np.where(other >= 0, -names[other], key)
     _, first, position = np.unique(key, return_index=True, return_inverse=True)
@@ -66,7 +65,6 @@ def describe_frames(trace: Trace, user: int, library: int, other: int = -1) -> s
     line, inner = _frame_name(trace, user), _frame_name(trace, library)
     if line is None and inner is None:
         return _frame_name(trace, other)
-    # the inner slice has the higher index
     return f"{line}, in {inner}" if line and library > user else line or inner
 
 
@@ -78,7 +76,10 @@ def _frame_name(trace: Trace, frame: int) -> str | None:
 
 @cached_per_trace
 def open_at_start(trace: Trace) -> frozenset[int]:
-    """Return the frames that were open when the recording began. Their number is the line that ran at that time."""
+    """Return the frames that were open when the recording began.
+
+    The number of such a frame is the line that ran at that time.
+    """
     tree = host.tree(trace)
     frames = np.flatnonzero(trace.kind[tree.row] == Kind.PYTHON)
     _, first = np.unique(tree.thread[frames], return_index=True)

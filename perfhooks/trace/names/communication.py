@@ -99,10 +99,10 @@ LIBRARIES: Final = (
 )
 
 RECORD: Final = "record_param_comms"
-"""The operator with the arguments of a collective of torch's own backends."""
+"""Operator that has the arguments of a collective, in torch's own backends."""
 _BACKENDS: Final = "nccl|rccl|hccl|xccl|cncl|mccl|eccl|oneccl|msccl|gloo|mpi|ucc"
 LABEL: Final = re.compile(rf"({_BACKENDS}):(\w+)$")
-"""Range that torch's backends write around a collective. Its inputs are the tensors."""
+"""Range that torch's backends write around a collective. The inputs of the range are the tensors."""
 ON_HOST: Final = ("gloo:", "mpi:", "ucc:")
 """Prefixes of ranges that run the collective on the host."""
 _CALLING: Final = rf"{RECORD}$|(?:{_BACKENDS}):|c10d::"
@@ -121,7 +121,7 @@ def library(kernel: str) -> Library | None:
 def texts(communication: str | None) -> list[str]:
     """Return the user's own parts of kernel names; raises OptionError if one is empty.
 
-    They are no regular expressions, because a run folder may come from an untrusted source.
+    The parts are no regular expressions, because a run folder may come from an untrusted source.
     """
     if communication is None:
         return []

@@ -14,7 +14,9 @@ TF32: Final = r"tf32|tensorop_s1688|xf32|_S_MX_"
 """GEMMs of float32 inputs as TF32, on tensor cores or on AMD's matrix cores."""
 HALF: Final = r"b?f16|fp16|half|[sh](?:16816|161616)|h(?:884|1688)"
 UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{HALF}).*align[124]\b|(?:s1688|tf32).*align[12]\b)"
-"""GEMMs on tensor cores that load fewer than 16 bytes at once. float64 is excluded, because its kernels always do."""
+"""GEMMs on tensor cores that load fewer than 16 bytes at once. Kernels for float64 are excluded, because they always
+load fewer.
+"""
 GEMV: Final = r"(?i)gemv|mat_?vec"
 LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d+x\d+"
 """Kernels of cuDNN and MIOpen that convert between channels first and channels last."""
@@ -25,7 +27,7 @@ COPY: Final = re.compile(r"\b([HDAP]to[HDAP])\b(?:.*\((\w+) -> (\w+)\))?")
 """Direction in the name of a copy: ``Memcpy HtoD (Pageable -> Device)``."""
 WITHIN_DEVICE: Final = "DtoD"
 BETWEEN_HOSTS: Final = "HtoH"
-"""Direction of copies that torch's next recorder writes as CUPTI's number 9."""
+"""Direction of copies between hosts, which torch's next recorder writes as CUPTI's number 9."""
 TO_DEVICE: Final = re.compile(r"HtoD|HostToDevice")
 PAGEABLE: Final = r"\bHtoD\b.*\(Pageable -> "
 UNPINNED: Final = r"\bHtoD\b.*\((?:Pageable|Host) -> "

@@ -87,7 +87,7 @@ ROCM: Final = Device(
     processes=_processes("rocm-smi --showpids"),
     state=_state("rocm-smi --showclocks --showpower --showtemp"),
 )
-"""PyTorch for ROCm calls its module ``torch.cuda``, too."""
+"""AMD devices. PyTorch for ROCm also names its module ``torch.cuda``."""
 ASCEND: Final = Device(
     type="npu",
     module="torch.npu",
@@ -98,7 +98,9 @@ ASCEND: Final = Device(
     state=_state("npu-smi info"),
     compiler="",
 )
-"""The default backend of torch.compile needs triton-ascend, and fails for the backward pass of many models."""
+"""Ascend NPUs. There, the default backend of torch.compile needs triton-ascend, and fails for the backward pass of many
+models.
+"""
 XPU: Final = Device(
     type="xpu", module="torch.xpu", processes=_processes("xpu-smi ps"), state=_state("xpu-smi stats -d 0")
 )

@@ -62,7 +62,7 @@ _OUR_FILES: Final = re.compile(r"/(?:perfhooks|integrations/perfhooks_\w+)/(?!ex
 
 
 def first_part(name: str) -> str | None:
-    """Return the first part of the file of a frame: ``lightning``, ``train.py``. Absolute files have none."""
+    """Return the first part of the file of a frame: ``lightning``, ``train.py``. Absolute names have no such part."""
     file = file_of(name)
     return None if file is None else _first_part(file)
 

@@ -53,7 +53,7 @@ GARBAGE: Final = "Python GC"
 COMPILED_REGION: Final = "Torch-Compiled Region"
 """The outermost range of compiled code. In the forward pass it contains all other ranges of `COMPILED`."""
 COMPILED: Final = rf"^(?:{COMPILED_REGION}|CompiledFunction)|CompiledFxGraph"
-"""Ranges of compiled code. A trace may lack some: the function needs gradients, and the graph needs inductor."""
+"""Ranges of compiled code. Some ranges exist only if the function has gradients, or with inductor."""
 
 CAPTURING: Final = r"^CUDAGraphNode\.record\b.* \(dynamo_timed\)$"
 """Capture of a CUDA graph. torch times it like the phases of compilation, but it compiles nothing."""

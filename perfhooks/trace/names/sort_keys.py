@@ -56,7 +56,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         *_RATES,
     ),
 }
-"""Columns of each table. They are repeated here, because a handler must not import polars."""
+"""Columns of each table. This copy exists because a handler must not import polars."""
 
 
 def check(name: str, key: str, columns: Iterable[str] = ()) -> str:

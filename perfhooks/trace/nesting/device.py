@@ -178,7 +178,7 @@ def around(trace: Trace, rows: Ints, candidates: Ints) -> Ints:
     """Return the candidates during which any of the rows begins, on the same thread."""
     if not len(rows):
         return rows
-    ordered = np.sort(rows)  # row numbers follow thread and start
+    ordered = np.sort(rows)
     next_index = np.searchsorted(ordered, candidates, "right")
     first = ordered[np.minimum(next_index, len(ordered) - 1)]
     holds = (next_index < len(ordered)) & (trace.thread[first] == trace.thread[candidates])

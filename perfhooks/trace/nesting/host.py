@@ -96,9 +96,7 @@ def _paths_by_level(nesting: Nesting, frame: Ints, skipped: Flags) -> Paths:
     for level in _levels(parent_entry, unskipped):
         parent_nodes, parent_index = distinct_places(node[parent_entry[level]] + 1)
         frame_names, frame_index = distinct_places(frame[level])
-        pairs, index = distinct_places(
-            parent_index * len(frame_names) + frame_index
-        )  # dense numbers keep the range small
+        pairs, index = distinct_places(parent_index * len(frame_names) + frame_index)
         node[unskipped[level]] = index + node_count
         parents.append(parent_nodes[pairs // len(frame_names)] - 1)
         frames.append(frame_names[pairs % len(frame_names)])
@@ -118,7 +116,7 @@ def _levels(parent: Ints, entries: Ints) -> Iterator[Ints]:
 
 def summed_up(parents: Ints, values: Column) -> Column:
     total, ancestor = np.append(values, 0), np.append(parents, -1)
-    while (ancestor >= 0).any():  # each round doubles the number of ancestors
+    while (ancestor >= 0).any():
         total = total + total.take(ancestor)
         ancestor = ancestor.take(ancestor)
     return total[:-1]

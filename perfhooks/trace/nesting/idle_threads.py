@@ -33,7 +33,7 @@ _WAITS: Final = re.compile(
 def waiting(trace: Trace) -> Flags:
     """Return which entries of `host.tree` are waits for a lock, queue, file or time, with all calls inside.
 
-    The thread of the steps has none, because the training waits with it.
+    Waits on the thread of the steps are not included, because the training waits with this thread.
     """
     tree = host.tree(trace)
     is_wait = (trace.kind[tree.row] == Kind.PYTHON) & ~np.isin(tree.thread, _step_threads(trace))
@@ -43,7 +43,6 @@ def waiting(trace: Trace) -> Flags:
 
 
 def _step_threads(trace: Trace) -> Ints:
-    """Return the threads of the steps without importing polars."""
     marks = trace.named(Kind.ANNOTATION, Kind.OP, prefix=labels.STEP_MARK)
     if len(marks):
         return intervals.distinct(trace.thread[marks])

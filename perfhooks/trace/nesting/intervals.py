@@ -30,7 +30,7 @@ NOTABLE: Final = 0.01
 MOST: Final = 0.8
 """Ratio from which a part stands for the whole. torch_tb_profiler uses it to detect steps with missing kernels."""
 NEARLY_ALL: Final = 0.9
-"""Ratio that counts as all, because clocks and records are not exact."""
+"""Ratio from which a part counts as the whole, because clocks and records are not exact."""
 
 
 def union(start: Ints, end: Ints) -> Intervals:

@@ -27,7 +27,7 @@ class Unknown(NamedTuple):
     work: Flags
     """Whether work of the step is missing or has wrong times."""
     wall: Flags
-    """Whether it is unknown when the device was busy during the step."""
+    """Whether the busy intervals of the device during the step are unknown."""
     communication: Flags
 
 
@@ -95,8 +95,8 @@ def _lost_launch_times(trace: Trace) -> tuple[Ints, Ints]:
 def _possible_times(trace: Trace, first: Ints, last: Ints) -> intervals.Intervals:
     """Return the idle intervals of the device in which lost work may have run.
 
-    They lie between the work that was launched before it and the work that was launched after it. If the latter started
-    without delay, the device was not behind. The lost work then ended in the step that launched it.
+    Lost work runs between the work that was launched before it and the work that was launched after it. If the latter
+    started without delay, the device was not behind. The lost work then ended in the step that launched it.
     """
     marks, work, launched = step_marks.find(trace), trace.device_rows, _launch_times(trace)
     order = np.argsort(launched, kind="stable")
@@ -115,7 +115,6 @@ def _possible_times(trace: Trace, first: Ints, last: Ints) -> intervals.Interval
 
 
 def _launch_times(trace: Trace) -> Ints:
-    """Return the launch time of each of `Trace.device_rows`; without its launch, the start of its operator."""
     owner = device.owners(trace)
     is_by_owner = (trace.launches < 0) & (owner >= 0)
     return np.where(is_by_owner, np.append(trace.start, 0)[owner], device.launch_times(trace))
@@ -221,7 +220,7 @@ def _is_subsequence(part: Ints, sequence: Ints) -> bool:
 def lacks_computation(trace: Trace) -> bool:
     """Return whether kernels that compute are missing, for example because the recorder lost a stream.
 
-    They are missing if operators that compute, by their names, have no recorded work.
+    Kernels are missing if operators that compute, by their names, have no recorded work.
     """
     if not trace.is_device_traced or (device.classes(trace) == device.COMPUTE).any():
         return False

@@ -26,7 +26,7 @@ def are_on(trace: Trace, thread: int, extent: tuple[int, int]) -> bool:
 def forward(trace: Trace, thread: int, breaks: Ints | None) -> Intervals:
     """Return the intervals of operators that create autograd nodes, and of the gaps between them.
 
-    A gap with a break, where another part begins or ends, is not included. Without ``breaks`` no gap is.
+    A gap with a break, where another part begins or ends, is not included. If ``breaks`` is None, no gap is included.
     """
     rows = _on_thread(trace, thread, _node_creators(trace))
     creating = intervals.of_slices(trace, rows)

@@ -178,9 +178,9 @@ def still_open(nesting: Nesting, entry: Ints, time: Ints) -> Ints:
         holder[ended] = nesting.parent[holder[ended]]
         ended = ended[(holder[ended] >= 0) & (nesting.end[holder[ended]] < time[ended])]
     jumps = [np.append(nesting.parent, -1)] if len(ended) else []
-    while jumps and (jumps[-1] >= 0).any():  # each jump is twice as long
+    while jumps and (jumps[-1] >= 0).any():
         jumps.append(jumps[-1][jumps[-1]])
-    for jump in reversed(jumps):  # outer slices end later, so shorter and shorter jumps find the first open one
+    for jump in reversed(jumps):
         ancestor = jump[holder[ended]]
         is_ended = (ancestor >= 0) & (nesting.end[ancestor] < time[ended])
         holder[ended] = np.where(is_ended, ancestor, holder[ended])

@@ -11,7 +11,7 @@ _CALLS: Final = (labels.FORWARD, labels.VALIDATION)
 LOSS: Final = "loss"
 """Name of a loss operator in the list of parts, although it is no part of the step."""
 WRITTEN: Final = -1
-"""Value in ``groups`` for labels that the user wrote. They are never corrected."""
+"""Value in ``groups`` for labels of the user, whose parts are never corrected."""
 
 
 def classify(parts: list[str], groups: list[int]) -> list[str]:

@@ -41,14 +41,14 @@ class ShapedOperator(Operator, gc=False):
 
 
 class StridedOperator(ShapedOperator, gc=False):
-    """Arguments of an operator with strides. They are read only for replays, because decoding takes time."""
+    """Arguments of an operator with strides. Strides are read only for replays, because decoding takes time."""
 
     strides: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Strides")
 
 
 MOVED_START: Final = "perfhooks start moved ns"
 MOVED_END: Final = "perfhooks end moved ns"
-"""Distances of both ends of a repaired label from the recorded times, in ns."""
+"""Arguments for the distances of both ends of a repaired label from the recorded times, in ns."""
 
 
 class MovedShadow(Owned, gc=False):

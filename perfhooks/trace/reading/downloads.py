@@ -107,7 +107,7 @@ def opened(url: str) -> IO[bytes]:
 
 
 def located(url: str) -> tuple[Any, str]:
-    """Return the file system and path of a URL. Our limits replace aiohttp's limit of five minutes per file."""
+    """Return the file system and path of a URL. Limits of size and speed replace aiohttp's five minutes per file."""
     options = {}
     if url.startswith(("http://", "https://")):
         options = {"client_kwargs": _client_options()}

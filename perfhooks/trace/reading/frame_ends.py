@@ -1,4 +1,4 @@
-"""Python frames whose end the recorder lost. It writes the end of the recording instead."""
+"""Python frames whose end the recorder lost. The recorder writes the end of the recording instead."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ OBJECTS_FLOOR: Final = 1 << 20
 """Maximum objects of a small archive."""
 
 _PACKED_BLOCK: Final = 1 << 16
-"""Compressed bytes to read at once. The data after a gzip member is copied for each member of the block."""
+"""Compressed bytes to read at once. zlib copies the remaining data of the block at the end of each gzip member."""
 
 
 OF_PERFETTO: Final = (

@@ -127,7 +127,10 @@ def _check_counters(trace: Trace) -> Iterator[Check]:
 
 
 def _counter_ranges(trace: Trace) -> Ints:
-    """Return the ranges of CUPTI's range profiler. Their lengths are only the total divided by their number."""
+    """Return the ranges of CUPTI's range profiler.
+
+    The length of each range is only the total divided by the number of ranges.
+    """
     named = np.array([*(name == _RANGES for name in trace.categories), False])
     return np.flatnonzero(named[trace.category])
 

@@ -39,16 +39,16 @@ class _Sources(NamedTuple):
     """Slice that determines the duration: a kernel or a host range."""
     record: Ints
     label: Ints
-    """Range of the backend around it; its inputs are the tensors."""
+    """Range of the backend around the collective; the inputs of the range are the tensors."""
 
 
 def table(trace: Trace) -> pl.DataFrame:
     """List the collectives by time: a row for each communication kernel, or for a host range without kernels.
 
-    Ranges of gloo, MPI and UCC are the collective itself. Other host ranges only launch it. They are rows only
-    if no device was traced. ``duration_ms`` is null if the range was open at the end of the recording. ``bytes`` is the
-    larger of the input and the output of one rank. ``exposed_ms`` is the time in which no device of the process
-    computed.
+    Ranges of gloo, MPI and UCC are the collective itself. Host ranges of other backends only launch the collective, and
+    are rows only if no device was traced. ``duration_ms`` is null if the range was open at the end of the recording.
+    ``bytes`` is the larger of the input and the output of one rank. ``exposed_ms`` is the time in which no device of
+    the process computed.
 
     With S bytes, n ranks and the duration t, by https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, in
     10^9 bytes per second:

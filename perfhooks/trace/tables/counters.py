@@ -76,7 +76,7 @@ def table(trace: Trace) -> pl.DataFrame:
         step               |=========|            integral 70 W * 4 ms + 90 W * 5 ms = 0.73 J
 
     ``mean`` is over the covered time of the step, ``covered_ms``. ``integral`` is in the unit times seconds, for power
-    in joules. It is null if samples do not cover the step.
+    in joules. ``integral`` is null if samples do not cover the step.
     """
     marks = step_marks.find(trace)
     rows = [

@@ -44,7 +44,7 @@ PLACES: Final = ("before the first work", "between", "after the last work")
 QUEUE: Final = ("empty", "up to 10", "more", "full")
 """Ranges of the queue length, which is the number of launches whose work has not begun."""
 FULL_QUEUE: Final = 1000
-"""CUDA's queue holds 1,024 launches; then the next call waits."""
+"""Queue length that counts as full. CUDA's queue holds 1,024 launches; then the next call waits."""
 
 _PART_CAUSES: Final = (
     *((labels.DATA, DATA), (labels.VALIDATION, VALIDATION), (labels.CHECKPOINT, CHECKPOINT)),

@@ -139,7 +139,6 @@ def _usages(trace: Trace) -> Sequence[_Usage]:
 def _iterate_usages(trace: Trace) -> Iterator[_Usage]:
     events = trace.instants
     pairs = np.stack([events.device_type, events.device])
-    # only changes of the device are compared, because they are rare
     begins = np.flatnonzero(np.append(True, (pairs[:, 1:] != pairs[:, :-1]).any(axis=0))[: pairs.shape[1]])
     devices, run = np.unique(pairs[:, begins], axis=1, return_inverse=True)
     index = np.repeat(run.ravel(), np.diff(begins, append=pairs.shape[1]))

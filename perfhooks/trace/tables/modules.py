@@ -206,7 +206,10 @@ def of_slices(trace: Trace) -> tuple[list[str], Ints]:
 
 
 def _node_modules(trace: Trace, nodes: autograd.Nodes, forward: Ints) -> Ints:
-    """Nodes that accumulate gradients belong to the module of the previous node of their thread."""
+    """Return the module of each node.
+
+    Nodes that accumulate gradients belong to the module of the previous node of their thread.
+    """
     owner: Ints = np.append(forward, -1)[nodes.source]
     tree, entry = host.tree(trace), nodes.entry
     if not len(entry):

@@ -40,7 +40,7 @@ class RawEvents(Generic[_T]):
             raise TraceError(f"{self.path} cannot be read: {error}") from error
 
     def closing(self, more: dict[str, Any]) -> bytes:
-        """Return the text after the events, with more keys. Call this after `lists`."""
+        """Return the text after the events, with additional keys. Call this after `lists`."""
         if self._is_list:
             return b"\n"
         keys = msgspec.json.encode({"traceEvents": None, **self.rest, **more})

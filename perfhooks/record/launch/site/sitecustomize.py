@@ -52,7 +52,7 @@ class ImportWatcher:
         return next(filter(None, (find(name, path, target) for find in finders)), None)
 
     def watched_spec(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        """Return an import spec that reports the import of a module. None if Python shall import it unobserved."""
+        """Return an import spec that reports the import of a module. None if the import is not observed."""
         if name in EXPECTED and not attempt(notify, f"{name} is coming", None):
             return None
         spec = self.find_theirs(name, path, target)
@@ -174,7 +174,7 @@ def is_of_handler(error: BaseException) -> bool:
 
 
 def leave_note(error: BaseException) -> None:
-    """Write why nothing is recorded. This uses no module of perfhooks, because the installation may be broken."""
+    """Write why nothing is recorded, without modules of perfhooks, because they may be broken."""
     why = f"{sys.executable} cannot use perfhooks ({type(error).__name__}: {error})"
     text = "".join(letter if letter.isprintable() and letter not in '"\\' else " " for letter in why)
     folder = request_field("notes")

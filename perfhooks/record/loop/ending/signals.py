@@ -1,7 +1,7 @@
 """Signals are deferred while perfhooks works. SIGTERM and SIGHUP wait only until a window is saved.
 
-Otherwise a handler of the program could raise an exception inside perfhooks, which would count as an error of
-perfhooks. A Python handler runs too late if the main thread is in a long call, for example in a collective.
+An exception of a handler of the program could otherwise count as an error of perfhooks. A Python handler runs too late
+if the main thread is in a long call, for example in a collective.
 """
 
 from __future__ import annotations

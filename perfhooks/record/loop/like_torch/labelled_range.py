@@ -20,7 +20,7 @@ _exit: Callable[[object], None] = vars(torch.autograd)["_record_function_with_ar
 class LabelledRange(record_function):
     """A ``record_function`` without operator calls, because each call releases the GIL.
 
-    It is also invisible to function and dispatch modes of the user, FakeTensorMode, ``make_fx`` and
+    Such a label is also invisible to function and dispatch modes of the user, FakeTensorMode, ``make_fx`` and
     ``torch.jit.trace``.
     """
 

@@ -16,14 +16,14 @@ _WARN: Final = "_warn_once"
 
 _LEVEL: Final = "KINETO_LOG_LEVEL"
 _SILENT: Final = "6"
-"""Kineto's log levels end with ERROR (4) and USDT (5). Level 6 hides all of them."""
+"""Log level that hides all messages of Kineto, whose highest levels are ERROR (4) and USDT (5)."""
 
 _warned: Final[set[str]] = set()
 
 
 @contextlib.contextmanager
 def suppress_start_output() -> Iterator[None]:
-    """Suppress torch's warning about earlier cycles. With ``python -W error`` it would end the window."""
+    """Suppress torch's warning about earlier cycles. The warning would end the window with ``python -W error``."""
     module = vars(torch.profiler.profiler)
     warn = module.get(_WARN)
     with _suppress_kineto():

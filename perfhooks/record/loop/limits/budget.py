@@ -1,6 +1,6 @@
 """The budget of a recording: bytes of its trace, and the wait of the training until it is saved.
 
-It counts the recorder's events. It never reads the memory of the process, because a training allocates memory too.
+Budgets count the recorder's events. The memory of the process is never read, because a training allocates memory too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A second, short window with stacks and shapes, which explains the first window if the user set no schedule.
 
 Times come from the first window, which records operators only. Stacks make a step several times as long, so the second
-window has its own budget. It is skipped if no step fits.
+window has its own budget. The second window is skipped if no step fits.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class SecondWindow:
     def follow(self, steps: int, operators: float, *, has_busy_threads: bool) -> None:
         """Request the second window. ``operators`` is their total number in the first window.
 
-        It is not requested beside busy threads: with stacks, torch's recorder records them too, and acquires the GIL in
-        each operator.
+        No second window is requested beside busy threads: with stacks, torch's recorder records them too, and acquires
+        the GIL in each operator.
         """
         if self._is_wanted:
             self._is_wanted = False

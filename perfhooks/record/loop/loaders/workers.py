@@ -97,7 +97,7 @@ class LoaderWorkers:
         self._orders = ours
 
     def watch(self, iterator: Any) -> None:
-        """Sample the workers of an iterator. Other libraries also have the attribute ``_workers``."""
+        """Sample the workers of an iterator. Iterators of other libraries may also have the attribute ``_workers``."""
         processes = getattr(iterator, "_workers", None)
         if not self.is_wanted or not processes or id(iterator) in self._sampled:
             return
@@ -129,7 +129,7 @@ class LoaderWorkers:
         return tuple(sums.making for sums in results), tuple(sums.looked for sums in results)
 
     def _answer(self) -> bytes:
-        """After a timeout the answer is empty, and the next window starts a new sampler."""
+        """Return the sampler's answer; after a timeout an empty one, and the next window starts a new sampler."""
         answers = None if self._sampler is None else self._sampler.stdout
         if answers is None:
             return b"[]"
@@ -161,7 +161,7 @@ class LoaderWorkers:
 
 
 def _index_of_batch() -> int:
-    """Index among the variables of torch's worker loop; -1 without a batch number."""
+    """Return the index of the batch number among the variables of torch's worker loop, or -1."""
     loop = getattr(sys.modules.get("torch.utils.data._utils.worker"), "_worker_loop", None)
     names = getattr(getattr(loop, "__code__", None), "co_varnames", ())
     return names.index("idx") if "idx" in names else -1

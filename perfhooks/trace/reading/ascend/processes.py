@@ -1,4 +1,4 @@
-"""Processes of a trace. Their names decide the meaning of their slices."""
+"""Processes of a trace. The name of a process decides the meaning of its slices."""
 
 from __future__ import annotations
 
