@@ -38,7 +38,7 @@ def test_a_device_is_busy_with_any_work_within_the_wall_of_a_step(tmp_path):
 def test_a_device_that_works_for_a_part_of_the_step_is_busy_for_that_part():
     table = pl.DataFrame({"step": [3, 4], "wall_ms": [100.0, 100.0], "device_busy_ms": [25.0, None]})
     table = table.with_columns(pl.lit(0.0).alias(f"{part}_ms") for part in labels.PARTS)
-    assert headline(table) == "steps 3-4: 100 ms, device busy 25%"
+    assert headline(table) == "step 3: 100 ms, device busy 25%"
 
 
 def test_a_row_that_is_no_step_is_not_called_one():

@@ -8,6 +8,7 @@ import pytest
 
 from perfhooks import testing
 from perfhooks.analysis import findings
+from perfhooks.report.page import window_data
 from perfhooks.report.page.headline import of_window, summary
 from perfhooks.report.page.markdown import of_trace
 from perfhooks.run.capture import Capture
@@ -81,6 +82,39 @@ def test_a_step_that_lost_kernels_is_empty_and_in_no_mean(tmp_path, lost, step):
     evidence = findings.Evidence(CAPTURE, trace)
     assert step not in evidence.steps["step"]
     assert set(Tables(trace).idle(["step"])["step"]) == set(STEPS) - {step}
+
+
+LOST = {
+    (12,): "steps 10-14 without 12",
+    (10,): "steps 11-14",
+    (13, 14): "steps 10-12",
+    (11, 13): "steps 10-14 without 11 and 13",
+    (11, 12): "steps 10-14 without 11 and 12",
+    (10, 11, 13, 14): "step 12",
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_every_output_names_the_steps_of_its_means(tmp_path, lost):
+    events = training()
+    gone = [event for step in lost for event in kernels_of(events, step)]
+    path = testing.write_trace(tmp_path / "t.json", [event for event in events if event not in gone])
+    trace = read(path)
+    assert of_window(CAPTURE, trace).startswith(f"{LOST[lost]}: 10 ms, ")
+    steps = window_data.reduce(CAPTURE, trace)["steps"]
+    assert steps["usual_steps"] == LOST[lost]
+    assert steps["is_usual"] == [step not in lost for step in STEPS]
+    assert steps["usual"]["busy_share"] == pytest.approx(0.8)
+    text = of_trace(path)
+    assert f"(profiled {LOST[lost]}), 80% device busy" in text
+    assert f"Profiled {LOST[lost]}:" in text
+
+
+def test_many_gaps_between_the_steps_of_a_mean_are_counted(tmp_path):
+    events = training(range(10, 18))
+    gone = [event for event in events if event.get("cat") == "kernel" and int(event["ts"] // 10_000) in (1, 3, 5)]
+    trace, *_ = seen(tmp_path, [event for event in events if event not in gone])
+    assert of_window(CAPTURE, trace).startswith("5 of the steps 10-17: 10 ms, ")
 
 
 def test_lost_kernels_show_without_correlations(tmp_path):

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 MAX_TEXT: Final = 1000
 """Maximum letters of an external text, for example of an exception message. Some contain whole tables."""
@@ -70,6 +70,15 @@ def truncated(text: str, most: int) -> str:
 
 def steps(first: int, last: int) -> str:
     return f"step {first}" if first == last else f"steps {first}-{last}"
+
+
+def steps_of_mean(numbers: Collection[int], recorded: Iterable[int]) -> str:
+    """Return the steps of a mean: ``steps 10-14 without 12``. For three gaps or more: ``16 of the steps 10-29``."""
+    first, last = min(numbers), max(numbers)
+    gaps = sorted({number for number in recorded if first < number < last} - {*numbers})
+    if len(gaps) > 2:
+        return f"{len(numbers)} of the {steps(first, last)}"
+    return " ".join([steps(first, last), *(["without"] if gaps else []), " and ".join(map(str, gaps))]).rstrip()
 
 
 def _rounded(value: float) -> float:

@@ -142,14 +142,10 @@ class Tables:
 
     @property
     def usual(self) -> Flags:
-        """Whether each of `marks` counts and is a normal step, for example not a validation.
-
-        Steps with unknown device times are excluded if other steps have known ones, so all means use the same steps.
-        """
+        """Whether each of `marks` counts and is in the means, see `perfhooks.trace.names.step_kinds.usual`."""
         is_usual: Flags = self.counting.copy()
         is_usual[is_usual] = step_kinds.usual(self.steps)
-        has_device_times: Flags = is_usual & ~missing_work.unknown(self.trace).wall
-        return has_device_times if has_device_times.any() else is_usual
+        return is_usual
 
     @property
     def is_device_known(self) -> bool:

@@ -42,8 +42,6 @@ class WindowSteps:
     def _selected(self) -> Flags:
         table = self.tables.steps
         usual, numbers = step_kinds.usual(table), table["step"].fill_null(0).to_numpy()
-        complete = usual & ~missing_work.unknown(self.trace).wall[self.tables.counting]
-        usual = complete if complete.any() else usual
         later: Flags = usual & (numbers >= self.capture.first + self.capture.starting_steps)
         return later if later.any() else usual
 
@@ -88,9 +86,7 @@ class WindowSteps:
     def numbers(self) -> str:
         if not self.are_numbered:
             return "the whole recording"
-        numbers = self.steps["step"].to_list()
-        first, last = min(numbers), max(numbers)
-        return words.steps(first, last)
+        return words.steps_of_mean(self.steps["step"].to_list(), self.tables.steps["step"].to_list())
 
     def mean(self, column: str) -> float:
         values = step_columns.known(self.steps[column])

@@ -46,9 +46,13 @@ class StepsPart(_Part):
     median_ms: float | None
     kinds: list[str]
     usual: dict[str, float | None]
-    """Means of the steps of the most common kind, by column."""
+    """Means of these steps, by column."""
     others: list[StepKind]
     headline: str
+    is_usual: list[bool] = []
+    """Whether each row is in the means (`perfhooks.trace.names.step_kinds.usual`)."""
+    usual_steps: str = ""
+    """Recorded steps (`perfhooks.trace.names.step_kinds.described`): ``steps 10-14 without 12``."""
     without_steps: bool = False
     """Whether the trace has no steps. Then the only row is the whole recording."""
     is_part: bool = False

@@ -141,6 +141,7 @@ def headline(
     * If one coarse part is nearly the whole step, the largest operators are named.
     * If the launched device work is longer than the step, its time is added.
     * Numbers are means of the most common kind of steps (`perfhooks.trace.names.step_kinds`).
+    * Steps with unknown device times are neither in the means nor named, if other steps have these times.
 
     For example ``steps 12-14: 412 ms, 61% waiting for data, device busy 22%``. Empty without numbered steps.
     ``unmarked`` is the name of the only row of a recording without steps.
@@ -150,8 +151,8 @@ def headline(
         return f"{unmarked}: no operator of torch was called"
     if not (unmarked or len(steps)) or float(table["wall_ms"].sum()) <= 0:
         return ""
-    usual = known_steps(table.filter(pl.Series(step_kinds.usual(table))))
-    span = unmarked or words.steps(min(steps), max(steps))
+    usual = table.filter(pl.Series(step_kinds.usual(table)))
+    span = unmarked or step_kinds.described(table)
     rare = [
         f"{words.ms(kind['wall_ms'])} if {_ACTIVITIES[kind['kind']]} ({kind['count']} of {table.height})"
         for kind in other_kinds(table)
@@ -174,11 +175,6 @@ def summary(table: pl.DataFrame) -> dict[str, float]:
     means = {name: float(np.mean(step_columns.known(table[name]))) for name in names}
     share = busy_share(table)
     return means if share is None else means | {"busy_share": share}
-
-
-def known_steps(table: pl.DataFrame) -> pl.DataFrame:
-    rows = table.filter(pl.col("device_busy_ms").is_not_null()) if "device_busy_ms" in table.columns else table
-    return rows if rows.height else table
 
 
 def busy_share(table: pl.DataFrame) -> float | None:

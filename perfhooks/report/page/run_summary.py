@@ -59,7 +59,7 @@ class RunSummary(_Strict):
     is_profiled: bool = False
     profiled_ms: float | None = None
     profiled_steps: str = ""
-    """Description of the recorded steps: ``steps 3-5``, or ``a part of step 0``."""
+    """Recorded steps, without those of unknown device times: ``steps 3-5``, or ``a part of step 0``."""
     parts: list[SummaryPart] = []
     """Parts that take 1% of the step or more, the largest first."""
     findings: list[SummaryFinding] = []
@@ -156,6 +156,8 @@ def _add_profiled(summary: RunSummary, window: Mapping[str, Any], details: Mappi
         return
     if is_without_steps:
         summary.unit, summary.profiled_steps = "recording", "from start to stop"
+    else:
+        summary.profiled_steps = table.get("usual_steps") or summary.profiled_steps
     summary.profiled_ms = wall
     if summary.step_ms is None and wall:
         summary.step_ms, summary.is_profiled = wall, True

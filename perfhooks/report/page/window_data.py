@@ -16,7 +16,7 @@ from perfhooks.core import json_values
 from perfhooks.core.labels import STEP_MARK
 from perfhooks.report.page import compiled_rows, device_rows, limit_sentences, operator_rows, roofline
 from perfhooks.report.page.data import WINDOW_FORMAT
-from perfhooks.report.page.headline import is_device_missing, known_steps, of_window, other_kinds, summary
+from perfhooks.report.page.headline import is_device_missing, of_window, other_kinds, summary
 from perfhooks.run.loader import looks
 from perfhooks.trace.kinds import Kind, classify
 from perfhooks.trace.limits import rates
@@ -78,13 +78,16 @@ def _world_size(job: object) -> int | None:
 
 def _steps(capture: Capture, trace: Trace) -> dict[str, Any]:
     table = capture.tables(trace).steps
-    usual = known_steps(table.filter(pl.Series(step_kinds.usual(table), dtype=pl.Boolean)))
+    is_usual = step_kinds.usual(table)
+    usual = table.filter(pl.Series(is_usual, dtype=pl.Boolean))
     return {
         "rows": json_values.columns(table.drop("rank", "stage"), 3 * _ROWS),
         "count": table.height,
         "mean": {name: json_values.number(value) for name, value in summary(table).items()},
         "median_ms": json_values.number(table["wall_ms"].median()),
         "kinds": step_kinds.kinds(table)[: 3 * _ROWS],
+        "is_usual": is_usual.tolist()[: 3 * _ROWS],
+        "usual_steps": step_kinds.described(table),
         "usual": {name: json_values.number(value) for name, value in summary(usual).items()},
         "others": other_kinds(table),
         "headline": of_window(capture, trace),

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from perfhooks.core import labels
+from perfhooks.core import labels, words
 from perfhooks.core.statistics import OUTLIER, is_near
 
 if TYPE_CHECKING:
@@ -34,7 +35,10 @@ def most_common(names: list[str]) -> str:
 
 
 def usual(table: pl.DataFrame) -> Flags:
-    """Return which steps are of the most common kind, without outliers."""
+    """Return the steps of which means are taken: those of the most common kind, without outliers.
+
+    Steps with unknown device times are excluded if others have them, so that all means use the same steps.
+    """
     names = kinds(table)
     common = most_common(names)
     is_usual: Flags = np.array([kind == common for kind in names], np.bool_)
@@ -42,4 +46,22 @@ def usual(table: pl.DataFrame) -> Flags:
     if is_later.any() and wall[is_usual][0] > OUTLIER * np.median(wall[is_later]):
         is_usual = is_later
     is_usual[is_usual] = is_near(wall[is_usual])
-    return is_usual
+    has_device_times: Flags = is_usual & _has_device_times(table)
+    return has_device_times if has_device_times.any() else is_usual
+
+
+def described(table: pl.DataFrame) -> str:
+    """Return the numbers of the recorded steps, without those that `usual` excludes for unknown device times.
+
+    For example ``steps 10-14 without 12``. Empty without numbers.
+    """
+    is_known, recorded = _has_device_times(table), table["step"].drop_nulls().to_list()
+    if len(recorded) < table.height or not recorded:
+        return ""
+    is_named = is_known | ~(usual(table) & is_known).any()
+    return words.steps_of_mean([*itertools.compress(recorded, is_named)], recorded)
+
+
+def _has_device_times(table: pl.DataFrame) -> Flags:
+    busy = table.get_column("device_busy_ms", default=None)
+    return np.zeros(table.height, np.bool_) if busy is None else busy.is_not_null().to_numpy()

@@ -52,10 +52,10 @@ function waited(window_, rank) {
   return row ? row.wait_ms / row.wall_ms : 0;
 }
 
-// steps without validation and checkpoint; all texts about a step are about these
+// the steps in the means; all texts about a step are about these
 function usualSteps(steps) {
   const rows = rowsOf(steps.rows);
-  const found = rows.filter((_, place) => !(steps.kinds || [])[place]);
+  const found = rows.filter((_, place) => (steps.is_usual || [])[place]);
   return found.length ? found : rows;
 }
 
@@ -73,7 +73,8 @@ function stepTime(window_, details, rank) {
   const idle = unprofiled(summary, rank);
   const walls = usualSteps(steps).map((row) => row.wall_ms);
   const spread = walls.length > 1 ? ` (${ms(Math.min(...walls))} to ${ms(Math.max(...walls))})` : "";
-  const range = known(window_.first) ? `profiled ${stepRange(window_.first, window_.last)}` : "the whole recording";
+  const all = known(window_.first) ? stepRange(window_.first, window_.last) : "";
+  const range = all ? `profiled ${(steps.usual_steps || all).replace("-", "–")}` : "the whole recording";
   const unit = summary ? summary.unit || "step" : "step";
   const value = known(idle) ? idle : summary ? summary.step_ms : mean;
   const from = known(idle)
@@ -297,7 +298,8 @@ function overview(window_, details, rank) {
   const summary = summaryOf(window_, rank);
   const hosted = presentParts(rows, PARTS).length > 0;
   const onDevice = rowsOf((details.device || {}).steps);
-  const usualOnDevice = usualSteps({ ...steps, rows: (details.device || {}).steps });
+  const usualNumbers = new Set(usual.map((row) => row.step));
+  const usualOnDevice = onDevice.filter((row) => usualNumbers.has(row.step));
   const mean = usual.reduce((sum, row) => sum + row.wall_ms, 0) / usual.length;
   const bySummary = summary && summary.parts && known(summary.step_ms);
   const onHost = bySummary ? summaryParts(summary) : meanParts(usual, PARTS);
