@@ -10,9 +10,10 @@ import msgspec
 
 MALFORMED: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
-# escapes that JSON does not have (Windows paths), and Kineto's literal for unknown values
-_BAD_ESCAPE: Final = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
-_BAD_LITERAL: Final = re.compile(r"(?<=:)\s*N/A")
+_REPAIRABLE: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|(?<=:)\s*N/A', re.DOTALL)
+"""Strings, and Kineto's literal for unknown values."""
+_ESCAPE: Final = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(?P<bad>))')
+_LITERAL_BACKSLASH: Final = re.compile(r'\\(?!")')
 
 
 class Event(msgspec.Struct, gc=False):
@@ -90,7 +91,7 @@ def salvage(text: bytes) -> tuple[list[Event], int, bytes]:
 
 def _loads(text: bytes) -> tuple[Any, str] | None:
     decoded = text.decode("utf-8", "replace").lstrip()
-    for attempt in (decoded, _BAD_LITERAL.sub("null", _BAD_ESCAPE.sub(r"\\\\", decoded))):
+    for attempt in (decoded, _REPAIRABLE.sub(_repair, decoded)):
         try:
             value, end = _DECODER.raw_decode(attempt)
             value = _portable(value) if _LARGE.search(text) else value
@@ -98,6 +99,15 @@ def _loads(text: bytes) -> tuple[Any, str] | None:
             continue
         return value, attempt[end:].lstrip()
     return None
+
+
+def _repair(value: re.Match[str]) -> str:
+    """Return a string with literal backslashes if JSON lacks one of its escapes: Kineto writes Windows paths so."""
+    text = value[0]
+    if not text.startswith('"'):
+        return "null"
+    is_valid = "\\" not in text or all(escape["bad"] is None for escape in _ESCAPE.finditer(text))
+    return text if is_valid else _LITERAL_BACKSLASH.sub(r"\\\\", text)
 
 
 def _portable(value: Any) -> Any:
