@@ -62,11 +62,15 @@ def test_operators_of_other_threads_are_no_share_of_a_step(tmp_path):
     assert "80% outside of operators, 20% aten::mm" in said
 
 
-FRAMES = {
-    r"C:\users\me\train.py(3): <module>": r"C:\users\me\train.py(3): <module>",
-    r"torch\nn\modules\linear.py(12): forward": r"torch\nn\modules\linear.py(12): forward",
-    r"D:\temp\run\base.py(1): u": r"D:\temp\run\base.py(1): u",
-}
+FRAMES = (
+    r"C:\users\me\train.py(3): <module>",
+    r"torch\nn\modules\linear.py(12): forward",
+    r"torch\autograd\function.py(301): apply",
+    r"D:\temp\run\base.py(1): u",
+    r"\\server\share\tools\net.py(7): read",
+    r"D:\data\u2net\u00e9.py(3): f",
+    r"C:\Program Files\Python313\Lib\runpy.py(86): _run_code",
+)
 
 
 @pytest.mark.parametrize("frame", FRAMES)
@@ -76,16 +80,27 @@ def test_windows_paths_keep_their_names(tmp_path, frame):
     (tmp_path / "t.json").write_text(f'{{"traceEvents":[{json.dumps(op("a", 1, 2))},{event}]}}')
     trace = read(tmp_path / "t.json")
     assert trace.doubts == []
-    assert FRAMES[frame] in trace.names
+    assert frame in trace.names
 
 
-def test_a_reserved_size_that_is_not_counted_is_empty(tmp_path):
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        ((-1, -1, -1), (None, None, None)),
+        ((1 << 20, -1, 2 << 20), (1 << 20, None, 2 << 20)),
+        ((None, -1, 0), (None, None, 0)),
+        ((2**64 - 1, -(2**40), "-1"), (None, None, None)),
+    ],
+)
+def test_a_reserved_size_that_is_not_counted_is_empty(tmp_path, recorded, shown):
     events = [testing.memory(10 * number, 64, allocated=64 * number, device=0) for number in range(1, 4)]
-    for event in events:
-        event["args"]["Total Reserved"] = -1
+    for event, size in zip(events, recorded, strict=True):
+        event["args"] |= {"Total Reserved": size}
     tables = Tables(read(testing.write_trace(tmp_path / "t.json", events)))
-    assert tables.memory["reserved_bytes"].to_list() == [None] * 3
-    assert tables.memory_peak["reserved_bytes"].to_list() == [None]
+    assert tables.memory["reserved_bytes"].to_list() == list(shown)
+    assert tables.memory_peak["reserved_bytes"].item() == max(
+        (size for size in shown if size is not None), default=None
+    )
 
 
 @pytest.mark.slow
@@ -131,17 +146,22 @@ def test_labels_that_are_not_ascii_keep_their_names(tmp_path, run_script):
     }
 
 
-def dispatched(at, external, *, local=64, dispatcher="PythonDispatchMode", inner="aten::mm", twice=False):
-    """A product of 64 x 64 matrices that a dispatcher calls again for so many rows."""
+def dispatched(at, external, *, local=64, dispatcher="PythonDispatchMode", inner="aten::mm", meta=""):
+    """A product of 64 x 64 matrices that a dispatcher calls again for so many rows.
+
+    ``meta`` is the way of a distributed tensor to call it before on tensors without data.
+    """
     shapes = {"Input_type": ["float", "float"]}
     outer = op("aten::mm", at, at + 900, external=external, Input_Dims=[[64, 64], [64, 64]], **shapes)
     events = [outer, op(dispatcher, at + 10, at + 890, external=external + 1)]
-    if twice:  # on tensors without data, as distributed tensors do before the first call
+    if meta:
         events += [
             op("aten::mm", at + 20, at + 200, external=external + 2, Input_Dims=[[64, 64], [64, 64]], **shapes),
             op("PythonDispatchMode", at + 30, at + 190, external=external + 3),
-            op("aten::mm", at + 40, at + 180, external=external + 4, Input_Dims=[[64, 64], [64, 64]], **shapes),
         ]
+    if meta == "an operator":
+        whole = {"Input_Dims": [[64, 64], [64, 64]], **shapes}
+        events.append(op("aten::mm", at + 40, at + 180, external=external + 4, **whole))
     begin = at + 300
     events.append(op(inner, begin, begin + 500, external=external + 5, Input_Dims=[[local, 64], [64, 64]], **shapes))
     return [*events, launch(external + 5, begin + 10, begin + 20, external=external + 5)], external + 5
@@ -168,10 +188,10 @@ def test_an_operator_that_a_dispatcher_calls_again_counts_once(tmp_path, dispatc
     assert tflop == pytest.approx(5 * 2 * 64**3 / 1e12)
 
 
-@pytest.mark.parametrize("twice", [True, False])
-@pytest.mark.parametrize("local", [16, 32])
-def test_a_distributed_product_counts_its_local_part(tmp_path, local, twice):
-    row, tflop = product_row(tmp_path, dispatcher="PythonSubclass", local=local, twice=twice)
+@pytest.mark.parametrize("meta", ["", "an operator", "no operator"])
+@pytest.mark.parametrize("local", [16, 32, 64])
+def test_a_distributed_product_counts_its_local_part(tmp_path, local, meta):
+    row, tflop = product_row(tmp_path, dispatcher="PythonSubclass", local=local, meta=meta)
     assert (row["count"], row["flops"]) == (5, 5 * 2 * local * 64 * 64)
     assert row["tflops_per_s"] == pytest.approx(2 * local * 64 * 64 / 5e-6 / 1e12)
     assert tflop == pytest.approx(row["flops"] / 1e12)
@@ -180,6 +200,39 @@ def test_a_distributed_product_counts_its_local_part(tmp_path, local, twice):
 def test_another_operator_in_a_dispatcher_has_its_own_row(tmp_path):
     row, _ = product_row(tmp_path, inner="aten::bmm")
     assert (row["count"], row["flops"]) == (5, 5 * 2 * 64**3)
+
+
+DISTRIBUTED = """
+import sys, torch
+from torch.distributed import init_process_group
+from torch.distributed.device_mesh import init_device_mesh
+try:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+except ImportError:  # before torch 2.5
+    from torch.distributed._tensor import Replicate, Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+mesh = init_device_mesh("cpu", (4,))
+pairs = [((64, 32), Shard(0), (32, 16), Replicate()), ((64, 32), Shard(1), (32, 16), Shard(0))]
+pairs += [((8, 16, 32), Shard(0), (8, 32, 16), Shard(0))]
+pairs = [(distribute_tensor(torch.randn(a), mesh, [p]), distribute_tensor(torch.randn(b), mesh, [q]))
+         for a, p, b, q in pairs]
+with torch.profiler.profile(record_shapes=True) as profiler:
+    for a, b in pairs * 2:
+        torch.matmul(a, b)
+profiler.export_chrome_trace(sys.argv[1])
+"""
+
+
+def test_recorded_distributed_products_count_their_local_parts(tmp_path, run_script):
+    """16 x 32 x 16 and 64 x 8 x 16, and two of eight products of 16 x 32 x 16."""
+    done = run_script(DISTRIBUTED, tmp_path / "t.json")
+    assert done.returncode == 0, done.stderr
+    tables = Tables(read(tmp_path / "t.json"))
+    rows = dict(tables.operators().filter(kind="op").select("name", "flops").iter_rows())
+    assert (rows["aten::mm"], rows["aten::bmm"]) == (2 * 2 * (16 * 32 * 16 + 64 * 8 * 16), 2 * 2 * 2 * 16 * 32 * 16)
+    assert tables.steps["tflop"].item() == pytest.approx((rows["aten::mm"] + rows["aten::bmm"]) / 1e12)
 
 
 DISPATCH = """

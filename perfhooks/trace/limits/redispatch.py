@@ -28,6 +28,14 @@ def _dispatcher(trace: Trace) -> Ints:
 
 
 @cached_per_trace
+def _dispatched(trace: Trace) -> Ints:
+    """Return the operators that a dispatcher handles, so they compute nothing themselves."""
+    tree = host.tree(trace)
+    parent = tree.nesting.parent[tree.entry[trace.named(Kind.OP, names=DISPATCHERS)]]
+    return tree.row[parent[parent >= 0]]
+
+
+@cached_per_trace
 def again(trace: Trace) -> tuple[Ints, Ints]:
     """Return the operators that are called again within themselves, and their outer calls around the dispatcher."""
     tree = host.tree(trace)
@@ -47,12 +55,13 @@ def resolved(trace: Trace, rows: Ints, values: Ints) -> tuple[Ints, Flags]:
     """
     counts = np.ones(len(rows), np.bool_)
     inner_calls, holder = _inner_calls(trace, rows, values)
+    is_dispatched = np.isin(rows, _dispatched(trace))
     total: Ints = values.copy()
     for outer in sorted(inner_calls, reverse=True):
         counts[inner_calls[outer]] = False
         repeated = [call for call in inner_calls[outer] if trace.name[rows[call]] == trace.name[rows[outer]]]
-        # a distributed tensor calls the operator first on meta tensors
-        local = [call for call in repeated if call not in inner_calls] or repeated[-1:]
+        # a distributed tensor calls the operator first on meta tensors, through another dispatcher
+        local = [call for call in repeated if not is_dispatched[call]] or repeated[-1:]
         call = outer if local else -1
         while call >= 0 and values[call] == values[outer]:
             total[call] = sum(total[inner] for inner in local)
