@@ -1215,6 +1215,33 @@ def test_tf32_is_not_advised_if_the_trace_shows_that_it_is_on(tmp_path, operator
     assert ("float32-products" in found) == is_advised
 
 
+TF32_KERNELS = (
+    "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_warpsize2x2x1_tensor16x8x8_kernel",
+    "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_256x128_16x3_nn_align4>(Params)",
+    "void cutlass::device_kernel<cutlass3x_sm100_tensorop_s256x128x8gemm_tf32_tf32_f32_f32_f32_tnn_align4>",
+    "nvjet_sm120_sss_tf32_mma_32x64x32_splitK_TNNN",
+    "_matmul_kernel_TF32",
+)
+OTHER_TENSOR_CORES = (
+    "cutlass_75_tensorop_s1688gemm_f16_256x128_32x2_nn_align8",
+    "ampere_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn",
+    "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x64_nn_align8",
+    "nvjet_tst_128x256_64x4_2x1_v_bz_TNT",
+)
+
+
+@pytest.mark.parametrize("name", [*TF32_KERNELS, *OTHER_TENSOR_CORES])
+def test_tf32_kernels_of_all_libraries_show_that_it_is_on(tmp_path, name):
+    """Half precision on tensor cores does not show it."""
+
+    def plant(made, at):
+        made.events += [op("aten::mm", at + 30 * US, at + 45 * US), op("aten::mm", at + 47 * US, at + 60 * US)]
+        made.work(at + 32 * US, at + 7 * MS, at + 9 * MS, name=PLAIN, stream=9)
+        made.work(at + 50 * US, at + 6 * MS, at + 7 * MS, name=name, stream=9)
+
+    assert ("float32-products" in rules(found_in(tmp_path, steps(plant, name=ALIGNED)))) == (name in OTHER_TENSOR_CORES)
+
+
 @pytest.mark.parametrize(("allowed", "is_advised"), [("True", False), ("False", True)])
 def test_tf32_is_not_advised_if_an_operator_says_that_it_is_on(tmp_path, allowed, is_advised):
     inputs = ["", "", "[0, 0]", "[1, 1]", "[1, 1]", "1", "False", "False", allowed]
@@ -1238,16 +1265,64 @@ def test_products_bound_by_weights_are_no_matter_of_tf32(tmp_path):
     assert rules(found_in(tmp_path, steps(plant, name=ALIGNED), WHOLE_A100)) == ["weight-bound-products"]
 
 
-@pytest.mark.parametrize(
-    "name", ["gemvNSP_kernel<float, 1>", "void gemv2T_kernel_val<int, int, float>", "_matvec_kernel"]
+GEMVS = (
+    "gemvNSP_kernel<float, 1>",
+    "void gemv2T_kernel_val<int, int, float>",
+    "void gemvx::kernel<int, int, __nv_bfloat16>",
+    "void rocblas_gemvn_kernel<256, 4, float>",
+    "void (anonymous namespace)::mul_mat_vec_q<8, 1>",
+    "_matvec_kernel",
 )
+VECTORS = "cublasGemvTensorStridedBatched<float const>"
+NO_GEMVS = (
+    f"void dot_kernel<float, 128, 0, cublasDotParams<{VECTORS}, {VECTORS}> >",
+    f"void reduce_1Block_kernel<float, 128, 7, {VECTORS}, {VECTORS} >",
+    f"void gemmk1_kernel<float, 256, 5, false, false, false, false, {VECTORS}>",
+)
+"""Products of two vectors."""
+
+
+@pytest.mark.parametrize("name", [*GEMVS, *NO_GEMVS])
 def test_gemvs_without_shapes_are_told_by_their_names(tmp_path, name):
     def plant(made, at):
         made.work(at + 50 * US, at + 6 * MS, at + 8 * MS, name=name, stream=9)
 
-    (finding,) = found_in(tmp_path, steps(plant, name=ALIGNED))
-    assert finding.rule == "weight-bound-products"
-    assert finding.title == "Matrix products limited by reading weights take 2 ms of a step."
+    titles = [finding.title for finding in found_in(tmp_path, steps(plant, name=ALIGNED))]
+    assert titles == ["Matrix products limited by reading weights take 2 ms of a step."] * (name in GEMVS)
+
+
+PRODUCTS = {
+    "one row": ({}, True),
+    "eight rows": ({"dims": [[8, 4096], [4096, 4096]]}, True),
+    "a layer with a bias": ({"operator": "aten::addmm", "dims": [[4096], [1, 4096], [4096, 4096]]}, True),
+    "a column": ({"dims": [[4096, 4096], [4096, 1]]}, True),
+    "an operator for vectors": ({"operator": "aten::mv", "dims": [[4096, 4096], [4096]]}, True),
+    "in a backward pass": ({"node": True}, False),
+    "inputs times a narrow weight": ({"dims": [[8192, 4096], [4096, 16]], "length": 80 * US, "count": 30}, False),
+    "a narrow matrix times inputs": (
+        {"dims": [[16, 8192], [8192, 4096]], "length": 80 * US, "count": 30, "node": True},
+        False,
+    ),
+    "two vectors": ({"dims": [[8192, 1], [1, 4096]], "length": 60 * US, "count": 30}, False),
+    "scores of an attention": ({"operator": "aten::bmm", "dims": [[32, 1, 128], [32, 128, 4096]]}, False),
+}
+"""Products at 54% of the bandwidth of memory or more, and whether they mostly read weights."""
+
+
+@pytest.mark.parametrize("case", PRODUCTS)
+def test_weight_bound_products_read_mostly_weights(tmp_path, case):
+    how, is_found = PRODUCTS[case]
+
+    def plant(made, at, *, dims=((1, 4096), (4096, 4096)), operator="aten::mm", length=40 * US, count=60, node=False):
+        inputs = {"Input_type": ["c10::Half"] * len(dims), "Input_Dims": [list(shape) for shape in dims]}
+        for place in range(count):
+            launched, began = at + (200 + 31 * place) * US, at + 3 * MS + place * length
+            around = [op("autograd::engine::evaluate_function: MmBackward0", launched, launched + 30 * US)] * node
+            made.events += [*around, op(operator, launched + US, launched + 29 * US, **inputs)]
+            made.work(launched + 10 * US, began, began + length, name="gemvNSP_kernel", stream=9)
+
+    found = rules(found_in(tmp_path, steps(lambda made, at: plant(made, at, **how), name=ALIGNED), WHOLE_A100))
+    assert found == ["weight-bound-products"] * is_found
 
 
 def test_weight_bound_products_name_shape_and_rate(tmp_path):

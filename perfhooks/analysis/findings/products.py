@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import enum
-import math
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -12,9 +11,9 @@ from perfhooks.analysis.findings.evidence import cached_per_window, top_lines
 from perfhooks.analysis.findings.finding import HEAVY, MAJOR
 from perfhooks.analysis.findings.kernels import FAR, by_shape, in_float64, matrices, shape_text
 from perfhooks.trace.kinds import Kind
-from perfhooks.trace.limits import rates
+from perfhooks.trace.limits import rates, traffic
 from perfhooks.trace.names import device_work, operators, runtime_calls, work_kinds
-from perfhooks.trace.nesting import device, intervals
+from perfhooks.trace.nesting import autograd, device, host, intervals
 from perfhooks.trace.tables import categories
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def float32_products(window: Evidence) -> Iterator[Finding]:
     Source: `HEAVY`, `SAVED`; the names of the kernels and the compute capability of the device. Devices of other
     vendors than NVIDIA have neither kernel names nor a capability. If other GEMMs or convolutions run as TF32, or an
     operator allows it, TF32 is on. If TF32 is on, the library chose these kernels itself, and there is no finding.
-    Products that are bound by reading weights do not count.
+    Products that are bound by memory do not count.
 
     Not measured.
     """
@@ -83,7 +82,7 @@ def float32_products(window: Evidence) -> Iterator[Finding]:
 
 def _without_tensor_cores(window: Evidence, *, has_tf32: bool) -> Ints:
     rows = window.work_named(device_work.FLOAT32_GEMM, Kind.KERNEL)
-    rows = rows[~np.isin(rows, weight_bound(window))]
+    rows = rows[~np.isin(rows, _memory_bound(window))]
     if not has_tf32:
         return rows
     tensor = window.trace.searched(device_work.TF32, Kind.KERNEL)
@@ -152,8 +151,8 @@ def float64_products(window: Evidence) -> Iterator[Finding]:
 def unaligned_products(window: Evidence) -> Iterator[Finding]:
     """GEMMs on tensor cores whose rows do not begin at multiples of 16 bytes take 5% of the step or more.
 
-    GEMMs of unfused attention do not count, because a fused kernel needs no padding. GEMMs that are bound by reading
-    weights do not count, because padding increases the bytes that they read.
+    GEMMs of unfused attention do not count, because a fused kernel needs no padding. GEMMs that are bound by memory
+    do not count, because padding increases the bytes that they read.
 
     Source: `HEAVY`; kernels of CUTLASS, whose names have the number of elements per load (``align1``), and NVIDIA's
     "Matrix Multiplication Background User's Guide": GEMMs are fastest if dimensions are multiples of 16 bytes. The
@@ -162,7 +161,7 @@ def unaligned_products(window: Evidence) -> Iterator[Finding]:
     Not measured.
     """
     rows = window.work_named(device_work.UNALIGNED, Kind.KERNEL)
-    rows = rows[~np.isin(rows, attention.unfused_work(window)) & ~np.isin(rows, weight_bound(window))]
+    rows = rows[~np.isin(rows, attention.unfused_work(window)) & ~np.isin(rows, _memory_bound(window))]
     time_ms = window.device_ms(rows)
     if not len(rows) or window.share(time_ms) < HEAVY:
         return
@@ -203,13 +202,13 @@ def weight_bound_products(window: Evidence) -> Iterator[Finding]:
     """GEMVs, and GEMMs with few rows, that are bound by reading their weights take 10% of the step or more.
 
     Source: `MAJOR`; operations and bytes from the recorded shapes (`perfhooks.trace.limits`) and the peaks of the
-    device. Reading takes longer than computing, most of it is one matrix, and the kernel reaches 30% of the limit or
-    more. Without shapes, GEMVs are detected by kernel names. Batched products do not count, because they have no
-    weights.
+    device. Moving data takes longer than computing, most of the bytes are the weight, and the kernel reaches 30% of
+    the limit or more. Without shapes, GEMVs are detected by kernel names. Batched products do not count, because
+    they have no weights. Nor do products of the backward pass, because the inputs of a layer may be the second factor.
 
     Not measured.
     """
-    rows = weight_bound(window)
+    rows = _weight_bound(window)
     time_ms = window.device_ms(rows)
     if window.share(time_ms) < MAJOR:
         return
@@ -226,8 +225,19 @@ def weight_bound_products(window: Evidence) -> Iterator[Finding]:
     yield from window.finding(text, gain if is_known else None, evidence=evidence)
 
 
+def _weight_bound(window: Evidence) -> Ints:
+    """Return the GEMMs of the forward pass that mostly read weights. In the backward pass, factors may be inputs."""
+    trace, rows = window.trace, _memory_bound(window)
+    owner = device.owners(trace)[np.searchsorted(trace.device_rows, rows)]
+    in_backward = np.append(autograd.find(trace).inside, -1)[host.tree(trace).entry[owner]] >= 0
+    moved, weights = traffic.per_call(trace, owner), traffic.weights_per_call(trace, owner)
+    reads_weights = (owner < 0) | (moved <= 0) | (2 * weights > moved)
+    return rows[reads_weights & ~in_backward]
+
+
 @cached_per_window
-def weight_bound(window: Evidence) -> Ints:
+def _memory_bound(window: Evidence) -> Ints:
+    """Return the GEMMs that are bound by memory. Without shapes, GEMVs are detected by kernel names."""
     trace, places = window.trace, window.work
     sums, owner = rates.of_work(trace), device.owners(trace)[places]
     actual_ns, minimum_ps, in_memory = (sums[name][places] for name in ("least_ns", "least_ps", "memory_ns"))
@@ -236,16 +246,8 @@ def weight_bound(window: Evidence) -> Ints:
     mask = np.where(actual_ns > 0, is_near & (in_memory > 0), is_gemv)
     mask &= (categories.of_work(trace)[places] == categories.GEMMS) | is_gemv
     mask &= ~np.isin(owner, trace.searched(operators.BATCHED_GEMMS, Kind.OP))
-    texts = trace.argument("dims")[owner[mask]]
-    has_weights = {text: _has_weights(trace.text(text)) for text in set(texts.tolist())}
-    mask[mask] = [has_weights[text] for text in texts.tolist()]
     rows: Ints = trace.device_rows[places[mask]]
     return rows
-
-
-def _has_weights(shapes: object) -> bool:
-    sizes = [math.prod(size for size in shape if isinstance(size, int)) for shape in matrices(shapes)]
-    return not sizes or max(sizes) > sum(sizes) / 2
 
 
 def own_products(window: Evidence) -> Iterator[Finding]:

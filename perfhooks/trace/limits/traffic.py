@@ -64,6 +64,16 @@ def per_call(trace: Trace, rows: Ints) -> Ints:
     return evaluated(trace, rows, {name: rule for name, rule in rules.items() if rule is not None})
 
 
+def weights_per_call(trace: Trace, rows: Ints) -> Ints:
+    """Return the bytes of the weight of each GEMM in a forward pass; -1 without shapes and for other calls."""
+    return evaluated(trace, rows, {name: _weight(*indices) for name, indices in operators.LAYER_GEMMS.items()})
+
+
+def _weight(first: int, second: int) -> Formula:
+    # if the second factor is a vector, the first one is the weight
+    return lambda call: _size(call, first if call.shapes[second][-1] == 1 else second)
+
+
 def is_memory_only(name: str) -> bool:
     """Return whether only memory can limit an operator, because it has no counted operations."""
     return name not in flops.COUNTED and _rule(name) is not None

@@ -10,14 +10,15 @@ _PLAIN_CORES: Final = r"sgemm|scudnn|simt_s|_f32f32_f32f32_f32|(?:dgrad|wgrad)\w
 _TENSOR_CORES: Final = r"tf32|tensorop|wmma|tensor\d|[sh](?:884|1688|16816|161616)|[hsi]mma|bf16|_f16|half|fp16|16f"
 FLOAT32_GEMM: Final = rf"^(?!.*(?:{_TENSOR_CORES})).*(?:{_PLAIN_CORES})"
 OF_TORCH: Final = r"\bat::native\b"
-TF32: Final = r"tf32|tensorop_s1688|xf32|_S_MX_"
+TF32: Final = r"(?i:tf32)|tensorop_s1688(?!gemm_b?f16)|xf32|_S_MX_"
 """GEMMs of float32 inputs as TF32, on tensor cores or on AMD's matrix cores."""
 HALF: Final = r"b?f16|fp16|half|[sh](?:16816|161616)|h(?:884|1688)"
 UNALIGNED: Final = rf"^(?!.*(?:simt|d884)).*(?:(?:{HALF}).*align[124]\b|(?:s1688|tf32).*align[12]\b)"
 """GEMMs on tensor cores that load fewer than 16 bytes at once. Kernels for float64 are excluded, because they always
 load fewer.
 """
-GEMV: Final = r"(?i)gemv|mat_?vec"
+GEMV: Final = r"(?i)^(?:[^<(]|\(anonymous namespace\))*(?:gemv|mat_?vec)|\bkernel::gemv"
+"""Kernel names of GEMVs. Other kernels of cuBLAS have parameters of the type ``cublasGemvTensorStridedBatched``."""
 LAYOUT: Final = r"nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|^batched_transpose_\d+x\d+"
 """Kernels of cuDNN and MIOpen that convert between channels first and channels last."""
 _OWN_NAME: Final = re.compile(r"(?:void )?([^<(]+?)(?:_\d+)*(?=[<(]|$)")

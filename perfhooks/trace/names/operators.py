@@ -13,6 +13,8 @@ FACTORS: Final = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2)
 """GEMMs whose operations torch counts, each with the indices of its two matrices."""
 SCALED_GEMM: Final = "aten::_scaled_mm"
 ACTIVATED_GEMM: Final = "aten::_addmm_activation"
+LAYER_GEMMS: Final = {"aten::mm": (0, 1), "aten::addmm": (1, 2), SCALED_GEMM: (0, 1), ACTIVATED_GEMM: (1, 2)}
+"""GEMMs of linear layers, each with the indices of the input and the weight."""
 BATCHED_GEMMS: Final = r"^aten::(?:bmm|baddbmm)(?:\.out)?$"
 """Batched matrix products. Attention without a fused kernel consists of them."""
 _UNFOLDING: Final = r"(?:\w*slow_conv\w+|thnn_conv2d)"
