@@ -370,7 +370,7 @@ def ray_node(monkeypatch):
     yield
     signal.signal(signal.SIGTERM, before)  # Ray's client leaves its own behind, which other tests would meet
     node.terminate()
-    node.communicate(timeout=60)
+    node.communicate(timeout=300)
 
 
 @pytest.mark.cluster

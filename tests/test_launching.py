@@ -212,7 +212,7 @@ def test_workers_that_are_spawned_know_the_script(tmp_path):
 
 def test_nothing_is_compiled_otherwise_or_again(channel, launch, tmp_path):
     """With and without a window; the same graphs, breaks and recompilations as without us."""
-    bare = warm.run(channel, HERE / "launched_training.py", "compiled_whole", timeout=120)
+    bare = warm.run(channel, HERE / "launched_training.py", "compiled_whole", timeout=300)
     done = launch(*WORDS, SCRIPT, "compiled_whole")
     assert bare.returncode == done.returncode == 0, bare.stderr + done.stderr
     assert windows(tmp_path) == ["train-000005-000008"]

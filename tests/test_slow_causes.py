@@ -87,7 +87,7 @@ def test_late_sample_has_waited_for_the_gil():
 def test_wait_of_a_thread_comes_from_the_system():
     locked = threading.Lock()
     locked.acquire()
-    waiting = threading.Thread(target=lambda: locked.acquire(timeout=60))
+    waiting = threading.Thread(target=lambda: locked.acquire(timeout=300))
     sleeping = threading.Thread(target=time.sleep, args=(0.5,))
     for thread, state in ((waiting, State.LOCK), (sleeping, State.WAITING)):
         thread.start()

@@ -492,7 +492,7 @@ def test_other_folder_than_a_run_is_refused(tmp_path, target):
 @pytest.mark.process
 def test_no_run_is_one_line_and_exit_code_2(tmp_path):
     words = [sys.executable, "-m", "perfhooks", "top", "nothing"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "perfhooks: nothing does not exist\n")
 
 

@@ -607,7 +607,7 @@ def test_children_of_a_killed_program_run_on(held):
     started._process.kill()
     started.let_go(Turn(3))
     assert not started.until_held()
-    psutil.wait_procs([child], timeout=60)
+    psutil.wait_procs([child], timeout=300)
     assert not child.is_running()
 
 

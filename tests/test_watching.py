@@ -146,7 +146,7 @@ def test_request_folder_is_polled_in_time(monkeypatch):
     ours, loop = watcher.Watcher(), WatchedLoop(Timeline("train"), "train", 0.05, step=int, wake=int)
     ours.attach(loop)
     try:
-        assert all(polled.acquire(timeout=30) for _ in range(4))
+        assert all(polled.acquire(timeout=300) for _ in range(4))
     finally:
         ours.detach(loop)
         ours.end()
@@ -831,7 +831,7 @@ watcher.attach(WatchedLoop(Timeline("train"), "train", 60.0, step=int, wake=int)
 @pytest.mark.worker
 def test_a_process_ends_with_its_program_though_a_loop_is_still_watched():
     """As that of a program which never stops its profiler."""
-    subprocess.run([sys.executable, "-c", ENDS], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", ENDS], check=True, timeout=300)
 
 
 @pytest.mark.worker
@@ -880,7 +880,7 @@ def test_run_queue_wait_is_written_to_the_run_folder(tmp_path, run_script):
     """Two programs on one processor: each waits for the other, half of the time if there is no third."""
     done = run_script(CROWDED, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert 0.2 < Status.read(tmp_path / "perf/r", 0).waited < 1
+    assert 0.2 < Status.read(tmp_path / "perf/r", 0).waited <= 1
     waits = read_waits(tmp_path / "perf/r/rank0.processor.csv", "train")
     steps = FinishedRun(tmp_path / "perf/r").steps["train"]
     assert [row.first for row in waits.stretches[1:]] == [row.last for row in waits.stretches[:-1]]
@@ -891,10 +891,10 @@ def test_run_queue_wait_is_written_to_the_run_folder(tmp_path, run_script):
     waited, computed, by_all = (
         sum(getattr(row, name) for row in waits.stretches) for name in ("waited_ms", "thread_ms", "process_ms")
     )
-    assert 0.2 < waited / total < 1
+    assert 0.2 < waited / total <= 1
     assert 0.8 * total < waited + computed <= 1.02 * total, "a loop that never sleeps runs or waits"
     assert by_all >= computed > 0
-    assert 0.2 < waits.shares(steps.numbers).mean() < 1
+    assert 0.2 < waits.shares(steps.numbers).mean() <= 1
 
 
 def test_cpu_time_of_own_processes_is_not_of_other_programs(tmp_path, monkeypatch):

@@ -12,6 +12,8 @@ import torch
 folder, number, until, pause = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 for name in ("record.launch.early", "record.loop.requested"):
     sys.modules[f"perfhooks.{name}"].SHORTEST_WAIT_S = 1e9  # this training may take long on a busy machine
+if not pause:  # on a busy machine, threads that compute may use little of a CPU
+    sys.modules["perfhooks.record.loop.limits.other_threads"]._SHARE = 0.001
 torch.set_num_threads(1)
 torch.manual_seed(0)
 main, opened, recorded, is_over = threading.get_ident(), [], [], threading.Event()

@@ -165,7 +165,7 @@ def beginning(channel, folder, *words, **how):
     return Process(channel, Path(__file__).with_name("warm_launch.py"), *words, folder=folder, **how)
 
 
-def command(channel, folder, *words, timeout=120, **how):
+def command(channel, folder, *words, timeout=300, **how):
     """What ``subprocess.run`` gives of it."""
     return _ended(beginning(channel, folder, *words, **how), words, timeout)
 
