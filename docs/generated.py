@@ -136,7 +136,7 @@ class _Formatter(string.Formatter):
         if value is not None:
             return str(value)
         kind, *nouns = format_spec.split(" ")
-        unit = f" {nouns[-1]}s" if kind == "count" else {"ms": " ms", "share": "%"}.get(kind, "")
+        unit = f" {nouns[-1]}s" if kind == "count" else {"ms": " ms", "share": "%"}.get(kind, " ".join(["", *nouns]))
         return f"N{unit}"
 
 

@@ -78,7 +78,7 @@ def test_a_break_is_told_with_its_reason_and_its_line(tmp_path):
     assert compiled.inside_ms(Evidence(capture, trace)) > 0
     # how much of a step that is, is a matter of the machine
     found = window(tmp_path, capture.compilation)
-    assert any(met.line in line and "write" in line for line in found["graph-breaks"].evidence)
+    assert any(met.line in line and "write" in line for line in found["graph-breaks"].lines)
 
 
 @pytest.mark.recorder
@@ -100,7 +100,7 @@ def test_a_recompilation_in_a_step_is_told_with_the_guard_that_failed(tmp_path):
     assert list(found) == ["recompilation"]
     if NUMBERED:
         assert all("step == " in graph.reason for graph in again)
-        assert any("shorter: step == " in line for line in found["recompilation"].evidence)
+        assert any("shorter: step == " in line for line in found["recompilation"].lines)
 
 
 @pytest.mark.recorder
@@ -109,7 +109,7 @@ def test_a_function_that_was_compiled_too_often_is_told(tmp_path):
     with torch._dynamo.config.patch(recompile_limit=2):
         _, _, found = trained(shorter, tmp_path, dynamic=False)
     assert list(found) == ["left-uncompiled"]
-    (first, *why) = found["left-uncompiled"].evidence
+    (first, *why) = found["left-uncompiled"].lines
     assert first == f"test_compilation.py({line_of(shorter)}): shorter: compiled 2 times, which is the limit"
     assert found["left-uncompiled"].title.startswith("torch.compile stopped compiling test_compilation.py")
     assert any("step == 0" in line for line in why)
@@ -122,7 +122,7 @@ def test_a_function_whose_graph_cannot_break_is_told_as_uncompiled(tmp_path):
     """A break in a loop leaves all of the function to Python."""
     _, _, found = trained(writes_in_a_loop, tmp_path)
     assert list(found) == ["left-uncompiled"]
-    (why,) = found["left-uncompiled"].evidence
+    (why,) = found["left-uncompiled"].lines
     assert why.startswith(f"test_compilation.py({line_of(writes_in_a_loop)}): writes_in_a_loop: ")
     assert found["left-uncompiled"].title.startswith("torch.compile cannot compile test_compilation.py")
     assert "write" in why
@@ -179,7 +179,7 @@ def test_a_compilation_is_one_though_its_parts_are_recorded_in_it(tmp_path):
             events.append(op(f"{name} (dynamo_timed)", begin + at * MS, begin + (20 - at) * MS))
     trace = read(write_trace(tmp_path / "t.json", events))
     (found,) = [each for each in findings.find(Capture(last=3), trace) if each.rule == "recompilation"]
-    assert found.evidence[0].startswith("4 compilations in")
+    assert found.lines[0].startswith("4 compilations in")
 
 
 def window(tmp_path, compilation, region="Torch-Compiled Region: 0/0", took=40):

@@ -117,7 +117,7 @@ def test_that_clocks_were_held_is_said_where_the_numbers_of_the_window_begin(tmp
     assert findings.find(WHOLE, first) == []
     (found,) = findings.find(WHOLE, written(tmp_path, sample(9 * MS, 50.0, name="SM Active (%)")))
     assert (found.rule, found.doubts_others, found.gain_ms) == ("held-clocks", True, None)
-    assert "SM Active (%)" in found.evidence[0]
+    assert "SM Active (%)" in found.lines[0]
     text = markdown.of_trace(tmp_path / "t.json")
     assert 0 < text.index(f"- {found.title}") < text.index("ms |")
     (tmp_path / "report.json").write_bytes(msgspec.json.encode(run_data.from_trace(tmp_path / "t.json")))

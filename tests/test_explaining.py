@@ -14,7 +14,9 @@ import torch
 import perfhooks
 from perfhooks import trace
 from perfhooks.analysis import findings
+from perfhooks.analysis.findings import texts
 from perfhooks.analysis.findings.finding import Finding
+from perfhooks.analysis.findings.texts import EvidenceLine
 from perfhooks.cli.actions import show, sources
 from perfhooks.core.schedule import settled
 from perfhooks.record.loop import requested
@@ -131,22 +133,45 @@ def test_the_mfu_is_of_the_operations_of_the_second_and_of_the_time_that_a_step_
     assert window["details"]["0"]["limits"][0].startswith(said)
 
 
-def test_findings_take_lines_from_the_second_and_times_from_the_first():
-    evidence = ["3 ms of 4", "record with x"]
-    row = {"rule": "host", "evidence": evidence, "advice": "a. Record with x: y.", "code": "b\n# and: x"}
-    other = {"rule": "host", "evidence": ["9 ms of 12", "a.py(3): f: 8.1 ms"], "advice": "new", "code": ""}
-    alone = {"rule": "other", "evidence": ["b.py(1): g: 1 ms"], "advice": "", "code": ""}
-    told = findings.add_source_lines([row, alone], [other, alone | {"evidence": ["c.py(1): h: 1 ms"]}], "step 17")
-    assert told[0] == row | {"evidence": ["3 ms of 4", "a.py(3): f (seen in step 17)"], "advice": "a.", "code": "b"}
-    assert told[1] == alone
-    assert findings.add_source_lines([row], [], "step 17") == [
-        row | {"evidence": ["3 ms of 4"], "advice": "a.", "code": "b"}
+def evidence(*lines):
+    """Stored evidence. A pair is a source with its time in ms."""
+    shared = [
+        texts.shared("source", name=line[0], time_ms=line[1]) if isinstance(line, tuple) else EvidenceLine("x", line)
+        for line in lines
     ]
+    return msgspec.to_builtins(shared)
+
+
+def said(row):
+    return [line["text"] for line in row["evidence"]]
+
+
+def test_findings_take_lines_from_the_second_and_times_from_the_first():
+    request = msgspec.to_builtins([texts.shared("record-stacks", option="x")])
+    row = {"rule": "host", "evidence": [*evidence("3 ms of 4"), *request], "advice": "a.", "code": "b"}
+    other = {"rule": "host", "evidence": evidence("9 ms of 12", ("a.py(3): f", 8.1)), "advice": "new", "code": ""}
+    alone = {"rule": "other", "evidence": evidence(("b.py(1): g", 1.0)), "advice": "", "code": ""}
+    second = [other, alone | {"evidence": evidence(("c.py(1): h", 1.0))}]
+    found = findings.add_source_lines([row, alone], second, "step 17")
+    assert said(found[0]) == ["3 ms of 4", "a.py(3): f (seen in step 17)"]
+    assert found[0]["evidence"][1]["values"]["line"] == {"value": "a.py(3): f", "unit": "name"}
+    assert (found[0]["advice"], found[1]) == ("a.", alone)
+    assert findings.add_source_lines([row], [], "step 17") == [row | {"evidence": evidence("3 ms of 4")}]
+
+
+def test_a_second_window_removes_the_advice_to_record_one():
+    text = texts.FindingText("unnamed-time", {"option": "x", "recording": "y"}, ["without-stacks"])
+    row = {"rule": text.rule, "evidence": [], "advice": text.fix, "code": text.code}
+    (found,) = findings.add_source_lines([row], [], "step 17")
+    usual = texts.FindingText("unnamed-time", {})
+    assert row["advice"] != usual.fix
+    assert (found["advice"], found["code"]) == (usual.fix, usual.code)
 
 
 def test_what_only_shapes_tell_is_told_by_the_second_alone():
-    row = {"rule": "kernels-below-limit", "evidence": ["2 kernels"], "advice": "", "code": ""}
-    assert findings.add_source_lines([], [row], "step 17") == [row | {"evidence": ["2 kernels", "seen in step 17"]}]
+    row = {"rule": "kernels-below-limit", "evidence": evidence("2 kernels"), "advice": "", "code": ""}
+    (found,) = findings.add_source_lines([], [row], "step 17")
+    assert said(found) == ["2 kernels", "seen in step 17"]
     assert findings.add_source_lines([row], [row], "step 17") == [row]
 
 
@@ -182,9 +207,9 @@ def test_no_second_window_beside_threads_that_call_all_the_time(tmp_path, monkey
 
 def test_the_table_of_findings_has_lines_of_the_second_as_well(folder, monkeypatch):
     def found(capture, trace):
-        evidence = ("9 ms", "a.py(3): f: 8 ms") if capture.explains else ("3 ms",)
-        texts = dict.fromkeys(("rule", "title", "estimate", "advice", "code"), "x")
-        return [Finding(**texts, gain_ms=None, gain_percent=None, evidence=evidence)]
+        lines = evidence("9 ms", ("a.py(3): f", 8.0)) if capture.explains else evidence("3 ms")
+        words = dict.fromkeys(("rule", "title", "estimate", "advice", "code"), "x")
+        return [Finding(**words, gain_ms=None, gain_percent=None, evidence=lines)]
 
     monkeypatch.setattr(findings, "find", found)
     monkeypatch.setattr(

@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from twins import TRACES
 
@@ -90,11 +91,11 @@ def test_exactly_the_planted_problem_is_found(name, tmp_path):
     assert finding.is_bound == (name in WORTH_TRYING)
     assert finding.gain_ms > 0
     assert 0 < finding.gain_percent <= 100
-    assert finding.evidence
-    assert all(isinstance(line, str) and line for line in finding.evidence)
+    assert finding.lines
+    assert all(isinstance(line, str) and line for line in finding.lines)
     assert finding.title.endswith(".")
     if name in WITH_STACKS:
-        assert any(f"{name}.py" in line for line in finding.evidence), "stacks tell the function"
+        assert any(f"{name}.py" in line for line in finding.lines), "stacks tell the function"
 
 
 @pytest.mark.recorder
@@ -163,8 +164,7 @@ def test_the_best_comes_first(tmp_path):
 
 def test_findings_are_plain_data(tmp_path):
     (finding,) = find(WHOLE, trace_of(tmp_path, waiting(50)))
-    data = json.loads(json.dumps(dataclasses.asdict(finding)))
-    assert Finding(**data | {"evidence": tuple(data["evidence"])}) == finding
+    assert msgspec.json.decode(msgspec.json.encode(finding), type=Finding) == finding
 
 
 def test_estimates_say_that_gains_overlap(tmp_path):
@@ -226,7 +226,7 @@ def test_recording_that_takes_half_as_long_again_is_said_without_a_gain(recorded
     assert rules(found) == expected
     for finding in found:
         assert finding.gain_ms is finding.gain_percent is None
-        assert "recorded with with_stack=True" in finding.evidence
+        assert "recorded with with_stack=True" in finding.lines
 
 
 # --- on traces of other people's trainings: what was looked at, one by one ---

@@ -106,4 +106,4 @@ def test_the_state_that_an_optimizer_makes_once_is_no_time_of_its_updates(tmp_pa
     finding = found(Capture(first=0, last=1, reached=2), read(testing.write_trace(tmp_path / "t.json", events)))
     assert finding["optimizer-loop"].title == "Adam updates its parameters one by one, which takes 20 ms of a step."
     assert finding["optimizer-loop"].gain_ms == pytest.approx(10)
-    assert not any("zero_" in line for line in finding["optimizer-loop"].evidence)
+    assert not any("zero_" in line for line in finding["optimizer-loop"].lines)

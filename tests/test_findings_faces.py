@@ -104,7 +104,7 @@ def test_what_a_loader_has_is_not_advised(tmp_path):
     loader = Loader(num_workers=1, pin_memory=True, persistent_workers=True, prefetch_factor=8, batch_sampler="Buckets")
     finding = told("waiting-for-data", trace_of(tmp_path, loading(50)), loader=loader)
     assert finding.code == "DataLoader(..., num_workers=1)"
-    assert "batch_sampler=Buckets" in " ".join(finding.evidence)
+    assert "batch_sampler=Buckets" in " ".join(finding.lines)
 
 
 def test_workers_whose_batches_only_cost_their_handing_over_are_enough(tmp_path):

@@ -134,5 +134,5 @@ def test_graphs_have_the_name_of_the_device(metadata, graph, tmp_path):
     (finding,) = [
         finding for finding in found_in(tmp_path, made_of(many_launches), metadata) if finding.rule == "host-bound"
     ]
-    said = " ".join([finding.advice, *finding.evidence])
+    said = " ".join([finding.advice, *finding.lines])
     assert set(re.findall("[A-Z]+ graph", said)) == {graph}

@@ -7,10 +7,12 @@ import re
 import string
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from perfhooks.analysis import findings
 from perfhooks.analysis.findings import frameworks, texts
+from perfhooks.analysis.ranks.findings import STRAGGLER
 from perfhooks.trace.names.devices import Device
 
 FOLDER = Path(findings.__file__).parent
@@ -86,7 +88,7 @@ def phrases(rule):
 
 
 def test_each_rule_has_a_file():
-    assert {path.stem for path in texts.FOLDER.glob("*.toml")} == {*RULES, texts.SHARED}
+    assert {path.stem for path in texts.FOLDER.glob("*.toml")} == {*RULES, texts.SHARED, STRAGGLER}
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -154,7 +156,7 @@ def test_code_is_for_known_frameworks(rule):
         assert not version.code_of or texts.of_rule(version.code_of).code, version.code_of
 
 
-@pytest.mark.parametrize("rule", [*RULES, texts.SHARED])
+@pytest.mark.parametrize("rule", [*RULES, texts.SHARED, STRAGGLER])
 def test_formats_are_known(rule):
     every = [template for _, template in templates(rule)] + list(texts.of_rule(rule).evidence.values())
     for name, spec in [field for template in every for field in fields(template)]:
@@ -162,7 +164,7 @@ def test_formats_are_known(rule):
         assert name.partition(".")[2] in {"", *Device._fields}
 
 
-@pytest.mark.parametrize("rule", [*RULES, texts.SHARED])
+@pytest.mark.parametrize("rule", [*RULES, texts.SHARED, STRAGGLER])
 def test_sentences_are_short_and_plain(rule):
     of_rule = texts.of_rule(rule)
     prose = [text for kind, text in templates(rule) if kind != "code" and text != f"{{{kind}}}"]
@@ -189,5 +191,29 @@ def test_a_version_extends_the_usual_text(monkeypatch, tmp_path):
         texts.of_rule.cache_clear()
 
 
-def test_literals_are_between_the_fields():
-    assert texts.literals("{a} by {b.c:ms}{d} {{x}}") == [" by ", " {", "x}"]
+def test_a_line_has_the_values_of_its_text(monkeypatch, tmp_path):
+    """Also if they are in a line that is part of it. The unit is that of the format."""
+    monkeypatch.setattr(texts, "FOLDER", tmp_path)
+    texts.of_rule.cache_clear()
+    (tmp_path / "shared.toml").write_text("")
+    (tmp_path / "x.toml").write_text(
+        'title = "{first}"\n[evidence]\npart = "{name}: {bytes:size}"\n'
+        'all = "{share:share} of {steps:count step} at {rate:.3g GB/s}: {parts}"\n'
+    )
+    try:
+        text = texts.FindingText("x", {"first": texts.EvidenceLine("a", "b", {"c": texts.Value(1, "ms")})})
+        parts = [text("part", name=name, bytes=2048) for name in "ab"]
+        line = text("all", share=0.5, steps=1, rate=10.0, parts=parts, other=1)
+        assert str(line) == "50% of 1 step at 10 GB/s: a: 2 KiB, b: 2 KiB"
+        values = {name: (value.value, value.unit) for name, value in line.values.items()}
+        assert values.pop("parts") == ("a: 2 KiB, b: 2 KiB", "name")
+        assert values == {"share": (0.5, "ratio"), "steps": (1, "number"), "rate": (10.0, "GB/s")}
+        assert [part.values["bytes"] for part in line.parts] == [texts.Value(2048, "bytes")] * 2
+        assert text.values == {"c": texts.Value(1, "ms")}
+    finally:
+        texts.of_rule.cache_clear()
+
+
+def test_a_stored_line_can_be_read_with_any_number():
+    line = texts.shared("source", name="x", time_ms=float("inf"))
+    assert msgspec.json.decode(msgspec.json.encode(line), type=texts.EvidenceLine).values["time_ms"].value is None

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from perfhooks import testing
@@ -53,7 +54,7 @@ def test_a_large_part_without_a_name_is_a_finding(tmp_path):
     finding = found(WHOLE, trace)["unnamed-time"]
     assert finding.title == "Code outside of torch takes 30 ms of a step, 30%."
     assert (finding.gain_ms, finding.is_bound) == (pytest.approx(30), True)
-    assert list(finding.evidence) == [
+    assert list(finding.lines) == [
         "30 ms outside of torch operators and of all named parts of the step",
         "train.py(7): loss: 29 ms",
     ]
@@ -121,10 +122,8 @@ def test_what_is_said_to_take_the_wait_ran_in_it(tmp_path):
         python_frame("data.py(9): decode", 10 * MS, 29 * MS),
     ]
     finding = found(WHOLE, trace_of(tmp_path, events))["waiting-for-data"]
-    assert finding.evidence[-2:] == ("data.py(3): __getitem__: 28.5 ms", "data.py(9): decode: 9.5 ms"), (
-        "of each its own"
-    )
-    assert not any("loss" in line for line in finding.evidence)
+    assert finding.lines[-2:] == ("data.py(3): __getitem__: 28.5 ms", "data.py(9): decode: 9.5 ms"), "of each its own"
+    assert not any("loss" in line for line in finding.lines)
 
 
 # --- steps of another kind ---
@@ -174,7 +173,7 @@ def test_figures_are_of_steps_of_the_usual_kind(tmp_path):
     events = [*with_part("data", 30), step_mark(2, 200 * MS, 300 * MS), annotation("validation", 200 * MS, 300 * MS)]
     finding = found(replace(WHOLE, last=2, reached=3), trace_of(tmp_path, events))["waiting-for-data"]
     assert finding.title == "The step waits 30 ms for data, 30% of its time."
-    assert any(line.endswith("on average over steps 0-1") for line in finding.evidence)
+    assert any(line.endswith("on average over steps 0-1") for line in finding.lines)
 
 
 # --- gains are those of steps that nobody records ---
@@ -237,7 +236,7 @@ def test_what_the_timeline_saw_of_the_wait_is_what_is_said(tmp_path):
     assert finding.gain_ms == pytest.approx(51)
     assert finding.gain_percent == pytest.approx(100 * 51 / 104)
     assert finding.title == "The step waits 51 ms for data, 49% of its time."
-    assert finding.evidence[0] == "unprofiled steps wait 51 ms of 104 ms for data, by the run's own clock"
+    assert finding.lines[0] == "unprofiled steps wait 51 ms of 104 ms for data, by the run's own clock"
     silent = found(replace(WHOLE, cost=replace(cost, idle_data_ms=5.0)), trace)
     assert "waiting-for-data" not in silent, "recording alone makes the wait"
 
@@ -349,7 +348,7 @@ def test_workers_that_do_not_keep_up_become_as_many_as_do(tmp_path):
     assert finding.code == "DataLoader(..., num_workers=4, persistent_workers=True)"
     assert "4 workers would keep up: the wait falls from 50% to 0% of the step" in finding.advice
     assert finding.gain_ms == pytest.approx(50)
-    assert "200 ms of CPU time; 100 MiB of memory per worker" in " ".join(finding.evidence)
+    assert "200 ms of CPU time; 100 MiB of memory per worker" in " ".join(finding.lines)
 
 
 def test_what_the_loop_computes_while_it_waits_for_data_stays(tmp_path):
@@ -493,14 +492,16 @@ def test_only_what_was_recorded_is_advised_to_be_left_out(options, code, tmp_pat
 
 def test_findings_are_about_the_unprofiled_step_that_is_known_later(tmp_path):
     """A profiled step of 100 ms waits 40 ms; an unprofiled one of 60 ms waits 50 ms."""
-    (row,) = [vars(each) for each in findings.find(WHOLE, trace_of(tmp_path, loading(40)))]
+    (row,) = msgspec.to_builtins(findings.find(WHOLE, trace_of(tmp_path, loading(40))))
     (found,) = scale_to_unprofiled([row], 100.0, 60.0, 50.0)
     assert found["title"] == "The step waits 50 ms for data, 83% of its time."
-    assert found["evidence"][0] == "unprofiled steps wait 50 ms of 60 ms for data, by the run's own clock"
+    assert found["values"]["wait_ms"] == {"value": 50.0, "unit": "ms"}
+    first = found["evidence"][0]
+    assert first["text"] == "unprofiled steps wait 50 ms of 60 ms for data, by the run's own clock"
     assert found["gain_ms"] <= 50
     assert scale_to_unprofiled([row], 100.0, 60.0, 0.1) == []
     again = scale_to_unprofiled([found], 100.0, 30.0, 20.0)[0]
-    assert sum("own clock" in line for line in again["evidence"]) == 1
+    assert sum("own clock" in line["text"] for line in again["evidence"]) == 1
 
 
 def test_a_gain_loses_what_recording_added():

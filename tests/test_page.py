@@ -320,7 +320,8 @@ def test_evidence_links_to_rows_frames_and_steps(chromium, recorded, tmp_path):
         "aten::addmmm: 3 ms",
         HOSTILE,
     ]
-    finding = {"rule": "r", "title": "t", "estimate": "", "advice": "", "code": "a < b", "evidence": evidence}
+    lines = [{"phrase": "source", "text": line} for line in evidence]
+    finding = {"rule": "r", "title": "t", "estimate": "", "advice": "", "code": "a < b", "evidence": lines}
     details["findings"]["rows"] = [{**finding, "gain_ms": 1.0, "gain_percent": 1.0}]
     (tmp_path / "report.html").write_text(page.render(given), encoding="utf-8")
     chromium.open(tmp_path / "report.html")

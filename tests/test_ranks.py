@@ -106,7 +106,7 @@ def test_evidence_has_rounded_numbers(gathered):
     data["windows"][0]["ranks"]["compute_excess_ms"][1] = -2e-14
     (finding,) = ranks.findings(data)
     assert finding["title"].endswith(": the other ranks wait 1234 ms in a step for it.")
-    assert finding["evidence"][0] == (
+    assert finding["evidence"][0]["text"] == (
         f"{FIRST}: 1284 ms of own work in a step of 1284 ms, 1234 ms more than the others: "
         "data 1236 ms (+1234), compute 40 ms (+0), communication 8 ms (+0), other 0 ms (+0)"
     )
@@ -144,7 +144,7 @@ def test_slow_node_is_named_if_there_are_several(gathered, node, slow, said):
     (finding,) = ranks.findings(gathered(ranks=8, node=node, slow_compute=dict.fromkeys(slow, 30.0)))
     title, evidence = said.split("|")
     assert finding["title"].startswith(title)
-    assert finding["evidence"][-1] == evidence
+    assert finding["evidence"][-1]["text"] == evidence
 
 
 def test_among_many_ranks_a_small_excess_is_enough(gathered):

@@ -125,18 +125,19 @@ def test_equal_findings_are_one_row_with_their_ranks(tmp_path):
 
 
 def test_findings_of_ranks_keep_different_names_apart():
-    def row(title, gain):
-        return {"rule": "slow-kernel", "title": title, "gain_ms": gain, "evidence": ()}
+    def row(kernel, gain):
+        values = {"kernel": {"value": kernel, "unit": "name"}, "time_ms": {"value": gain, "unit": "ms"}}
+        return {"rule": "slow-kernel", "title": kernel, "gain_ms": gain, "values": values, "evidence": []}
 
     found = merge_findings(
         {
-            0: [row("gemm_64x64 takes 3.0 ms.", 3.0), row("gemm_128x64 takes 2 ms.", 2.0)],
-            1: [row("gemm_64x64 takes 950 us.", 0.95)],
+            0: [row("gemm_64x64", 3.0), row("gemm_128x64", 2.0)],
+            1: [row("gemm_64x64", 0.95)],
         },
         [{"rule": "straggler", "title": "Rank 1 is slow.", "gain_ms": 9.0, "evidence": (), "rank": 1, "ranks": [1]}],
     )
     assert [(each["rank"], [*each["ranks"]]) for each in found] == [(1, [1]), (0, [0, 1]), (0, [0])]
-    assert "rank 0; ranks 0-1 have this finding: 0.95 to 3 ms" in found[1]["evidence"][-1]
+    assert "rank 0; ranks 0-1 have this finding: 0.95 to 3 ms" in found[1]["evidence"][-1]["text"]
 
 
 @pytest.mark.slow
@@ -271,7 +272,7 @@ def test_rank_that_is_last_in_most_large_collectives_is_the_straggler_in_a_singl
     durations = [[*of_large, *of_small] for of_large, of_small in zip(large, small, strict=True)]
     (finding,) = ranks.findings(compared(durations, [25 << 20] * 48 + [4] * 60))
     assert (finding["rule"], finding["rank"]) == ("straggler", 2)
-    assert finding["evidence"][0].endswith("; last in 41 of 48 large collectives (25 MiB or more)")
+    assert finding["evidence"][0]["text"].endswith("; last in 41 of 48 large collectives (25 MiB or more)")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_validation_is_judged_by_the_time_of_the_run():
     (found,) = findings.of_run(validations((32, 40), (65, 40), (98, 40)), steps_of(*walls))
     assert found.title == "Validation takes 12% of the run."
     assert (found.gain_ms, found.gain_percent) == (pytest.approx(0.6), pytest.approx(6.0))
-    assert found.evidence == (
+    assert found.lines == (
         "3 validations of 40 ms on average in 100 steps: 120 ms of 1 s",
         "evaluate (train.py:20): 120 ms",
     )
@@ -121,6 +121,6 @@ def test_perfhooks_run_finds_the_validation_of_each_epoch_and_its_line(launch, t
     assert all(row.ms >= 100 for row in rows if row.part == "validation")
     (found,) = json.loads((tmp_path / "perf/it/report.json").read_bytes())["findings"]
     assert found["rule"] == "validation-in-steps"
-    assert any(line.startswith("evaluate (train.py:12)") for line in found["evidence"])
+    assert any(line["text"].startswith("evaluate (train.py:12)") for line in found["evidence"])
     capture = next((tmp_path / "perf/it").glob("train-*/rank0.capture.json"))
     assert json.loads(capture.read_bytes())["circumstances"]["loader"]["line"] == "<module> (train.py:17)"

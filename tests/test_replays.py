@@ -18,7 +18,7 @@ def host_bound(tmp_path, plant):
 
 
 def said(finding):
-    (line,) = [line for line in finding.evidence if "CUDA graph" in line or "same 10" in line]
+    (line,) = [line for line in finding.lines if "CUDA graph" in line or "same 10" in line]
     return line
 
 

@@ -165,7 +165,7 @@ def test_rare_work_of_the_profiled_steps_is_no_part_of_the_typical_step():
 def test_findings_and_warning():
     rows = [
         finding("The machine is busy.", doubts_others=True),
-        finding("Data.", 12.0, evidence=["train.py(20): 3 ms"]),
+        finding("Data.", 12.0, evidence=[{"phrase": "source", "text": "train.py(20): 3 ms"}]),
         *map(finding, "bcd"),
     ]
     summary = summarize(report({"wall_ms": 100}, findings=rows), {})

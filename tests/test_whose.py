@@ -150,8 +150,8 @@ def loading():
 
 def test_evidence_names_the_users_line_above_the_library_that_waits(tmp_path):
     finding = findings.find(CAPTURE, trace_of(tmp_path, loading()))[0]
-    assert f"{USER}, in {LIBRARY}: 50 ms" in finding.evidence
-    assert "perfhooks" not in str(finding.evidence)
+    assert f"{USER}, in {LIBRARY}: 50 ms" in finding.lines
+    assert "perfhooks" not in str(finding.lines)
 
 
 @pytest.mark.recorder

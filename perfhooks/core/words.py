@@ -28,6 +28,12 @@ def ms(milliseconds: float) -> str:
     return f"{'-' if milliseconds < 0 else ''}{_plain(value / dict(_TIMES)[unit])} {unit}"
 
 
+def hundredths(value: float, sign: str = "") -> str:
+    """Return at least three digits, rounded to hundredths, so that noise becomes 0."""
+    rounded = round(value, 2) + 0.0
+    return f"{rounded:{sign}.0f}" if abs(rounded) >= 100 else f"{rounded:{sign}.3g}"
+
+
 def number(value: float) -> str:
     """Return three significant digits: ``0.0123``, ``4.12``, ``1,230``; below that ``<0.0001``."""
     size = _rounded(abs(value))

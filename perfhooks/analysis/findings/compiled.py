@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
-    from perfhooks.analysis.findings.texts import FindingText
+    from perfhooks.analysis.findings.texts import EvidenceLine, FindingText
     from perfhooks.run.compilation import Break, Graph
     from perfhooks.trace.model import Ints
 
@@ -141,7 +141,7 @@ def _without_line(function: str) -> str:
     return f"{file.rpartition('(')[0]}: {name}"
 
 
-def _guard_lines(text: FindingText, graphs: Sequence[Graph]) -> list[str]:
+def _guard_lines(text: FindingText, graphs: Sequence[Graph]) -> list[EvidenceLine]:
     counts = Counter((graph.function, graph.reason) for graph in graphs)
     return [
         text("guards" if count > 1 else "guard", function=function, reason=reason, times=count)
@@ -149,7 +149,7 @@ def _guard_lines(text: FindingText, graphs: Sequence[Graph]) -> list[str]:
     ]
 
 
-def _failure_text(text: FindingText, failed: Graph, graphs: Sequence[Graph]) -> str:
+def _failure_text(text: FindingText, failed: Graph, graphs: Sequence[Graph]) -> EvidenceLine:
     if not failed.is_limit:
         return text("failed", function=failed.function, reason=failed.failed)
     compilations = sum(graph.function == failed.function and not graph.failed for graph in graphs)

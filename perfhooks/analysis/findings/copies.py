@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
-    from perfhooks.analysis.findings.texts import FindingText
+    from perfhooks.analysis.findings.texts import EvidenceLine, FindingText
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.intervals import Intervals
 
@@ -60,7 +60,7 @@ def _rate(size: float, time_ms: float) -> float:
     return size / time_ms * 1e-6
 
 
-def _direction_lines(text: FindingText, table: pl.DataFrame) -> list[str]:
+def _direction_lines(text: FindingText, table: pl.DataFrame) -> list[EvidenceLine]:
     kinds = table.group_by("kind", "source", "target").agg(pl.len(), pl.col("bytes", "duration_ms").sum())
     return [
         text(
@@ -144,7 +144,7 @@ def _slow_calls(window: Evidence) -> Ints:
     return calls[(trace.end - trace.start)[calls] > device.BLOCKED_NS]
 
 
-def _copied_lines(text: FindingText, window: Evidence, calls: Ints) -> list[str]:
+def _copied_lines(text: FindingText, window: Evidence, calls: Ints) -> list[EvidenceLine]:
     trace = window.trace
     work = trace.device_rows[np.isin(trace.launches, calls)]
     sizes = trace.argument("nbytes")
@@ -162,7 +162,7 @@ def _unpinned(window: Evidence) -> Ints:
     return rows[(size > STAGED_BYTES) | (size < 0)]
 
 
-def _unpinned_lines(text: FindingText, window: Evidence, rows: Ints) -> list[str]:
+def _unpinned_lines(text: FindingText, window: Evidence, rows: Ints) -> list[EvidenceLine]:
     trace = window.trace
     size, span = trace.argument("nbytes")[rows], (trace.end - trace.start)[rows]
     evidence = [text("count", count=window.count_per_step(rows), together_ms=window.device_ms(rows))]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
-    from perfhooks.analysis.findings.texts import FindingText
+    from perfhooks.analysis.findings.texts import EvidenceLine, FindingText
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.intervals import Intervals
 
@@ -97,7 +97,7 @@ def waiting_for_data(window: Evidence) -> Iterator[Finding]:
         *([text("longest", data_ms=slowest["data_ms"][0], step=number)] if number is not None else []),
         *([text("without-workers")] if is_alone else []),
         *([text("with-workers")] if has_workers else []),
-        *([text("cost", cost=plan.cost)] if plan is not None and circumstances.making else []),
+        *([plan.cost.evidence(text)] if plan is not None and circumstances.making else []),
         *([text("settings", settings=_settings(loader))] if loader is not None else []),
         *_worker_lines(text, window),
     ]
@@ -267,7 +267,7 @@ def _is_other_wait(window: Evidence) -> bool:
     return waits > disk
 
 
-def _worker_lines(text: FindingText, window: Evidence) -> list[str]:
+def _worker_lines(text: FindingText, window: Evidence) -> list[EvidenceLine]:
     places = _worker_places(window)
     total = sum(place.total for place in places)
     return [

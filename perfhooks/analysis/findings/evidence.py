@@ -10,10 +10,9 @@ import numpy as np
 import polars as pl
 
 from perfhooks.analysis.findings import frameworks, texts
-from perfhooks.analysis.findings.finding import Finding, unprofiled_gain, with_basis
-from perfhooks.analysis.findings.texts import FindingText, RuleTexts
+from perfhooks.analysis.findings.finding import Finding, basis, unprofiled_gain
+from perfhooks.analysis.findings.texts import EvidenceLine, FindingText, RuleTexts
 from perfhooks.analysis.findings.window_steps import WindowSteps
-from perfhooks.core import words
 from perfhooks.trace.kinds import HOST, Kind
 from perfhooks.trace.names import attribution, devices, stages
 from perfhooks.trace.names.origins import Origin
@@ -223,7 +222,7 @@ class Evidence(WindowSteps):
         frames = self.trace.rows(Kind.PYTHON)
         return frames[attribution.names_of(self.trace, (origin,), self.tables.owners)[self.trace.name[frames]]]
 
-    def by_name(self, rows: Ints) -> list[str]:
+    def by_name(self, rows: Ints) -> list[EvidenceLine]:
         return top_lines([(name[:80], time) for name, time in self._time_by_name(rows)])
 
     def _time_by_name(self, rows: Ints) -> Iterator[tuple[str, float]]:
@@ -232,7 +231,7 @@ class Evidence(WindowSteps):
         for name, time in zip(self.trace.name[rows[by_name.first]].tolist(), times.tolist(), strict=True):
             yield self.trace.names[name], time
 
-    def by_line(self, rows: Ints) -> list[str]:
+    def by_line(self, rows: Ints) -> list[EvidenceLine]:
         return top_lines(
             [(line, span) for line, span in zip(self.lines_of(rows), self.lengths(rows), strict=True) if line]
         )
@@ -241,8 +240,8 @@ class Evidence(WindowSteps):
         times: list[float] = ((self.trace.end - self.trace.start)[rows] * intervals.MS / max(self.count, 1)).tolist()
         return times
 
-    def count_per_step(self, rows: Sized) -> str:
-        return f"{len(rows) / max(self.count, 1):.3g}"
+    def count_per_step(self, rows: Sized) -> float:
+        return len(rows) / max(self.count, 1)
 
     def outermost(self, rows: Ints) -> Ints:
         return rows[device.holders(self.trace, rows, rows) < 0] if len(rows) else rows
@@ -328,7 +327,7 @@ class Evidence(WindowSteps):
         text: FindingText,
         gain_ms: float | None,
         *,
-        evidence: Sequence[str],
+        evidence: Sequence[EvidenceLine],
         of: Intervals | None = None,
         is_measured: bool = False,
         is_wait: bool = False,
@@ -343,10 +342,10 @@ class Evidence(WindowSteps):
         the gain. With ``is_wait``, the gain must also exceed the CPU wait of the step thread, because CPU contention
         lengthens waits most.
         """
-        share, is_bound = 0.0, gain_ms is not None and (self.is_busy or not is_measured)
+        share, basis_text, is_bound = 0.0, "", gain_ms is not None and (self.is_busy or not is_measured)
         profiled_ms, estimate = gain_ms, text.estimate
         if is_bound and bound_ms is not None:
-            profiled_ms, estimate = bound_ms, texts.shared("bound")
+            profiled_ms, estimate = bound_ms, str(texts.shared("bound"))
         cpu_wait = self.circumstances.queued or 0.0
         if profiled_ms is not None:
             if self.is_start:
@@ -359,30 +358,29 @@ class Evidence(WindowSteps):
             if gain_ms <= 0 or gain_ms < least * self.unprofiled_ms:
                 return
             doubt = "busy" if self.is_busy else "overlap" if is_measured else "unmeasured"
-            estimate = texts.shared(doubt, estimate=estimate)
+            estimate = str(texts.shared(doubt, estimate=estimate))
             if self.capture.cost.idle_step_ms and wait_ms is None:
-                estimate = with_basis(estimate, self.step_ms, self.unprofiled_ms)
-        yield Finding(
-            rule=text.rule,
-            title=text.title,
+                basis_text = basis(self.step_ms, self.unprofiled_ms)
+        yield Finding.of_text(
+            text,
             gain_ms=gain_ms,
             gain_percent=None if gain_ms is None else 100 * gain_ms / (self.unprofiled_ms or 1.0),
             estimate=estimate,
             evidence=tuple(evidence),
-            advice=text.fix,
-            code=text.code,
             is_bound=is_bound,
             doubts_others=doubts_others,
             profiled_ms=profiled_ms,
             overhead_share=share,
             wait_ms=wait_ms,
             wait_share=wait_share,
+            basis=basis_text,
         )
 
 
-def top_lines(sources: Sequence[tuple[str, float]], limit: int = 3) -> list[str]:
+def top_lines(sources: Sequence[tuple[str | EvidenceLine, float]], limit: int = 3) -> list[EvidenceLine]:
     totals: dict[str, float] = {}
+    names = {str(name): name for name, _ in sources}
     for name, value in sources:
-        totals[name] = totals.get(name, 0.0) + value
+        totals[str(name)] = totals.get(str(name), 0.0) + value
     ordered = sorted((item for item in totals.items() if item[1] > 0), key=lambda item: -item[1])[:limit]
-    return [f"{name}: {words.ms(value)}" for name, value in ordered]
+    return [texts.shared("source", name=names[name], time_ms=value) for name, value in ordered]

@@ -2,19 +2,21 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from perfhooks.analysis.findings import texts
-from perfhooks.analysis.findings.texts import FindingText
+from perfhooks.analysis.findings.texts import EvidenceLine, FindingText, Value
 from perfhooks.core import words
 from perfhooks.core.errors import OptionError
 from perfhooks.trace.nesting.intervals import NOTABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from typing_extensions import Self
 
 OVERHEAD: Final = "profiler-overhead"
 UNNAMED: Final = "unnamed-time"
@@ -28,11 +30,13 @@ DOMINANT: Final = 0.2
 MANY: Final = 20
 """Minimum repetitions of a collective or operator in a step. DDP needs one collective for every 25 MiB of gradients."""
 LINE: Final = re.compile(r"\S+\.py(?:\(\d+\)|:\d+\)|(?=: ))")
-_TIME: Final = re.compile(r": -?[\d.,e+]+ (us|ms|s|min|h)( .*)?$")
 _BY_SHAPES: Final = ("kernels-below-limit",)
 """Rules that use only shapes and device times, so recorded stacks do not change their results."""
 _REQUESTS: Final = ("record-shapes", "record-stacks")
 """Names of the evidence phrases that ask for another recording."""
+_TIMED: Final = ("source", "holder")
+"""Names of the phrases with the time of a line or a name."""
+_LOOP: Final = "loop"
 WAITING: Final = "waiting-for-data"
 
 
@@ -50,7 +54,7 @@ class Finding:
     """Gain in an unprofiled step."""
     gain_percent: float | None
     estimate: str
-    evidence: tuple[str, ...]
+    evidence: tuple[EvidenceLine, ...]
     advice: str
     code: str
     is_bound: bool = False
@@ -61,6 +65,22 @@ class Finding:
     wait_ms: float | None = None
     """Wait for data while no device works, in a profiled step."""
     wait_share: float = 1.0
+    basis: str = ""
+    """The steps of the gain, of the title and of the evidence."""
+    values: dict[str, Value] = field(default_factory=dict)
+    """Values in the title."""
+    version: str = ""
+    """Version of the title in the texts of the rule."""
+
+    @classmethod
+    def of_text(cls, text: FindingText, **facts: Any) -> Self:
+        texts_of_rule = {"title": text.title, "estimate": text.estimate, "advice": text.fix, "code": text.code}
+        return cls(**{"rule": text.rule, "values": text.values, "version": text.version, **texts_of_rule, **facts})
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Evidence as text."""
+        return tuple(map(str, self.evidence))
 
     def check(self) -> None:
         """Raise OptionError if a field of a plugin's finding has a wrong type or is not finite."""
@@ -80,6 +100,11 @@ def gain(finding: Mapping[str, Any]) -> str:
     amount = f"{'at most' if finding.get('is_bound') else 'about'} {words.ms(finding['gain_ms'])}"
     percent = finding.get("gain_percent")
     return amount if percent is None else f"{amount}, {words.share(percent / 100)}"
+
+
+def estimate(finding: Mapping[str, Any]) -> str:
+    """Return how the gain was estimated, and for which steps."""
+    return " ".join(filter(None, [finding["estimate"], finding.get("basis", "")]))
 
 
 def ordered(findings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -102,23 +127,16 @@ def unprofiled_gain(profiled_ms: float, overhead_share: float, profiled_step_ms:
     return min(max(profiled_ms - overhead_share * added, 0.0), step_ms)
 
 
-def with_basis(estimate: str, profiled_step_ms: float, step_ms: float) -> str:
-    return texts.shared("basis", estimate=estimate, unprofiled_ms=step_ms, profiled_ms=profiled_step_ms)
-
-
-def _literals(rule: str, name: str) -> list[str]:
-    return texts.literals(texts.phrase(rule, name))
+def basis(profiled_step_ms: float, step_ms: float) -> str:
+    return str(texts.shared("basis", unprofiled_ms=step_ms, profiled_ms=profiled_step_ms))
 
 
 def _without_request(row: Mapping[str, Any]) -> dict[str, Any]:
-    request = texts.of_rule(UNNAMED).versions["without-stacks"]
-    fix, code = texts.literals(request.fix), texts.literals(str(request.code).strip("\n"))
-    starts = tuple(_literals(texts.SHARED, name)[0] for name in _REQUESTS)
-    return {
-        "advice": row["advice"].partition(fix[0])[0],
-        "code": row["code"].partition(code[0])[0],
-        "evidence": [line for line in row["evidence"] if not line.startswith(starts)],
-    }
+    """Return a finding without requests to record stacks or shapes."""
+    usual = FindingText(UNNAMED, {})
+    texts_of_row = {"advice": usual.fix, "code": usual.code} if row["rule"] == UNNAMED else {}
+    evidence = [line for line in row["evidence"] if line["phrase"] not in _REQUESTS]
+    return {**row, **texts_of_row, "evidence": evidence}
 
 
 def scale_to_unprofiled(
@@ -138,20 +156,20 @@ def scale_to_unprofiled(
             saved = exposed * profiled_ms / wait_ms
             text = FindingText(WAITING, {"unit": "step", "wait_ms": exposed, "share": exposed / step_ms})
             clock = text("clock", data_ms=data_ms, step_ms=step_ms)
-            lines = [line for line in row["evidence"] if _literals(WAITING, "clock")[-1] not in line]
-            new |= {"title": text.title, "evidence": [clock, *lines]}
+            lines = [line for line in row["evidence"] if line["phrase"] != clock.phrase]
+            title = {"title": text.title, "values": text.values}
+            new |= msgspec.to_builtins({**title, "evidence": [clock, *lines]})
         else:
             saved = unprofiled_gain(profiled_ms, row.get("overhead_share", 0.0), profiled_step_ms, step_ms)
-            estimate = row.get("estimate", "").partition(_literals(texts.SHARED, "basis")[0])[0]
-            new["estimate"] = with_basis(estimate, profiled_step_ms, step_ms)
+            new["basis"] = basis(profiled_step_ms, step_ms)
         if saved >= NOTABLE * step_ms:
             rows.append(new | {"gain_ms": saved, "gain_percent": 100 * saved / step_ms})
     return rows
 
 
-def first_source_line(evidence: Iterable[str]) -> str:
+def first_source_line(evidence: Iterable[Mapping[str, Any]]) -> str:
     """Return for example ``train.py:20``, otherwise the first file."""
-    matches = LINE.findall("\n".join(evidence))
+    matches = [match for line in evidence for match in LINE.findall(line["text"])]
     line = next((match for match in matches if match.endswith(")")), matches[0] if matches else "")
     return line.strip("()").replace("(", ":")
 
@@ -163,19 +181,25 @@ def add_source_lines(
     by_rule = {str(row["rule"]): row for row in explaining}
     results = []
     for row in findings:
-        explanation = by_rule.get(str(row["rule"]))
-        texts_of_row = _without_request(row)
-        evidence = texts_of_row["evidence"]
-        loop_lines = [line for line in evidence if line.endswith(_literals(WAITING, "loop")[-1])]
-        if explanation is not None and not any(LINE.search(line) for line in evidence if line not in loop_lines):
-            named = [
-                _TIME.sub("", line) for line in explanation["evidence"] if LINE.search(line) and line not in loop_lines
-            ]
-            evidence = [line for line in evidence if line not in loop_lines]
-            evidence += [*(texts.shared("seen", line=line, steps=steps) for line in named), *loop_lines]
-        results.append({**row, **texts_of_row, "evidence": evidence})
+        explanation, new = by_rule.get(str(row["rule"])), _without_request(row)
+        loop_lines = [line for line in new["evidence"] if line["phrase"] == _LOOP]
+        evidence = [line for line in new["evidence"] if line["phrase"] != _LOOP]
+        if explanation is not None and not any(map(_has_source_line, evidence)):
+            named = [line for line in explanation["evidence"] if line["phrase"] != _LOOP and _has_source_line(line)]
+            new["evidence"] = [*evidence, *(_seen(line, steps) for line in named), *loop_lines]
+        results.append(new)
     rules = {row["rule"] for row in results}
     additional = [by_rule[rule] for rule in _BY_SHAPES if rule in by_rule and rule not in rules]
-    return results + [
-        {**row, "evidence": [*row["evidence"], texts.shared("seen-in", steps=steps)]} for row in additional
-    ]
+    seen_in = msgspec.to_builtins(texts.shared("seen-in", steps=steps))
+    return results + [{**row, "evidence": [*row["evidence"], seen_in]} for row in additional]
+
+
+def _has_source_line(line: Mapping[str, Any]) -> bool:
+    return LINE.search(line["text"]) is not None
+
+
+def _seen(line: Mapping[str, Any], steps: str) -> dict[str, Any]:
+    """Return the line without its time, because steps with stacks are slower."""
+    name = line["values"]["name"]["value"] if line["phrase"] in _TIMED else msgspec.convert(line, EvidenceLine)
+    seen: dict[str, Any] = msgspec.to_builtins(texts.shared("seen", line=name, steps=steps))
+    return seen

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
-    from perfhooks.analysis.findings.texts import FindingText
+    from perfhooks.analysis.findings.texts import EvidenceLine, FindingText
     from perfhooks.trace import Trace
     from perfhooks.trace.model import Ints
     from perfhooks.trace.nesting.intervals import Flags
@@ -117,11 +117,11 @@ def _named_sources(window: Evidence, among: Flags) -> list[tuple[str, float]]:
     return [(name, ms) for name, ms in [*of_labels, *sources] if name and name not in device_time.CAUSES]
 
 
-def _holder_lines(text: FindingText, window: Evidence, holder: tuple[str, int] | None) -> list[str]:
-    return [text("holder", holder=holder[0], time_ms=holder[1] * intervals.MS / window.count)] if holder else []
+def _holder_lines(text: FindingText, window: Evidence, holder: tuple[str, int] | None) -> list[EvidenceLine]:
+    return [text("holder", name=holder[0], time_ms=holder[1] * intervals.MS / window.count)] if holder else []
 
 
-def _stacks_note(text: FindingText, window: Evidence) -> list[str]:
+def _stacks_note(text: FindingText, window: Evidence) -> list[EvidenceLine]:
     is_slower = len(window.trace.rows(Kind.PYTHON)) and not window.recording_ms
     return [text("stacks-cost")] if is_slower else []
 
@@ -245,7 +245,7 @@ def _is_long(window: Evidence) -> Flags:
     return (window.gaps.summed(window.idle.length) > starts.LOADING_NS)[window.gaps.of]
 
 
-def _cause_lines(window: Evidence, causes: tuple[int, ...], among: Flags) -> list[str]:
+def _cause_lines(window: Evidence, causes: tuple[int, ...], among: Flags) -> list[EvidenceLine]:
     by_cause = [(device_time.CAUSES[cause], window.per_step(window.idle_for(cause, among=among))) for cause in causes]
     return top_lines([row for row in by_cause if row[1] > 0], len(causes))
 

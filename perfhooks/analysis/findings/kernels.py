@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
-    from perfhooks.analysis.findings.texts import FindingText
+    from perfhooks.analysis.findings.texts import EvidenceLine, FindingText
     from perfhooks.trace.model import Column, Ints
 
 UNFOLDED: Final = 0.25
@@ -153,7 +153,9 @@ def kernels_below_limit(window: Evidence) -> Iterator[Finding]:
     yield from window.finding(text, min(time_ms * (1 - of_peak), window.device_limit_ms), evidence=evidence)
 
 
-def by_shape(text: FindingText, window: Evidence, places: Ints, actual_ns: Ints, minimum_ns: Column) -> list[str]:
+def by_shape(
+    text: FindingText, window: Evidence, places: Ints, actual_ns: Ints, minimum_ns: Column
+) -> list[EvidenceLine]:
     trace = window.trace
     owner = device.owners(trace)[places]
     dims = trace.argument("dims")[owner]
@@ -199,7 +201,7 @@ def fusable_chains(window: Evidence) -> Iterator[Finding]:
         if (kinds == kind).any()
     ]
     evidence = [
-        text("count", count=window.count_per_step(rows), categories=", ".join(shares)),
+        text("count", count=window.count_per_step(rows), categories=shares),
         text("busy", busy=window.share(window.mean("device_busy_ms"))),
         *window.by_name(rows),
     ]

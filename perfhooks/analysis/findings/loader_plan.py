@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from perfhooks.analysis.findings.finding import WAITING
-from perfhooks.analysis.findings.texts import FindingText
-from perfhooks.core import words
+from perfhooks.analysis.findings.texts import EvidenceLine, FindingText
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,15 +85,15 @@ class BatchCost:
         """Time of a batch if a CPU is always free."""
         return self.processor_s / self.threads + self.waits_s + self.handed_over_s
 
-    def __str__(self) -> str:
-        parts = (
+    def evidence(self, text: FindingText) -> EvidenceLine:
+        seconds = (
             ("cost-of-cpu", self.processor_s),
             ("cost-of-waits", self.waits_s),
             ("cost-of-transfer", self.handed_over_s),
         )
-        shares = [_phrase(name, time_ms=1e3 * seconds) for name, seconds in parts if seconds >= self.alone_s / 100]
-        memory = [_phrase("cost-of-memory", bytes=self.memory_bytes)] if self.memory_bytes else []
-        return f"{words.ms(1e3 * self.alone_s)}: {'; '.join([', '.join(shares), *memory])}"
+        parts = [text(name, time_ms=1e3 * part) for name, part in seconds if part >= self.alone_s / 100]
+        name = "cost-with-memory" if self.memory_bytes else "cost"
+        return text(name, time_ms=1e3 * self.alone_s, parts=parts, bytes=self.memory_bytes)
 
     def rate(self, workers: int, processors: float) -> float:
         """Return the batches per second of at least one worker on a number of CPUs.
@@ -329,7 +328,7 @@ class LoaderPlan:
 
 
 def _phrase(name: str, **values: object) -> str:
-    return FindingText(WAITING, {})(name, **values)
+    return str(FindingText(WAITING, {})(name, **values))
 
 
 def _workers(worker_counts: Sequence[WorkerCounts]) -> int:

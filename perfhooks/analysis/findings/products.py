@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
-    from perfhooks.analysis.findings.texts import FindingText
+    from perfhooks.analysis.findings.texts import EvidenceLine, FindingText
     from perfhooks.trace.model import Flags, Ints
 
 SAVED: Final = 0.5
@@ -177,17 +177,17 @@ def _elements_per_load(kernel: str) -> int:
     return 8 if re.search(device_work.HALF, kernel) else 4
 
 
-def _odd_sizes(text: FindingText, window: Evidence, rows: Ints) -> list[str]:
+def _odd_sizes(text: FindingText, window: Evidence, rows: Ints) -> list[EvidenceLine]:
     trace = window.trace
     places = np.searchsorted(trace.device_rows, rows)
     owner, dims = device.owners(trace)[places], trace.argument("dims")
-    padded: list[tuple[str, float]] = []
+    padded: list[tuple[str | EvidenceLine, float]] = []
     for row, operator, time in zip(rows.tolist(), owner.tolist(), window.lengths(rows), strict=True):
         shapes = trace.text(int(dims[operator])) if operator >= 0 else None
         multiple = _elements_per_load(trace.names[trace.name[row]])
         odd = _not_multiples(shapes, multiple)
         if odd:
-            pads = ", ".join(text("pad", size=size, padded=-(-size // multiple) * multiple) for size in odd)
+            pads = [text("pad", size=size, padded=-(-size // multiple) * multiple) for size in odd]
             name = trace.names[trace.name[operator]]
             padded.append((text("pads", operator=name, shapes=shape_text(shapes), pads=pads), time))
     return top_lines(padded)

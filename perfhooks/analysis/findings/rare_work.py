@@ -45,15 +45,11 @@ class Rare(NamedTuple):
             total_ms=self.ms,
             run_ms=self.run_ms,
         )
-        yield Finding(
-            rule=rule,
-            title=text.title,
+        yield Finding.of_text(
+            text,
             gain_ms=self.ms / self.steps / 2,
             gain_percent=50 * self.share,
-            estimate=text.estimate,
             evidence=(count, *top_lines([(row.line, row.ms) for row in self.rows if row.line])),
-            advice=text.fix,
-            code=text.code,
         )
 
 

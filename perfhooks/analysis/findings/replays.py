@@ -14,7 +14,7 @@ from perfhooks.trace.once import cached_per_trace
 
 if TYPE_CHECKING:
     from perfhooks.analysis.findings.evidence import Evidence
-    from perfhooks.analysis.findings.texts import FindingText
+    from perfhooks.analysis.findings.texts import EvidenceLine, FindingText
     from perfhooks.trace.model import Ints, Trace
 
 
@@ -28,10 +28,10 @@ class Replay(NamedTuple):
     """Version of the texts; empty if the window has only one step."""
     kernels: int = 0
     has_shapes: bool = False
-    waits: str = ""
-    places: str = ""
+    waits: float = 0.0
+    places: tuple[EvidenceLine, ...] = ()
 
-    def evidence(self, text: FindingText) -> list[str]:
+    def evidence(self, text: FindingText) -> list[EvidenceLine]:
         if self.version == _WAITS:
             return [text("graph-waits", count=self.waits, places=self.places)]
         if self.version == _DIFFERS:
@@ -49,7 +49,7 @@ def check_replay(window: Evidence) -> Replay:
     """
     between = _waits_between(window)
     if len(between):
-        return Replay(_WAITS, waits=window.count_per_step(between), places=", ".join(top_lines(between, 2)))
+        return Replay(_WAITS, waits=window.count_per_step(between), places=tuple(top_lines(between, 2)))
     marks = zip(window.marks.start.tolist(), window.marks.end.tolist(), strict=True)
     kernels = [_launches(window, begin, end) for begin, end in marks]
     if not window.are_numbered or len(kernels) == 1:

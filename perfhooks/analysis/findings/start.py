@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from perfhooks.analysis.findings.evidence import Evidence
     from perfhooks.analysis.findings.finding import Finding
+    from perfhooks.analysis.findings.texts import EvidenceLine
     from perfhooks.trace.nesting.intervals import Intervals
 
 SOONEST: Final = 10
@@ -56,7 +57,7 @@ def _last_start_step(window: Evidence, moments: Intervals) -> int:
     return max((int(window.marks.number[index] or 0) for index in np.flatnonzero(inside).tolist()), default=-1)
 
 
-def _call_lines(window: Evidence, moments: Intervals) -> list[str]:
+def _call_lines(window: Evidence, moments: Intervals) -> list[EvidenceLine]:
     trace = window.trace
     calls = trace.rows(Kind.RUNTIME)
     calls = calls[intervals.within(moments, trace.start[calls], trace.end[calls]) >= starts.LOADING_NS]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from perfhooks.analysis.findings import texts
 from perfhooks.analysis.findings.finding import Finding, ordered
-from perfhooks.analysis.ranks import frontier, missing
+from perfhooks.analysis.findings.texts import EvidenceLine, FindingText
+from perfhooks.analysis.ranks import missing
 from perfhooks.analysis.ranks.missing import MAX_SHOWN
 from perfhooks.analysis.ranks.steps import PARTS
 from perfhooks.core import words
@@ -16,35 +19,8 @@ from perfhooks.core import words
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-_AMOUNT: Final = re.compile(r"(?<![\w.])\d[\d.,]*(?:\s?(?:ns|us|ms|s|min|h|kB|MB|GB|%))?(?!\w)")
 
-_WORDS: Final = {
-    "data": "waits longer for its data",
-    "compute": "computes longer",
-    "communication": "communicates longer",
-    "other": "spends longer on its host",
-    "": "takes longer for its own work",
-}
-_CONSEQUENCE: Final = {
-    "own": "the other ranks wait {} ms in a step for it.",
-    "compute": "{} ms more than the others in a step. No collective shows which rank waits.",
-}
-_ADVICE: Final = {
-    "data": frontier.ADVICE["data"],
-    "compute": (
-        "Check this rank's device and the amount of its work: clocks and temperature, another process on the device, "
-        "longer sequences or larger batches than other ranks."
-    ),
-    "communication": (
-        "Check this rank's connection to the other ranks: its link, the switch between the nodes, the placement of its "
-        "group."
-    ),
-    "other": (
-        "Check what only this rank does: logging, checkpoints and evaluation on rank 0 only, garbage collection, CPU "
-        "contention. Compare the host threads of its trace with those of another rank."
-    ),
-    "": frontier.OTHERWISE,
-}
+STRAGGLER: Final = "straggler"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +50,10 @@ def findings(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     named = [rows for rank, rows in slow.items() if 2 * len(rows) > window_counts[rank]]
     results = [
         _build_finding(part, of_part)
-        for part in _WORDS
+        for part in (*PARTS, "")
         if (of_part := [rows for rows in named if _find_part(rows) == part])
     ]
-    stragglers = frontier.findings(data.get("frontier", ()))
+    stragglers = [_build_unprofiled(group, lead) for group in data.get("frontier", ()) for lead in group["leads"] or ()]
     straggler_ranks = {finding["rank"] for finding in stragglers}
     results = stragglers + [result for result in results if not straggler_ranks.issuperset(result["ranks"])]
     return sorted(results, key=lambda finding: -finding["gain_ms"])
@@ -94,7 +70,7 @@ def merge_findings(
     for rank, rows in of_ranks.items():
         counts: Counter[tuple[str, str]] = Counter()
         for row in rows:
-            key = row["rule"], _AMOUNT.sub("", row["title"])
+            key = row["rule"], _wording(row)
             by_title.setdefault((*key, counts[key]), []).append((rank, row))
             counts[key] += 1
     joined = [_join(rows) for rows in by_title.values()]
@@ -104,15 +80,21 @@ def merge_findings(
 def _join(rows: list[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
     rank, row = max(rows, key=lambda pair: pair[1].get("gain_ms") or 0.0)
     ranks = sorted(number for number, _ in rows)
-    evidence = tuple(row["evidence"])
+    evidence = [*row["evidence"]]
     if len(ranks) > 1:
-        gains = sorted(
-            {_format_ms(other_row["gain_ms"]) for _, other_row in rows if other_row.get("gain_ms") is not None},
-            key=float,
-        )
-        span = f": {' to '.join(dict.fromkeys((gains[0], gains[-1])))} ms of a step" if gains else ""
-        evidence += (f"the numbers are those of rank {rank}; {missing.name_ranks(ranks)} have this finding{span}",)
+        gains = sorted(gain for _, other_row in rows if (gain := other_row.get("gain_ms")) is not None)
+        names = [words.hundredths(gain) for gain in gains]
+        phrase = "shared" if not gains else "shared-gain" if names[0] == names[-1] else "shared-gains"
+        least, most = (gains[0], gains[-1]) if gains else (None, None)
+        text = FindingText(STRAGGLER, {"rank": rank, "ranks": missing.name_ranks(ranks)})
+        evidence.append(msgspec.to_builtins(text(phrase, least_ms=least, gain_ms=most)))
     return {**row, "rank": rank, "ranks": ranks, "evidence": evidence}
+
+
+def _wording(row: Mapping[str, Any]) -> str:
+    """Return the title without its numbers."""
+    names = (str(value["value"]) for value in row.get("values", {}).values() if value["unit"] == "name")
+    return " ".join([row.get("version", ""), *names])
 
 
 def _group_by_role(window: Mapping[str, Any]) -> Iterable[list[dict[str, Any]]]:
@@ -138,25 +120,30 @@ def _build_finding(part: str, by_rank: list[list[dict[str, Any]]]) -> dict[str, 
     gain = min(_mean(worst, "gain_ms"), excess)
     suffix = f" (and {len(ranks) - 1} more)" if len(ranks) > 1 else ""
     nodes = [rows[0].get("node") for rows in by_rank]
-    subject = f"Rank {ranks[0]}{_format_node(nodes[:1])}{suffix}"
-    return {
-        "rule": "straggler",
-        "title": f"{subject} {_WORDS[part]}: {_CONSEQUENCE[worst[0]['by']].format(_format_ms(excess))}",
-        "gain_ms": round(gain, 6),
-        "gain_percent": round(100 * gain / wall, 2) if wall else None,
-        "estimate": (
-            "The rank's own work minus that of the slowest rank that is not a straggler. If other stragglers are "
-            "named, the gain requires that they are fixed too."
-        ),
-        "evidence": tuple(map(_describe_evidence, worst[:8]))
-        + ((f"slow in this part: ranks {_list_ranks(ranks)}{_format_node(nodes)}",) if suffix else ()),
-        "advice": _ADVICE[part],
-        "code": "",
-        "rank": ranks[0],
-        "ranks": ranks,
-        "part": part,
-        "windows": [row["window"] for row in worst],
-    }
+    usual = FindingText(STRAGGLER, {})
+    consequence = usual("wait" if worst[0]["by"] == "own" else "excess", excess_ms=excess)
+    values = {"subject": f"Rank {ranks[0]}{_format_node(nodes[:1])}{suffix}", "consequence": consequence}
+    evidence = [_describe_window(usual, row) for row in worst[:8]]
+    evidence += [usual("ranks", ranks=f"{_list_ranks(ranks)}{_format_node(nodes)}")] if suffix else []
+    windows = tuple(row["window"] for row in worst)
+    return _to_row(FindingText(STRAGGLER, values, [part]), gain, wall, ranks, part, evidence=evidence, windows=windows)
+
+
+def _build_unprofiled(group: Mapping[str, Any], lead: Mapping[str, Any]) -> dict[str, Any]:
+    part = lead["part"]
+    known = part if part in texts.of_rule(STRAGGLER).versions else ""
+    text = FindingText(STRAGGLER, {**group, **lead, "lead": lead["text"]}, [known, "unprofiled"])
+    return _to_row(text, lead["cost_ms"], group["step_ms"], [lead["rank"]], part, evidence=[text("late")])
+
+
+def _to_row(
+    text: FindingText, gain_ms: float, step_ms: float, ranks: Sequence[int], part: str, **facts: Any
+) -> dict[str, Any]:
+    percent = round(100 * gain_ms / step_ms, 2) if step_ms else None
+    facts |= {"gain_ms": round(gain_ms, 6), "gain_percent": percent}
+    finding = RunFinding.of_text(text, rank=ranks[0], ranks=tuple(ranks), part=part, **facts)
+    row: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(finding))
+    return row
 
 
 def _format_node(nodes: Sequence[str | None]) -> str:
@@ -164,28 +151,14 @@ def _format_node(nodes: Sequence[str | None]) -> str:
     return f" on {node}" if node and not other_nodes else ""
 
 
-def _describe_evidence(row: Mapping[str, Any]) -> str:
-    parts = ", ".join(
-        f"{part} {_format_ms(row[f'{part}_ms'])} ms ({_format_ms(row[f'{part}_excess_ms'], '+')})"
+def _describe_window(text: FindingText, row: Mapping[str, Any]) -> EvidenceLine:
+    parts = [
+        text("part", part=part, time_ms=row[f"{part}_ms"], excess_ms=row[f"{part}_excess_ms"])
         for part in PARTS
         if row.get(f"{part}_ms") is not None and row.get(f"{part}_excess_ms") is not None
-    )
-    return (
-        f"{row['window']}: {_format_ms(row['own_ms'])} ms of own work in a step of {_format_ms(row['wall_ms'])} ms, "
-        f"{_format_ms(row['excess_ms'])} ms more than the others: {parts}{_describe_last(row)}"
-    )
-
-
-def _describe_last(row: Mapping[str, Any]) -> str:
-    if 2 * (row.get("last") or 0) <= (row.get("large") or 0):
-        return ""
-    return f"; last in {row['last']} of {row['large']} large collectives ({words.size(row['large_bytes'])} or more)"
-
-
-def _format_ms(milliseconds: float, sign: str = "") -> str:
-    """Return at least three digits, rounded to hundredths, so that noise becomes 0."""
-    value = round(milliseconds, 2) + 0.0
-    return f"{value:{sign}.0f}" if abs(value) >= 100 else f"{value:{sign}.3g}"  # noqa: PLR2004 -- no exponents
+    ]
+    is_last = 2 * (row.get("last") or 0) > (row.get("large") or 0)
+    return text("window-last" if is_last else "window", **{**row, "parts": parts})
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:

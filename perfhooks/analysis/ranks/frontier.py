@@ -16,31 +16,13 @@ from perfhooks.analysis.ranks.leads import (
     group_comparable,
     leads,
 )
-from perfhooks.core import words
 from perfhooks.run import layout, steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from perfhooks.analysis.ranks.leads import Lead
     from perfhooks.run.folder import Run
-
-
-ADVICE: Final = {
-    "data": (
-        "Check what this rank reads: its disk or mount, the size of its part of the data, the load of its node. More "
-        "loader workers on all ranks hide the delay if the disk is fast enough."
-    ),
-    "forward": (
-        "Check what this rank does between its batch and the backward pass: longer sequences or larger batches than "
-        "other ranks, the load of its node. Record the same window on this rank and on another one to compare them."
-    ),
-    "update": (
-        "Check what this rank does between its backward pass and the end of the step: logging, checkpoints and "
-        "evaluation on one rank only, or CPU contention."
-    ),
-}
-OTHERWISE: Final = "Record the same window on this rank and on another one, and compare the two."
 
 
 def of_run(
@@ -128,32 +110,3 @@ def _describe_lead(lead: Lead, group: _Group, nodes: Mapping[int, str]) -> dict[
 
 
 _LEAD_FIELDS: Final = ("since", "until", "lead_ms", "percent", "cost_ms", "total_ms")
-
-
-def findings(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a finding for each straggler, in the format of `perfhooks.analysis.ranks.findings`."""
-    return [
-        {
-            "rule": "straggler",
-            "title": f"{lead['text']}.",
-            "gain_ms": round(lead["cost_ms"], 6),
-            "gain_percent": round(100 * lead["cost_ms"] / group["step_ms"], 2) if group["step_ms"] else None,
-            "estimate": "Mean time per step that all ranks would gain without the stragglers of this part.",
-            "evidence": (_describe_evidence(group, lead),),
-            "advice": ADVICE.get(lead["part"], OTHERWISE),
-            "code": "",
-            "rank": lead["rank"],
-            "ranks": [lead["rank"]],
-            "part": lead["part"],
-            "windows": [],
-        }
-        for group in groups
-        for lead in group["leads"] or ()
-    ]
-
-
-def _describe_evidence(group: Mapping[str, Any], lead: Mapping[str, Any]) -> str:
-    return (
-        f"late by {words.ms(lead['lead_ms'])} (median) in {lead['percent']:.0f}% of {group['steps']} unprofiled steps "
-        f"between {group['first']} and {group['last']}"
-    )

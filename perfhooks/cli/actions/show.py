@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
 import polars as pl
 
 from perfhooks import trace
 from perfhooks.analysis import findings, ranks
 from perfhooks.analysis.findings import data, frameworks
-from perfhooks.analysis.findings.finding import add_source_lines, ordered
+from perfhooks.analysis.findings.finding import add_source_lines, estimate, ordered
 from perfhooks.analysis.findings.loader_plan import COLUMNS
 from perfhooks.analysis.ranks.findings import merge_findings
 from perfhooks.analysis.ranks.missing import spans
@@ -100,7 +101,7 @@ def compute(trace: Trace, name: str, by: Sequence[str] = (), capture: Capture | 
 def _findings(trace: Trace, capture: Capture | None) -> list[dict[str, Any]]:
     # any value, because it only says that the last step is complete
     trace_findings = findings.find(capture or Capture(stage=stages.shown(trace), last=0), trace)
-    return [{name: getattr(item, name) for name in _FINDINGS} for item in trace_findings]
+    return [msgspec.to_builtins(item) for item in trace_findings]
 
 
 def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Source]) -> list[dict[str, Any]]:
@@ -113,7 +114,9 @@ def _explained(rows: list[dict[str, Any]], source: Source, sources: Sequence[Sou
 
 def _told(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     finding_rows = [
-        {name: row.get(name) for name in _FINDINGS} | {"evidence": "; ".join(row["evidence"])} for row in rows
+        {name: row.get(name) for name in _FINDINGS}
+        | {"evidence": "; ".join(line["text"] for line in row["evidence"]), "estimate": estimate(row)}
+        for row in rows
     ]
     return pl.DataFrame(finding_rows, schema=_FINDINGS)
 

@@ -197,7 +197,7 @@ def _findings(rows: list[Mapping[str, Any]]) -> Iterator[str]:
         for row in [row for row in rows if not row.get("doubts_others")][:5]:
             text = gain(row)
             yield f"- **{words.markdown(row['title'])}**{f' Gain: {text} of a step.' if text else ''}"
-            yield from (f"  - {words.markdown(evidence)}" for evidence in row.get("evidence", ())[:2])
+            yield from (f"  - {words.markdown(line['text'])}" for line in row.get("evidence", ())[:2])
             if row.get("advice"):
                 yield f"  - do: {words.markdown(row['advice'])}"
 

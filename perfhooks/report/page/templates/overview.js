@@ -168,11 +168,19 @@ function gain(finding) {
   if (!known(finding.gain_ms)) return null;
   return el(
     "p",
-    { class: "gain", title: finding.estimate },
+    { class: "gain", title: estimate(finding) },
     `Gain: ${finding.is_bound ? "at most" : "about"} `,
     el("strong", null, ms(finding.gain_ms)),
     ` a step${known(finding.gain_percent) ? `, ${percent(finding.gain_percent / 100)}` : ""}`,
   );
+}
+
+function evidenceLines(finding) {
+  return (finding.evidence || []).map((line) => line.text);
+}
+
+function estimate(finding) {
+  return [finding.estimate, finding.basis].filter(Boolean).join(" ");
 }
 
 function measured(finding) {
@@ -201,7 +209,7 @@ function findingItem(finding, links) {
     el(
       "ul",
       { class: "evidence" },
-      (finding.evidence || []).map((line) => el("li", null, links(line))),
+      evidenceLines(finding).map((line) => el("li", null, links(line))),
     ),
     el(
       "details",
@@ -216,7 +224,7 @@ function findingItem(finding, links) {
             copyButton("Copy", "Copy these lines", () => finding.code),
           )
         : null,
-      finding.estimate ? el("p", { class: "muted" }, `How the gain was estimated: ${finding.estimate}`) : null,
+      finding.estimate ? el("p", { class: "muted" }, `How the gain was estimated: ${estimate(finding)}`) : null,
     ),
   );
 }

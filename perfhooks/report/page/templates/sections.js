@@ -683,7 +683,7 @@ function checksSection(details, rank) {
   lines.push(
     ...((details.findings || {}).rows || [])
       .filter((finding) => finding.doubts_others)
-      .map((finding) => line("warning", finding.title, [...finding.evidence, finding.advice].join("; "))),
+      .map((finding) => line("warning", finding.title, [...evidenceLines(finding), finding.advice].join("; "))),
     ...(rank.notes || []).map((note) => line("warning", note)),
     ...(details.problems || []).map((problem) => line("warning", `not in this report: ${problem}`)),
   );
